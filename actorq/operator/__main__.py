@@ -60,7 +60,7 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
 
 
 def news_to(queue: DueQueue[Key]) -> kopf.OperatorRegistry:
-    """What kopf does with events: changes of a specification and deletions go to the queue, changes of a status do not."""
+    """Puts runs with a new specification, and deleted ones, into the queue. A change of the status alone is no news."""
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(kopf.login_via_client)
     seen: dict[Key, tuple[object, ...]] = {}
@@ -95,15 +95,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
     worker = cluster.at(cluster.namespace)
     controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests))
     controller.list_runs()
-    leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
-    return asyncio.run(_serve(flags, queue, controller, leader))
+    name = f"{socket.gethostname()}-{uuid4().hex[:8]}"
+    return asyncio.run(_serve(flags, name, queue, controller, Leader(cluster, name, __version__)))
 
 
-async def _serve(flags: Any, queue: DueQueue[Key], controller: Controller, leader: Leader) -> int:
+async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Controller, leader: Leader) -> int:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
-    leading = threading.Thread(target=_lead, args=(queue, controller, leader), name="leader")
+    leading = threading.Thread(target=_lead, args=(queue, controller, leader), name="leader", daemon=True)
     leading.start()
     try:
         # Returns at SIGTERM and SIGINT.
@@ -111,6 +111,8 @@ async def _serve(flags: Any, queue: DueQueue[Key], controller: Controller, leade
             registry=news_to(queue),
             settings=settings,
             standalone=True,
+            # Otherwise it asks for the name of the user, and a user of a pod has none.
+            identity=name,  # type: ignore[arg-type]
             clusterwide=not flags.namespace,
             namespaces=flags.namespace,
             liveness_endpoint=f"http://{flags.health}/healthz",
@@ -128,7 +130,7 @@ def _lead(queue: DueQueue[Key], controller: Controller, leader: Leader) -> None:
         if not leader.acquire():
             return
         _log.info("this replica leads")
-        work = threading.Thread(target=controller.run, name="reconciler")
+        work = threading.Thread(target=controller.run, name="reconciler", daemon=True)
         work.start()
         if not leader.hold():
             # At once: another replica acts already. Each step may be cut off anywhere.

@@ -118,8 +118,7 @@ def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
         status.setdefault("finishedAt", timestamp(look.now))
         status["stepsPerSecond"] = 0
     status["conditions"] = _conditions(look, str(status["state"]), fault, log_line)
-    ready = status["conditions"][0]
-    status["reason"] = "" if ready["status"] == "True" else ready["message"]
+    status["reason"] = status["conditions"][0]["message"]
     return status
 
 
@@ -138,31 +137,33 @@ def is_news(before: Object, after: Object) -> bool:
 def new_events(look: Look, after: Object) -> list[Object]:
     """The events of the change to a new status, for the API server.
 
-    Their names follow from the change. An operator that was killed before it wrote the status makes the same ones again,
-    and the API server refuses them.
+    Their names follow from the change. An operator that was killed before it wrote the status makes the same ones
+    again, and the API server refuses them.
     """
     before = look.before
-    told: list[tuple[str, str, str]] = []
-    if after.get("policyVersion") and not before.get("policyVersion"):
-        told.append(("Normal", "FirstPolicy", "the quantizer serves the first policy"))
-    if "return" in after and "return" not in before:
-        told.append(("Normal", "FirstEvaluation", f"mean return {after['return']:g} in the first evaluation"))
     state, earlier = str(after["state"]), before.get("state", "")
-    if state != earlier:
-        steps = f"at {after.get('environmentSteps', 0):,} environment steps"
-        if state in (*FINAL, SUSPENDED):
-            told.append(("Normal", state, f"the run is {state} {steps}"))
-        elif state == INTERRUPTED:
-            told.append(("Warning", state, f"the learner is gone {steps}; the next one continues the run"))
-        elif earlier in (INTERRUPTED, SUSPENDED) and look.live is not None:
-            told.append(("Normal", "Resumed", f"the run goes on {steps}"))
-    made = [_event(look, *each, key=(each[1], before.get("conditions"), earlier)) for each in told]
+    steps = f"at {after.get('environmentSteps', 0):,} environment steps"
+    change = (before.get("conditions"), earlier)
+    # Kind, reason, message, and what tells the event from others of its reason.
+    told: list[tuple[str, str, str, object]] = []
+    if after.get("policyVersion") and not before.get("policyVersion"):
+        told.append(("Normal", "FirstPolicy", "the quantizer serves the first policy", ""))
+    if "return" in after and "return" not in before:
+        told.append(("Normal", "FirstEvaluation", f"mean return {after['return']:g} in the first evaluation", ""))
+    if state != earlier and state in FINAL:
+        told.append(("Normal", state, f"the run is {state} {steps}", ""))
+    elif state != earlier and state == SUSPENDED:
+        told.append(("Normal", state, f"the run is {state} {steps}", change))
+    elif state != earlier and state == INTERRUPTED:
+        told.append(("Warning", state, f"the learner is gone {steps}; the next one continues the run", change))
+    elif state != earlier and earlier in (INTERRUPTED, SUSPENDED) and look.live is not None:
+        told.append(("Normal", "Resumed", f"the run goes on {steps}", change))
     ready = after["conditions"][0]
     worked = next((each for each in items(before, "conditions") if each.get("type") == "Ready"), {})
     if ready["status"] == "False" and ready["reason"] != worked.get("reason") and ready["reason"] not in _NO_FAULTS:
         # Once for each fault of the run, however often it comes and goes.
-        made.append(_event(look, "Warning", ready["reason"], ready["message"], key=ready["reason"]))
-    return made
+        told.append(("Warning", ready["reason"], ready["message"], ""))
+    return [_event(look, *each) for each in told]
 
 
 # Reasons of a run that is not ready and has no fault.
@@ -209,15 +210,24 @@ def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> l
     training = look.live is not None and look.live.state in (RunState.COLLECTING, RunState.TRAINING)
     starved = training and _is_starved(look)
     failed = not over and "startedAt" not in look.before and fault is not None and fault.reason in HOPELESS
+    said = f"the run is {state}"
     return [
         _condition(look, "Ready", ready, reason, message),
         _condition(
-            look, "Training", training, "LearnerStarved" if starved else state, "the learner waits for data" * starved
+            look,
+            "Training",
+            training,
+            *(("LearnerStarved", "the learner waits for data") if starved else (state, said)),
         ),
-        _condition(look, "Solved", state == "Solved", state if over else "NotYet", ""),
-        _condition(look, "Finished", over, state if over else "NotYet", ""),
-        _condition(look, "Failed", failed, reason if failed else "NotFailed", text if failed else ""),
-        _condition(look, "Suspended", look.suspended, "Suspend" if look.suspended else "Active", ""),
+        _condition(look, "Solved", state == "Solved", state if over else "NotYet", said),
+        _condition(look, "Finished", over, state if over else "NotYet", said),
+        _condition(look, "Failed", failed, *((reason, text) if failed else ("NotFailed", said))),
+        _condition(
+            look,
+            "Suspended",
+            look.suspended,
+            *((SUSPENDED, "spec.suspend is true") if look.suspended else ("Active", "spec.suspend is false")),
+        ),
     ]
 
 
@@ -237,7 +247,7 @@ def _condition(look: Look, kind: str, holds: bool, reason: str, message: str) ->
 
 def _event(look: Look, kind: str, reason: str, message: str, key: object) -> Object:
     metadata, at = look.resource["metadata"], timestamp(look.now)
-    digest = hashlib.sha256(json.dumps([metadata["uid"], key], sort_keys=True).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps([metadata["uid"], reason, key], sort_keys=True).encode()).hexdigest()[:16]
     return {
         "apiVersion": "v1",
         "kind": "Event",

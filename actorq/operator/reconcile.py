@@ -1,7 +1,7 @@
 """Makes the cluster have what a TrainingRun asks for, and the TrainingRun say what the cluster has.
 
-Each look begins from what the cluster says now. No step depends on an earlier look, so an operator that is killed between
-any two requests loses nothing.
+Each look begins from what the cluster says now. No step depends on an earlier look, so an operator that is killed
+between any two requests loses nothing.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ def stamped(manifest: Object) -> Object:
 def differs(wanted: Object, found: Object | None) -> bool:
     """Whether an object must be applied. `wanted` has its digest.
 
-    Fields that others have set, or the server, are not looked at: nothing is fought over. The number of pods is, because
+    Fields that others or the server have set do not count: nothing is fought over. The number of pods counts, because
     it comes from the TrainingRun alone.
     """
     if found is None:
@@ -305,23 +305,26 @@ class Reconciler:
         self, cluster: Cluster, look: Look, status: Object, memory: _Memory, run: TrainingRun | None
     ) -> float | None:
         """Write the status unless it is too early. Returns when to look again."""
-        wait_s = 0.0
+        wait_s = PERIOD_S
         if status != look.before:
-            wait_s = memory.written + PERIOD_S - self._clock()
-            if wait_s <= 0 or conditions.is_news(look.before, status):
-                self._tell(cluster, conditions.new_events(look, status))
-                metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
-                name = name_of(look.resource)
-                cluster.patch(API_VERSION, KIND, name, {"metadata": metadata, "status": status}, "status")
-                memory.written, wait_s = self._clock(), 0.0
-        if "finishedAt" in status:
-            # At once for what ends with the run, then when learner and quantizer go.
-            if "finishedAt" not in look.before:
+            early_s = memory.written + PERIOD_S - self._clock()
+            if early_s > 0 and not conditions.is_news(look.before, status):
+                return early_s
+            self._tell(cluster, conditions.new_events(look, status))
+            metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
+            change = {"metadata": metadata, "status": status}
+            cluster.patch(API_VERSION, KIND, name_of(look.resource), change, "status")
+            memory.written = self._clock()
+            if "finishedAt" in status and "finishedAt" not in look.before:
+                # At once: actors end with the run.
                 return 0.0
-            ttl_s = run.spec.ttlSecondsAfterFinished if run is not None else 0
-            return max(PERIOD_S, conditions.seconds(status["finishedAt"]) + ttl_s - look.now)
-        idle = not look.pods and (look.suspended or run is None) and not wait_s
-        return None if idle else PERIOD_S if wait_s <= 0 else wait_s
+        elif run is None or (look.suspended and not look.pods):
+            # Nothing changes until somebody changes the object.
+            return None
+        elif "finishedAt" in status and status["actors"] == 0:
+            left_s = conditions.seconds(status["finishedAt"]) + run.spec.ttlSecondsAfterFinished - look.now
+            wait_s = max(left_s, 0.0)
+        return wait_s
 
     def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:
         for event in events:

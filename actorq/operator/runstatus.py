@@ -22,7 +22,7 @@ class RunWatch:
     tell: called from that thread when the state of the run has changed, and when the watch ends.
     """
 
-    def __init__(self, address: str, certificates: Certificates | None, tell: Callable[[], None]) -> None:
+    def __init__(self, address: str, certificates: Certificates | None, tell: Callable[[], object]) -> None:
         self.newest: RunStatus | None = None
         # Whether no newer status will come from this watch.
         self.ended = False
