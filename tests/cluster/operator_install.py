@@ -104,7 +104,7 @@ class Operator:
             self.cluster.await_pod_change(_OPERATOR, 1)
 
     def scale(self, replicas: int) -> None:
-        self.cluster.scale("actorq-operator", replicas)
+        self.cluster.scale("apps/v1", "Deployment", "actorq-operator", replicas)
         while len(self.cluster.list("v1", "Pod", _OPERATOR)) != replicas:
             self.cluster.await_pod_change(_OPERATOR, 1)
 
