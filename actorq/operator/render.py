@@ -95,6 +95,8 @@ def _components(spec: TrainingRunSpec) -> list[str]:
         "relays/mtls": secure and relays,
         "network-policies": closed,
         "relays/network-policies": closed and relays,
+        "object-storage": spec.has_object_storage,
+        "object-storage/network-policies": spec.has_object_storage and closed,
         "gpu-learner": spec.learner.gpu > 0,
         "spot-actors": spec.actors.spot,
     }
@@ -146,6 +148,8 @@ def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished:
         if spec.actors.priorityClassName is not None:
             pod["priorityClassName"] = spec.actors.priorityClassName
     elif component == "learner":
+        for source in container.get("envFrom", ()):
+            source["secretRef"]["name"] = spec.checkpoint.secret
         if spec.learner.gpu:
             container["resources"]["limits"][_GPU] = str(spec.learner.gpu)
         _set_resources(container, component, spec.learner.resources)

@@ -140,6 +140,10 @@ class CheckpointSpec(Settings):
     """What remains of a run."""
 
     retain: bool = Field(True, description="keep the volumes when the TrainingRun is deleted")
+    secret: Name = Field(
+        "object-storage",
+        description="Secret with the credentials for config.checkpoint.object_storage, if there is one",
+    )
 
 
 class TrainingRunSpec(Settings):
@@ -166,6 +170,12 @@ class TrainingRunSpec(Settings):
         3600, ge=0, le=31_536_000, description="seconds that learner and quantizer serve after the run's end"
     )
     checkpoint: CheckpointSpec = CheckpointSpec()
+
+    @property
+    def has_object_storage(self) -> bool:
+        """Whether checkpoints are copied to object storage."""
+        checkpoint = self.config.get("checkpoint")
+        return isinstance(checkpoint, dict) and bool(checkpoint.get("object_storage"))
 
     def settings(self) -> dict[str, Any]:
         """The run's settings, as --config takes them. Raises UserError for a contradiction."""

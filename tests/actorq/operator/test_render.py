@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from actorq import __version__
-from actorq.cluster.manifests import parse, prepared
+from actorq.cluster.manifests import component_of, parse, prepared
+from actorq.cluster.objects import WORKLOADS
 from actorq.operator.naming import named
 from actorq.operator.render import MANIFESTS, actor_selector, identity, objects
 from tests.actorq.operator.training_runs import SPECS, Object, training_run
@@ -264,3 +265,18 @@ def test_other_manifests_take_the_place_of_the_default_ones(tmp_path: Path) -> N
     learner.write_text(learner.read_text().replace("GracePeriodSeconds: 60", "GracePeriodSeconds: 70"))
     made = objects(training_run(), manifests=tmp_path / "k8s")
     assert pod(made, "learner")["terminationGracePeriodSeconds"] == 70
+
+
+@pytest.mark.parametrize(("checkpoint", "secret"), [({}, "object-storage"), ({"secret": "bucket"}, "bucket")])
+def test_the_learner_gets_the_credentials_of_its_object_storage(checkpoint: Object, secret: str) -> None:
+    config = {"checkpoint": {"object_storage": "s3://runs/alpha"}}
+    pods = {
+        component_of(each): each["spec"]["template"]["spec"]["containers"][0].get("envFrom", [])
+        for each in objects(training_run(config=config, checkpoint=checkpoint))
+        if each["kind"] in WORKLOADS
+    }
+    # Runs of a namespace may share the Secret, so it does not have the run's name.
+    assert pods.pop("learner") == [{"secretRef": {"name": secret, "optional": True}}]
+    assert not any(pods.values())
+    without = objects(training_run(checkpoint=checkpoint))
+    assert not any("object-storage" in str(each) for each in without if each["kind"] in WORKLOADS)

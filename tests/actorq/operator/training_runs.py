@@ -41,7 +41,7 @@ SPECS: dict[str, Object] = {
         "evaluator": {"replicas": 1, "resources": {"limits": {"memory": "1Gi"}}},
         "networkPolicies": True,
         "ttlSecondsAfterFinished": 60,
-        "checkpoint": {"retain": False},
+        "checkpoint": {"retain": False, "secret": "bucket"},
     },
     "suspended": {"suspend": True},
 }
