@@ -12,7 +12,6 @@ import yaml
 
 from actorq import __version__
 from actorq.cluster.manifests import component_of, parse, prepared
-from actorq.cluster.objects import WORKLOADS
 from actorq.operator.naming import named
 from actorq.operator.render import MANIFESTS, actor_selector, identity, objects
 from tests.actorq.operator.training_runs import SPECS, Object, training_run
@@ -273,10 +272,10 @@ def test_the_learner_gets_the_credentials_of_its_object_storage(checkpoint: Obje
     pods = {
         component_of(each): each["spec"]["template"]["spec"]["containers"][0].get("envFrom", [])
         for each in objects(training_run(config=config, checkpoint=checkpoint))
-        if each["kind"] in WORKLOADS
+        if "template" in each.get("spec", {})
     }
     # Runs of a namespace may share the Secret, so it does not have the run's name.
     assert pods.pop("learner") == [{"secretRef": {"name": secret, "optional": True}}]
     assert not any(pods.values())
     without = objects(training_run(checkpoint=checkpoint))
-    assert not any("object-storage" in str(each) for each in without if each["kind"] in WORKLOADS)
+    assert not any("object-storage" in str(each) for each in without if "template" in each.get("spec", {}))
