@@ -86,8 +86,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal (returns 0), or until another replica has taken the Lease (returns 1)."""
     flags = parse(arguments)
     configure_logging("operator")
-    # Its lines about each event repeat what the reconciler logs.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    # Lines about each event repeat what the reconciler logs, and those about each probe say nothing.
+    for noisy in ("kopf", "aiohttp.access"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     cluster = connect(flags.lease_namespace)
     if not cluster.has_kind(f"{GROUP}/{VERSION}", KIND):
         raise UserError(f"the cluster has no kind {KIND}: apply k8s/operator/crd.yaml")

@@ -95,7 +95,7 @@ class Operator:
         return holder.rpartition("-")[0]
 
     def kill(self) -> None:
-        """Kill the leader: it gets no time to release the Lease."""
+        """Delete the pod of the leader without a grace period."""
         options = client.V1DeleteOptions(grace_period_seconds=0)
         self.cluster.core().delete_namespaced_pod(self.leader(), SYSTEM, body=options)
 

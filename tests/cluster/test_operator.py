@@ -64,7 +64,7 @@ def test_a_run_is_scaled_while_it_trains_and_outlives_the_operator(
         runs.await_actors(name, 3)
     killed = operator.leader()
     operator.kill()
-    with timings.measure("another operator takes over from a killed one"):
+    with timings.measure("another operator takes over from a deleted one"):
         operator.await_leader(other_than=killed)
     steps = runs.status(name)["environmentSteps"]
     runs.scale(name, 2)
