@@ -17,8 +17,8 @@ VOLUMES = {"PersistentVolumeClaim"}
 
 
 @pytest.fixture(scope="module")
-def operator(overlays: Overlays) -> Iterator[Operator]:
-    with installed(overlays.offered) as found:
+def operator(overlays: Overlays, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    with installed(overlays.offered, tmp_path_factory.mktemp("operator")) as found:
         yield found
 
 
