@@ -59,35 +59,38 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
     return parser.parse_args(arguments)
 
 
-def news_to(queue: DueQueue[Key]) -> kopf.OperatorRegistry:
+class News:
     """Puts runs with a new specification, and deleted ones, into the queue. A change of the status alone is no news."""
-    registry = kopf.OperatorRegistry()
-    kopf.on.login(registry=registry)(kopf.login_via_client)
-    seen: dict[Key, tuple[object, ...]] = {}
 
-    # `on.event` writes nothing to the object: no finalizer keeps it while no operator runs.
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    def notice(event: Any, **_: Any) -> None:
+    def __init__(self, queue: DueQueue[Key]) -> None:
+        self._queue = queue
+        self._seen: dict[Key, tuple[object, ...]] = {}
+
+    def notice(self, event: Any, **_: Any) -> None:
+        """An event of the API server."""
         metadata = event["object"]["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
         version = (metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"))
         if event["type"] == "DELETED":
-            seen.pop(key, None)
-        elif seen.get(key) == version:
+            self._seen.pop(key, None)
+        elif self._seen.get(key) == version:
             return
         else:
-            seen[key] = version
-        queue.put(key)
+            self._seen[key] = version
+        self._queue.put(key)
 
+
+def _registry(queue: DueQueue[Key]) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(kopf.login_via_client)
+    # `on.event` writes nothing to the object: no finalizer keeps it while no operator runs.
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(News(queue).notice)
     return registry
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal (returns 0), or until another replica has taken the Lease (returns 1)."""
     flags = parse(arguments)
-    configure_logging("operator")
-    # Its lines about each event repeat what the reconciler logs.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
     cluster = connect(flags.lease_namespace)
     if not cluster.has_kind(f"{GROUP}/{VERSION}", KIND):
         raise UserError(f"the cluster has no kind {KIND}: apply k8s/operator/crd.yaml")
@@ -95,6 +98,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     worker = cluster.at(cluster.namespace)
     controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests))
     controller.list_runs()
+    # Until here a failure is one line, without a traceback.
+    configure_logging("operator")
+    # Lines about each event repeat what the reconciler logs, and those about each probe say nothing.
+    for noisy in ("kopf", "aiohttp.access"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     name = f"{socket.gethostname()}-{uuid4().hex[:8]}"
     return asyncio.run(_serve(flags, name, queue, controller, Leader(cluster, name, __version__)))
 
@@ -108,7 +116,7 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
     try:
         # Returns at SIGTERM and SIGINT.
         await kopf.operator(
-            registry=news_to(queue),
+            registry=_registry(queue),
             settings=settings,
             standalone=True,
             # Otherwise it asks for the name of the user, and a user of a pod has none.

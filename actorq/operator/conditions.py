@@ -35,8 +35,7 @@ class Look:
 
     resource: the TrainingRun. workloads, volumes: its other objects; those of a list need their kind.
     live: the status from the learner; None when it does not answer. earlier: that of the look before.
-    refusal: why the objects of the run could not be made. log_line: the last one of a crashed container.
-    now: Unix seconds.
+    refusal: why the objects of the run could not be made. now: Unix seconds.
     """
 
     resource: Object

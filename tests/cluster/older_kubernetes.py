@@ -14,11 +14,9 @@ from actorq.cluster.objects import WORKLOADS, Object
 
 HERE = Path(__file__).parent
 K8S = HERE.parents[1] / "k8s"
-K8S = HERE.parents[1] / "k8s"
 BUDGETS = ("policy/v1", "policy/v1beta1")
 # The first minor version of Kubernetes 1 that knows them without being told to.
 _GRPC_PROBES = 24
-_EVICTION = "  unhealthyPodEvictionPolicy: AlwaysAllow\n"
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
@@ -83,15 +81,3 @@ class Overlays:
         path = self._folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump_all(adapted(render(str(HERE / name)), self.offered)))
         return str(path)
-
-
-def operator_manifests(offered: Offered) -> dict[str, str]:
-    """The manifests of runs for the operator's --manifests, by path. Runs with TLS only: these probe by HTTP."""
-    paths = [path for part in ("base", "components") for path in sorted((K8S / part).rglob("*.yaml"))]
-    texts = {str(path.relative_to(K8S)): path.read_text(encoding="utf-8") for path in paths}
-    if offered.budgets == BUDGETS[0]:
-        return texts
-    changes = {f"apiVersion: {BUDGETS[0]}\n": f"apiVersion: {offered.budgets}\n", _EVICTION: ""}
-    for old, new in changes.items():
-        texts = {path: text.replace(old, new) for path, text in texts.items()}
-    return texts

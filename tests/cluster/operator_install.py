@@ -14,7 +14,7 @@ from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.objects import Object, items, part
 from actorq.errors import NotFoundError
 from actorq.operator.leader import LEASE
-from tests.cluster.older_kubernetes import K8S, Offered, adapted, operator_manifests
+from tests.cluster.older_kubernetes import K8S, Offered, adapted, manifests
 
 SYSTEM = "actorq-system"
 API_VERSION, KIND = "actorq.dev/v1alpha1", "TrainingRun"
@@ -95,7 +95,7 @@ class Operator:
         return holder.rpartition("-")[0]
 
     def kill(self) -> None:
-        """Kill the leader: it gets no time to release the Lease."""
+        """Delete the pod of the leader without a grace period."""
         options = client.V1DeleteOptions(grace_period_seconds=0)
         self.cluster.core().delete_namespaced_pod(self.leader(), SYSTEM, body=options)
 
@@ -110,12 +110,12 @@ class Operator:
 
 
 @contextmanager
-def installed(offered: Offered) -> Iterator[Operator]:
-    """The operator of the image actorq-operator, for a while."""
+def installed(offered: Offered, folder: Path) -> Iterator[Operator]:
+    """The operator of the image actorq-operator, for a while. folder: an empty one, for manifests."""
     rendered = subprocess.run(
         ["kubectl", "kustomize", str(K8S / "operator")], capture_output=True, text=True, timeout=60, check=True
     )
-    objects = adapted_operator(list(yaml.safe_load_all(rendered.stdout)), offered)
+    objects = _for_cluster(list(yaml.safe_load_all(rendered.stdout)), offered, manifests(offered, folder))
     cluster = connect(SYSTEM)
     for each in sorted(objects, key=lambda each: each["kind"] not in ("Namespace", "CustomResourceDefinition")):
         cluster.apply(each)
@@ -130,11 +130,12 @@ def installed(offered: Offered) -> Iterator[Operator]:
                     cluster.delete(each["apiVersion"], each["kind"], each["metadata"]["name"])
 
 
-def adapted_operator(objects: list[Object], offered: Offered) -> list[Object]:
-    """The operator's objects; the manifests of runs for an older cluster come in a ConfigMap."""
+def _for_cluster(objects: list[Object], offered: Offered, runs: Path) -> list[Object]:
+    """The operator's objects. For an older cluster, the manifests of `runs` come in a ConfigMap."""
     if offered == Offered():
         return objects
-    texts = operator_manifests(offered)
+    paths = [path for part in ("base", "components") for path in sorted((runs / part).rglob("*.yaml"))]
+    texts = {str(path.relative_to(runs)): path.read_text(encoding="utf-8") for path in paths}
     keys = {path: path.replace("/", "_") for path in texts}
     namespace = {"namespace": SYSTEM}
     data = {keys[path]: text for path, text in texts.items()}

@@ -17,8 +17,8 @@ VOLUMES = {"PersistentVolumeClaim"}
 
 
 @pytest.fixture(scope="module")
-def operator(overlays: Overlays) -> Iterator[Operator]:
-    with installed(overlays.offered) as found:
+def operator(overlays: Overlays, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    with installed(overlays.offered, tmp_path_factory.mktemp("operator")) as found:
         yield found
 
 
@@ -64,7 +64,7 @@ def test_a_run_is_scaled_while_it_trains_and_outlives_the_operator(
         runs.await_actors(name, 3)
     killed = operator.leader()
     operator.kill()
-    with timings.measure("another operator takes over from a killed one"):
+    with timings.measure("another operator takes over from a deleted one"):
         operator.await_leader(other_than=killed)
     steps = runs.status(name)["environmentSteps"]
     runs.scale(name, 2)

@@ -45,6 +45,7 @@ class KubeApi(ThreadingHTTPServer):
         self.writes: list[tuple[str, str, str]] = []
         self.refuse: Callable[[str, str, str], tuple[int, str] | None] = lambda verb, kind, name: None
         self.lock = threading.RLock()
+        self.kinds = dict(KINDS)
         self._version = 0
 
     @property
@@ -154,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
-        if (found := _discovery(url.path)) is not None:
+        if (found := _discovery(url.path, self.server.kinds)) is not None:
             return self._answer(200, found)
         kind, name, _ = self._place(url.path)
         if self._is_refused("get" if name else "list", kind, name):
@@ -257,22 +258,22 @@ def _merged(before: Any, change: Any) -> Any:
     return merged
 
 
-def _discovery(path: str) -> Object | None:
+def _discovery(path: str, kinds: dict[str, str]) -> Object | None:
     if path == "/version":
         return {"major": "1", "minor": "32", "gitVersion": "v1.32.0"}
     if path == "/apis":
         groups = []
-        for each in KINDS:
+        for each in kinds:
             if "/" in each:
                 offered = {"groupVersion": each, "version": each.split("/")[1]}
                 groups.append({"name": each.split("/")[0], "versions": [offered], "preferredVersion": offered})
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
     version = path.removeprefix("/apis/").removeprefix("/api/")
-    if version not in KINDS:
+    if version not in kinds:
         return None
     resources = [
         {"name": f"{plural(kind)}{part}", "singularName": "", "kind": kind, "namespaced": True, "verbs": ["get"]}
-        for kind in KINDS[version].split()
+        for kind in kinds[version].split()
         for part in (("", "/status") if kind in _GENERATED else ("",))
     ]
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}

@@ -1,0 +1,110 @@
+"""Compares the objects that a run needs with those in the cluster. Computes from values, without a cluster."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from actorq.cluster.configuration import kept_setting
+from actorq.cluster.diagnosis import Fault
+from actorq.cluster.objects import RUN_LABEL, Object, items, name_of, part
+from actorq.cluster.storage import VOLUME
+from actorq.errors import UserError
+from actorq.operator.resource import KIND
+
+DIGEST = "actorq/digest"
+# A StatefulSet's refusal, and other fields that never change.
+_FIXED_FIELDS = ("Forbidden: updates to", "field is immutable")
+
+
+class Found(dict[tuple[str, str], Object]):
+    """Objects of a run by kind and name."""
+
+    def of(self, *kinds: str) -> list[Object]:
+        """Those of some kinds."""
+        return [each for (kind, _), each in self.items() if kind in kinds]
+
+
+def stamped(manifest: Object) -> Object:
+    """The manifest with its digest."""
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
+    metadata = part(manifest, "metadata")
+    return {**manifest, "metadata": {**metadata, "annotations": {**part(metadata, "annotations"), DIGEST: digest}}}
+
+
+def differs(wanted: Object, found: Object | None) -> bool:
+    """Whether an object must be applied. `wanted` has its digest.
+
+    Fields that others or the server have set do not count: nothing is fought over. The number of pods counts, because
+    it comes from the TrainingRun alone.
+    """
+    if found is None:
+        return True
+    replicas = part(wanted, "spec").get("replicas")
+    scaled = replicas is not None and replicas != part(found, "spec").get("replicas")
+    return scaled or digest_of(wanted) != digest_of(found)
+
+
+def digest_of(manifest: Object) -> str:
+    """The digest that an object was applied with; empty for another's object."""
+    return str(part(manifest, "metadata", "annotations").get(DIGEST, ""))
+
+
+def is_owned(found: Object, uid: str) -> bool:
+    """Whether an object belongs to the TrainingRun of that uid."""
+    return any(owner.get("uid") == uid for owner in items(found["metadata"], "ownerReferences"))
+
+
+def foreign(found: Found, wanted: Sequence[Object], name: str, uid: str) -> Fault | None:
+    """The fault of an object that has a name the run needs, and is not the run's."""
+    for each in wanted:
+        there = found.get((each["kind"], name_of(each)))
+        if there is None or is_owned(there, uid):
+            continue
+        owners = items(there["metadata"], "ownerReferences")
+        subject = f"{each['kind']} {name_of(each)}"
+        if any((owner.get("kind"), owner.get("name")) == (KIND, name) for owner in owners):
+            return Fault(subject, "of the earlier run of this name is still being deleted", reason="Starting")
+        retained = each["kind"] == VOLUME and not owners
+        if not (retained and part(there, "metadata", "labels").get(RUN_LABEL) == name):
+            return Fault(subject, "exists and is not of this run: choose another name", reason="NameInUse")
+    return None
+
+
+def changed_setting(found: Found, wanted: Sequence[Object], before: Object) -> Fault | None:
+    """The fault of a setting that a run with progress must keep."""
+    if not before.get("environmentSteps"):
+        return None
+    for each in wanted:
+        there = found.get((each["kind"], name_of(each)))
+        if each["kind"] == "ConfigMap" and there is not None and "config.yaml" in part(there, "data"):
+            try:
+                text = kept_setting(there, each)
+            except UserError:
+                # The configuration in the cluster is invalid, and this one repairs it.
+                continue
+            if text:
+                return Fault("spec", f"{text}: the run keeps it; set it back, or make another run", reason="Immutable")
+    return None
+
+
+def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object]:
+    """Objects that an earlier specification asked for: relays, for example. Volumes and secrets stay."""
+    names = {(each["kind"], name_of(each)) for each in wanted}
+    return [
+        each
+        for key, each in found.items()
+        if key not in names and each["kind"] not in (VOLUME, "Secret") and is_owned(each, uid) and digest_of(each)
+    ]
+
+
+def refusal(error: UserError) -> Fault:
+    """The fault of a request that the API server refuses."""
+    text = str(error)
+    reason = "Refused"
+    if "exceeded quota" in text:
+        reason = "Quota"
+    elif text.startswith("no permission"):
+        reason = "NoPermission"
+    elif any(each in text for each in _FIXED_FIELDS):
+        reason = "Immutable"
+    return Fault("the operator:", text, reason=reason)

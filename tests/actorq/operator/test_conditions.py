@@ -1,0 +1,101 @@
+"""What the operator has seen of a run becomes one reason."""
+
+from typing import Any
+
+import pytest
+
+from actorq.domain.status import ActorStatus, RunState
+from actorq.operator.conditions import Look, find_fault, new_events, new_status, timestamp
+from tests.actorq.cluster.cluster_objects import Object, container, crash_loop, event, pod, unschedulable, waiting
+from tests.builders.run_status import run_status
+
+NOW = 1_800_000_000.0
+ACTING = (ActorStatus("actor-1", "actor", 0, True, None),)
+
+
+def look(status: Object | None = None, spec: Object | None = None, **seen: Any) -> Look:
+    metadata = {"name": "tiny", "namespace": "lab", "uid": "u", "generation": 1}
+    return Look({"metadata": metadata, "spec": spec or {}, "status": status or {}}, NOW, **seen)
+
+
+def conditions(seen: Look) -> dict[str, Object]:
+    return {each["type"]: each for each in new_status(seen, find_fault(seen))["conditions"]}
+
+
+def pending_volume() -> Object:
+    metadata = {"name": "data-tiny-learner-0", "uid": "v", "creationTimestamp": timestamp(NOW - 60)}
+    return {"kind": "PersistentVolumeClaim", "metadata": metadata, "status": {"phase": "Pending"}}
+
+
+def stuck_workload() -> Object:
+    return {
+        "kind": "StatefulSet",
+        "metadata": {"name": "tiny-learner", "uid": "uid-tiny-learner"},
+        "spec": {"replicas": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        ({"pods": [pod("a", "actor", container(waiting("ErrImagePull", "no such image")))]}, "ImagePull"),
+        ({"pods": [pod("a", "learner", crash_loop(1, restarts=3))]}, "CrashLoop"),
+        ({"pods": [pod("a", "learner", crash_loop(2, restarts=1))]}, "InvalidConfiguration"),
+        ({"pods": [unschedulable("a", "learner", timestamp(NOW - 60))]}, "Unschedulable"),
+        (
+            {"pods": [unschedulable("a", "learner", timestamp(NOW - 60))], "volumes": [pending_volume()]},
+            "VolumePending",
+        ),
+        ({"live": run_status(elapsed_s=100.0)}, "NoActors"),
+        ({"live": run_status(elapsed_s=1.0)}, "Starting"),
+        ({"live": run_status(state=RunState.INTERRUPTED, actors=ACTING)}, "Interrupted"),
+        ({"live": run_status(actors=ACTING)}, "Running"),
+    ],
+)
+def test_the_reason_of_ready_names_what_is_wrong(seen: Object, reason: str) -> None:
+    ready = conditions(look(**seen))["Ready"]
+    assert ready["reason"] == reason
+    assert ready["message"]
+    assert ready["status"] == str(reason == "Running")
+
+
+def test_a_quota_that_keeps_pods_away_is_named() -> None:
+    said = event("tiny-learner", "FailedCreate", "pods is forbidden: exceeded quota: small", "2026-01-02T03:04:05Z")
+    ready = conditions(look(workloads=[stuck_workload()], events=[said]))["Ready"]
+    assert ready["reason"] == "Quota"
+    assert "exceeded quota: small" in ready["message"]
+
+
+def test_a_learner_that_mostly_waits_is_starved_and_still_trains() -> None:
+    earlier = run_status(elapsed_s=10.0, starved_s=1.0, actors=ACTING)
+    starved = run_status(elapsed_s=20.0, starved_s=9.0, actors=ACTING)
+    training = conditions(look(live=starved, earlier=earlier))["Training"]
+    assert (training["status"], training["reason"]) == ("True", "LearnerStarved")
+    busy = run_status(elapsed_s=20.0, starved_s=2.0, actors=ACTING)
+    assert conditions(look(live=busy, earlier=earlier))["Training"]["reason"] == "Training"
+
+
+def test_a_condition_keeps_its_time_until_it_changes() -> None:
+    first = new_status(look(live=run_status(actors=ACTING)), None)
+    later = Look({**look().resource, "status": first}, NOW + 60, live=run_status(actors=ACTING))
+    times = {each["type"]: each["lastTransitionTime"] for each in new_status(later, None)["conditions"]}
+    assert set(times.values()) == {timestamp(NOW)}
+    over = Look({**look().resource, "status": first}, NOW + 90, live=run_status(state=RunState.SOLVED))
+    solved = conditions(over)["Solved"]
+    assert (solved["status"], solved["lastTransitionTime"]) == ("True", timestamp(NOW + 90))
+
+
+def test_a_run_without_its_learner_is_interrupted_and_keeps_its_figures() -> None:
+    before = new_status(look(live=run_status(environment_steps=700, policy_version=3, actors=ACTING)), None)
+    after = new_status(look(before), None)
+    assert (after["state"], after["environmentSteps"], after["stepsPerSecond"]) == ("Interrupted", 700, 0)
+
+
+def test_the_events_of_one_change_have_the_same_names_each_time() -> None:
+    before = new_status(look(live=run_status(actors=ACTING)), None)
+    seen = look(before, live=run_status(policy_version=1, state=RunState.INTERRUPTED, actors=ACTING))
+    after = new_status(seen, None)
+    told, again = ([(each["reason"], each["metadata"]["name"]) for each in new_events(seen, after)] for _ in range(2))
+    assert told == again
+    assert [reason for reason, _ in told] == ["FirstPolicy", "Interrupted"]
+    assert len({name for _, name in told}) == 2

@@ -1,0 +1,82 @@
+"""The operator's process: what it says when it cannot start, and which events are news to it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from actorq.operator.__main__ import News
+from actorq.operator.duequeue import DueQueue
+from actorq.operator.reconcile import Key
+from tests.actorq.operator.kube_api import NAMESPACE, RUNS, KubeApi, Object, kube_api
+
+
+@pytest.fixture
+def api() -> Iterator[KubeApi]:
+    with kube_api() as server:
+        yield server
+
+
+def failure(api: KubeApi, folder: Path, *flags: str) -> tuple[int, list[str]]:
+    """Exit code and lines of an operator that cannot start."""
+    cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{api.server_address[1]}"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": "c", "namespace": NAMESPACE}}
+    users = [{"name": "c", "user": {}}]
+    path = folder / "kubeconfig"
+    tree = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "c"}
+    path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **tree}))
+    ended = subprocess.run(
+        [sys.executable, "-m", "actorq.operator", *flags],
+        env={**os.environ, "KUBECONFIG": str(path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return ended.returncode, ended.stderr.splitlines()
+
+
+def test_a_wrong_flag_is_one_line(api: KubeApi, tmp_path: Path) -> None:
+    code, lines = failure(api, tmp_path, "--namespaces=lab")
+    assert (code, len(lines)) == (2, 1)
+    assert "--namespace" in lines[0]
+
+
+def test_a_cluster_without_the_kind_is_one_line(api: KubeApi, tmp_path: Path) -> None:
+    del api.kinds[RUNS]
+    assert failure(api, tmp_path) == (
+        2,
+        ["error: the cluster has no kind TrainingRun: apply k8s/operator/crd.yaml"],
+    )
+
+
+def test_a_missing_permission_names_the_rule_to_add(api: KubeApi, tmp_path: Path) -> None:
+    said = 'User "operator" cannot list resource "trainingruns" in API group "actorq.dev" at the cluster scope'
+    api.refuse = lambda verb, kind, name: (403, said)
+    code, (line,) = failure(api, tmp_path)
+    assert code == 2
+    assert line == (
+        "error: no permission: operator may not list trainingruns.actorq.dev in the cluster; ask for a ClusterRole "
+        "with the verb list on trainingruns.actorq.dev"
+    )
+
+
+def test_only_a_new_specification_and_a_deletion_are_news() -> None:
+    queue: DueQueue[Key] = DueQueue()
+    news = News(queue)
+
+    def heard(kind: str, generation: int, **more: str) -> bool:
+        metadata: Object = {"namespace": "lab", "name": "tiny", "uid": "u", "generation": generation, **more}
+        news.notice({"type": kind, "object": {"metadata": metadata}})
+        return queue.take(0) == Key("lab", "tiny")
+
+    assert heard("ADDED", 1)
+    assert not heard("MODIFIED", 1)
+    assert heard("MODIFIED", 2)
+    assert heard("MODIFIED", 2, deletionTimestamp="2026-01-01T00:00:00Z")
+    assert heard("DELETED", 2)
+    assert heard("ADDED", 2)

@@ -1,0 +1,210 @@
+"""The operator against an API server that refuses, and against changes and deaths at any time."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from actorq.errors import ActorQError
+from actorq.operator.controller import Controller
+from actorq.operator.duequeue import DueQueue
+from actorq.operator.reconcile import Key
+from tests.actorq.operator.kube_api import NAMESPACE, Object
+from tests.actorq.operator.operator_world import KEY, World, operator_world, training_run
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with operator_world() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"environment": ""}, "environment"),
+        ({"config": {"no_such_setting": 1}}, "no_such_setting"),
+        ({"config": {"environment": "Pendulum-v1"}}, "spec.config.environment"),
+    ],
+)
+def test_an_impossible_setting_is_refused_before_any_object(world: World, spec: Object, text: str) -> None:
+    world.run(**spec)
+    world.look()
+    failed = world.api.condition("tiny", "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "InvalidConfiguration")
+    assert text in failed["message"]
+    assert "\n" not in failed["message"]
+    assert {kind for kind, _ in world.api.objects} == {"TrainingRun", "Event"}
+    assert world.api.reasons() == ["InvalidConfiguration"]
+
+
+def test_a_name_in_use_is_told_and_what_has_it_stays(world: World) -> None:
+    taken = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "tiny-learner"}, "spec": {"mine": True}}
+    world.api.put(taken)
+    world.run()
+    world.look()
+    assert world.api.condition("tiny", "Failed")["reason"] == "NameInUse"
+    assert "Service tiny-learner" in world.api.condition("tiny", "Failed")["message"]
+    assert world.api.get("Service", "tiny-learner")["spec"] == {"mine": True}
+    assert not world.api.names("Deployment")
+    world.api.delete("Service", "tiny-learner")
+    world.look()
+    assert world.api.condition("tiny", "Failed")["status"] == "False"
+    assert world.api.names("Deployment")
+
+
+def test_a_retained_volume_of_an_earlier_run_of_that_name_is_used_again(world: World) -> None:
+    world.run()
+    world.look()
+    world.api.delete("TrainingRun", "tiny")
+    assert {kind for kind, _ in world.api.objects} <= {"PersistentVolumeClaim", "Event"}
+    world.run()
+    world.look()
+    assert world.api.condition("tiny", "Failed")["status"] == "False"
+    assert "tiny-learner" in world.api.names("StatefulSet")
+
+
+def test_a_run_with_progress_keeps_its_settings(world: World) -> None:
+    world.start()
+    world.run(config={"replay": {"capacity": 12_345}})
+    world.at += 5
+    world.look()
+    ready = world.api.condition("tiny", "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "Immutable")
+    assert "replay.capacity" in ready["message"]
+    assert "12345" not in world.api.get("ConfigMap", "tiny-run-config")["data"]["config.yaml"]
+    assert world.api.condition("tiny", "Failed")["status"] == "False"
+    assert world.api.status("tiny")["state"] == "Training"
+
+
+def test_deletion_while_pods_start_makes_nothing_again(world: World) -> None:
+    world.run(checkpoint={"retain": False})
+    world.look()
+    world.api.get("TrainingRun", "tiny")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.api.delete("Deployment", "tiny-actor")
+    assert world.look() is None
+    assert "tiny-actor" not in world.api.names("Deployment")
+    world.api.delete("TrainingRun", "tiny")
+    assert world.look() is None
+    assert {kind for kind, _ in world.api.objects} <= {"Event"}
+
+
+def test_a_quota_is_named(world: World) -> None:
+    def refuse(verb: str, kind: str, name: str) -> tuple[int, str] | None:
+        return (
+            (403, f'persistentvolumeclaims "{name}" is forbidden: exceeded quota: small')
+            if (verb == "apply" and kind == "PersistentVolumeClaim")
+            else None
+        )
+
+    world.api.refuse = refuse
+    world.run()
+    world.look()
+    assert world.api.condition("tiny", "Ready")["reason"] == "Quota"
+    assert "exceeded quota: small" in world.api.condition("tiny", "Ready")["message"]
+    assert world.api.reasons() == ["Quota"]
+
+
+def test_a_missing_permission_names_the_rule_to_add(world: World) -> None:
+    said = 'User "operator" cannot patch resource "deployments" in API group "apps" in the namespace "lab"'
+    world.api.refuse = lambda verb, kind, name: (403, said) if (verb, kind) == ("apply", "Deployment") else None
+    world.run()
+    world.look()
+    ready = world.api.condition("tiny", "Ready")
+    assert ready["reason"] == "NoPermission"
+    assert "ask for a Role with the verb patch on deployments.apps" in ready["message"]
+
+
+def test_pods_without_an_image_are_a_condition(world: World) -> None:
+    world.run()
+    world.look()
+    world.api.kubelet()
+    waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+    pod = world.api.get("Pod", "tiny-learner-0")
+    pod["status"] = {
+        "phase": "Pending",
+        "containerStatuses": [{"name": "c", "image": "x:1", "state": {"waiting": waiting}}],
+    }
+    world.look()
+    assert world.api.condition("tiny", "Ready")["reason"] == "ImagePull"
+    assert "x:1" in world.api.status("tiny")["reason"]
+    assert world.api.reasons() == ["ImagePull"]
+
+
+def test_an_operator_killed_after_any_request_leaves_the_same_end(world: World) -> None:
+    """Each life of the operator makes some requests and dies: the next goes on, and nothing is told twice."""
+
+    def live(requests: int) -> None:
+        left = itertools.count(requests, -1)
+        world.api.refuse = lambda verb, kind, name: (500, "killed") if next(left) <= 0 else None
+        world.operator.close()
+        world.operator = world.another()
+        try:
+            world.look()
+        except ActorQError:
+            pass
+        finally:
+            world.api.refuse = lambda verb, kind, name: None
+
+    world.run(tls={"mode": "none"})
+    whole = _requests_of(world, lambda: world.operator.reconcile(Key(NAMESPACE, "other")), "other")
+    for requests in range(1, whole + 2):
+        live(requests)
+    assert world.api.names("Deployment") >= {"tiny-actor", "tiny-quantizer", "tiny-evaluator"}
+    assert {name.replace("other", "tiny") for _, name in world.api.objects if name.startswith("other-")} <= {
+        name for _, name in world.api.objects
+    }
+    assert len(world.api.reasons()) == len(set(world.api.reasons()))
+    applied = [each for each in world.api.writes if each[0] == "apply" and each[2].startswith("tiny")]
+    assert len(applied) == len(set(applied))
+
+
+def _requests_of(world: World, do: Callable[[], object], name: str) -> int:
+    """The number of requests that a complete look at another run makes."""
+    count = itertools.count(1)
+    last = 0
+
+    def counted(verb: str, kind: str, called: str) -> None:
+        nonlocal last
+        last = next(count)
+
+    world.api.put(training_run(name))
+    world.api.refuse = counted
+    do()
+    world.api.refuse = lambda verb, kind, called: None
+    return last
+
+
+def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None:
+    world.run()
+    queue_of_runs: DueQueue[Key] = DueQueue()
+    controller = Controller(world.api.cluster, (), queue_of_runs, world.operator)
+
+    def scaled_meanwhile(verb: str, kind: str, name: str) -> None:
+        if verb == "patch status" and world.api.get("TrainingRun", "tiny")["metadata"]["generation"] == 1:
+            world.api.scale("tiny", 5)
+
+    world.api.refuse = scaled_meanwhile
+    controller.look(KEY)
+    assert "status" not in world.api.get("TrainingRun", "tiny")
+    assert queue_of_runs.take(10) == KEY
+    controller.look(KEY)
+    assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
+
+
+def test_twenty_runs_two_at_a_time_by_suspending_the_others(world: World) -> None:
+    names = [f"run-{index}" for index in range(20)]
+    for name in names:
+        world.api.put(training_run(name, suspend=True))
+        world.look(Key(NAMESPACE, name))
+    world.api.kubelet()
+    assert not world.api.names("Pod")
+    for name in names[:2]:
+        world.api.put(training_run(name))
+        world.look(Key(NAMESPACE, name))
+    world.api.kubelet()
+    learners = {name for name in world.api.names("Pod") if name.endswith("-learner-0")}
+    assert learners == {"run-0-learner-0", "run-1-learner-0"}
+    for name in names:
+        world.api.delete("TrainingRun", name)
+    assert {kind for kind, _ in world.api.objects} <= {"PersistentVolumeClaim", "Event"}
