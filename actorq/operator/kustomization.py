@@ -73,10 +73,10 @@ def _patch(objects: list[Object], patch: Any, target: Object | None, folder: Pat
         raise UserError(f"{folder}: the patch of {target} finds no object")
     for index in places:
         try:
-            merges = isinstance(patch, dict)
-            objects[index] = (
-                merge_patch(objects[index], patch) if merges else jsonpatch.apply_patch(objects[index], patch)
-            )
+            if isinstance(patch, dict):
+                objects[index] = merge_patch(objects[index], patch)
+            else:
+                jsonpatch.apply_patch(objects[index], deepcopy(patch), in_place=True)
         except jsonpatch.JsonPatchException as error:
             raise UserError(f"{folder}: the patch of {target} does not fit: {error}") from None
 

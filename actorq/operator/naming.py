@@ -48,7 +48,8 @@ def named(manifests: Sequence[Object], run: str, identity: str) -> list[Object]:
     """
     services = [re.escape(name_of(each)) for each in manifests if each["kind"] == "Service"]
     own = {name_of(each) for each in manifests} | _MADE_LATER
-    return [_Renaming(run, identity, own, services).apply(each) for each in manifests]
+    renaming = _Renaming(run, identity, own, services)
+    return [renaming.apply(each) for each in manifests]
 
 
 class _Renaming:
