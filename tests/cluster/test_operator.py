@@ -60,7 +60,7 @@ def test_a_run_is_scaled_while_it_trains_and_outlives_the_operator(
     runs.await_condition(name, "Training")
     runs.await_condition(name, "Ready")
     with timings.measure("TrainingRun scaled from 2 to 3 actors"):
-        runs.scale(name, 3)
+        assert runs.autoscale(name, 3) == 2
         runs.await_actors(name, 3)
     killed = operator.leader()
     operator.kill()
