@@ -88,7 +88,7 @@ class RunConfig(Settings):
     )
     preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
         "standard",
-        description="defaults for few environment steps, or for little time (data-rich)",
+        description="needs few steps, or little time",
     )
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"

@@ -56,6 +56,9 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
         metavar="HOST:PORT",
         help="serve /healthz here for probes (default: 0.0.0.0:8080)",
     )
+    parser.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="json: one object in each line (default: text)"
+    )
     return parser.parse_args(arguments)
 
 
@@ -99,7 +102,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests))
     controller.list_runs()
     # Until here a failure is one line, without a traceback.
-    configure_logging("operator")
+    configure_logging("operator", "operator", form=flags.log_format)
     # Lines about each event repeat what the reconciler logs, and those about each probe say nothing.
     for noisy in ("kopf", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -28,7 +28,8 @@ def _of_task(runs: list[dict[str, Any]], task: str, side: str | None = None) -> 
 
 
 def _returns(figures: dict[str, Any]) -> list[Target]:
-    return [returns.verdict(task, _of_task(figures["runs"], task.name)) for task in returns.TASKS]
+    made = ((task, _of_task(figures["runs"], task.name)) for task in returns.TASKS)
+    return [returns.verdict(task, runs) for task, runs in made if runs]
 
 
 def _parity(figures: dict[str, Any]) -> list[Target]:
@@ -83,6 +84,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "joint": _joint,
     "parity": _parity,
     "returns": _returns,
+    "returns_mountain_car_continuous": _returns,
     "rlx2": _rlx2,
     "sparse_learner": lambda figures: sparse_learner.targets(figures["cells"]),
     "sparse_policy": _sparse_policy,

@@ -153,7 +153,10 @@ def test_a_tracker_that_hangs_loses_scalars_and_holds_nobody_up(tmp_path: Path) 
     """The process stands still, as with a server that never answers."""
     made = in_mlflow(tmp_path, patience_s=0.5)
     made.add({"training/loss": 0.5}, 0, 100.0)
-    child = until(lambda: psutil.Process().children()[-1])
+    # A process that stops before it is a Python would stop its starter, too.
+    child = until(
+        lambda: next((each for each in psutil.Process().children() if "mlflow_sink" in str(each.cmdline())), 0)
+    )
     child.suspend()
     for step in range(100_000):
         made.add({"training/loss": 0.5}, step, 100.0)
