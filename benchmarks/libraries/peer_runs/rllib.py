@@ -111,11 +111,9 @@ def _config(task: str, environment: str, seed: int, episodes: int) -> Any:
             evaluation_duration=episodes,
             evaluation_duration_unit="episodes",
             # The mean covers only the episodes of one evaluation.
-            evaluation_config={
-                **{"explore": False, "metrics_num_episodes_for_smoothing": episodes},
-                # Without it, an algorithm with environment runners of its own has no environment to evaluate in.
-                "create_env_on_local_worker": True,
-            },
+            evaluation_config={"explore": False, "metrics_num_episodes_for_smoothing": episodes},
+            # Never by itself. But with an interval there is an environment for evaluations.
+            evaluation_interval=1_000_000_000,
         )
         .debugging(seed=seed, log_level="ERROR")
     )
