@@ -79,14 +79,13 @@ def check_rollouts(
 
 
 def check_mechanisms(
-    algorithm: str, sparsity: SparsityConfig, dynamic_capacity: bool | None, multi_step: bool | None, average: float
+    algorithm: str, sparsity: SparsityConfig, dynamic_capacity: bool | None, multi_step: bool | None
 ) -> None:
-    """Raise ValueError for mechanisms that need a replay, which an on-policy algorithm does not have."""
+    """Raise ValueError for mechanisms of the replay, which an on-policy algorithm does not have."""
     for name, used in (
         ("sparsity.method rlx2", sparsity.method == "rlx2"),
         ("dynamic_capacity.enabled", dynamic_capacity),
         ("multi_step", multi_step),
-        ("publication.average", average),
     ):
         if used:
             raise ValueError(f"{name}: expected an algorithm with a replay, got {algorithm}, which is on-policy")

@@ -153,11 +153,6 @@ class RunConfig(Settings):
                 f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + 1) * "
                 f"environments_per_actor, got {self.replay.capacity}"
             )
-        if self.publication.average and self.sparsity.method not in ("dense", "static"):
-            raise ValueError(
-                f"publication.average must be 0 with sparsity.method {self.sparsity.method}, whose masks change: the "
-                "average of two policies would have the weights of both masks"
-            )
         most, length = self.actor.max_steps_per_policy, self.actor.segment_length
         if 0 < most <= length:
             raise ValueError(
@@ -179,9 +174,7 @@ class RunConfig(Settings):
 
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
         """Raise ValueError when actors, queue or other settings do not fit an on-policy algorithm's rollouts."""
-        check_mechanisms(
-            *(self.algorithm, self.sparsity, self.dynamic_capacity.enabled, self.multi_step, self.publication.average)
-        )
+        check_mechanisms(self.algorithm, self.sparsity, self.dynamic_capacity.enabled, self.multi_step)
         check_rollouts(
             *(self.queue, self.actor, self.actors, self.environments_per_actor, self.replay.capacity),
             *(rollout_size, batch_size, self.algorithm, frame_stack),

@@ -91,13 +91,6 @@ class PublicationConfig(Settings):
         description="gradient updates between two published policies; no effect on on-policy algorithms, which publish "
         "after each rollout",
     )
-    average: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="weight of the policy published before in the published one, below 1: an exponential moving "
-        "average of the policies; 0: none; raise it where single versions fail between good ones",
-    )
     calibration_size: PositiveInt = Field(256, description="recent observations sent with a policy to measure fidelity")
 
 

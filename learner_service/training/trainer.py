@@ -23,7 +23,6 @@ from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.errors import ConflictError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm
-from learner_service.policy.average import PolicyAverage
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.training.batches import Batches
@@ -71,8 +70,6 @@ class Trainer:
         self._batches = batches
         self._publisher = publisher
         self._quantization_aware = quantization_aware
-        names = [name for name, _ in algorithm.policy.named_parameters()]
-        self._average = PolicyAverage(config.publication.average, names)
         self._save = save
         self._clock = clock
         self._requests = Requests()
@@ -164,7 +161,7 @@ class Trainer:
         spec, stochastic = self._batches.buffer.spec, is_stochastic(self._algorithm)
         calibration = calibration_batch(self._observed(), spec, stochastic, seed=self.updates)
         self._quantization_aware.published(calibration[OBSERVATIONS_INPUT])
-        parameters = self._average(snapshot_parameters(self._algorithm.policy))
+        parameters = snapshot_parameters(self._algorithm.policy)
         version = self._publisher.offer(
             Snapshot(learner_step=self.updates, parameters=parameters, calibration=calibration, at=time.time())
         )
