@@ -10,6 +10,10 @@ from sitegen.results import figures
 Run = dict[str, Any]
 
 
+# Results that were made at different times.
+_RETURNS = ("returns", "returns_mountain_car_continuous")
+
+
 def speedup() -> str:
     """Each task of the comparison with PyTorch actors."""
     return "\n\n".join(_speedup_of(task) for task in figures("actorq")["tasks"])
@@ -110,7 +114,7 @@ def cartpole() -> str:
 def returns() -> str:
     """Each task with its seeds."""
     rows = []
-    for task, runs in _by("task", _runs_for_returns()).items():
+    for task, runs in _by("task", _runs(*_RETURNS)).items():
         confirmed = ", ".join(number(run["confirmed"]["mean_return"]) for run in runs)
         of_runs = [spread(run[key] for run in runs) for key in ("environment_steps", "wall_clock_s", "activation_ms")]
         rows.append((task, len(runs), runs[0]["target_return"], confirmed, *of_runs))
@@ -118,14 +122,10 @@ def returns() -> str:
     return table((*head, "ms from snapshot to first action"), rows)
 
 
-def _runs_for_returns() -> list[dict[str, Any]]:
-    return [run for name in ("returns", "returns_mountain_car_continuous") for run in figures(name)["runs"]]
-
-
 def memory() -> str:
     """The most memory that each process of these runs took."""
     found: dict[str, list[float]] = {}
-    for run in _runs_for_returns():
+    for run in _runs(*_RETURNS):
         for name, value in run["peak_memory_mb"].items():
             found.setdefault(name.partition("-")[0], []).append(value)
     return table(
@@ -150,7 +150,7 @@ def seconds_by_preset() -> str:
 def peers() -> str:
     """Seconds to the target of each library."""
     rows = []
-    runs = figures("peers")["runs"]
+    runs = _runs("peers", "peers_ppo")
     for task, of_task in _by("task", runs).items():
         ours = median(run["seconds"] for run in of_task if run["system"] == "actorq")
         for system, found in _by("system", of_task).items():
@@ -216,6 +216,10 @@ def joint() -> str:
         ]
         parts.append(f"**{task}**:\n\n{table(head, rows)}")
     return "\n\n".join(parts)
+
+
+def _runs(*names: str) -> list[Run]:
+    return [run for name in names for run in figures(name)["runs"]]
 
 
 def _by(key: str, runs: Iterable[Run]) -> dict[str, list[Run]]:
