@@ -32,6 +32,16 @@ def moves() -> str:
     return table(("", "measured"), rows)
 
 
+def training_runs() -> str:
+    """A queue of TrainingRuns while their operator is killed."""
+    found = figures("training_runs")
+    states = ", ".join(f"{count} {state}" for state, count in found["states"].items())
+    head = ("runs", "at a time", "kills of the operator", "ends", "seconds for all", "objects left")
+    return table(
+        head, [(found["runs"], found["at_most"], found["kills"], states, found["seconds"], len(found["left"]))]
+    )
+
+
 def corruption() -> str:
     """Damaged files by kind."""
     rows = [
