@@ -1,8 +1,8 @@
 """Wide policies, on-policy: whole runs with actors in PyTorch FP32, ONNX Runtime FP32, int8 and int4.
 
 Each task is one comparison (`actorq compare`), as in benchmarks.speedup.actorq. The policy has three layers of 2048
-units. The learner makes two passes over each rollout, in large minibatches. With one pass, runs do not learn reliably. The
-figure is the time to a target that is fixed in advance, from the first stored transition.
+units. The learner makes two passes over each rollout, in large minibatches. With one pass, runs do not learn reliably.
+The figure is the time to a target that is fixed in advance, from the first stored transition.
 
 Runs are kept in --directory. Finished runs are not repeated. All must come from one commit on one machine.
 """
