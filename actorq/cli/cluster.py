@@ -16,6 +16,7 @@ from actorq.cluster import access, configuration, deployment, diagnosis, invento
 from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.logs import stream_logs
+from actorq.cluster.objects import TRAINING_RUN
 from actorq.cluster.progress import await_progress
 from actorq.config.parser import OneLineParser
 from actorq.domain.status import RunStatus
@@ -207,9 +208,7 @@ def _scale(arguments: Sequence[str]) -> None:
         parser.error(f"N: expected 0 or more, got {given.replicas}")
     cluster = connect(given.namespace, given.run)
     # The operator sets the number of its Deployment's pods to that of the TrainingRun.
-    api_version, kind, name = (
-        ("actorq.dev/v1alpha1", "TrainingRun", given.run) if given.run else ("apps/v1", "Deployment", "actor")
-    )
+    api_version, kind, name = (*TRAINING_RUN, given.run) if given.run else ("apps/v1", "Deployment", "actor")
     try:
         before = cluster.scale(api_version, kind, name, given.replicas)
     except NotFoundError:

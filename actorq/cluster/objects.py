@@ -7,6 +7,8 @@ Object = dict[str, Any]
 RUN_LABEL = "actorq/run"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 ACTORQ = "app.kubernetes.io/name=actorq"
+TRAINING_RUN = ("actorq.dev/v1alpha1", "TrainingRun")
+"""API version and kind of the object that actorq/operator makes a run of."""
 WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
 
 

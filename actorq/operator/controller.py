@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from actorq.cluster.connection import Cluster
 from actorq.errors import ActorQError, ConflictError
 from actorq.operator.duequeue import DueQueue
-from actorq.operator.reconcile import API_VERSION, PERIOD_S, Key, Reconciler
-from actorq.operator.resource import KIND
+from actorq.operator.reconcile import PERIOD_S, Key, Reconciler
+from actorq.operator.resource import API_VERSION, KIND
 
 # Seconds between lists of all runs: a lost event is made up for after at most this time.
 LIST_PERIOD_S = 60.0

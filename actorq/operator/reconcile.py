@@ -34,10 +34,9 @@ from actorq.operator.differences import (
 )
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
-from actorq.operator.resource import GROUP, KIND, VERSION, TrainingRun
+from actorq.operator.resource import API_VERSION, KIND, TrainingRun
 from actorq.operator.runstatus import RunWatch
 
-API_VERSION = f"{GROUP}/{VERSION}"
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
 _WORKLOADS = ("StatefulSet", "Deployment")

@@ -10,17 +10,16 @@ from typing import Annotated, Any, Literal
 from kubernetes.utils.quantity import parse_quantity
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.cluster.objects import Object, part
+from actorq.cluster.objects import TRAINING_RUN, Object, part
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.errors import UserError
 from actorq.operator.naming import check_run_name
 
-GROUP = "actorq.dev"
-VERSION = "v1alpha1"
+API_VERSION, KIND = TRAINING_RUN
+GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "trainingruns"
-KIND = "TrainingRun"
 
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 _DNS_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from actorq.cluster.objects import TRAINING_RUN
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
@@ -17,7 +18,7 @@ from actorq.statefiles.files import replace_file
 from actorq.sweep.space import Value, changes_tree
 from actorq.sweep.trials import Progress, RunEnd, Trial
 
-API_VERSION, KIND = "actorq.dev/v1alpha1", "TrainingRun"
+API_VERSION, KIND = TRAINING_RUN
 SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
 # A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
 _NAME_CHARACTERS = 32

@@ -19,12 +19,12 @@ import yaml
 from kubernetes import client
 
 from actorq.cluster.connection import Cluster, connect
-from actorq.cluster.objects import RUN_LABEL, name_of, part
+from actorq.cluster.objects import RUN_LABEL, TRAINING_RUN, name_of, part
 from actorq.errors import ActorQError, UserError
 from actorq.operator.leader import LEASE
 from benchmarks.harness import Target, run_benchmark
 
-API_VERSION, KIND = "actorq.dev/v1alpha1", "TrainingRun"
+API_VERSION, KIND = TRAINING_RUN
 _TEMPLATE = Path(__file__).parents[2] / "examples" / "trainingrun" / "cartpole.yaml"
 _KINDS = {
     "v1": ("ConfigMap", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount"),
@@ -101,7 +101,7 @@ class Queue:
 
 
 class Killer(threading.Thread):
-    """Kills the pod of the leading operator now and then, without time to release its Lease."""
+    """Deletes the pod of the leading operator now and then, with a grace period of 0 seconds."""
 
     def __init__(self, system: Cluster, kills: int, seed: int) -> None:
         super().__init__(daemon=True)
