@@ -124,6 +124,9 @@ class OnPolicyConfig(Settings):
         False, description="squash continuous actions into their bounds with tanh, instead of clipping them"
     )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size")
+    value_learning_rate: PositiveFloat | None = Field(
+        None, description="Adam step size of the value network, annealed like learning_rate; none: learning_rate"
+    )
     learning_rate_end: NonNegativeFloat | None = Field(
         None, description="Adam step size at the end of the budget, reached linearly; none: constant"
     )

@@ -32,7 +32,7 @@ class PolicyGradient(Trainable):
     """An `OnPolicyAlgorithm` without its update. A subclass has `name`, `settings` and `learn`.
 
     The policy is `SoftmaxPolicy` for discrete actions and `DiagonalGaussianPolicy` for continuous ones. Policy and
-    value network share the step size and the global gradient norm.
+    value network share the global gradient norm.
 
     settings: a subclass of OnPolicyConfig.
     epochs: number of passes over each rollout.
@@ -68,7 +68,8 @@ class PolicyGradient(Trainable):
             "actor", made(kind, _POLICY_GAIN, **gaussian), settings.hidden_sizes, rate, **adam
         )
         self._v: TrainedNetwork[Any] = self.network(
-            "critic", made(ValueNetwork, _VALUE_GAIN), settings.value_sizes, rate, **adam
+            *("critic", made(ValueNetwork, _VALUE_GAIN), settings.value_sizes, settings.value_learning_rate or rate),
+            **adam,
         )
 
     @abstractmethod
@@ -102,9 +103,12 @@ class PolicyGradient(Trainable):
 
     def set_progress(self, progress: float) -> None:
         """Set the step size for this share of the run's environment steps."""
-        rate = annealed(self._common.learning_rate, self._common.learning_rate_end, progress)
+        settings = self._common
+        rate = annealed(settings.learning_rate, settings.learning_rate_end, progress)
         self._pi.set_learning_rate(rate)
-        self._v.set_learning_rate(rate)
+        self._v.set_learning_rate(
+            rate * (settings.value_learning_rate or settings.learning_rate) / settings.learning_rate
+        )
 
     def minimize(
         self,

@@ -192,6 +192,20 @@ def test_clip_and_step_size_go_to_their_ends_with_the_budget() -> None:
     assert torch.equal(annealed.networks["actor"].parameters[0].vector, before)
 
 
+def test_the_value_network_has_its_own_step_size() -> None:
+    steps = [episodes(np.random.default_rng(seed), DISCRETE) for seed in range(2)]
+    policy_only, both = make("ppo", value_learning_rate=1e-30, learning_rate_end=0.0), make("ppo")
+    untouched = policy_only.networks["critic"].parameters[0].vector.clone()
+    for algorithm in (policy_only, both):
+        algorithm.learn(steps[:1], 0.0)
+    assert torch.allclose(policy_only.networks["critic"].parameters[0].vector, untouched, rtol=0, atol=1e-20)
+    assert not torch.allclose(both.networks["critic"].parameters[0].vector, untouched)
+    annealed = make("ppo", value_learning_rate=4e-3, learning_rate=2e-3, learning_rate_end=1e-3)
+    halved = make("ppo", value_learning_rate=2e-3, learning_rate=1e-3)
+    assert annealed.learn(steps, 1.0) == halved.learn(steps, 1.0)
+    assert_equal_states(annealed, halved)
+
+
 def test_epochs_end_early_when_the_policy_has_moved_far() -> None:
     steps = [episodes(np.random.default_rng(seed), DISCRETE) for seed in range(2)]
     all_epochs = make("ppo", target_kl=1e3).learn(steps, 0.0)
