@@ -2,8 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -69,6 +69,13 @@ class PolicyGraph:
         return hashlib.sha256(self.model).digest()
 
 
+class SealedBytes(NamedTuple):
+    """Bytes with their SHA-256."""
+
+    data: bytes
+    sha256: bytes
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One version of a policy's FP32 parameters, with the calibration data of the quantizer.
@@ -76,6 +83,7 @@ class Checkpoint:
     parameters: every parameter of the graph under its name.
     calibration: for each data input a batch of recent observations, [B, *observation].
     snapshot_at: unix seconds by the learner's clock.
+    received: the bytes that parameters and calibration were read from; None if there were none.
     """
 
     version: int
@@ -84,6 +92,7 @@ class Checkpoint:
     parameters: dict[str, NDArray[Any]]
     calibration: dict[str, NDArray[Any]]
     snapshot_at: float
+    received: SealedBytes | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,10 @@ class PreparedGraph:
         """
         self.graph.check_parameters(checkpoint.parameters)
         self.graph.check_calibration(checkpoint.calibration)
-        return replace(checkpoint, calibration=self._footprint.fitting(checkpoint.calibration))
+        calibration = self._footprint.fitting(checkpoint.calibration)
+        # Bytes with more observations than the graph can run are not the checkpoint's.
+        same = all(len(calibration[name]) == len(batch) for name, batch in checkpoint.calibration.items())
+        return replace(checkpoint, calibration=calibration, received=checkpoint.received if same else None)
 
     def without_dead_units(self, checkpoint: Checkpoint) -> "CompactVersion":
         """A validated checkpoint in its compact form; the published graph if all units are live."""

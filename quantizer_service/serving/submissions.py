@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from actorq import wire
-from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.policy import Checkpoint, PolicyGraph, SealedBytes
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError
 from actorq.transport.payload.blobs import BlobAssembler
@@ -28,7 +28,7 @@ class SubmissionAssembler:
     def __init__(self) -> None:
         self._opened = False
         self._assembler: BlobAssembler | None = None
-        self._finish: Callable[[bytes], Submission] | None = None
+        self._finish: Callable[[SealedBytes], Submission] | None = None
         self._announced = ""
 
     def take(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
@@ -65,8 +65,8 @@ class SubmissionAssembler:
     def _announce_graph(self, message: quantizer_pb2.GraphHeader) -> None:
         header = wire.graph_header_from_proto(message)
 
-        def finish(blob: bytes) -> PolicyGraph:
-            graph = PolicyGraph(blob, header.inputs, header.discrete_actions, header.action_spans)
+        def finish(blob: SealedBytes) -> PolicyGraph:
+            graph = PolicyGraph(blob.data, header.inputs, header.discrete_actions, header.action_spans)
             if graph.topology != header.topology:
                 raise InvalidInputError(
                     f"graph: expected the blob of topology {header.topology.hex()}, got {graph.topology.hex()}; "
@@ -80,15 +80,21 @@ class SubmissionAssembler:
         header = wire.checkpoint_header_from_proto(message)
         what = f"checkpoint {header.version}"
 
-        def finish(blob: bytes) -> Checkpoint:
-            parameters, calibration = decode_tensors(blob, what)
+        def finish(blob: SealedBytes) -> Checkpoint:
+            parameters, calibration = decode_tensors(blob.data, what)
             return Checkpoint(
-                header.version, header.learner_step, header.topology, parameters, calibration, header.snapshot_at
+                version=header.version,
+                learner_step=header.learner_step,
+                topology=header.topology,
+                parameters=parameters,
+                calibration=calibration,
+                snapshot_at=header.snapshot_at,
+                received=blob,
             )
 
         self._announce(what, header.version, MAX_CHECKPOINT_BYTES, finish)
 
-    def _announce(self, what: str, version: int, limit_bytes: int, finish: Callable[[bytes], Submission]) -> None:
+    def _announce(self, what: str, version: int, limit_bytes: int, finish: Callable[[SealedBytes], Submission]) -> None:
         self._announced = what
         self._assembler = BlobAssembler(version, limit_bytes)
         self._finish = finish
@@ -99,8 +105,9 @@ class SubmissionAssembler:
         blob = self._assembler.add(request.part)
         if blob is None:
             return None
+        sealed = SealedBytes(blob, self._assembler.sha256)
         finish, self._finish, self._assembler = self._finish, None, None
-        return finish(blob)
+        return finish(sealed)
 
 
 def _named(kind: str | None) -> str:

@@ -4,16 +4,25 @@ Every file contains a digest, or has it in the JSON file beside it. Versions are
 may damage the newest ones, but the learner publishes a newer version within seconds.
 """
 
+import hashlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from actorq.domain.policy import CALIBRATION_PREFIX, Checkpoint
+from actorq.domain.policy import CALIBRATION_PREFIX, Checkpoint, SealedBytes
 from actorq.errors import InvalidInputError
 
 Tensors = dict[str, NDArray[Any]]
+
+
+def sealed_tensors(checkpoint: Checkpoint) -> SealedBytes:
+    """The bytes of a version's file: those that were received, if any."""
+    if checkpoint.received is not None:
+        return checkpoint.received
+    data = encode_tensors(checkpoint)
+    return SealedBytes(data, hashlib.sha256(data).digest())
 
 
 def encode_tensors(checkpoint: Checkpoint) -> bytes:

@@ -10,7 +10,6 @@ writer.lock                               locked by the process that writes here
 """
 
 import fcntl
-import hashlib
 import logging
 import shutil
 import time
@@ -122,7 +121,7 @@ class PolicyStore(PolicyReader):
         self.reserve(checkpoint.version)
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
-        tensors = policy_files.encode_tensors(checkpoint)
+        tensors, digest = policy_files.sealed_tensors(checkpoint)
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
         policies = tuple(policies)
         with _writing(folder):
@@ -133,7 +132,7 @@ class PolicyStore(PolicyReader):
                 "learner_step": checkpoint.learner_step,
                 "topology": checkpoint.topology.hex(),
                 "snapshot_at": checkpoint.snapshot_at,
-                "sha256": hashlib.sha256(tensors).hexdigest(),
+                "sha256": digest.hex(),
                 "schemes": [policy.descriptor.scheme for policy in policies],
             }
             stored.write_json(partial / "checkpoint.json", tree)

@@ -93,7 +93,8 @@ class Publisher:
         for part in split_blob(source.model):
             self.send(part=part)
 
-    def send_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def send_checkpoint(self, checkpoint: Checkpoint, data: bytes | None = None) -> None:
+        """Send a checkpoint, encoded as `data` if that is given."""
         header = quantizer_pb2.CheckpointHeader(
             version=checkpoint.version,
             learner_step=checkpoint.learner_step,
@@ -101,7 +102,7 @@ class Publisher:
             snapshot_at=wire.timestamp_to_proto(checkpoint.snapshot_at),
         )
         self.send(checkpoint=header)
-        for part in split_blob(encode_tensors(checkpoint), checkpoint.version):
+        for part in split_blob(data or encode_tensors(checkpoint), checkpoint.version):
             self.send(part=part)
 
     def publish(self, checkpoint: Checkpoint) -> Receipt:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import grpc
 import pytest
+from safetensors.numpy import save
 
+from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.domain.policy import Policy
+from actorq.domain.policy import CALIBRATION_PREFIX, Policy
 from actorq.errors import NotFoundError, UnavailableError
 from actorq.v1 import quantizer_pb2, trajectory_pb2
 from tests.quantizer_service.policy_graphs import checkpoint, outputs_of, random_observations, random_parameters
@@ -142,6 +144,21 @@ def test_a_restarted_quantizer_serves_its_newest_at_once(tmp_path: Path) -> None
         # The graph need not be sent again.
         assert publisher.publish(checkpoint(SOURCE, 4)).version == 4
         assert client.get("fp32", 2).descriptor.version == 2
+
+
+def test_the_store_keeps_the_bytes_of_a_checkpoint_as_they_came(tmp_path: Path) -> None:
+    sent = checkpoint(SOURCE, 4)
+    tensors = {**sent.parameters, **{CALIBRATION_PREFIX + name: batch for name, batch in sent.calibration.items()}}
+    # Metadata that an encoding of the tensors would not have.
+    data = save(tensors, metadata={"from": "another encoder"})
+    with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
+        publisher = opened(client, versions=3)
+        publisher.send_checkpoint(sent, data)
+        assert wire.receipt_from_proto(publisher.answer().receipt).version == 4
+        publisher.close()
+        assert (tmp_path / "00000004" / "checkpoint.safetensors").read_bytes() == data
+    with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
+        assert client.get("fp32").descriptor.version == 4
 
 
 def test_only_the_newest_and_the_best_are_retained(tmp_path: Path) -> None:

@@ -46,6 +46,12 @@ class BlobAssembler:
         self._header: tensor_pb2.BlobHeader | None = None
         self._data = bytearray()
 
+    @property
+    def sha256(self) -> bytes:
+        """The digest of the whole blob, once `add` has returned it."""
+        assert self._header is not None
+        return self._header.sha256
+
     def add(self, part: tensor_pb2.BlobPart) -> bytes | None:
         """Add the next part. Returns the whole blob after the last part, else None."""
         kind = part.WhichOneof("part")
