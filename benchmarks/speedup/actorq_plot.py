@@ -38,11 +38,11 @@ def plot(results: Sequence[dict[str, Any]], file: Path) -> None:
     axes.axhline(_BEST_PUBLISHED, color="tab:red", linewidth=0.9, linestyle="--")
     axes.annotate(
         f"the paper's best, {_BEST_PUBLISHED}",
-        (1, _BEST_PUBLISHED),
-        (-2, 3),
+        (0, _BEST_PUBLISHED),
+        (3, 3),
         xycoords=("axes fraction", "data"),
         textcoords="offset points",
-        ha="right",
+        ha="left",
         fontsize=7,
         color="tab:red",
     )

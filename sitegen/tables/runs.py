@@ -24,6 +24,11 @@ def speedup_of_d4pg() -> str:
     return "\n\n".join(_speedup_of(task) for task in figures("actorq_d4pg")["tasks"])
 
 
+def on_policy_wide() -> str:
+    """The same for PPO."""
+    return "\n\n".join(_speedup_of(task) for task in figures("on_policy_wide")["tasks"])
+
+
 def _speedup_of(task: dict[str, Any]) -> str:
     head = ("actors", "steps/s", "times torch", "times fp32", "seconds to the target", "times faster than torch")
     more = ("than fp32", "learner waits for data", "return on new episodes")
