@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 from prometheus_client import Metric
 
+from actor_service.counts import ActorCounts
 from actor_service.roles.actor import Actor
-from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
+from actorq.domain.status import ActorReport
+from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge, scheme_gauge
 
 
 def actor_metrics(actor: Actor) -> Iterator[Metric]:
     """The metric families of one actor or evaluator."""
-    report, counts = actor.status().report, actor.counts
+    report = actor.status().report
     yield labelled_gauge(
         "actorq_actor_info",
         "Always 1; the labels are the name in the run and the role.",
@@ -32,6 +34,11 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
         "Time that the environments waited because the upload queue was full, for credit or the network.",
         report.waited_seconds,
     )
+    yield from _policies(report, actor.counts)
+    yield from _faults(actor.counts)
+
+
+def _policies(report: ActorReport, counts: ActorCounts) -> Iterator[Metric]:
     # Read before the loads: a policy is counted as loaded before it acts, so activations never exceed loads.
     yield histogram(
         "actorq_actor_activation_seconds",
@@ -46,17 +53,19 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
         "Time that the environments waited for a newer policy, because of actor.max_steps_per_policy.",
         counts.policy_wait_seconds,
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_actor_avoided_scheme",
         "Always 1; the label is the scheme that this actor avoids because its processor computes it wrongly.",
-        ("scheme",),
-        {(report.avoided_scheme,): 1} if report.avoided_scheme else {},
+        {report.avoided_scheme: 1} if report.avoided_scheme else {},
     )
     yield gauge(
         "actorq_actor_scheme_error_ratio",
         "Mean error of the quantized policy on this processor, relative to its output range; 0 when unknown.",
         report.scheme_error,
     )
+
+
+def _faults(counts: ActorCounts) -> Iterator[Metric]:
     yield labelled_counter(
         "actorq_actor_reconnects",
         "Retries after a stream broke or failed to open.",

@@ -91,7 +91,7 @@ class LearnerService(Service):
 
     async def until_ready(self) -> None:
         """Wait until the run is restored."""
-        await self._run.restored.wait()
+        await self._run.lifecycle.restored.wait()
 
     async def run(self, address: str) -> int:
         """Train until the run is over or this learner is told to end.
@@ -99,28 +99,28 @@ class LearnerService(Service):
         Returns 0 when the run was solved, 3 when its budget ended, 4 when it was stopped, and 6 when it was
         interrupted. A learner with `linger` serves until it is told to end, and always returns 0.
         """
-        run = self._run
-        was_over = not run.wants_actors
-        await run.restore()
-        while not run.ended.is_set() and run.fault is None:
+        run, lifecycle = self._run, self._run.lifecycle
+        was_over = not lifecycle.wants_actors
+        await lifecycle.restore()
+        while not lifecycle.ended.is_set() and lifecycle.fault is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_S):
-                    await run.ended.wait()
+                    await lifecycle.ended.wait()
             run.beat()
             self._reporter.write_events()
         scalars = run.records.events
-        if run.fault is not None:
+        if lifecycle.fault is not None:
             await asyncio.to_thread(scalars.close)
-            self._raise(run.fault)
+            self._raise(lifecycle.fault)
         # Leaving actors send a last report of the resources that they used.
-        await run.farewell(_FAREWELL_S)
+        await run.streams.until_closed(_FAREWELL_S)
         if not (was_over and self._summary.exists()):
             run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
             await asyncio.to_thread(scalars.close, self._reporter.write_summary(self._summary))
         if self._linger:
             await self._told_to_end.wait()
         await run.close()
-        return EXIT_OK if self._linger else EXIT_OF_STATE[run.state]
+        return EXIT_OK if self._linger else EXIT_OF_STATE[lifecycle.state]
 
     def metrics(self) -> Iterable[Metric]:
         """The Prometheus metrics of the run."""
@@ -142,7 +142,7 @@ class LearnerService(Service):
     def begin_drain(self) -> None:
         """Save everything after SIGTERM. The next learner continues the run, unless the run is over."""
         self._told_to_end.set()
-        self._run.interrupt()
+        self._run.lifecycle.interrupt()
 
 
 def _main() -> int:

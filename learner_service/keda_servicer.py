@@ -19,23 +19,24 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
     """Decodes a request, asks the run, and encodes the answer."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
+        self._lifecycle = run.lifecycle
+        self._records = run.records
         # A resumed run may have actors that are about to rejoin. A new run has none.
-        self._comes_back = not run.restored.is_set()
+        self._comes_back = not run.lifecycle.restored.is_set()
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Any) -> pb.IsActiveResponse:
         """Whether the run wants actors."""
-        return pb.IsActiveResponse(result=self._run.wants_actors)
+        return pb.IsActiveResponse(result=self._lifecycle.wants_actors)
 
     async def StreamIsActive(self, request: pb.ScaledObjectRef, context: Any) -> AsyncIterator[pb.IsActiveResponse]:
         """Answer whether the run wants actors: once now, and again when the run is over.
 
         Raises UnavailableError when the learner leaves a run that is not over.
         """
-        if self._run.wants_actors:
+        if self._lifecycle.wants_actors:
             yield pb.IsActiveResponse(result=True)
-            await self._run.ended.wait()
-            self._run.require_here()
+            await self._lifecycle.ended.wait()
+            self._lifecycle.require_here()
         yield pb.IsActiveResponse(result=False)
         # KEDA would open an ended stream again and again.
         await asyncio.Event().wait()
@@ -56,13 +57,13 @@ class ScalerServicer(externalscaler_pb2_grpc.ExternalScalerServicer):
         return pb.GetMetricsResponse(metricValues=[metric])
 
     def _desired_actors(self) -> int:
-        run = self._run
-        run.require_here()
-        if run.ended.is_set():
+        lifecycle, scaling = self._lifecycle, self._records.scaling
+        lifecycle.require_here()
+        if lifecycle.ended.is_set():
             return 0
-        if not run.wants_actors:
+        if not lifecycle.wants_actors:
             raise UnavailableError("the learner is saving its run and does not know yet whether the run needs actors")
-        run.require_restored()
-        if self._comes_back and not run.records.scaling.can_tell:
+        lifecycle.require_restored()
+        if self._comes_back and not scaling.can_tell:
             raise UnavailableError("the learner has not measured yet how many actors its run can use")
-        return run.records.scaling.desired_actors
+        return scaling.desired_actors

@@ -21,13 +21,15 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     def __init__(self, run: Run, reporter: Reporter) -> None:
         self._run = run
+        self._connections = run.connections
+        self._lifecycle = run.lifecycle
         self._reporter = reporter
 
     async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:
         """Admit an actor or evaluator to the run."""
         joining = wire.joining_from_proto(request)
         require_member(context, joining.name, joining.role)
-        membership = self._run.join(joining.name, joining.incarnation, joining.role, joining.nonce)
+        membership = self._connections.join(joining.name, joining.incarnation, joining.role, joining.nonce)
         return wire.membership_to_proto(membership)
 
     async def StreamTrajectories(
@@ -40,7 +42,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         opening = wire.stream_opening_from_proto(first.open)
         member = self._run.records.members.known(opening.name)
         require_member(context, opening.name, member.role if member else None)
-        stream = await self._run.open_stream(
+        stream = await self._connections.open_stream(
             opening.name, opening.incarnation, opening.environment, opening.lost_through
         )
         reader = asyncio.create_task(self._read(request_iterator, stream))
@@ -56,7 +58,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             reader.cancel()
             with contextlib.suppress(BaseException):
                 await reader
-            self._run.close_stream(stream)
+            self._connections.close_stream(stream)
 
     async def _read(
         self, request_iterator: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], stream: ActorStream
@@ -64,7 +66,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         try:
             async for request in request_iterator:
                 self._take(request, stream)
-                await self._run.may_receive()
+                await self._connections.may_receive()
             stream.end()
         except Exception as error:
             stream.fail(error)
@@ -74,12 +76,12 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             case "segment":
                 segment = request.segment
                 decode = partial(wire.segment_from_proto, segment)
-                self._run.insert(stream, segment.sequence, request.ByteSize, decode)
+                self._run.streams.insert(stream, segment.sequence, request.ByteSize, decode)
             case "evaluation":
-                self._run.evaluated(stream, wire.evaluation_from_proto(request.evaluation))
+                self._connections.evaluated(stream, wire.evaluation_from_proto(request.evaluation))
             case "report":
                 stream.note_sent(request.sent_sequence)
-                self._run.note_report(stream, wire.actor_report_from_proto(request.report))
+                self._run.records.note_report(stream.member, wire.actor_report_from_proto(request.report))
             case other:
                 raise InvalidInputError(
                     f"stream: expected a segment, evaluation or report, got {other or 'an empty message'}"
@@ -87,7 +89,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     async def GetStatus(self, request: learner_pb2.GetStatusRequest, context: Any) -> learner_pb2.GetStatusResponse:
         """Return the status of the run."""
-        self._run.require_restored()
+        self._lifecycle.require_restored()
         return learner_pb2.GetStatusResponse(status=wire.run_status_to_proto(self._reporter.status()))
 
     async def WatchStatus(
@@ -95,17 +97,17 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     ) -> AsyncIterator[learner_pb2.WatchStatusResponse]:
         """Send the status of the run periodically until the run is over."""
         period = wire.watch_period_from_proto(request)
-        await self._run.restored.wait()
+        await self._lifecycle.restored.wait()
         while True:
             status = self._reporter.status()
             yield learner_pb2.WatchStatusResponse(status=wire.run_status_to_proto(status))
             if status.state.final:
                 return
-            if status.state is RunState.INTERRUPTED and self._run.ended.is_set():
-                self._run.require_here()
+            if status.state is RunState.INTERRUPTED and self._lifecycle.ended.is_set():
+                self._lifecycle.require_here()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(period):
-                    await self._run.ended.wait()
+                    await self._lifecycle.ended.wait()
 
     async def PauseTraining(
         self, request: learner_pb2.PauseTrainingRequest, context: Any
@@ -128,10 +130,10 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     async def StopRun(self, request: learner_pb2.StopRunRequest, context: Any) -> learner_pb2.StopRunResponse:
         """End the run."""
-        self._run.require_here()
-        self._run.finish(RunState.STOPPED)
-        assert self._run.outcome is not None
-        return learner_pb2.StopRunResponse(state=wire.run_state_to_proto(self._run.outcome))
+        self._lifecycle.require_here()
+        self._lifecycle.finish(RunState.STOPPED)
+        assert self._lifecycle.outcome is not None
+        return learner_pb2.StopRunResponse(state=wire.run_state_to_proto(self._lifecycle.outcome))
 
     async def ResetEnvironment(
         self, request: learner_pb2.ResetEnvironmentRequest, context: Any

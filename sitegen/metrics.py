@@ -16,6 +16,8 @@ _MAKERS = {
     "histogram": "histogram",
     "labelled_gauge": "gauge",
     "labelled_counter": "counter",
+    "scheme_gauge": "gauge",
+    "scheme_counter": "counter",
 }
 # Names begin with these. Metrics of every service have another beginning.
 LEARNER, QUANTIZER, RELAY, ACTOR = (f"actorq_{name}_" for name in ("learner", "quantizer", "relay", "actor"))
@@ -69,7 +71,8 @@ def _made_in(file: Path) -> Iterator[DocumentedMetric]:
         maker = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
         if isinstance(node, ast.Call) and maker in _MAKERS and isinstance(node.args[0], ast.Constant):
             name, text = (ast.literal_eval(each) for each in node.args[:2])
-            labels = ast.literal_eval(node.args[2]) if maker.startswith("labelled") else ()
+            of_maker = ("scheme",) if maker.startswith("scheme") else ()
+            labels = ast.literal_eval(node.args[2]) if maker.startswith("labelled") else of_maker
             yield DocumentedMetric(_served(name, _MAKERS[maker]), _MAKERS[maker], labels, text)
 
 

@@ -28,6 +28,7 @@ WHOLE_RUNS = (
 SLOW = (
     *("benchmarks", "actorq/cli/test_commands.py", "actorq/local", "actorq/test_process.py"),
     *("actor_service/test_hanging.py", "actor_service/test_modules.py", "actor_service/test_process.py"),
+    "actor_service/test_evaluator_process.py",
     *("fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
     *("actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py", "actorq/sweep/test_sweep_loop.py"),
     *("actorq/cluster/test_cluster_forward.py", "actorq/comparison/test_comparison_report.py"),

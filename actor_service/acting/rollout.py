@@ -109,16 +109,15 @@ class Rollout:
     def _collect(self, stop: threading.Event) -> tuple[Segment | None, Sequence[Fault]]:
         """A segment or its faults; neither when `stop` is set before the first step."""
         length, count, before = self._length, self._environments.count, self._context_rows
-        spec, environments, explore, watched = self._spec, self._environments, self._explore, self._watched
+        environments, explore, watched = self._environments, self._explore, self._watched
         turns, acting, columns = self._turns, None, self._columns
+        spec, arrays = self._spec, self._new_arrays()
         observations = np.empty((before + length + 1, count, *spec.observations.shape), spec.observations.dtype)
         observations[:before] = self._context
         observations[before] = self._observations
-        actions = np.empty((length, count, *spec.actions.shape), spec.actions.dtype)
-        greedy_actions = None if columns.greedy is None else np.empty_like(actions)
-        rewards = np.empty((length, count), np.float32)
-        log_probabilities = None if columns.log_probabilities is None else np.empty_like(rewards)
-        terminated, truncated, valid = (np.empty((length, count), np.bool_) for _ in range(3))
+        actions, rewards, valid = arrays["actions"], arrays["rewards"], arrays["valid"]
+        terminated, truncated = arrays["terminated"], arrays["truncated"]
+        greedy_actions, log_probabilities = arrays.get("greedy_actions"), arrays.get("log_probabilities")
         spans: list[PolicySpan] = []
         episodes: tuple[Episode, ...] = ()
         faults: tuple[Fault, ...] = ()
@@ -159,20 +158,26 @@ class Rollout:
         segment = Segment(
             sequence=self._sequence,
             observations=observations[: before + steps + 1],
-            actions=actions[:steps],
-            rewards=rewards[:steps],
-            terminated=terminated[:steps],
-            truncated=truncated[:steps],
-            valid=valid[:steps],
             spans=tuple(spans),
             ages=ages,
             episodes=episodes,
-            greedy_actions=None if greedy_actions is None else greedy_actions[:steps],
-            log_probabilities=None if log_probabilities is None else log_probabilities[:steps],
             follows=self._follows,
+            **{name: array[:steps] for name, array in arrays.items()},
         )
         self._follows = True
         return segment, ()
+
+    def _new_arrays(self) -> dict[str, Any]:
+        """Uninitialized columns of a segment, [T, N, ...], by their names in `Segment`, without the observations."""
+        shape, action = (self._length, self._environments.count), self._spec.actions
+        arrays: dict[str, Any] = {name: np.empty(shape, np.bool_) for name in ("terminated", "truncated", "valid")}
+        arrays["actions"] = np.empty((*shape, *action.shape), action.dtype)
+        arrays["rewards"] = np.empty(shape, np.float32)
+        if self._columns.greedy is not None:
+            arrays["greedy_actions"] = np.empty_like(arrays["actions"])
+        if self._columns.log_probabilities is not None:
+            arrays["log_probabilities"] = np.empty_like(arrays["rewards"])
+        return arrays
 
     def _count(self, faults: Sequence[Fault]) -> None:
         self._counts.dropped_segments.add()

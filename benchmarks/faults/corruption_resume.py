@@ -58,14 +58,14 @@ async def _resume_learner(root: Path, config: RunConfig) -> State:
     try:
         async with asyncio.timeout(RESTORE_S):
             # A finished run stays finished, but its replay is opened.
-            await run.restore()
-        if run.fault is not None:
-            raise run.fault
+            await run.lifecycle.restore()
+        if run.lifecycle.fault is not None:
+            raise run.lifecycle.fault
         training = run.training
         return {
             "run_id": run.records.identity.run_id,
             "lives": run.records.identity.lives,
-            "state": run.state.value,
+            "state": run.lifecycle.state.value,
             "spec": training and training.spec.to_json(),
             "evaluations": list(run.records.evaluations.curve),
             "elapsed_s": round(run.records.clock.elapsed_s, 1),
@@ -101,7 +101,7 @@ def _replay(root: Path, config: RunConfig, spec: dict[str, Any] | None) -> str:
         optional = () if config.dynamic_capacity_of(environment) is None else ("greedy_actions",)
         store = ReplayStore.open(root / "replay", environment, config.replay.capacity, optional)
         columns = (store.observations, store.actions, store.rewards, store.flags, store.policy_versions, store.ages)
-        for segment in store.live_segments():
+        for segment in store.segments.live:
             for column in (*columns, *(() if store.greedy_actions is None else (store.greedy_actions,))):
                 digest.update(np.ascontiguousarray(column[segment.start : segment.stop]).tobytes())
         store.close()

@@ -39,6 +39,8 @@ GLUE: dict[str, tuple[str, ...]] = {
     "learner_service/training/training.py": ("tests/learner_service",),
     "learner_service/training/checkpoint.py": ("tests/learner_service/training",),
     "learner_service/run/run.py": ("tests/learner_service",),
+    "learner_service/run/lifecycle.py": ("tests/learner_service",),
+    "learner_service/run/connections.py": ("tests/learner_service",),
     "learner_service/run/judge.py": ("tests/learner_service",),
     "learner_service/run/records.py": ("tests/learner_service",),
     "learner_service/run/membership.py": ("tests/learner_service",),

@@ -175,8 +175,8 @@ class Stage:
         copy = self._folder / "replay"
         shutil.copytree(run / "replay", copy)
         store = ReplayStore.open(copy, describe_environment(_ENVIRONMENT), _CAPACITY, machine=Machine("inspection"))
-        stored = {record.source: _content(store, record) for record in store.live_segments()}
-        twice = sum(times - 1 for times in Counter(record.source for record in store.live_segments()).values())
+        stored = {record.source: _content(store, record) for record in store.segments.live}
+        twice = sum(times - 1 for times in Counter(record.source for record in store.segments.live).values())
         replay, lost, missing = store.total_transitions, 0, 0
         for name, noted in notes.items():
             for sequence in range(1, noted.durable + 1):

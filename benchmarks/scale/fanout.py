@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -158,38 +158,18 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     count, repeats = arguments.subscribers, arguments.versions
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         enter = stack.enter_context
-
-        def cpu_us(way: Way, of_emission_s: float = 0.0) -> float:
-            # The kernel counts CPU time in hundredths of a second.
-            total = max(_TICK_S, sum(way.cpu_s) - of_emission_s * len(way.cpu_s))
-            each: float = total / len(way.cpu_s) / count
-            return round(1e6 * each, 1)
-
-        def quantizer(name: str) -> tuple[ServiceProcess, Publications]:
-            service = enter(serving("quantizer_service", "--store", str(Path(folder) / name)))
-            publications = Publications(service)
-            stack.callback(publications.close)
-            publications.send()
-            return service, publications
-
-        def watching(addresses: list[str], publications: Publications, server: ServiceProcess) -> Way:
-            subscribers = enter(subscribing(addresses, WATCH, count))
-            # The version that already exists.
-            subscribers.all_have()
-            return Way(server, publications.send, subscribers)
-
-        one, direct_publications = quantizer("direct")
+        one, direct_publications = _quantizer(stack, Path(folder) / "direct")
         unwatched = one.cost()
         for _ in range(repeats):
             direct_publications.send()
         alone = one.cost()
         emit_cpu_s = (alone.cpu_s - unwatched.cpu_s) / repeats
-        direct = watching([one.address] * _PROCESSES, direct_publications, one)
+        direct = _watching(stack, [one.address] * _PROCESSES, count, direct_publications, one)
         idle = one.cost()
-        root, relayed_publications = quantizer("relayed")
+        root, relayed_publications = _quantizer(stack, Path(folder) / "relayed")
         relays = [enter(serving("quantizer_service", "--upstream", root.address)) for _ in range(_PROCESSES)]
         relay_alone = relays[0].cost()
-        relayed = watching([relay.address for relay in relays], relayed_publications, root)
+        relayed = _watching(stack, [relay.address for relay in relays], count, relayed_publications, root)
         relay_idle = relays[0].cost()
         bare = enter(bare_server(direct_publications.policy_bytes, count))
         each_subscribers = enter(subscribing([bare.service.address] * _PROCESSES, EACH, count))
@@ -198,16 +178,9 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         plain = Way(bare.service, lambda: bare.send(ALL), plain_subscriber)
 
         ways = {"direct": direct, "relayed": relayed, "bare streams": each, "plain stream": plain}
-        for way in ways.values():
-            # Not counted: buffers grow during the first send.
-            way.run()
-            way.seconds.clear()
-            way.cpu_s.clear()
-        for _ in range(repeats):
-            for way in ways.values():
-                way.run()
+        _take_turns(ways.values(), repeats)
         after = one.cost()
-        direct_cpu_us, bare_cpu_us = cpu_us(direct, emit_cpu_s), cpu_us(each)
+        direct_cpu_us, bare_cpu_us = _cpu_us(direct, count, emit_cpu_s), _cpu_us(each, count)
         seconds = {name: list(way.seconds) for name, way in ways.items()}
         slow_seconds, without_seconds, slow_memory = _with_a_slow_one(direct, repeats)
         figures = {
@@ -241,6 +214,42 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     if arguments.plot:
         plot({**seconds, "direct, later": without_seconds, "with one slow": slow_seconds}, count, arguments.plot)
     return figures, _targets(figures)
+
+
+def _quantizer(stack: ExitStack, store: Path) -> tuple[ServiceProcess, Publications]:
+    """A quantizer with one published version."""
+    service = stack.enter_context(serving("quantizer_service", "--store", str(store)))
+    publications = Publications(service)
+    stack.callback(publications.close)
+    publications.send()
+    return service, publications
+
+
+def _watching(
+    stack: ExitStack, addresses: list[str], count: int, publications: Publications, server: ServiceProcess
+) -> Way:
+    subscribers = stack.enter_context(subscribing(addresses, WATCH, count))
+    # The version that already exists.
+    subscribers.all_have()
+    return Way(server, publications.send, subscribers)
+
+
+def _take_turns(ways: Collection[Way], repeats: int) -> None:
+    for way in ways:
+        # Not counted: buffers grow during the first send.
+        way.run()
+        way.seconds.clear()
+        way.cpu_s.clear()
+    for _ in range(repeats):
+        for way in ways:
+            way.run()
+
+
+def _cpu_us(way: Way, subscribers: int, of_emission_s: float = 0.0) -> float:
+    """The server's CPU time for each subscriber and send."""
+    # The kernel counts CPU time in hundredths of a second.
+    total = max(_TICK_S, sum(way.cpu_s) - of_emission_s * len(way.cpu_s))
+    return round(1e6 * total / len(way.cpu_s) / subscribers, 1)
 
 
 def _with_a_slow_one(direct: Way, repeats: int) -> tuple[list[float], list[float], float]:

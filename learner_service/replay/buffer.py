@@ -38,7 +38,7 @@ class ReplayBuffer(SegmentBuffer):
         self._sampler = sampler
         self._returns = returns
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
-        if store.damaged_segments or store.dropped_segments or not store.transitions:
+        if store.segments.damaged or store.segments.dropped or not store.transitions:
             self._await_enough()
         self._count_missed()
 
@@ -74,7 +74,7 @@ class ReplayBuffer(SegmentBuffer):
         with self._lock:
             store, oldest, missing = self._store, [np.empty(0, np.int64)], size
             assert store.greedy_actions is not None
-            for record in store.live_segments():
+            for record in tuple(store.segments.live):
                 if missing <= 0:
                     break
                 oldest.append(self._valid_rows(record)[:missing])
@@ -89,7 +89,7 @@ class ReplayBuffer(SegmentBuffer):
         """
         with self._lock:
             before = self._store.transitions
-            self._sampler.on_drop(self._store.drop_oldest(transitions, keep))
+            self._sampler.on_drop(self._store.segments.drop_oldest(transitions, keep))
             return before - self._store.transitions
 
     def update_priorities(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
@@ -123,5 +123,5 @@ class ReplayBuffer(SegmentBuffer):
         self._await_enough()
 
     def _await_enough(self) -> None:
-        missing = self.limiter.min_size_to_sample - self._store.checked_transitions
+        missing = self.limiter.min_size_to_sample - self._store.segments.checked_transitions
         self.limiter.await_inserts(self._store.total_transitions + missing)

@@ -81,7 +81,7 @@ class UniformSampler:
         """Draw `batch` rows, all weights 1. Raises ConflictError when the store has no valid row."""
         store = self._store
         _require_transitions(store)
-        first, length = store.extent()
+        first, length = store.segments.extent()
         rows = np.empty(batch, np.int64)
         missing = np.arange(batch)
         for _ in range(_REJECTION_ROUNDS):

@@ -94,23 +94,23 @@ class SegmentBuffer(ABC):
     def last_sequences(self) -> dict[tuple[bytes, int], int]:
         """(actor key, incarnation) -> last sequence number inserted."""
         with self._lock:
-            return self._store.last_sequences()
+            return self._store.sequences.as_dict()
 
     def storage(self) -> Storage:
         """The present `Storage`."""
         with self._lock:
             store = self._store
-            unflushed = max(0, store.total_transitions - store.durable.transitions)
-            return Storage(store.damaged_segments, store.dropped_segments, unflushed)
+            unflushed = max(0, store.total_transitions - store.durability.durable.transitions)
+            return Storage(store.segments.damaged, store.segments.dropped, unflushed)
 
     def durable_sequences(self) -> dict[tuple[bytes, int], int]:
         """(actor key, incarnation) -> last sequence number that survives a power cut; empty before the first flush."""
-        return self._store.durable.sequences or {}
+        return self._store.durability.durable.sequences or {}
 
     def skip(self, source: SegmentSource) -> None:
         """Count this segment and all before it as inserted, because both the replay and the actor have lost them."""
         with self._lock:
-            self._store.skip(source)
+            self._store.sequences.advance(source)
 
     def reserve_ahead(self) -> bool:
         """Take disk space for the next inserts. Returns False when the disk is full."""
@@ -141,7 +141,7 @@ class SegmentBuffer(ABC):
         """Up to `size` of the newest observations, [B, *policy_observation]; B is 0 for an empty store."""
         with self._lock:
             store, newest = self._store, [np.empty(0, np.int64)]
-            for record in reversed(store.live_segments()):
+            for record in reversed(tuple(store.segments.live)):
                 if size <= 0:
                     break
                 newest.append(self._valid_rows(record)[-size:])
@@ -160,8 +160,8 @@ class SegmentBuffer(ABC):
         Raises OSError when the disk fails.
         """
         with self._lock:
-            mark = self._store.mark()
-        self._store.sync(mark)
+            mark = self._store.durability.mark()
+        self._store.durability.sync(mark)
 
     def close(self) -> None:
         """Flush and release the files, after the last use by any thread."""
@@ -214,7 +214,7 @@ class SegmentBuffer(ABC):
         if self._moments is None:
             return
         missed: list[Record] = []
-        for record in self._store.newest_segments():
+        for record in reversed(self._store.segments.live):
             if record.cumulative_transitions <= self._moments.through:
                 break
             missed.append(record)
@@ -230,7 +230,7 @@ class SegmentBuffer(ABC):
 
     def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
         """Remove the damaged segments of `rows`. Returns False when there is none."""
-        damaged = self._store.check(rows)
+        damaged = self._store.segments.check(rows)
         if damaged:
             self._forget(damaged)
         return bool(damaged)

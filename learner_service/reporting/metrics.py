@@ -137,7 +137,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
         {
             ("stored",): stored.stored_segments,
             ("duplicate",): stored.duplicate_segments,
-            ("refused",): run.refused_segments,
+            ("refused",): run.streams.refused_segments,
         },
     )
 
@@ -243,7 +243,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
     yield gauge(
         "actorq_learner_desired_actors",
         "Actors that the run can use; the connected ones until that is measured; 0 when the run is over.",
-        scaling.desired_actors if run.wants_actors else 0,
+        scaling.desired_actors if run.lifecycle.wants_actors else 0,
     )
 
 

@@ -30,7 +30,7 @@ class Reporter:
         stored = training.intake.statistics() if training else NOTHING_STORED
         return RunStatus(
             run_id=records.identity.run_id,
-            state=run.state,
+            state=run.lifecycle.state,
             environment_id=records.config.environment,
             algorithm=records.config.algorithm,
             elapsed_s=records.clock.elapsed_s,
@@ -41,8 +41,8 @@ class Reporter:
             samples_per_insert=training.replay.limiter.samples_per_insert_realised if training else 0.0,
             episodes=stored.episodes,
             training_return=stored.mean_return,
-            evaluation=run.evaluation,
-            target_return=run.target_return,
+            evaluation=run.judge.evaluation,
+            target_return=run.judge.target_return,
             max_environment_steps=records.config.max_environment_steps,
             policy_version=training.publisher.version if training else 0,
             staleness_p50=stored.staleness_p50,
@@ -63,7 +63,7 @@ class Reporter:
             problem=run.preparation.problem,
             refused_environments=run.preparation.refused,
             storage=training.storage() if training else None,
-            flagged_evaluation=run.flagged_evaluation,
+            flagged_evaluation=run.judge.flagged,
             precision=training.precision if training else "",
             rollout_queue=training.rollout_queue() if training else None,
         )

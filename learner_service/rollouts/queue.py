@@ -130,21 +130,21 @@ class RolloutQueue(SegmentBuffer):
 
     def _wait_from(self, next_segment: int, used: int, dropped: int) -> None:
         # The files of the replay may have been removed, or be older than the checkpoint.
-        self._next_segment = min(next_segment, self._store.next_index)
+        self._next_segment = min(next_segment, self._store.segments.next_index)
         self._used, self._dropped, self._dropped_ahead, self._withdrawn = used, dropped, 0, 0
-        live = self._store.live_segments()
+        live = self._store.segments.live
         self._waiting = deque(record for record in live if record.index >= self._next_segment)
-        missing = self._store.next_index - self._next_segment - len(self._waiting)
+        missing = self._store.segments.next_index - self._next_segment - len(self._waiting)
         if missing:
             _log.warning("queue: %d segments that were not learned from are overwritten or damaged", missing)
         samples = used * self._epochs
         self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": samples})
 
     def _take_in(self, segment: Segment, inserted: Inserted) -> int:
-        record = next(self._store.newest_segments())
+        record = self._store.segments.live[-1]
         self._waiting.append(record)
         if inserted.evicted:
-            self._note_evicted(next(self._store.oldest_segments()).index)
+            self._note_evicted(self._store.segments.live[0].index)
         return segment.steps * segment.environments
 
     def _note_evicted(self, oldest: int) -> None:

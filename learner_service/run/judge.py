@@ -11,6 +11,7 @@ from actorq.errors import InvalidInputError, UnavailableError
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.schemes import acting_schemes
 from learner_service.actors.storage_thread import StorageThread
+from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
 from learner_service.training.training import Training
 
@@ -20,30 +21,32 @@ _log = logging.getLogger(__name__)
 class Judge:
     """Compares evaluations with the target return. Lives on the event loop.
 
-    training: returns the run's training; None before it is built, and after the environment was reset.
-    target: returns the return that ends the run.
     on_solved: called when an evaluation reaches the target.
-    flagged: describes the newest evaluation if it is implausible; else empty.
-    solved_by: the evaluation that reached the target; None before.
+    flagged: the newest evaluation and the reason, if it is implausible; else empty.
     """
 
     def __init__(
-        self,
-        records: Records,
-        storage: StorageThread,
-        training: Callable[[], Training | None],
-        target: Callable[[], float | None],
-        on_solved: Callable[[], None],
+        self, records: Records, preparation: Preparation, storage: StorageThread, on_solved: Callable[[], None]
     ) -> None:
         self.flagged = ""
-        self.solved_by: Evaluation | None = None
+        self._solved_by: Evaluation | None = None
         self._acting = acting_schemes(records.config.scheme)
         self._records = records
+        self._preparation = preparation
         self._storage = storage
-        self._training = training
-        self._target = target
         self._on_solved = on_solved
         self._evaluated = asyncio.Event()
+
+    @property
+    def target_return(self) -> float | None:
+        """The mean return that ends the run: the configured one, else the environment's threshold."""
+        configured, training = self._records.config.target_return, self._preparation.training
+        return configured if configured is not None or training is None else training.spec.reward_threshold
+
+    @property
+    def evaluation(self) -> Evaluation | None:
+        """The evaluation that solved the run, else the newest one. Another one may arrive while the run ends."""
+        return self._solved_by or self._records.evaluations.newest
 
     def take(self, stream: ActorStream, evaluation: Evaluation) -> None:
         """Store an evaluation, acknowledge it, and compare it with the target return.
@@ -57,7 +60,7 @@ class Judge:
             )
         _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
         stream.received = max(stream.received, evaluation.sequence)
-        training = self._training()
+        training = self._preparation.training
         assert training is not None
         store = partial(self._store, stream, evaluation, training.replay.total_transitions)
         self._storage.submit(store, partial(self._stored, stream, evaluation), stream.fail)
@@ -84,13 +87,13 @@ class Judge:
         stream.acknowledge(evaluation.sequence)
         if not is_new:
             return
-        if (training := self._training()) is not None:
+        if (training := self._preparation.training) is not None:
             self._judge(stream.member.name, evaluation, training)
         self._evaluated.set()
 
     def _judge(self, evaluator: str, evaluation: Evaluation, training: Training) -> None:
         """Compare an evaluation with the target. Ignores an implausible one."""
-        target = self._target()
+        target = self.target_return
         reached = target is not None and evaluation.mean_return >= target
         if reached and (doubt := training.intake.doubt(evaluation)):
             self.flagged = f"version {evaluation.policy_version}, by {evaluator}: {doubt}"
@@ -99,5 +102,5 @@ class Judge:
         self.flagged = ""
         training.publisher.evaluated(evaluation)
         if reached:
-            self.solved_by = self.solved_by or evaluation
+            self._solved_by = self._solved_by or evaluation
             self._on_solved()

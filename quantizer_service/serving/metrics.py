@@ -1,36 +1,23 @@
 """Prometheus metrics of a quantizer and of a relay, computed on the event loop for each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
 
 from prometheus_client import Metric
 
 from actorq.domain.policy import PolicyDescriptor
-from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
+from actorq.telemetry.metrics import counter, gauge, histogram, scheme_counter, scheme_gauge
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.relay import Relay
-
-T = TypeVar("T")
 
 
 def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     """The metric families of one quantizer."""
-    counts, policies = quantizer.counts, quantizer.policies
-
-    def newest(value: Callable[[PolicyDescriptor], float | None]) -> dict[tuple[str, ...], float | None]:
-        return {(scheme,): value(descriptor) for scheme, descriptor in policies.descriptors.items()}
-
-    yield labelled_counter(
-        "actorq_quantizer_policies",
-        "Policies emitted for checkpoints.",
-        ("scheme",),
-        _labels(counts.policies),
-    )
-    yield labelled_counter(
+    counts = quantizer.counts
+    yield scheme_counter("actorq_quantizer_policies", "Policies emitted for checkpoints.", counts.policies)
+    yield scheme_counter(
         "actorq_quantizer_gate_refusals",
         "Rungs of the ladder that the fidelity gate refused, for checkpoints.",
-        ("scheme",),
-        _labels(counts.refusals),
+        counts.refusals,
     )
     yield histogram(
         "actorq_quantizer_emit_seconds",
@@ -47,64 +34,59 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
         "Jobs ended because they took longer than quantizer.work_limit_s.",
         quantizer.worker.cancelled,
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_subscribers",
         "Open streams of policies; relays count like actors.",
-        ("scheme",),
-        _labels(policies.subscribers_by_scheme),
+        quantizer.policies.subscribers_by_scheme,
     )
-    yield labelled_gauge(
-        "actorq_quantizer_policy_version",
-        "Version of the newest policy.",
-        ("scheme",),
-        newest(lambda policy: policy.version),
+    yield from _newest_policies(quantizer.policies.descriptors)
+
+
+def _newest_policies(policies: Mapping[str, PolicyDescriptor]) -> Iterator[Metric]:
+    def newest(value: Callable[[PolicyDescriptor], float | None]) -> dict[str, float | None]:
+        return {scheme: value(policy) for scheme, policy in policies.items()}
+
+    yield scheme_gauge(
+        "actorq_quantizer_policy_version", "Version of the newest policy.", newest(lambda policy: policy.version)
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_policy_bytes",
         "Size of the newest policy's model.",
-        ("scheme",),
         newest(lambda policy: policy.size_bytes),
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_parameters_bytes",
         "Size of the newest policy's FP32 parameters.",
-        ("scheme",),
         newest(lambda policy: policy.fp32_size_bytes),
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_float_layers",
         "Layers of the newest policy with weights in float.",
-        ("scheme",),
         newest(lambda policy: len(policy.fidelity.float_layers)),
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_argmax_agreement_ratio",
         "Share of calibration observations with the same best action in the newest policy and in FP32.",
-        ("scheme",),
         newest(lambda policy: policy.fidelity.argmax_agreement),
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_relative_mean_error_ratio",
         "Mean action error of the newest policy, relative to the action range.",
-        ("scheme",),
         newest(lambda policy: policy.fidelity.relative_mean_error),
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_relative_max_error_ratio",
         "Largest action error of the newest policy, relative to the action range.",
-        ("scheme",),
         newest(lambda policy: policy.fidelity.relative_max_error),
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_mean_kl_nats",
         "Mean KL divergence of the newest policy from FP32; only for policies that tell a distribution.",
-        ("scheme",),
         newest(lambda policy: policy.fidelity.mean_kl),
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_quantizer_max_kl_nats",
         "Largest KL divergence of the newest policy from FP32; only for policies that tell a distribution.",
-        ("scheme",),
         newest(lambda policy: policy.fidelity.max_kl),
     )
 
@@ -112,35 +94,21 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
 def relay_metrics(relay: Relay) -> Iterator[Metric]:
     """The metric families of one relay."""
     versions = {scheme: descriptor.version for scheme, descriptor in relay.policies.descriptors.items()}
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_relay_subscribers",
         "Open streams of policies at this relay.",
-        ("scheme",),
-        _labels(relay.policies.subscribers_by_scheme),
+        relay.policies.subscribers_by_scheme,
     )
-    yield labelled_gauge(
+    yield scheme_gauge(
         "actorq_relay_upstream_connected",
         "1 while the watched scheme's stream from the upstream is open, 0 while it reconnects.",
-        ("scheme",),
-        _labels(relay.connected),
+        relay.connected,
     )
-    yield labelled_counter(
-        "actorq_relay_policies", "Policies that the relay has passed on.", ("scheme",), _labels(relay.relayed)
-    )
-    yield labelled_counter(
-        "actorq_relay_refused",
-        "Policies of the upstream that the relay has refused.",
-        ("scheme",),
-        _labels(relay.refused),
-    )
-    yield labelled_gauge("actorq_relay_policy_version", "Version of the newest policy.", ("scheme",), _labels(versions))
-    yield labelled_gauge(
+    yield scheme_counter("actorq_relay_policies", "Policies that the relay has passed on.", relay.relayed)
+    yield scheme_counter("actorq_relay_refused", "Policies of the upstream that the relay has refused.", relay.refused)
+    yield scheme_gauge("actorq_relay_policy_version", "Version of the newest policy.", versions)
+    yield scheme_gauge(
         "actorq_relay_lag_seconds",
         "Time from the learner's snapshot to the newest policy's arrival here, by the clocks of both machines.",
-        ("scheme",),
-        _labels(relay.lag_seconds),
+        relay.lag_seconds,
     )
-
-
-def _labels(values: Mapping[str, T]) -> dict[tuple[str, ...], T]:
-    return {(scheme,): value for scheme, value in values.items()}

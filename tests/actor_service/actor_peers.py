@@ -34,9 +34,10 @@ def membership(**changes: Any) -> Membership:
 
 
 class Scripted:
-    """Answers one stream at a time with what the test gives to `answer`, `fail` and `end`."""
+    """Answers one stream at a time, at `address`, with what the test gives to `answer`, `fail` and `end`."""
 
     def __init__(self) -> None:
+        self.address = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commands: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -220,8 +221,8 @@ def serving(peer: ScriptedLearner | ScriptedQuantizer) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="peer")
     thread.start()
-    loop, stop, address = started.result(DEADLINE_S)
-    yield address
+    loop, stop, peer.address = started.result(DEADLINE_S)
+    yield peer.address
     loop.call_soon_threadsafe(stop.set)
     thread.join(DEADLINE_S)
 

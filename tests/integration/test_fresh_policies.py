@@ -44,6 +44,6 @@ def versions_that_acted(directory: Path) -> NDArray[np.int64]:
     """Of each stored transition, in order, the version of the policy that acted."""
     spec = EnvironmentSpec.from_json(read_document(directory / "environment.json"))
     store = ReplayStore.open(directory / "replay", spec, CAPACITY)
-    rows = store.extent()[1]
+    rows = store.segments.extent()[1]
     versions: NDArray[np.int64] = np.array(store.policy_versions[:rows])[np.array(store.flags[:rows]) != 0]
     return versions

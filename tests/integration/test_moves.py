@@ -166,7 +166,7 @@ def assert_stored_exactly_once(run: Path, actors: int) -> None:
     store = ReplayStore.open(run / "replay", spec, CAPACITY)
     try:
         stored: dict[tuple[bytes, int], list[int]] = {}
-        for record in store.live_segments():
+        for record in store.segments.live:
             stored.setdefault((record.source.actor_key, record.source.incarnation), []).append(record.source.sequence)
     finally:
         store.close()

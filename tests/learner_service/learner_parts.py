@@ -120,16 +120,21 @@ def with_an_episode_end(sequence: int) -> Segment:
 async def store(run: Run, stream: ActorStream, *segments: Segment) -> None:
     """Give a stream's segments to the run and wait until they are acknowledged."""
     for each in segments:
-        run.insert(stream, each.sequence, lambda: 0, partial(lambda arrived: arrived, each))
+        run.streams.insert(stream, each.sequence, lambda: 0, partial(lambda arrived: arrived, each))
     await acknowledged(stream, segments[-1].sequence)
+
+
+async def until(stream: ActorStream, holds: Callable[[], bool]) -> None:
+    """Wait until that holds; the stream tells of each change."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not holds():
+            stream.changed.clear()
+            await stream.changed.wait()
 
 
 async def acknowledged(stream: ActorStream, sequence: int) -> None:
     """Wait until so much of a stream is acknowledged."""
-    async with asyncio.timeout(DEADLINE_S):
-        while stream.acknowledged < sequence:
-            stream.changed.clear()
-            await stream.changed.wait()
+    await until(stream, lambda: stream.acknowledged >= sequence)
 
 
 def open_replay(

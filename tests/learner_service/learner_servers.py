@@ -17,13 +17,13 @@ import grpc
 from actorq import wire
 from actorq.client import LearnerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Segment
+from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role, Segment
 from actorq.process import Service
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2
 from learner_service.__main__ import LearnerService, LearnerSettings
 from quantizer_service.__main__ import QuantizerProcess
-from tests.learner_service.learner_parts import segment
+from tests.learner_service.learner_parts import SPEC, segment
 
 DEADLINE_S = 60.0
 # Of a whole stream; a learner that has just started is slow. One that a test leaves open keeps pytest from ending.
@@ -208,6 +208,12 @@ class ActorStream:
             self._requests.put(None)
         raise AssertionError("the stream ended without an error")
 
+    def assert_refused(self, code: grpc.StatusCode, text: str) -> None:
+        """Wait for the error that ends the stream, and compare it."""
+        error = self.refusal()
+        assert error.code() is code
+        assert text in str(error.details())
+
     def close(self) -> None:
         """End the stream in order and take what still comes."""
         self._requests.put(None)
@@ -221,3 +227,21 @@ class ActorStream:
             self._answer = next(self._responses)
             self.directives.add(self._answer.directive)
         return self._answer
+
+
+def joined(
+    client: LearnerClient, name: str, incarnation: int = 1, role: Role = "actor", spec: EnvironmentSpec = SPEC
+) -> ActorStream:
+    """The open stream of an actor that has joined."""
+    client.join(name, incarnation, role, "test")
+    stream = ActorStream(client, name, incarnation)
+    stream.open(spec)
+    return stream
+
+
+@contextmanager
+def actor(client: LearnerClient, name: str, incarnation: int = 1, role: Role = "actor") -> Iterator[ActorStream]:
+    """A stream that is closed at the end."""
+    stream = joined(client, name, incarnation, role)
+    yield stream
+    stream.close()

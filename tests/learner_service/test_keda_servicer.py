@@ -6,16 +6,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from actorq.client import LearnerClient, QuantizerClient
+from actorq.client import LearnerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
 from actorq.errors import UnavailableError
 from actorq.externalscaler import externalscaler_pb2 as pb
 from actorq.externalscaler import externalscaler_pb2_grpc
 from learner_service.keda_servicer import ScalerServicer
-from learner_service.run.run import Run
-from tests.learner_service.learner_parts import SPEC, on_a_loop
-from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, running_learner, running_quantizer
+from tests.learner_service.learner_parts import on_a_loop
+from tests.learner_service.learner_servers import DEADLINE_S, joined, running_learner, running_quantizer
+from tests.learner_service.run.run_parts import a_run
 
 SMALL = RunConfig.model_validate(
     {"environments_per_actor": 2, "dqn": {"hidden_sizes": (8,)}, "replay": {"capacity": 2_000, "min_size": 64}}
@@ -70,9 +70,7 @@ def test_a_restarted_learner_does_not_ask_for_fewer_actors_before_it_has_measure
             running_learner(SMALL, tmp_path / "run", quantizer) as first,
             LearnerClient(first.address, deadline_s=DEADLINE_S) as client,
         ):
-            client.join("actor-0", 1, "actor", "test")
-            stream = ActorStream(client, "actor-0")
-            stream.open(SPEC)
+            stream = joined(client, "actor-0")
             stream.await_credit(1)
             scaler = externalscaler_pb2_grpc.ExternalScalerStub(client.channel)
             assert scaler.GetMetrics(request, timeout=DEADLINE_S).metricValues[0].metricValue == 1
@@ -90,29 +88,25 @@ def test_a_restarted_learner_does_not_ask_for_fewer_actors_before_it_has_measure
 
 @on_a_loop
 async def test_a_learner_that_saves_its_run_does_not_send_the_actors_away(tmp_path: Path) -> None:
-    with QuantizerClient("127.0.0.1:1") as quantizer:
-        run = Run(RunConfig(), tmp_path / "run", quantizer, resume=False)
+    async with a_run(tmp_path / "run") as run:
         servicer = ScalerServicer(run)
-        run.finish(RunState.STOPPED)
+        run.lifecycle.finish(RunState.STOPPED)
         with pytest.raises(UnavailableError):
             await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
-        await run.ended.wait()
+        await run.lifecycle.ended.wait()
         answer = await servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None)
         assert answer.metricValues[0].metricValue == 0
-        await run.close()
 
 
 @on_a_loop
 async def test_a_learner_that_is_interrupted_does_not_send_the_actors_away(tmp_path: Path) -> None:
-    with QuantizerClient("127.0.0.1:1") as quantizer:
-        run = Run(RunConfig(), tmp_path / "run", quantizer, resume=False)
+    async with a_run(tmp_path / "run") as run:
         servicer = ScalerServicer(run)
         changes = servicer.StreamIsActive(REFERENCE, None)
         assert (await anext(changes)).result is True
-        run.interrupt()
-        await run.ended.wait()
+        run.lifecycle.interrupt()
+        await run.lifecycle.ended.wait()
         for answer in (servicer.GetMetrics(pb.GetMetricsRequest(scaledObjectRef=REFERENCE), None), anext(changes)):
             with pytest.raises(UnavailableError, match="the learner is moving"):
                 await answer
         assert (await servicer.IsActive(REFERENCE, None)).result is True
-        await run.close()

@@ -1,9 +1,7 @@
 """A learner end to end on a real socket, with a real quantizer, and actors that are played by hand."""
 
-import json
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,19 @@ from google.protobuf.duration_pb2 import Duration
 
 from actorq import wire
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.config.run_config import RunConfig
 from actorq.domain.status import ActorReport, RunState
-from actorq.domain.trajectory import ArraySpec, Episode, Evaluation, Role
-from actorq.errors import ConflictError, InvalidInputError, UserError
-from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_STOPPED
+from actorq.domain.trajectory import ArraySpec, Evaluation, Role
+from actorq.errors import ConflictError, InvalidInputError
+from actorq.process import EXIT_OK
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
 from actorq.v1 import learner_pb2
-from learner_service.__main__ import LearnerService, LearnerSettings
 from tests.learner_service.learner_parts import SPEC, config, evaluation, segment, with_an_episode_end
 from tests.learner_service.learner_servers import (
     DEADLINE_S,
     ActorStream,
-    Running,
+    actor,
+    joined,
     running_learner,
     running_quantizer,
     service_process,
@@ -53,16 +50,6 @@ def learner(quantizer_process: str, tmp_path_factory: pytest.TempPathFactory) ->
         LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
     ):
         yield client
-
-
-@contextmanager
-def actor(client: LearnerClient, name: str, incarnation: int = 1, role: Any = "actor") -> Iterator[ActorStream]:
-    """An actor that has joined and opened its stream."""
-    client.join(name, incarnation, role, "test")
-    stream = ActorStream(client, name, incarnation)
-    stream.open(SPEC)
-    yield stream
-    stream.close()
 
 
 def steps(client: LearnerClient) -> int:
@@ -124,14 +111,12 @@ def test_a_segment_of_a_wrong_shape_is_refused_and_changes_nothing(learner: Lear
     with actor(learner, "bystander") as bystander:
         bystander.send_segments(range(1, 2))
         before = steps(learner)
-        learner.join("bad", 1, "actor", "test")
-        stream = ActorStream(learner, "bad")
-        stream.open(SPEC)
+        stream = joined(learner, "bad")
         stream.await_credit(1)
         stream.send_segment(segment(1, observations=np.zeros((5, 2, 3), np.float32)))
-        error = stream.refusal()
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "observations must be float32[5, 2, 4], got float32[5, 2, 3]" in str(error.details())
+        stream.assert_refused(
+            grpc.StatusCode.INVALID_ARGUMENT, "observations must be float32[5, 2, 4], got float32[5, 2, 3]"
+        )
         assert steps(learner) == before
         assert not is_connected(learner, "bad")
         assert learner.join("bad", 1, "actor", "test").resume_after_sequence == 0
@@ -139,43 +124,26 @@ def test_a_segment_of_a_wrong_shape_is_refused_and_changes_nothing(learner: Lear
         bystander.send_segments(range(2, 5))
 
 
-@pytest.mark.parametrize(
-    ("first", "code", "details"),
-    [
-        ({}, grpc.StatusCode.INVALID_ARGUMENT, "the first message must be `open`"),
-        ({"segment": {"sequence": 1}}, grpc.StatusCode.INVALID_ARGUMENT, "the first message must be `open`"),
-    ],
-    ids=["nothing", "a segment"],
-)
-def test_a_stream_begins_with_open(
-    learner: LearnerClient, first: dict[str, Any], code: grpc.StatusCode, details: str
-) -> None:
+@pytest.mark.parametrize("first", [{}, {"segment": {"sequence": 1}}], ids=["nothing", "a segment"])
+def test_a_stream_begins_with_open(learner: LearnerClient, first: dict[str, Any]) -> None:
     stream = ActorStream(learner, "rude")
     stream.send(**first)
-    error = stream.refusal()
-    assert error.code() is code
-    assert details in str(error.details())
+    stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be `open`")
 
 
 @pytest.mark.parametrize(("sent", "got"), [({"open": {"actor_name": "odd"}}, "open"), ({}, "an empty message")])
 def test_a_stream_goes_on_with_segments_evaluations_and_reports(
     learner: LearnerClient, sent: dict[str, Any], got: str
 ) -> None:
-    learner.join("odd", 1, "actor", "test")
-    stream = ActorStream(learner, "odd")
-    stream.open(SPEC)
+    stream = joined(learner, "odd")
     stream.send(**sent)
-    error = stream.refusal()
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert f"expected a segment, evaluation or report, got {got}" in str(error.details())
+    stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, f"expected a segment, evaluation or report, got {got}")
 
 
 def test_an_actor_that_has_not_joined_is_not_found(learner: LearnerClient) -> None:
     stream = ActorStream(learner, "stranger")
     stream.open(SPEC)
-    error = stream.refusal()
-    assert error.code() is grpc.StatusCode.NOT_FOUND
-    assert "'stranger' with incarnation 1 has not joined" in str(error.details())
+    stream.assert_refused(grpc.StatusCode.NOT_FOUND, "'stranger' with incarnation 1 has not joined")
 
 
 def test_a_newer_process_of_a_name_ends_the_older_one_at_once(learner: LearnerClient) -> None:
@@ -184,9 +152,7 @@ def test_a_newer_process_of_a_name_ends_the_older_one_at_once(learner: LearnerCl
     stream.open(SPEC)
     stream.send_segments(range(1, 3))
     new = learner.join("twin", 0, "actor", "test", nonce=2)
-    error = stream.refusal()
-    assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "another process has taken over this name" in str(error.details())
+    stream.assert_refused(grpc.StatusCode.FAILED_PRECONDITION, "another process has taken over this name")
     with pytest.raises(ConflictError, match="give every actor a name of its own"):
         learner.join("twin", old.incarnation, "actor", "test", nonce=1)
     assert new.resume_after_sequence == 0
@@ -196,22 +162,16 @@ def test_a_newer_process_of_a_name_ends_the_older_one_at_once(learner: LearnerCl
 
 
 def test_a_newer_stream_of_an_actor_ends_the_one_before(learner: LearnerClient) -> None:
-    learner.join("quick", 1, "actor", "test")
-    before = ActorStream(learner, "quick")
-    before.open(SPEC)
+    before = joined(learner, "quick")
     before.send_segments(range(1, 3))
     with actor(learner, "quick") as after:
         after.send_segments(range(3, 5))
-        error = before.refusal()
+        before.assert_refused(grpc.StatusCode.UNAVAILABLE, "has opened another stream")
         assert is_connected(learner, "quick")
-        assert error.code() is grpc.StatusCode.UNAVAILABLE
-        assert "has opened another stream" in str(error.details())
 
 
 def test_segments_behind_a_refused_one_are_not_stored(learner: LearnerClient) -> None:
-    learner.join("hopeless", 1, "actor", "test")
-    stream = ActorStream(learner, "hopeless")
-    stream.open(SPEC)
+    stream = joined(learner, "hopeless")
     stream.await_credit(2)
     before = steps(learner)
     stream.send_segment(segment(1, rewards=np.full((4, 2), np.nan, np.float32)))
@@ -223,18 +183,14 @@ def test_segments_behind_a_refused_one_are_not_stored(learner: LearnerClient) ->
 
 def test_an_actor_with_another_environment_is_refused(learner: LearnerClient) -> None:
     with actor(learner, "first"):
-        learner.join("other", 1, "actor", "test")
-        stream = ActorStream(learner, "other")
-        stream.open(replace(SPEC, observations=ArraySpec((5,), "float32")))
+        stream = joined(learner, "other", spec=replace(SPEC, observations=ArraySpec((5,), "float32")))
         error = stream.refusal()
         assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert not is_connected(learner, "other")
 
 
 def test_a_report_tells_that_a_segment_was_lost_on_the_way(learner: LearnerClient) -> None:
-    learner.join("loser", 1, "actor", "test")
-    stream = ActorStream(learner, "loser")
-    stream.open(SPEC)
+    stream = joined(learner, "loser")
     stream.send_segment(segment(1))
     stream.await_acknowledged(1)
     report = wire.actor_report_to_proto(ActorReport(1, "int8", 8, 1.0, 0, (), measure_process("loser", "actor")))
@@ -247,22 +203,16 @@ def test_a_report_tells_that_a_segment_was_lost_on_the_way(learner: LearnerClien
     assert (told.policy_version, told.environment_steps) == (1, 8)
     assert "loser" in [usage.process.name for usage in status.processes]
     stream.send(report=report, sent_sequence=2)
-    error = stream.refusal()
-    assert error.code() is grpc.StatusCode.DATA_LOSS
-    assert "sequences 2 to 2 were lost on the way" in str(error.details())
+    stream.assert_refused(grpc.StatusCode.DATA_LOSS, "sequences 2 to 2 were lost on the way")
     assert learner.join("loser", 1, "actor", "test").resume_after_sequence == 1
 
 
 def test_a_gap_in_the_sequence_is_refused(learner: LearnerClient) -> None:
     before = steps(learner)
-    learner.join("jumper", 1, "actor", "test")
-    stream = ActorStream(learner, "jumper")
-    stream.open(SPEC)
+    stream = joined(learner, "jumper")
     stream.await_credit(2)
     stream.send_segment(segment(2))
-    error = stream.refusal()
-    assert error.code() is grpc.StatusCode.DATA_LOSS
-    assert "sequences 1 to 1 were lost" in str(error.details())
+    stream.assert_refused(grpc.StatusCode.DATA_LOSS, "sequences 1 to 1 were lost")
     assert steps(learner) == before
 
 
@@ -361,9 +311,7 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConflictError, match="waiting for actors: there is no training to control"):
             client.pause()
-        client.join("hasty", 1, "actor", "test")
-        stream = ActorStream(client, "hasty")
-        stream.open(SPEC)
+        stream = joined(client, "hasty")
         sequence, credit = 0, stream.await_credit(1).credit_through_sequence
         client.pause()
         while credit > sequence:
@@ -372,159 +320,14 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
             credit = stream.await_acknowledged(sequence).credit_through_sequence
         assert 64 <= sequence * 8 <= 96
         stream.send_segment(segment(sequence + 1))
-        error = stream.refusal()
-        assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
-        assert f"expected a sequence with credit, to {sequence}, got {sequence + 1}" in str(error.details())
+        stream.assert_refused(
+            grpc.StatusCode.FAILED_PRECONDITION, f"expected a sequence with credit, to {sequence}, got {sequence + 1}"
+        )
         assert steps(client) == sequence * 8
         client.resume()
         with actor(client, "hasty") as again:
             again.send_segments(range(sequence + 1, sequence + 3))
             next(status for status in client.watch(0.05) if status.updates)
-
-
-@contextmanager
-def solvable_run(directory: Path, resume: bool = False, **changes: Any) -> Iterator[tuple[Running, LearnerClient]]:
-    with (
-        running_quantizer(directory / "store") as quantizer,
-        running_learner(config(target_return=100.0, **changes), directory / "run", quantizer, resume) as running,
-        LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
-    ):
-        yield running, client
-
-
-@pytest.fixture(scope="module")
-def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunState, int]:
-    """A run that an evaluation has ended: its directory, its last watched state and its exit code."""
-    directory = tmp_path_factory.mktemp("solved")
-    with solvable_run(directory) as (running, client):
-        worker, judge = (ActorStream(client, name) for name in ("actor-0", "judge"))
-        client.join("actor-0", 1, "actor", "test")
-        client.join("judge", 1, "evaluator", "test")
-        worker.open(SPEC)
-        worker.await_credit(1)
-        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
-        worker.send_segments(range(2, 9))
-        next(status for status in client.watch(0.05) if status.updates and status.emitted)
-        judge.open(SPEC)
-        judge.send_evaluation(evaluation(1, 1, 50.0, 70.0))
-        judge.await_acknowledged(1)
-        status = client.status()
-        assert status.state is RunState.TRAINING
-        assert status.evaluation is not None
-        assert status.evaluation.mean_return == 60.0
-        judge.send_evaluation(evaluation(2, 1, 150.0, 90.0))
-        for stream in (worker, judge):
-            stream.await_directive(learner_pb2.DIRECTIVE_STOP)
-        *_, last = client.watch(0.05)
-        for stream in (worker, judge):
-            stream.close()
-        return directory, last.state, running.exit_code.result(DEADLINE_S)
-
-
-def test_an_evaluation_that_reaches_the_target_ends_the_run(solved: tuple[Path, RunState, int]) -> None:
-    directory, state, exit_code = solved
-    assert (state, exit_code) == (RunState.SOLVED, EXIT_OK)
-    assert list((directory / "run" / "checkpoints").iterdir())
-    assert list((directory / "run" / "events").iterdir())
-
-
-def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -> None:
-    summary = json.loads((solved[0] / "run" / "summary.json").read_text())
-    assert summary["solved"] is True
-    assert summary["evaluation"] == {"mean_return": 120.0, "episodes": 2, "scheme": "int8", "policy_version": 1}
-    assert summary["environment_steps"] == 64
-    assert summary["samples_per_insert"] == pytest.approx(summary["updates"] * 8 / 64, abs=1e-3)
-    for name in ("wall_clock_s", "updates", "policy_versions"):
-        assert summary[name] > 0, name
-    assert 0 < summary["first_transition_s"] <= summary["last_transition_s"] <= summary["wall_clock_s"]
-    # The learner's process is that of these tests, which may have begun long ago.
-    for rate, count in (("environment_steps_per_s", 64), ("updates_per_s", summary["updates"])):
-        assert summary[rate] == pytest.approx(count / summary["wall_clock_s"], abs=0.06)
-    assert summary["staleness"].keys() == {"p50", "p99"}
-    # 4 observations, 8 units, and for each of 2 actions and the state a value; both networks choose, one is trained.
-    action = 7 * 8 + 15 * 3
-    assert summary["flops"]["action"] == {"flops": action, "dense": action, "ratio": 1.0}
-    assert summary["flops"]["update"]["flops"] == 8 * 5 * action
-    assert summary["flops"]["training"] == summary["updates"] * 8 * 5 * action
-    assert summary["policy_bytes"]["emitted"] > 0
-    assert summary["policy_bytes"]["fp32"] > 4 * 40
-    assert summary["peak_memory_mb"]["learner"] > 10
-    # No meter has reported: that is no energy of 0.
-    method = "not measured (no meter has reported)"
-    assert summary["energy"] == {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}
-    assert [each["mean_return"] for each in summary["evaluations"]] == [60.0, 120.0]
-
-
-def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) -> None:
-    with (
-        solvable_run(tmp_path) as (running, client),
-        actor(client, "judge", role="evaluator") as judge,
-        actor(client, "actor-0") as worker,
-    ):
-        judge.send_evaluation(evaluation(1, 1, 150.0))
-        judge.await_acknowledged(1)
-        nothing = "no actor has sent data yet, so there is nothing to compare it with"
-        assert client.status().flagged_evaluation == f"version 1, by judge: {nothing}"
-        worker.await_credit(1)
-        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
-        worker.await_acknowledged(1)
-        judge.send_evaluation(evaluation(2, 1, 9_000.0))
-        judge.await_acknowledged(2)
-        status = client.status()
-        assert "its return of 9,000.0 is above 200.0" in status.flagged_evaluation
-        assert status.state is not RunState.STOPPING
-        judge.send_evaluation(evaluation(3, 1, 60.0))
-        judge.await_acknowledged(3)
-        assert client.status().flagged_evaluation == ""
-        judge.send_evaluation(evaluation(4, 1, 110.0))
-        worker.await_directive(learner_pb2.DIRECTIVE_STOP)
-        judge.await_directive(learner_pb2.DIRECTIVE_STOP)
-        worker.close()
-        judge.close()
-        assert running.exit_code.result(DEADLINE_S) == EXIT_OK
-
-
-def test_a_run_goes_on_where_it_was(solved: tuple[Path, RunState, int]) -> None:
-    summary = json.loads((solved[0] / "run" / "summary.json").read_text())
-    with solvable_run(solved[0], resume=True) as (running, client):
-        status = next(status for status in client.watch(0.05) if status.policy_version > summary["policy_versions"])
-        assert status.environment_steps == 64
-        assert status.updates >= summary["updates"]
-        assert status.elapsed_s > summary["wall_clock_s"]
-        assert client.join("actor-0", 1, "actor", "test").resume_after_sequence == 8
-        client.stop()
-        assert running.exit_code.result(DEADLINE_S) == EXIT_STOPPED
-    assert json.loads((solved[0] / "run" / "summary.json").read_text())["state"] == "stopped"
-
-
-def refused_start(directory: Path, changed: RunConfig, resume: bool) -> str:
-    settings = LearnerSettings(run_directory=directory / "run", quantizer="127.0.0.1:1", resume=resume)
-    with pytest.raises(UserError) as refused:
-        LearnerService(changed, settings)
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
-
-
-def test_a_checkpoint_of_another_environment_is_refused(solved: tuple[Path, RunState, int]) -> None:
-    message = refused_start(solved[0], config(environment="Acrobot-v1"), resume=True)
-    assert "run's checkpoint has environment 'CartPole-v1', but the configuration has 'Acrobot-v1'" in message
-    assert "--environment CartPole-v1" in message
-
-
-def test_a_checkpoint_of_an_environment_that_was_made_otherwise_is_refused(solved: tuple[Path, RunState, int]) -> None:
-    message = refused_start(solved[0], config(environment_args={"sutton_barto_reward": True}), resume=True)
-    assert "environment was made with no arguments, the configuration says " in message
-    assert '{"keywords": {"sutton_barto_reward": true}, "wrappers": []}' in message
-
-
-def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunState, int]) -> None:
-    message = refused_start(solved[0], config(sparsity={"method": "rigl"}), resume=True)
-    assert "run's checkpoint has sparsity.method dense, but the configuration has rigl" in message
-    assert "--sparsity.method dense" in message
-
-
-def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]) -> None:
-    assert "add --resume to continue it" in refused_start(solved[0], config(), resume=False)
 
 
 def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient) -> None:
@@ -537,25 +340,8 @@ def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient
     before = learner.status().evaluation
     for number, (role, sent) in enumerate(cases):
         name = f"liar-{number}"
-        learner.join(name, 1, role, "test")
-        stream = ActorStream(learner, name)
-        stream.open(SPEC)
+        stream = joined(learner, name, role=role)
         stream.send_evaluation(sent)
-        error = stream.refusal()
-        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
         expected = f"got one by an {role} of version {sent.policy_version} {sent.scheme!r}"
-        assert expected in str(error.details())
+        stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, expected)
     assert learner.status().evaluation == before
-
-
-def test_used_up_steps_end_the_run_after_its_last_policy_was_evaluated(tmp_path: Path) -> None:
-    with solvable_run(tmp_path, max_environment_steps=80) as (running, client):
-        with actor(client, "judge", role="evaluator") as judge, actor(client, "actor-0") as worker:
-            worker.send_segments(range(1, 11))
-            version = judge.await_directive(learner_pb2.DIRECTIVE_EVALUATE).evaluate_version
-            judge.send_evaluation(evaluation(1, version, 12.0))
-            worker.await_directive(learner_pb2.DIRECTIVE_STOP)
-        assert running.exit_code.result(DEADLINE_S) == EXIT_BUDGET_ENDED
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (summary["solved"], summary["state"]) == (False, "budget ended")
-    assert summary["evaluation"]["policy_version"] == version

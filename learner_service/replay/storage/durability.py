@@ -22,14 +22,17 @@ class Mark:
 class Durability:
     """Tracks the part of a store that is on the disk. `sync` is thread-safe; the owner's lock covers the rest.
 
-    sequences: file of the last sequence numbers. It covers durable segments only, so it never has a lost one.
+    table: file of the last sequence numbers. It covers durable segments only, so it never has a lost one.
     boot_id: identifier of this boot.
     """
 
-    def __init__(self, columns: Columns, directory: SegmentDirectory, sequences: Path, boot_id: str) -> None:
+    def __init__(
+        self, columns: Columns, directory: SegmentDirectory, sequences: LastSequences, table: Path, boot_id: str
+    ) -> None:
         self._columns = columns
         self._directory = directory
         self._sequences = sequences
+        self._table = table
         self._boot_id = boot_id
         self._saved_through = 0
         self._syncing = threading.Lock()
@@ -42,21 +45,21 @@ class Durability:
         """Whether the table of sequences covers the record that the next one overwrites."""
         return self._directory.head - self._saved_through < self._directory.slots
 
-    def load(self, sequences: LastSequences) -> None:
-        """Load the saved sequence numbers into `sequences`."""
-        self._saved_through = sequences.load(self._sequences)
+    def load(self) -> None:
+        """Load the saved sequence numbers."""
+        self._saved_through = self._sequences.load(self._table)
 
-    def mark(self, sequences: LastSequences) -> Mark:
+    def mark(self) -> Mark:
         """The present progress of the store, for `sync`."""
         if self._refused:
             # After a failed write, the kernel treats the pages as written. So change them again.
             self._touch_since(self.durable.index)
         directory = self._directory
         oldest = directory.live[0].index if directory.live else directory.head
-        return Mark(directory.head, directory.total_transitions, oldest, sequences.as_dict())
+        return Mark(directory.head, directory.total_transitions, oldest, self._sequences.as_dict())
 
     def sync(self, mark: Mark) -> None:
-        """Block until everything before `mark` and the watermark are on the disk.
+        """Block until everything before `mark` and the watermark are on the disk. Other calls may run meanwhile.
 
         Raises OSError; then `durable` does not change.
         """
@@ -72,7 +75,7 @@ class Durability:
             self._directory.sync()
             self._refused, self.durable = False, mark
             if mark.index - self._saved_through >= self._directory.slots // 4:
-                save_sequences(self._sequences, mark.sequences or {}, mark.index)
+                save_sequences(self._table, mark.sequences or {}, mark.index)
                 self._saved_through = mark.index
 
     def _touch_since(self, index: int) -> None:

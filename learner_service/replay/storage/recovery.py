@@ -82,7 +82,7 @@ def _whole_until(records: dict[int, Record], start: int, head: int, tail: int, c
     """The index after the longest run of whole segments from `start` on. Evicted segments count as whole."""
     for index in range(start, head):
         record = records.get(index)
-        if record is None or (index >= tail and not _is_whole(record, columns)):
+        if record is None or (index >= tail and not is_whole(record, columns)):
             return index
     return head
 
@@ -122,12 +122,13 @@ def _check(live: list[Record], columns: Columns, budget: int) -> tuple[set[int],
         budget -= record.rows * row_nbytes
         if budget < 0:
             return bad, live[: position + 1]
-        if not _is_whole(record, columns):
+        if not is_whole(record, columns):
             bad.add(record.index)
     return bad, []
 
 
-def _is_whole(record: Record, columns: Columns) -> bool:
+def is_whole(record: Record, columns: Columns) -> bool:
+    """Whether the rows of a segment agree with its checksum. A skipped segment counts as whole."""
     return record.given_up or columns.checksum(record.start, record.stop) == record.checksum
 
 

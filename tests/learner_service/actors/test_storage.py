@@ -9,8 +9,8 @@ import pytest
 
 from actorq.errors import ConflictError, CorruptedError, InvalidInputError, UnavailableError
 from learner_service.actors.storage_thread import StorageThread
-from tests.learner_service.learner_parts import SPEC, acknowledged, config, on_a_loop, segment
-from tests.learner_service.run.test_run import a_run
+from tests.learner_service.learner_parts import acknowledged, config, on_a_loop, segment
+from tests.learner_service.run.run_parts import a_run, opened
 
 DEADLINE_S = 30.0
 
@@ -65,42 +65,38 @@ async def test_nothing_is_taken_after_the_end() -> None:
 @on_a_loop
 async def test_the_event_loop_goes_on_while_the_replay_is_locked(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
-        run.join("a", 1, "actor")
-        stream = await run.open_stream("a", 1, SPEC)
+        stream = await opened(run)
         assert run.training is not None
         # As the trainer holds it for a draw.
         with run.training.replay._lock:
-            run.insert(stream, 1, lambda: 0, lambda: segment(1))
-            run.insert(stream, 2, lambda: 0, lambda: segment(2))
+            run.streams.insert(stream, 1, lambda: 0, lambda: segment(1))
+            run.streams.insert(stream, 2, lambda: 0, lambda: segment(2))
             run.beat()
-            assert run.join("b", 0, "actor").resume_after_sequence == 0
-            assert run.join("a", 1, "actor").resume_after_sequence == 0
-            assert run.state.value == "collecting"
+            assert run.connections.join("b", 0, "actor").resume_after_sequence == 0
+            assert run.connections.join("a", 1, "actor").resume_after_sequence == 0
+            assert run.lifecycle.state.value == "collecting"
             assert run.training.replay.transitions == run.training.replay.total_transitions == 0
             assert (stream.received, stream.acknowledged) == (2, 0)
         await acknowledged(stream, 2)
         assert run.training.replay.total_transitions == 16
-        assert run.join("a", 1, "actor").resume_after_sequence == 2
-        run.close_stream(stream)
+        assert run.connections.join("a", 1, "actor").resume_after_sequence == 2
 
 
 @on_a_loop
 async def test_the_order_of_a_stream_and_its_duplicates_are_decided_as_segments_come(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(rate_limiter={"samples_per_insert": 4.0, "error_buffer": 1e6})) as run:
-        run.join("a", 1, "actor")
-        stream = await run.open_stream("a", 1, SPEC)
+        stream = await opened(run)
         assert run.training is not None
         with pytest.raises(CorruptedError, match="sequences 1 to 1 were lost on the way"):
-            run.insert(stream, 2, lambda: 0, lambda: segment(2))
+            run.streams.insert(stream, 2, lambda: 0, lambda: segment(2))
         for sequence in (1, 1, 2, 1):
-            run.insert(stream, sequence, lambda: 0, partial(segment, sequence))
+            run.streams.insert(stream, sequence, lambda: 0, partial(segment, sequence))
         with pytest.raises(ConflictError, match="expected a sequence with credit, to 2, got 3"):
-            run.insert(stream, 3, lambda: 0, lambda: segment(3))
+            run.streams.insert(stream, 3, lambda: 0, lambda: segment(3))
         await acknowledged(stream, 2)
         assert run.training.replay.total_transitions == 16
         assert run.training.intake.statistics().duplicate_segments == 2
-        assert run.refused_segments == 2
-        run.close_stream(stream)
+        assert run.streams.refused_segments == 2
 
 
 @on_a_loop
@@ -109,15 +105,14 @@ async def test_a_message_that_is_no_segment_ends_its_stream_and_gives_its_credit
         raise InvalidInputError("tensor: dtype must be one of them")
 
     async with a_run(tmp_path) as run:
-        run.join("a", 1, "actor")
-        stream = await run.open_stream("a", 1, SPEC)
+        stream = await opened(run)
         assert run.training is not None
-        run.insert(stream, 1, lambda: 0, broken)  # type: ignore[arg-type]
-        run.insert(stream, 2, lambda: 0, lambda: segment(2))
+        run.streams.insert(stream, 1, lambda: 0, broken)  # type: ignore[arg-type]
+        run.streams.insert(stream, 2, lambda: 0, lambda: segment(2))
         await run._storage.close()
         assert isinstance(stream.fault, InvalidInputError)
         assert stream.over
-        assert (stream.acknowledged, run.refused_segments) == (0, 1)
+        assert (stream.acknowledged, run.streams.refused_segments) == (0, 1)
         assert run.training.replay.total_transitions == 0
-        run.close_stream(stream)
+        run.connections.close_stream(stream)
         assert run.training.replay.limiter._outstanding == 0

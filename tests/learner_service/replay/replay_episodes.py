@@ -130,8 +130,7 @@ def insert_all(store: ReplayStore, lives: Lives, lengths: list[int], links: list
         if links[number] == "follows":
             ends[number - 1] = ends[number]
     return {
-        record.index: Placed(record.start, steps[record.index][0], ends[record.index])
-        for record in store.live_segments()
+        record.index: Placed(record.start, steps[record.index][0], ends[record.index]) for record in store.segments.live
     }
 
 

@@ -108,9 +108,9 @@ def assert_holds(store: ReplayStore, record: Record, segment: Segment) -> None:
 def assert_store_holds(store: ReplayStore, segments: dict[int, Segment]) -> None:
     """Every live segment of `store` has the content of `segments[sequence]`, and no other row is marked."""
     marked = store.flags.copy()
-    for record in store.live_segments():
+    for record in store.segments.live:
         assert_holds(store, record, segments[record.source.sequence])
         marked[record.start : record.stop] = 0
     assert not marked.any()
-    assert store.transitions == sum(record.transitions for record in store.live_segments())
+    assert store.transitions == sum(record.transitions for record in store.segments.live)
     assert store.transitions == np.count_nonzero(store.flags & VALID)

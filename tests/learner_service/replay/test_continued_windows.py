@@ -138,7 +138,7 @@ def test_no_window_reads_a_segment_before_it_is_checked(tmp_path: Path) -> None:
     store.close()
     store = opened(tmp_path, checked_at_once=0)
     assert window_steps(store).tolist() == [3, 3, 2, 1] * 2
-    assert store.check(np.array([5])) == ()
+    assert store.segments.check(np.array([5])) == ()
     assert window_steps(store).tolist() == [3] * 6 + [2, 1]
 
 
@@ -156,7 +156,7 @@ def test_no_window_reads_a_damaged_segment(tmp_path: Path, damaged: int) -> None
     store = opened(tmp_path, capacity=20, checked_at_once=0)
     for segment in segments[2:4]:
         insert(store, segment)
-    store.check(np.arange(10))
+    store.segments.check(np.arange(10))
     assert window_steps(store).tolist() == ([3, 3, 2, 1] if damaged else [3] * 4) + [3] * 6 + [2, 1]
     # Other rows take the place of both.
     for segment in segments[4:]:
@@ -168,7 +168,7 @@ def test_dropped_segments_end_no_other_window(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for segment in chain(4):
         insert(store, segment)
-    store.drop_oldest(2 * STEPS, keep=0)
+    store.segments.drop_oldest(2 * STEPS, keep=0)
     assert window_steps(store).tolist() == [3] * 6 + [2, 1]
 
 

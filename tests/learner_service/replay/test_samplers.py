@@ -250,9 +250,9 @@ def test_uniform_rows_are_those_that_are_live_wherever_they_begin(tmp_path: Path
     store = ReplayStore.open(tmp_path, SPEC, 100)
     sampler = _uniform(store)
     _fill(store, sampler, range(6))
-    sampler.on_drop(store.drop_oldest(10, keep=20))
+    sampler.on_drop(store.segments.drop_oldest(10, keep=20))
     live = np.flatnonzero(store.flags & VALID)
-    first, length = store.extent()
+    first, length = store.segments.extent()
     assert first > 0
     assert length < 100
     expected = np.zeros(100)

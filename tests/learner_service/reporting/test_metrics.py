@@ -12,8 +12,8 @@ from actorq.domain.status import DynamicCapacityStatus
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
 from learner_service.reporting.report import Reporter
-from tests.learner_service.learner_parts import SPEC, segment
-from tests.learner_service.learner_servers import ActorStream, Running, running_learner, running_quantizer
+from tests.learner_service.learner_parts import segment
+from tests.learner_service.learner_servers import Running, joined, running_learner, running_quantizer
 
 CONFIG = RunConfig.model_validate(
     {
@@ -56,9 +56,7 @@ def test_every_name_is_there_before_anything_came(learner: Running) -> None:
     before = names(learner)
     assert len(before) == len(set(before))
     with LearnerClient(learner.address) as client:
-        client.join("actor-0", 1, "actor", "test")
-        stream = ActorStream(client, "actor-0")
-        stream.open(SPEC)
+        stream = joined(client, "actor-0")
         stream.await_credit(1)
         assert names(learner) == before
         stream.close()
@@ -66,9 +64,7 @@ def test_every_name_is_there_before_anything_came(learner: Running) -> None:
 
 def test_segments_are_counted_by_what_became_of_them(learner: Running) -> None:
     with LearnerClient(learner.address) as client:
-        client.join("actor-0", 1, "actor", "test")
-        stream = ActorStream(client, "actor-0")
-        stream.open(SPEC)
+        stream = joined(client, "actor-0")
         stream.await_credit(2)
         for sequence in (1, 1, 2):
             stream.send_segment(segment(sequence))

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actorq.client import LearnerClient, QuantizerClient
+from actorq.client import LearnerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
 from actorq.errors import UserError
@@ -27,28 +26,16 @@ from tests.learner_service.learner_parts import (
     reinforce,
     segment,
     store,
+    until,
 )
-from tests.learner_service.learner_servers import ActorStream, running_learner, running_quantizer
-
-
-@asynccontextmanager
-async def a_run(directory: Path, settings: RunConfig, resume: bool = False) -> AsyncIterator[Run]:
-    """A run whose quantizer is away."""
-    with QuantizerClient("127.0.0.1:1") as client:
-        run = Run(settings, directory, client, resume)
-        try:
-            yield run
-        finally:
-            await run.close()
+from tests.learner_service.learner_servers import ActorStream, joined, running_learner, running_quantizer
+from tests.learner_service.run.run_parts import a_run, opened
 
 
 async def send(run: Run, stream: Stream, sequences: range) -> None:
     """Store drawn segments, each once there is credit for it."""
     for sequence in sequences:
-        async with asyncio.timeout(DEADLINE_S):
-            while stream.credit < sequence:
-                stream.changed.clear()
-                await stream.changed.wait()
+        await until(stream, partial(lambda credit: stream.credit >= credit, sequence))
         await store(run, stream, drawn_segment(sequence))
 
 
@@ -72,10 +59,10 @@ async def test_actors_are_told_to_draw_and_evaluators_only_when_asked(tmp_path: 
     ]
     for number, (changes, sampled, steps, patience) in enumerate(cases):
         async with a_run(tmp_path / str(number), reinforce(**changes)) as run:
-            told = run.join("a", 1, "actor")
+            told = run.connections.join("a", 1, "actor")
             assert told.exploration is not None
             assert told.exploration.sampling == "clipped"
-            judge = run.join("judge", 1, "evaluator")
+            judge = run.connections.join("judge", 1, "evaluator")
             assert judge.exploration is None
             assert (judge.run.evaluation_sampling, judge.run.max_steps_per_policy) == (sampled, steps)
             assert judge.run.policy_patience_s == patience
@@ -89,7 +76,7 @@ async def test_built_in_algorithms_say_it_in_their_settings(
 ) -> None:
     settings = RunConfig.model_validate({"algorithm": algorithm, algorithm: {"squash": squash}})
     async with a_run(tmp_path, settings) as run:
-        told = run.join("a", 1, "actor").exploration
+        told = run.connections.join("a", 1, "actor").exploration
         assert told is not None
         assert told.sampling == sampling
 
@@ -97,18 +84,17 @@ async def test_built_in_algorithms_say_it_in_their_settings(
 @on_a_loop
 async def test_a_run_collects_until_its_first_rollout_and_ends_with_its_budget(tmp_path: Path) -> None:
     async with a_run(tmp_path, reinforce(max_environment_steps=48)) as run:
-        run.join("a", 1, "actor")
-        stream = await run.open_stream("a", 1, SPEC)
+        stream = await opened(run)
         await send(run, stream, range(1, 2))
-        assert run.state is RunState.COLLECTING
+        assert run.lifecycle.state is RunState.COLLECTING
         status = Reporter(run).status()
         assert status.rollout_queue is not None
         assert (status.rollout_queue.waiting_transitions, status.rollout_queue.mismatch) == (8, None)
         await send(run, stream, range(2, 7))
         # The last rollout is used or waits when the run ends.
-        await asyncio.wait_for(run.ended.wait(), DEADLINE_S)
-        assert run.outcome is RunState.BUDGET_ENDED
-        assert run.fault is None
+        await asyncio.wait_for(run.lifecycle.ended.wait(), DEADLINE_S)
+        assert run.lifecycle.outcome is RunState.BUDGET_ENDED
+        assert run.lifecycle.fault is None
         Reporter(run).write_summary(tmp_path / "summary.json")
         summary = json.loads((tmp_path / "summary.json").read_text())
         queue = summary["rollout_queue"]
@@ -120,56 +106,49 @@ async def test_a_run_collects_until_its_first_rollout_and_ends_with_its_budget(t
         assert 0 <= queue["policy_lag"] <= 2
         # It has the rollout that waits among its inserts.
         assert summary["samples_per_insert"] == pytest.approx(2 * used / 48, abs=1e-3)
-        run.close_stream(stream)
 
 
 @on_a_loop
 async def test_one_silent_actor_among_two_stalls_nobody(tmp_path: Path) -> None:
     async with a_run(tmp_path, reinforce(max_environment_steps=10_000)) as run:
         for name in ("silent", "busy"):
-            run.join(name, 1, "actor")
-        silent = await run.open_stream("silent", 1, SPEC)
+            run.connections.join(name, 1, "actor")
+        silent = await run.connections.open_stream("silent", 1, SPEC)
         assert silent.credit > 0
-        busy = await run.open_stream("busy", 1, SPEC)
+        busy = await run.connections.open_stream("busy", 1, SPEC)
         await send(run, busy, range(1, 9))
         await learned(run, 4)
-        assert run.state is RunState.TRAINING
-        run.close_stream(silent)
-        run.close_stream(busy)
+        assert run.lifecycle.state is RunState.TRAINING
 
 
 @on_a_loop
 async def test_the_signal_for_scaling_counts_each_transition_once(tmp_path: Path) -> None:
     async with a_run(tmp_path, reinforce()) as run:
-        run.join("a", 1, "actor")
-        stream = await run.open_stream("a", 1, SPEC)
+        await opened(run)
         assert run.records.scaling.samples_per_insert == 2
         run.beat()
-        run.close_stream(stream)
 
 
 @on_a_loop
 async def test_an_interrupted_run_goes_on_with_the_segments_that_it_has_not_used(tmp_path: Path) -> None:
     async with a_run(tmp_path, reinforce()) as run:
-        run.join("a", 1, "actor")
-        stream = await run.open_stream("a", 1, SPEC)
+        stream = await opened(run)
         await send(run, stream, range(1, 4))
         await learned(run, 1)
-        run.interrupt()
-        await asyncio.wait_for(run.ended.wait(), DEADLINE_S)
+        run.lifecycle.interrupt()
+        await asyncio.wait_for(run.lifecycle.ended.wait(), DEADLINE_S)
     async with a_run(tmp_path, reinforce(), resume=True) as run:
-        await run.restore()
+        await run.lifecycle.restore()
         training = run.training
         assert training is not None
         queue = training.rollout_queue()
         assert queue is not None
         assert (queue.waiting_transitions, training.trainer.updates) == (8, 2)
-        assert run.join("a", 1, "actor").resume_after_sequence == 3
-        stream = await run.open_stream("a", 1, SPEC)
+        assert run.connections.join("a", 1, "actor").resume_after_sequence == 3
+        stream = await run.connections.open_stream("a", 1, SPEC)
         await send(run, stream, range(4, 5))
         await learned(run, 2)
-        assert run.fault is None
-        run.close_stream(stream)
+        assert run.lifecycle.fault is None
 
 
 @pytest.mark.parametrize(
@@ -202,7 +181,6 @@ def test_a_whole_learner_learns_publishes_and_refuses_what_has_no_probabilities(
         LearnerClient(learner.address) as client,
     ):
         assert client.join("actor-0", 1, "actor", "test").exploration is not None
-        client.join("actor-1", 1, "actor", "test")
         stream = ActorStream(client, "actor-0")
         stream.open(SPEC)
         stream.await_credit(2)
@@ -213,8 +191,7 @@ def test_a_whole_learner_learns_publishes_and_refuses_what_has_no_probabilities(
         assert status.rollout_queue is not None
         assert status.rollout_queue.waiting_transitions == 0
         assert status.rollout_queue.mismatch is not None
-        other = ActorStream(client, "actor-1")
-        other.open(SPEC)
+        other = joined(client, "actor-1")
         other.await_credit(1)
         other.send_segment(segment(1))
         assert "log_probabilities: the run's replay keeps some, got none" in str(other.refusal())

@@ -10,9 +10,7 @@ from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
-from learner_service.actors.credits import ActorStream
 from learner_service.reporting.report import Reporter
-from learner_service.run.run import Run
 from tests.learner_service.learner_parts import (
     SPEC,
     acknowledged,
@@ -23,18 +21,13 @@ from tests.learner_service.learner_parts import (
     segment,
     store,
 )
-from tests.learner_service.run.test_run import a_run
+from tests.learner_service.run.run_parts import a_run, opened
 
 PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), discrete_actions=0)
 # Of the run's environment, but such that DQN cannot learn it.
 CONTINUOUS = replace(PENDULUM, environment_id="CartPole-v1")
 SPEC_FILES = ("environment.copy.json", "environment.json")
 WIDE = replace(SPEC, observations=ArraySpec((6,), "float32"), reward_threshold=500.0)
-
-
-async def opened(run: Run, spec: EnvironmentSpec = SPEC, name: str = "a") -> ActorStream:
-    run.join(name, 1, "actor")
-    return await run.open_stream(name, 1, spec)
 
 
 def of_environment(directory: Path) -> set[str]:
@@ -56,19 +49,18 @@ async def test_a_spec_that_cannot_be_built_is_refused_and_leaves_nothing(
 ) -> None:
     async with a_run(tmp_path) as run:
         with pytest.raises(InvalidInputError, match=reason):
-            await opened(run, spec, "wrong")
-        assert (run.fault, run.ended.is_set()) == (None, False)
+            await opened(run, "wrong", spec=spec)
+        assert (run.lifecycle.fault, run.lifecycle.ended.is_set()) == (None, False)
         assert run.records.members.connected("actor") == 0
         assert of_environment(tmp_path) == set()
         status = Reporter(run).status()
         assert (status.state, status.refused_environments) == (RunState.WAITING_FOR_ACTORS, 1)
         assert status.problem.startswith("wrong: ")
         assert "\n" not in status.problem
-        stream = await opened(run)
+        await opened(run)
         assert run.training is not None
         assert Reporter(run).status().problem == ""
         assert of_environment(tmp_path) == {"environment.json", "replay"}
-        run.close_stream(stream)
 
 
 @pytest.mark.parametrize("existed", [False, True])
@@ -89,7 +81,7 @@ async def test_an_environment_that_cannot_be_noted_leaves_the_replay_free_for_th
         with pytest.raises(InvalidInputError, match=r"environment\.json"):
             await opened(run)
         (tmp_path / "environment.json").rmdir()
-        run.close_stream(await opened(run))
+        run.connections.close_stream(await opened(run))
         assert run.preparation.known == SPEC
 
 
@@ -100,18 +92,18 @@ async def test_an_environment_that_was_made_otherwise_is_refused(tmp_path: Path)
         with pytest.raises(
             ConflictError, match=r"got one with environment_arguments\.keywords {'gravity': 20\.0} instead"
         ):
-            await opened(run, heavy, "heavy")
-        run.close_stream(await opened(run))
+            await opened(run, "heavy", spec=heavy)
+        run.connections.close_stream(await opened(run))
 
 
 @on_a_loop
 async def test_a_wrong_spec_does_not_take_with_it_who_waits_for_its_build(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
-        wrong = asyncio.create_task(opened(run, CONTINUOUS, "wrong"))
-        good = asyncio.create_task(opened(run, SPEC, "good"))
+        wrong = asyncio.create_task(opened(run, "wrong", spec=CONTINUOUS))
+        good = asyncio.create_task(opened(run, "good"))
         with pytest.raises(InvalidInputError, match="needs discrete actions"):
             await wrong
-        run.close_stream(await good)
+        run.connections.close_stream(await good)
         assert run.preparation.known == SPEC
 
 
@@ -119,17 +111,17 @@ async def test_a_wrong_spec_does_not_take_with_it_who_waits_for_its_build(tmp_pa
 async def test_an_actor_in_another_environment_is_refused_with_what_differs(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         with pytest.raises(ConflictError, match="the run is on CartPole-v1, got Pendulum-v1"):
-            await opened(run, PENDULUM, "other")
-        run.close_stream(await opened(run))
+            await opened(run, "other", spec=PENDULUM)
+        run.connections.close_stream(await opened(run))
         with pytest.raises(ConflictError) as refused:
-            await opened(run, WIDE, "wide")
+            await opened(run, "wide", spec=WIDE)
         assert str(refused.value) == (
             "environment: expected the run's CartPole-v1, got one with observations.shape (6,) instead of (4,), "
             "reward_threshold 500.0 instead of None; if the run's environment is wrong, use actorq reset-environment"
         )
         status = Reporter(run).status()
         assert (status.problem, status.refused_environments) == (f"wide: {refused.value}", 2)
-        assert (run.fault, run.ended.is_set()) == (None, False)
+        assert (run.lifecycle.fault, run.lifecycle.ended.is_set()) == (None, False)
 
 
 def test_what_differs_is_told_in_a_bounded_line() -> None:
@@ -142,7 +134,7 @@ def test_what_differs_is_told_in_a_bounded_line() -> None:
 async def test_a_problem_has_no_control_characters_of_its_sender(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         with pytest.raises(ConflictError):
-            await opened(run, replace(SPEC, environment_id="\x1b[2J\nlearner: all is well" + 9_000 * "x"))
+            await opened(run, spec=replace(SPEC, environment_id="\x1b[2J\nlearner: all is well" + 9_000 * "x"))
         assert run.preparation.problem.isprintable()
         assert len(run.preparation.problem) <= 500
 
@@ -150,22 +142,21 @@ async def test_a_problem_has_no_control_characters_of_its_sender(tmp_path: Path)
 @on_a_loop
 async def test_after_a_reset_the_next_spec_counts_and_all_actors_come_again(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
-        stream = await opened(run, WIDE)
+        stream = await opened(run, spec=WIDE)
         assert (await run.reset_environment(discard=False)).spec == WIDE
-        assert run.state is RunState.WAITING_FOR_ACTORS
+        assert run.lifecycle.state is RunState.WAITING_FOR_ACTORS
         assert isinstance(stream.fault, UnavailableError)
         assert "the run's environment was reset; join again" in str(stream.fault)
         assert of_environment(tmp_path) == set()
         assert of_environment(tmp_path / "before-reset-1") == {"environment.json", "replay"}
-        stream_after = await opened(run, SPEC, "b")
+        stream_after = await opened(run, "b")
         # The stream of before has no part in the credits of now.
-        run.close_stream(stream)
+        run.connections.close_stream(stream)
         await store(run, stream_after, segment(1))
         assert run.training is not None
         assert run.training.replay.total_transitions == 8
-        run.close_stream(stream_after)
     async with a_run(tmp_path, resume=True) as run:
-        await run.restore()
+        await run.lifecycle.restore()
         assert run.preparation.known == SPEC
 
 
@@ -174,10 +165,10 @@ async def test_a_run_that_has_made_progress_is_reset_only_when_it_is_to_be_disca
     settings = config(replay={"capacity": 2_000, "min_size": 8})
     async with a_run(tmp_path, settings=settings) as run:
         stream = await opened(run)
-        run.join("judge", 1, "evaluator")
-        judge = await run.open_stream("judge", 1, SPEC)
+        run.connections.join("judge", 1, "evaluator")
+        judge = await run.connections.open_stream("judge", 1, SPEC)
         await store(run, stream, segment(1))
-        run.evaluated(judge, evaluation(1, 1, 10.0))
+        run.connections.evaluated(judge, evaluation(1, 1, 10.0))
         await acknowledged(judge, 1)
         version = run.training.publisher.version if run.training else 0
         with pytest.raises(
@@ -192,15 +183,14 @@ async def test_a_run_that_has_made_progress_is_reset_only_when_it_is_to_be_disca
         assert kept == {"checkpoints", *SPEC_FILES, "evaluations.jsonl", "replay"}
         assert (reset.set_aside / "checkpoints" / path.name / "state.json").exists()
         for each in (stream, judge):
-            run.close_stream(each)
+            run.connections.close_stream(each)
         # Incarnations that live on go on with their numbers, and versions are above those of before.
-        assert run.join("a", 1, "actor").resume_after_sequence == 1
-        assert run.join("judge", 1, "evaluator").resume_after_sequence == 1
-        stream = await run.open_stream("a", 1, WIDE)
+        assert run.connections.join("a", 1, "actor").resume_after_sequence == 1
+        assert run.connections.join("judge", 1, "evaluator").resume_after_sequence == 1
+        stream = await run.connections.open_stream("a", 1, WIDE)
         assert run.training is not None
         assert run.training.publisher.version > version
         assert (run.records.evaluations.count, run.training.trainer.updates) == (0, 0)
-        run.close_stream(stream)
 
 
 @pytest.mark.parametrize("moved", range(5))
@@ -210,17 +200,16 @@ async def test_a_learner_that_dies_in_a_reset_resumes_and_can_be_reset_again(mov
         stream = await opened(run)
         await store(run, stream, segment(1))
         await run.save()
-        run.close_stream(stream)
     aside = tmp_path / "before-reset-1"
     aside.mkdir()
     for name in ("checkpoints", "replay", *SPEC_FILES)[:moved]:
         (tmp_path / name).rename(aside / name)
     async with a_run(tmp_path, resume=True) as run:
-        await run.restore()
-        assert run.fault is None
+        await run.lifecycle.restore()
+        assert run.lifecycle.fault is None
         reset = await run.reset_environment(discard=True)
         assert reset.set_aside == (None if moved == 4 else tmp_path / "before-reset-2")
-        run.close_stream(await opened(run, WIDE))
+        run.connections.close_stream(await opened(run, spec=WIDE))
         assert run.preparation.known == WIDE
 
 
@@ -234,15 +223,15 @@ async def test_a_run_without_an_environment_has_nothing_to_forget(tmp_path: Path
 @on_a_loop
 async def test_a_run_that_is_over_or_interrupted_is_not_reset(tmp_path: Path) -> None:
     async with a_run(tmp_path / "over") as run:
-        run.finish(RunState.STOPPED)
-        await run.ended.wait()
+        run.lifecycle.finish(RunState.STOPPED)
+        await run.lifecycle.ended.wait()
         with pytest.raises(ConflictError, match="the run is stopped"):
             await run.reset_environment(discard=True)
     async with a_run(tmp_path / "interrupted") as run:
-        run.interrupt()
+        run.lifecycle.interrupt()
         with pytest.raises(UnavailableError, match="the learner is moving"):
             await run.reset_environment(discard=True)
-        await run.ended.wait()
+        await run.lifecycle.ended.wait()
 
 
 @on_a_loop
@@ -254,10 +243,10 @@ async def test_while_an_environment_is_being_decided_nothing_is_reset_and_a_lear
         await asyncio.sleep(0)
         with pytest.raises(UnavailableError, match="the run's environment is being decided: try again"):
             await run.reset_environment(discard=True)
-        run.interrupt()
+        run.lifecycle.interrupt()
         with pytest.raises(UnavailableError, match="the learner is moving"):
             await opening
-        await run.ended.wait()
+        await run.lifecycle.ended.wait()
         assert run.training is not None
         assert run.training.trainer.updates == 0
     assert of_environment(tmp_path) == {"environment.json", "replay"}

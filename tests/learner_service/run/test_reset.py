@@ -13,7 +13,7 @@ from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError
 from tests.learner_service.learner_parts import SPEC, config, segment
-from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, running_learner
+from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, joined, running_learner
 
 WIDE = replace(SPEC, observations=ArraySpec((6,), "float32"))
 
@@ -30,9 +30,7 @@ def learner(tmp_path: Path) -> Iterator[LearnerClient]:
 
 
 def opened(learner: LearnerClient, name: str, spec: EnvironmentSpec) -> ActorStream:
-    learner.join(name, 1, "actor", "test")
-    stream = ActorStream(learner, name)
-    stream.open(spec)
+    stream = joined(learner, name, spec=spec)
     stream.await_credit(1)
     return stream
 
@@ -45,9 +43,7 @@ def test_a_wrong_first_environment_is_reset_and_the_right_one_counts(
     learner: LearnerClient, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     wrong = opened(learner, "wrong", WIDE)
-    learner.join("right", 1, "actor", "test")
-    stream = ActorStream(learner, "right")
-    stream.open(SPEC)
+    stream = joined(learner, "right")
     refusal = stream.refusal()
     assert refusal.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "observations.shape (4,) instead of (6,)" in str(refusal.details())

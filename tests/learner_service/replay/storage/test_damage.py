@@ -42,7 +42,7 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
 
 
 def kept(store: ReplayStore) -> list[int]:
-    return [record.source.sequence for record in store.live_segments()]
+    return [record.source.sequence for record in store.segments.live]
 
 
 def without(*numbers: int) -> list[int]:
@@ -55,7 +55,7 @@ def test_a_bit_in_a_record_takes_its_segment_only(tmp_path: Path, caplog: pytest
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     assert kept(store) == without(20)
     assert_store_holds(store, segments)
-    assert (store.damaged_segments, store.transitions, store.total_transitions) == (1, 4 * 59, 4 * 60)
+    assert (store.segments.damaged, store.transitions, store.total_transitions) == (1, 4 * 59, 4 * 60)
     assert [record.message for record in caplog.records] == ["replay: 1 segments are damaged and skipped; 59 are kept"]
     # A later segment of the same actor is stored, so that this one is not asked for, and not stored twice.
     assert store.insert(segments[20], source(20)) is None
@@ -63,7 +63,7 @@ def test_a_bit_in_a_record_takes_its_segment_only(tmp_path: Path, caplog: pytest
     store.close()
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     assert kept(store) == [*without(20), 60]
-    assert (store.damaged_segments, store.total_transitions) == (0, 4 * 61)
+    assert (store.segments.damaged, store.total_transitions) == (0, 4 * 61)
 
 
 def test_the_newest_record_is_missed_because_the_watermark_knows_of_it(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_newest_record_is_missed_because_the_watermark_knows_of_it(tmp_path:
     flip(tmp_path / "directory.bin", HEADER_BYTES + 59 * RECORD_BYTES)
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     assert kept(store) == without(59)
-    assert (store.damaged_segments, store.total_transitions) == (1, 4 * 60)
+    assert (store.segments.damaged, store.total_transitions) == (1, 4 * 60)
     # Nobody knows any more whose it was: its actor sends it again, and it is stored.
     assert store.insert(plain_segment(59), source(59)) is not None
 
@@ -97,7 +97,7 @@ def test_a_bit_in_any_column_takes_its_segment_at_the_latest_when_it_is_drawn(
     buffer.close()
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     assert kept(store) == without(20)
-    assert store.damaged_segments == 0
+    assert store.segments.damaged == 0
 
 
 def buffered(
@@ -165,7 +165,7 @@ def test_a_page_of_the_header_has_a_copy(tmp_path: Path, page: int) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     assert kept(store) == list(range(40, 60))
     assert_store_holds(store, segments)
-    assert (store.total_transitions, store.damaged_segments) == (240, 0)
+    assert (store.total_transitions, store.segments.damaged) == (240, 0)
 
 
 def test_without_a_header_the_rows_tell_what_is_live(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_without_a_header_the_rows_tell_what_is_live(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     assert kept(store) == list(range(40, 60))
     assert_store_holds(store, segments)
-    assert (store.total_transitions, store.damaged_segments) == (240, 0)
+    assert (store.total_transitions, store.segments.damaged) == (240, 0)
 
 
 def test_a_damaged_description_is_read_from_its_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -227,7 +227,7 @@ def test_a_log_that_is_cut_off_keeps_the_segments_before_the_cut(tmp_path: Path)
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     assert kept(store) == list(range(20))
     assert_store_holds(store, segments)
-    assert (store.damaged_segments, store.total_transitions) == (40, 240)
+    assert (store.segments.damaged, store.total_transitions) == (40, 240)
     store.insert(plain_segment(60), source(60))
     store.close()
     assert kept(ReplayStore.open(tmp_path, SPEC, CAPACITY)) == [*range(20), 60]
@@ -261,7 +261,7 @@ def test_every_single_bit_of_the_log_is_harmless_or_told(tmp_path: Path) -> None
         flip(path, place, bit=place % 8)
         store = ReplayStore.open(tmp_path, SPEC, 400)
         missing = SEGMENTS - len(kept(store))
-        assert missing == store.damaged_segments <= 1
+        assert missing == store.segments.damaged <= 1
         assert_store_holds(store, segments)
         assert store.total_transitions == 240
         kill(store)

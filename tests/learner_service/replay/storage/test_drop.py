@@ -61,7 +61,7 @@ def test_the_live_segments_are_a_suffix_of_what_was_inserted(
             for sampler in both:
                 sampler.on_insert(inserted)
         elif kind == "drop":
-            dropped = store.drop_oldest(size, keep=other)
+            dropped = store.segments.drop_oldest(size, keep=other)
             for sampler in both:
                 sampler.on_drop(dropped)
             assert len(dropped) == expected_drops(live, size, other)
@@ -70,9 +70,8 @@ def test_the_live_segments_are_a_suffix_of_what_was_inserted(
             store.close()
             store = ReplayStore.open(directory, spec, capacity)
             both = samplers(store)
-        numbers = [record.source.sequence for record in store.live_segments()]
+        numbers = [record.source.sequence for record in store.segments.live]
         assert numbers == list(range(first, len(segments)))
-        assert [record.source.sequence for record in store.oldest_segments()] == numbers
         assert_store_holds(store, segments)
         assert store.total_transitions == sum(segment.transitions for segment in segments.values())
         assert_samples_what_is_stored(store, both)
@@ -107,7 +106,7 @@ def test_priorities_of_what_was_dropped_meanwhile_are_forgotten(tmp_path: Path) 
         assert inserted is not None
         sampler.on_insert(inserted)
     sampled = sampler.sample(64)
-    sampler.on_drop(store.drop_oldest(4, keep=1))
+    sampler.on_drop(store.segments.drop_oldest(4, keep=1))
     sampler.update(sampled, np.full(64, 5.0, np.float32))
     again = sampler.sample(64)
     assert (again.rows >= 5).all()
@@ -125,8 +124,8 @@ number = int(sys.argv[2])
 while True:
     assert store.insert(plain_segment(number, steps=7), source(number)) is not None
     if number % 5 == 4:
-        store.drop_oldest(21, keep=14)
-        print(next(store.oldest_segments()).source.sequence, flush=True)
+        store.segments.drop_oldest(21, keep=14)
+        print(store.segments.live[0].source.sequence, flush=True)
     number += 1
 """
 
@@ -144,7 +143,7 @@ def test_what_was_dropped_does_not_come_back_after_a_kill(tmp_path: Path) -> Non
         assert writer.returncode == -9
         oldest = int(printed[-1] if printed[-1].endswith("\n") else printed[-2])
         store = ReplayStore.open(tmp_path, SPEC, 400)
-        numbers = [record.source.sequence for record in store.live_segments()]
+        numbers = [record.source.sequence for record in store.segments.live]
         assert numbers[0] >= oldest > 0
         assert numbers == list(range(numbers[0], numbers[-1] + 1))
         assert_store_holds(store, {number: plain_segment(number, steps=7) for number in numbers})

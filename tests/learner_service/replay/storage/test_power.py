@@ -46,7 +46,7 @@ class Disk:
 
 
 def numbers(store: ReplayStore) -> list[int]:
-    return [record.source.sequence for record in store.live_segments()]
+    return [record.source.sequence for record in store.segments.live]
 
 
 def fill(store: ReplayStore, first: int, stop: int) -> dict[int, Segment]:
@@ -69,13 +69,13 @@ def test_after_a_power_cut_the_log_is_what_was_flushed_and_a_run_behind_it(
     segments = fill(store, 0, flushed)
     store.flush()
     disk.settle()
-    assert store.durable.index == flushed
+    assert store.durability.durable.index == flushed
     segments |= fill(store, flushed, flushed + more)
     oldest = numbers(store)[0] if segments else 0
     kill(store)
     disk.cut(np.random.default_rng(flushed), share)
     store = ReplayStore.open(directory, SPEC, capacity, machine=AFTER)
-    last = max([*store.last_sequences().values()], default=-1)
+    last = max([*store.sequences.as_dict().values()], default=-1)
     assert flushed - 1 <= last < flushed + more
     # All that was promised is there, but for what the store had evicted itself.
     assert [number for number in numbers(store) if number >= oldest] == list(range(oldest, last + 1))
@@ -98,7 +98,7 @@ def test_in_the_same_boot_everything_is_trusted(tmp_path: Path) -> None:
     kill(store)
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=BEFORE)
     assert numbers(store) == list(range(20))
-    assert store.dropped_segments == 0
+    assert store.segments.dropped == 0
 
 
 def test_what_is_dropped_is_told_in_one_line_and_never_comes_back(
@@ -108,11 +108,11 @@ def test_what_is_dropped_is_told_in_one_line_and_never_comes_back(
     fill(store, 0, 5)
     store.flush()
     fill(store, 5, 12)
-    store.rewards[store.live_segments()[8].start] = 77.0
+    store.rewards[store.segments.live[8].start] = 77.0
     kill(store)
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=AFTER)
     assert numbers(store) == list(range(8))
-    assert (store.dropped_segments, store.damaged_segments) == (4, 0)
+    assert (store.segments.dropped, store.segments.damaged) == (4, 0)
     assert [record.message for record in caplog.records] == [
         "replay: the machine has restarted: of 7 segments after the last flush, 3 are whole and kept, 4 dropped"
     ]
@@ -126,7 +126,7 @@ def test_a_machine_that_does_not_tell_its_boot_is_not_trusted(tmp_path: Path) ->
     unknown = Machine("")
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=unknown)
     fill(store, 0, 3)
-    store.rewards[store.live_segments()[1].start] = 77.0
+    store.rewards[store.segments.live[1].start] = 77.0
     kill(store)
     assert numbers(ReplayStore.open(tmp_path, SPEC, 1000, machine=unknown)) == [0]
 
@@ -138,7 +138,7 @@ def test_the_table_of_sequences_never_claims_what_was_not_flushed(tmp_path: Path
     saved = (tmp_path / "sequences.json").read_bytes()
     fill(store, 1500, 3000)
     assert (tmp_path / "sequences.json").read_bytes() == saved
-    assert store.durable.index == 1500
+    assert store.durability.durable.index == 1500
     kill(store)
 
 
@@ -149,8 +149,8 @@ def test_no_record_is_overwritten_before_the_table_has_its_sequence(tmp_path: Pa
         store.insert(plain_segment(1, steps=1), source(number))
     kill(store)
     store = ReplayStore.open(tmp_path, SPEC, 1000, machine=BEFORE)
-    assert store.contains(source(3, name="early"))
-    assert store.contains(source(9_999))
+    assert store.sequences.contains(source(3, name="early"))
+    assert store.sequences.contains(source(9_999))
 
 
 def test_a_disk_that_refuses_pages_is_asked_again_and_promises_nothing_meanwhile(
@@ -165,9 +165,9 @@ def test_a_disk_that_refuses_pages_is_asked_again_and_promises_nothing_meanwhile
         for _ in range(2):
             with pytest.raises(OSError, match="Input/output error"):
                 store.flush()
-        assert store.durable.index == 3
+        assert store.durability.durable.index == 3
     store.flush()
-    assert store.durable.index == 6
+    assert store.durability.durable.index == 6
     assert_store_holds(store, {number: plain_segment(number, steps=1 + number % 7) for number in range(6)})
 
 
@@ -191,4 +191,4 @@ def test_a_folder_that_moves_to_another_machine_is_whole_when_it_was_closed(tmp_
     store = ReplayStore.open(tmp_path / "b", SPEC, 1000, machine=AFTER)
     assert numbers(store) == list(range(9))
     assert_store_holds(store, segments)
-    assert store.dropped_segments == 0
+    assert store.segments.dropped == 0

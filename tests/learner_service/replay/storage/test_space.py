@@ -57,7 +57,7 @@ def test_a_full_disk_refuses_inserts_changes_nothing_and_takes_them_later(tmp_pa
     assert stored > 0
     assert not store.reserve_ahead()
     refused = stored // 9
-    assert not store.contains(source(refused))
+    assert not store.sequences.contains(source(refused))
     disk.left = 100_000_000
     assert store.reserve_ahead()
     assert store.insert(large_segment(refused), source(refused)) is not None
@@ -207,5 +207,5 @@ def test_on_a_real_disk_that_others_fill_there_is_a_line_and_no_signal(small_fil
     number, _, line = ended.stdout.partition(" ")
     assert line.strip() == "replay: the disk has no room for more transitions: No space left on device"
     store = ReplayStore.open(small_file_system / "replay", LARGE, 900)
-    assert len(store.live_segments()) == int(number) > 5
-    assert store.damaged_segments == 0
+    assert len(store.segments.live) == int(number) > 5
+    assert store.segments.damaged == 0

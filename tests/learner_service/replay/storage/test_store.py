@@ -34,7 +34,7 @@ def test_rows_lie_environment_by_environment_with_the_next_observation_in_the_ne
     assert inserted is not None
     assert (inserted.start, inserted.stop, inserted.evicted) == (0, 18, ())
     assert inserted.transitions == segment.transitions == store.transitions == store.total_transitions
-    assert_holds(store, store.live_segments()[0], segment)
+    assert_holds(store, store.segments.live[0], segment)
     for row in np.flatnonzero(store.flags & VALID):
         environment, step = divmod(int(row), 6)
         np.testing.assert_array_equal(store.observations[row + 1], segment.observations[step + 1, environment])
@@ -47,9 +47,9 @@ def test_a_segment_that_does_not_fit_before_the_end_goes_to_row_zero_and_evicts_
     inserted = store.insert(plain_segment(4), source(4))
     assert inserted is not None
     assert (inserted.start, inserted.stop, inserted.evicted) == (0, 5, ((0, 5),))
-    assert [record.source.sequence for record in store.live_segments()] == [1, 2, 3, 4]
+    assert [record.source.sequence for record in store.segments.live] == [1, 2, 3, 4]
     assert (store.transitions, store.total_transitions) == (16, 20)
-    assert store.extent() == (5, 23)
+    assert store.segments.extent() == (5, 23)
 
 
 def test_going_back_to_row_zero_gives_up_the_previous_lap_at_the_end(tmp_path: Path) -> None:
@@ -57,12 +57,12 @@ def test_going_back_to_row_zero_gives_up_the_previous_lap_at_the_end(tmp_path: P
     for sequence in range(4):
         store.insert(plain_segment(sequence), source(sequence))
     store.insert(plain_segment(4, steps=7), source(4))
-    assert [record.start for record in store.live_segments()] == [10, 15, 0]
+    assert [record.start for record in store.segments.live] == [10, 15, 0]
     inserted = store.insert(plain_segment(5, steps=9), source(5))
     assert inserted is not None
     assert inserted.start == 8
     store.insert(plain_segment(6), source(6))
-    assert [record.source.sequence for record in store.live_segments()] == [5, 6]
+    assert [record.source.sequence for record in store.segments.live] == [5, 6]
     assert_store_holds(store, {5: plain_segment(5, steps=9), 6: plain_segment(6), 4: plain_segment(4, steps=7)})
 
 
@@ -84,7 +84,7 @@ def test_a_segment_of_more_than_half_the_ring_is_refused(tmp_path: Path) -> None
     with pytest.raises(ExhaustedError, match="at most half of 20 rows, got 11"):
         store.insert(plain_segment(1, steps=10), source(1))
     assert store.transitions == 9
-    assert not store.contains(source(1))
+    assert not store.sequences.contains(source(1))
 
 
 @settings(max_examples=40, deadline=None)
@@ -104,19 +104,19 @@ def test_the_live_segments_are_the_latest_and_intact_over_laps_and_reopenings(
         segments[sequence] = random_segment(
             np.random.default_rng(sequence), steps, environments, sequence, frame_stack=frame_stack
         )
-        live = {(record.start, record.stop) for record in store.live_segments()}
+        live = {(record.start, record.stop) for record in store.segments.live}
         inserted = store.insert(segments[sequence], source(sequence))
         assert inserted is not None
-        kept = {(record.start, record.stop) for record in store.live_segments()}
+        kept = {(record.start, record.stop) for record in store.segments.live}
         assert kept == live - set(inserted.evicted) | {(inserted.start, inserted.stop)}
         if reopen:
             store.close()
             store = ReplayStore.open(directory, spec, capacity)
-        numbers = [record.source.sequence for record in store.live_segments()]
+        numbers = [record.source.sequence for record in store.segments.live]
         assert numbers == list(range(sequence + 1 - len(numbers), sequence + 1))
         assert_store_holds(store, segments)
         assert store.total_transitions == sum(segment.transitions for segment in segments.values())
-        first, length = store.extent()
+        first, length = store.segments.extent()
         inside = (np.arange(first, first + length)) % capacity
         assert set(np.flatnonzero(store.flags)) <= set(inside.tolist())
     store.close()
@@ -127,7 +127,7 @@ def test_tiny_segments_are_evicted_when_the_directory_is_full(tmp_path: Path) ->
     segments = {sequence: plain_segment(sequence, steps=1) for sequence in range(90)}
     for sequence, segment in segments.items():
         store.insert(segment, source(sequence))
-    assert len(store.live_segments()) == 64
+    assert len(store.segments.live) == 64
     assert_store_holds(store, segments)
 
 
@@ -136,11 +136,11 @@ def test_sequence_numbers_outlive_the_records_they_came_from(tmp_path: Path) -> 
     store.insert(plain_segment(3), source(3, name="early"))
     for sequence in range(300):
         store.insert(plain_segment(sequence), source(sequence, name=f"actor-{sequence % 3}"))
-    before = store.last_sequences()
+    before = store.sequences.as_dict()
     store.close()
     store = ReplayStore.open(tmp_path, SPEC, 64)
-    assert store.contains(source(3, name="early"))
-    assert store.last_sequences() == before
+    assert store.sequences.contains(source(3, name="early"))
+    assert store.sequences.as_dict() == before
     assert len(before) == 4
 
 
@@ -156,8 +156,8 @@ def test_a_half_written_record_is_no_segment_and_its_rows_are_cleared(tmp_path: 
         file.write(b"\xff\xff")
     store = ReplayStore.open(tmp_path, SPEC, 100)
     assert_store_holds(store, {0: plain_segment(0), 1: plain_segment(1)})
-    assert (len(store.live_segments()), store.total_transitions, store.damaged_segments) == (2, 8, 0)
-    assert not store.contains(source(2))
+    assert (len(store.segments.live), store.total_transitions, store.segments.damaged) == (2, 8, 0)
+    assert not store.sequences.contains(source(2))
     assert store.insert(plain_segment(2), source(2)) is not None
 
 
@@ -167,23 +167,23 @@ def test_an_eviction_that_was_cut_short_leaves_no_marked_rows(tmp_path: Path, cl
     for sequence in range(2):
         store.insert(plain_segment(sequence), source(sequence))
     rows = store.flags[:5].copy()
-    store.drop_oldest(1, keep=1)
+    store.segments.drop_oldest(1, keep=1)
     store.flags[:5] = 0 if cleared else rows
     kill(store)
     store = ReplayStore.open(tmp_path, SPEC, 100)
     assert_store_holds(store, {1: plain_segment(1)})
-    assert store.contains(source(0))
-    assert store.damaged_segments == 0
+    assert store.sequences.contains(source(0))
+    assert store.segments.damaged == 0
 
 
 def test_counters_outlive_an_eviction_of_everything(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     for sequence in range(2):
         store.insert(plain_segment(sequence), source(sequence))
-    store.drop_oldest(8, keep=0)
+    store.segments.drop_oldest(8, keep=0)
     store.close()
     store = ReplayStore.open(tmp_path, SPEC, 100)
-    assert (store.transitions, store.total_transitions, store.extent()) == (0, 8, (0, 0))
+    assert (store.transitions, store.total_transitions, store.segments.extent()) == (0, 8, (0, 0))
     store.insert(plain_segment(2), source(2))
     assert store.total_transitions == 12
 
@@ -236,7 +236,7 @@ def test_an_interrupted_creation_is_started_over(tmp_path: Path) -> None:
     for path in tmp_path.glob("meta*.json"):
         path.unlink()
     store = ReplayStore.open(tmp_path, SPEC, 100)
-    assert (store.transitions, store.total_transitions, store.contains(source(0))) == (0, 0, False)
+    assert (store.transitions, store.total_transitions, store.sequences.contains(source(0))) == (0, 0, False)
 
 
 def test_capacities_that_cannot_work_are_refused(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_short_segments_fill_a_store_that_expects_them(tmp_path: Path, rows_per_
     store.close()
     # What was expected when it was new counts: what is stored is found again whatever comes now.
     store = ReplayStore.open(tmp_path, SPEC, 400)
-    assert [record.source.sequence for record in store.live_segments()] == list(range(300 - kept, 300))
+    assert [record.source.sequence for record in store.segments.live] == list(range(300 - kept, 300))
 
 
 def test_a_store_that_does_not_tell_its_room_for_segments_is_refused(tmp_path: Path) -> None:

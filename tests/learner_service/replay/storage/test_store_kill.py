@@ -52,11 +52,11 @@ def test_every_committed_segment_is_there_once_after_each_kill(tmp_path: Path, c
     for prints in (1, 40, 75):
         printed = _insert_until_killed(tmp_path, capacity, stored + 1, prints)
         store = ReplayStore.open(tmp_path, STACKED, capacity)
-        stored = next(iter(store.last_sequences().values()))
+        stored = next(iter(store.sequences.as_dict().values()))
         # The kill may fall between a commit and its print, so at most one more than was printed is stored.
         assert printed <= stored <= printed + 1
         segments |= {number: numbered_segment(number) for number in range(len(segments), stored + 1)}
-        numbers = [record.source.sequence for record in store.live_segments()]
+        numbers = [record.source.sequence for record in store.segments.live]
         assert numbers == list(range(stored + 1 - len(numbers), stored + 1))
         assert capacity == 300 or numbers[0] == 0
         assert_store_holds(store, segments)

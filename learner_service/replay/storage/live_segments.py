@@ -1,0 +1,151 @@
+"""The live segments of the ring: their place, their eviction, and the check of their rows."""
+
+import logging
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from learner_service.replay.storage.columns import Columns
+from learner_service.replay.storage.directory import Record, SegmentDirectory
+from learner_service.replay.storage.next_rows import NextRows
+from learner_service.replay.storage.recovery import Recovered, is_whole
+
+_log = logging.getLogger(__name__)
+
+
+class LiveSegments:
+    """The segments that are stored now. Not thread-safe: the store's lock covers it.
+
+    Only the store calls `place`, `make_room`, `commit` and `take_over`. Removed row ranges are [start, stop).
+
+    transitions: live valid rows.
+    damaged: number of segments that this process skips because of their checksums.
+    dropped: number of segments after the last flush that a power cut took.
+    generations: int64[capacity], global index of the segment last committed to the row, to detect overwritten rows.
+    next_rows: int64[capacity], the row of the same environment's next step; see `NextRows`.
+    cursor: the row after the newest segment.
+    """
+
+    def __init__(self, columns: Columns, directory: SegmentDirectory, frame_stack: int) -> None:
+        self.transitions = self.damaged = self.dropped = self.cursor = 0
+        self.generations = np.full(len(columns.flags), -1, np.int64)
+        self._links = NextRows(columns, frame_stack)
+        self.next_rows = self._links.rows
+        self._columns = columns
+        self._directory = directory
+        self._unchecked: dict[int, Record] = {}
+
+    @property
+    def live(self) -> deque[Record]:
+        """The segments, oldest first. An insert, a drop or a `check` changes it."""
+        return self._directory.live
+
+    @property
+    def next_index(self) -> int:
+        """Global index of the next segment."""
+        return self._directory.head
+
+    @property
+    def checked_transitions(self) -> int:
+        """Live valid rows that this process has written or checked."""
+        return self.transitions - sum(record.transitions for record in self._unchecked.values())
+
+    def extent(self) -> tuple[int, int]:
+        """(first, length): all live rows are among first, first + 1, ..., first + length - 1 modulo capacity."""
+        if not self.live:
+            return 0, 0
+        first = self.live[0].start
+        lap = 0 if first < self.cursor else len(self.generations)
+        return first, lap + self.cursor - first
+
+    def drop_oldest(self, transitions: int, keep: int) -> tuple[tuple[int, int], ...]:
+        """Drop segments, oldest first, until at least `transitions` are gone. Keeps the last `keep` transitions.
+
+        Returns the dropped row ranges.
+        """
+        dropped: list[tuple[int, int]] = []
+        least = max(keep, self.transitions - transitions)
+        live = self.live
+        while live and self.transitions > least and self.transitions - live[0].transitions >= keep:
+            dropped.append(self._evict_oldest())
+        return tuple(dropped)
+
+    def check(self, rows: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
+        """Compare the segments of `rows` with their checksums, once each. Removes damaged segments.
+
+        Returns the removed row ranges.
+        """
+        if not self._unchecked:
+            return ()
+        candidates = {int(index) for index in np.unique(self.generations[rows])} & self._unchecked.keys()
+        records = [self._unchecked.pop(index) for index in sorted(candidates)]
+        removed = []
+        for record in records:
+            if is_whole(record, self._columns):
+                self._links.reconnect(record)
+            else:
+                removed.append(self._give_up(record))
+        return tuple(removed)
+
+    def place(self, rows: int) -> int:
+        """The first row of a new segment of `rows` rows. A segment never wraps around the end of the ring."""
+        return self.cursor if self.cursor + rows <= len(self.generations) else 0
+
+    def make_room(self, start: int, stop: int) -> tuple[tuple[int, int], ...]:
+        """Evict the segments that a new one in rows [start, stop) overwrites. Returns the evicted row ranges."""
+        # Segments of the previous lap begin at or after the cursor. Eviction is strictly oldest first, so going back
+        # to row 0 evicts the segments between the cursor and the end.
+        live = self.live
+        wraps = start < self.cursor
+        evicted = []
+        while live and (
+            self._directory.full
+            or (live[0].start < stop and start < live[0].stop)
+            or (wraps and live[0].start >= self.cursor)
+        ):
+            evicted.append(self._evict_oldest())
+        return tuple(evicted)
+
+    def commit(self, record: Record, follows: bool) -> None:
+        """Add a segment whose rows are written. follows: it directly follows its actor's segment before."""
+        self._directory.append(record)
+        self._adopt(record)
+        if follows:
+            self._links.connect(record)
+        self.cursor = record.stop
+
+    def take_over(self, recovered: Recovered) -> None:
+        """Add the segments that `recover` found in the directory."""
+        self._unchecked = {record.index: record for record in recovered.unchecked}
+        self.damaged, self.dropped = len(recovered.damaged), recovered.dropped
+        for record in self.live:
+            self._adopt(record)
+        for record in self.live:
+            if record.index not in self._unchecked:
+                self._links.reconnect(record)
+        self.cursor = self.live[-1].stop if self.live else 0
+
+    def _adopt(self, record: Record) -> None:
+        self.generations[record.start : record.stop] = record.index
+        self.transitions += record.transitions
+        self._links.add(record)
+
+    def _evict_oldest(self) -> tuple[int, int]:
+        record = self._directory.evict_oldest()
+        self._unchecked.pop(record.index, None)
+        self._links.evict(record)
+        return self._clear(record)
+
+    def _give_up(self, record: Record) -> tuple[int, int]:
+        self._directory.give_up(record.index, record)
+        self._links.give_up(record)
+        self.damaged += 1
+        _log.warning("replay: segment %d is damaged and skipped; %d are kept", record.index, len(self.live))
+        return self._clear(record)
+
+    def _clear(self, record: Record) -> tuple[int, int]:
+        self._columns.flags[record.start : record.stop] = 0
+        self._columns.priorities[record.start : record.stop] = 0
+        self.transitions -= record.transitions
+        return record.start, record.stop

@@ -1,0 +1,200 @@
+"""The life of a run in this learner: restored from the disk, and at last over, or left to the next learner."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from actorq.domain.status import RunState
+from actorq.errors import UnavailableError
+from actorq.statefiles.tolerance import Tolerated
+from learner_service.actors.streams import Streams
+from learner_service.run.judge import Judge
+from learner_service.run.outcome import Outcome
+from learner_service.run.preparation import Preparation
+from learner_service.run.records import Records
+from learner_service.training.training import Training
+
+_log = logging.getLogger(__name__)
+
+# Time limits at the end of a run: for the evaluation of its last policy, and for its publication.
+_FINAL_EVALUATION_S = 10.0
+_FINAL_PUBLICATION_S = 5.0
+_MOVING = "the learner is moving; the run continues when it is back"
+
+
+class Lifecycle:
+    """Restores a run, and ends or interrupts it with everything saved. Lives on the event loop.
+
+    restored: set when the run is restored from the disk. A new run is restored from the start.
+    outcome: the reason why the run is over, or is about to be; None before.
+    interrupted: whether this learner leaves a run that is not over.
+    ended: set when everything is saved: the run is over, or this learner leaves it.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        preparation: Preparation,
+        streams: Streams,
+        judge: Judge,
+        upload: Callable[[], None],
+        stays_over: bool,
+    ) -> None:
+        """upload: copies the outcome to object storage.
+
+        stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
+        """
+        self.restored = asyncio.Event()
+        if preparation.known is None:
+            self.restored.set()
+        self.outcome: RunState | None = None
+        self.interrupted = False
+        self.ended = asyncio.Event()
+        self._state_when_over: RunState | None = None
+        self._fault: BaseException | None = None
+        self._finishing: asyncio.Task[None] | None = None
+        self._records = records
+        self._directory = records.identity.directory
+        self._preparation = preparation
+        self._streams = streams
+        self._judge = judge
+        self._upload = upload
+        if stays_over:
+            self._stay_over(Outcome.read(self._directory))
+        if self.wants_actors:
+            Outcome.forget(self._directory)
+
+    @property
+    def wants_actors(self) -> bool:
+        """Whether the run needs actors, now or with the next learner."""
+        return self.outcome is None
+
+    @property
+    def state(self) -> RunState:
+        """The present state of the run."""
+        training = self._preparation.training
+        if self._state_when_over is not None:
+            return self._state_when_over
+        if self.outcome is not None:
+            return RunState.STOPPING
+        if self.interrupted:
+            return RunState.INTERRUPTED
+        if training is None:
+            return RunState.WAITING_FOR_ACTORS
+        if training.trainer.paused:
+            return RunState.PAUSED
+        return RunState.COLLECTING if training.is_collecting else RunState.TRAINING
+
+    @property
+    def fault(self) -> BaseException | None:
+        """The error that broke the run, such as settings that do not fit the environment, or a failed trainer."""
+        training = self._preparation.training
+        if self._fault is not None or training is None:
+            return self._fault
+        return training.trainer.fault or training.publisher.fault
+
+    async def restore(self) -> None:
+        """Resume from the disk, before the first actor is back. An error becomes the run's `fault`."""
+        try:
+            await self._preparation.restore()
+        except Exception as error:
+            self._fault = error
+            self.ended.set()
+            return
+        if not self.wants_actors and self._finishing is None:
+            self._be_over()
+
+    def require_restored(self) -> None:
+        """Raise UnavailableError until the run is restored from the disk.
+
+        Before that, the learner does not know the run's progress or an actor's stored sequences.
+        """
+        if not self.restored.is_set():
+            raise UnavailableError("the learner is restoring its run")
+
+    def require_here(self) -> None:
+        """Raise UnavailableError once this learner has begun to leave. The next learner takes the call."""
+        if self.interrupted:
+            raise UnavailableError(_MOVING)
+
+    def interrupt(self) -> None:
+        """Begin to leave a run that is not over. Sets `ended` when everything is saved."""
+        if self.wants_actors and not self.interrupted:
+            self.interrupted = True
+            _log.info("the run is interrupted: its learner was told to end")
+            self._streams.stop_credit()
+            self._finishing = asyncio.get_running_loop().create_task(self._leave())
+
+    def finish(self, outcome: RunState) -> None:
+        """Begin to end the run. Sets `ended` when all is saved. The first outcome counts, but solved beats budget.
+
+        Has no effect once the learner leaves. The next learner then ends the run.
+        """
+        if self.interrupted:
+            return
+        if self.outcome is None:
+            _log.info("the run ends: %s", outcome.value)
+            self.outcome = outcome
+            self._streams.stop_credit()
+            self._finishing = asyncio.get_running_loop().create_task(self._finish())
+        elif outcome is RunState.SOLVED and self.outcome is RunState.BUDGET_ENDED:
+            self.outcome = outcome
+
+    def _stay_over(self, ended: Outcome | None) -> None:
+        if ended is not None and ended.holds_for(self._records.config):
+            _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
+            self.outcome = ended.state
+            self._records.clock.stop(ended.elapsed_s)
+
+    async def _finish(self) -> None:
+        records = self._records
+        assert self.outcome is not None
+        try:
+            if self._preparation.training is not None:
+                await self._finish_training(self._preparation.training)
+            records.clock.stop()
+            Outcome.of(self.outcome, records.clock.elapsed_s, records.config).write(self._directory)
+            self._upload()
+        except OSError as error:
+            _log.error("the run could not be ended cleanly: %s", error)
+        except Exception:
+            _log.exception("the run could not be ended cleanly")
+        self._streams.tell_over()
+        self._be_over()
+
+    def _be_over(self) -> None:
+        self._state_when_over = self.outcome
+        self.ended.set()
+
+    async def _leave(self) -> None:
+        try:
+            await self._preparation.settle()
+            if (training := self._preparation.training) is not None:
+                await self._save_training(training)
+                # A quantizer that is away gets the newest version from the next learner.
+                await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S, wait_for_quantizer=False)
+        except Exception:
+            _log.exception("the run could not be saved cleanly")
+        self._streams.end_all(_MOVING)
+        self.ended.set()
+
+    async def _save_training(self, training: Training) -> None:
+        """End the updates and write a checkpoint. Comes first, so that nothing is lost when time runs out."""
+        await asyncio.to_thread(training.trainer.stop)
+        write = partial(self._preparation.save, training.trainer.updates)
+        await asyncio.to_thread(Tolerated("the last checkpoint").attempt, write)
+
+    async def _finish_training(self, training: Training) -> None:
+        await self._save_training(training)
+        if self.outcome is RunState.BUDGET_ENDED and self._records.members.connected("evaluator"):
+            await self._evaluate_last(training.trainer.publish())
+        await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
+
+    async def _evaluate_last(self, version: int) -> None:
+        """Wait for an evaluation of the last policy: it is the result of a run whose budget has ended."""
+        self._streams.ask_for_evaluation(version)
+        try:
+            await self._judge.until_evaluated(version, _FINAL_EVALUATION_S)
+        except TimeoutError:
+            _log.warning("the last policy, version %d, was not evaluated in time", version)

@@ -1,0 +1,226 @@
+"""A whole evaluator in its process: in a run, and on its own."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from actor_service.__main__ import ActorSettings
+from actor_service.environments import make_environments
+from actor_service.roles.evaluation import EvaluationEpisodes
+from actorq.client import ActorClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import SCHEMES
+from actorq.domain.trajectory import Episode, Evaluation
+from actorq.errors import ExhaustedError, InvalidInputError, NotFoundError
+from actorq.process import EXIT_OK
+from actorq.v1 import learner_pb2
+from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner, ScriptedQuantizer, membership
+from tests.actor_service.actor_policies import constant_policy, linear_policy, logits_policy
+from tests.actor_service.actor_process import (
+    MANY,
+    at_step,
+    beside,
+    first_policy,
+    in_scheme,
+    running_actor,
+    standalone,
+    status_when,
+    stop,
+)
+
+
+def evaluate_when_free(client: ActorClient, episodes: int) -> list[Episode | Evaluation]:
+    """The evaluation, asked for again as long as the actor is busy with another one."""
+    for _ in range(10_000):
+        try:
+            return list(client.evaluate(episodes))
+        except ExhaustedError:
+            continue
+    raise AssertionError("the evaluation whose client hung up goes on")
+
+
+def test_an_evaluation_gives_each_episode_and_then_all_of_them(quantizer: ScriptedQuantizer) -> None:
+    quantizer.keep(constant_policy([0.0, 1.0], version=3))
+    with running_actor(standalone(quantizer)) as (client, _):
+        *episodes, evaluation = client.evaluate(5)
+        assert isinstance(evaluation, Evaluation)
+        assert evaluation.policy_version == 3
+        assert all(isinstance(episode, Episode) for episode in episodes)
+        assert len(episodes) == len(evaluation.returns) == 5
+
+
+def test_an_evaluation_ends_when_its_client_hangs_up(
+    quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    # It pushes to the side to which the pole falls, so that episodes are long and so many of them take minutes.
+    weights = np.array([[0, 0], [0, 0], [0, 1], [0, 1]], np.float32)
+    quantizer.keep(linear_policy(weights, np.zeros(2, np.float32)))
+    with running_actor(standalone(quantizer)) as (client, _):
+        hung_up = client.evaluate(MANY)
+        assert isinstance(next(hung_up), Episode)
+        with pytest.raises(ExhaustedError, match="runs an evaluation already"):
+            list(client.evaluate(1))
+        hung_up.close()  # type: ignore[attr-defined]
+        del hung_up
+        assert len(evaluate_when_free(client, 2)) == 3
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_an_evaluation_of_what_is_not_there_is_refused_and_the_actor_is_free_again(
+    quantizer: ScriptedQuantizer,
+) -> None:
+    with running_actor(standalone(quantizer)) as (client, _):
+        for _ in range(2):
+            with pytest.raises(NotFoundError, match="nothing is kept"):
+                list(client.evaluate(1))
+
+
+def test_a_standalone_actor_finds_the_fastest_scheme_of_a_version(quantizer: ScriptedQuantizer) -> None:
+    quantizer.offer(*(in_scheme(scheme, version=3) for scheme in SCHEMES))
+    with running_actor(standalone(quantizer)) as (client, _):
+        *_, evaluation = client.evaluate(1, "auto")
+        assert isinstance(evaluation, Evaluation)
+        # All are the same model, so that any may be the fastest by a little; fp32 is taken among equals.
+        assert evaluation.scheme in SCHEMES
+        assert [quantizer.asked.get(timeout=DEADLINE_S) for _ in SCHEMES] == list(SCHEMES)
+        *_, evaluation = client.evaluate(1)
+        assert isinstance(evaluation, Evaluation)
+        assert evaluation.scheme == RunConfig().scheme
+
+
+def test_an_auto_evaluator_evaluates_what_it_has_chosen_only(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer
+) -> None:
+    learner.membership = membership(scheme="auto", evaluation_episodes=2)
+    # Of the candidates only int8 takes these observations.
+    wrong = constant_policy([0.0, 1.0], observation_size=9)
+    others = [scheme for scheme in SCHEMES if scheme != "int8"]
+    quantizer.offer(
+        *(replace(wrong, descriptor=replace(wrong.descriptor, scheme=scheme)) for scheme in others), in_scheme("int8")
+    )
+    with running_actor(beside(learner, quantizer, "evaluator")) as (_, ended):
+        learner.opened()
+        assert quantizer.watched().scheme == "fp32"
+        quantizer.serve(in_scheme("fp32"))
+        assert quantizer.watched().scheme == "int8"
+        quantizer.serve(in_scheme("int8"))
+        evaluation = learner.evaluation()
+        assert (evaluation.scheme, evaluation.policy_version) == ("int8", 1)
+        stop(learner, ended, acknowledged=1)
+
+
+def test_draining_a_standalone_actor_answers_and_ends_it(quantizer: ScriptedQuantizer) -> None:
+    with running_actor(standalone(quantizer)) as (client, ended):
+        assert client.status().activity == "waiting for requests"
+        assert client.drain() == (0, 0)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_an_evaluator_evaluates_again_when_the_learner_went_back(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer
+) -> None:
+    learner.membership = membership(evaluation_episodes=2, evaluation_period_updates=250)
+    with running_actor(beside(learner, quantizer, "evaluator")) as (_, ended):
+        first_policy(learner, quantizer, at_step(1, 1_000))
+        assert learner.evaluation().policy_version == 1
+        # Too near to the last one, either way.
+        for version, step in ((2, 1_100), (3, 900)):
+            quantizer.serve(at_step(version, step))
+        quantizer.serve(at_step(4, 400))
+        evaluation = learner.evaluation()
+        assert (evaluation.sequence, evaluation.policy_version, evaluation.learner_step) == (2, 4, 400)
+        # One that was asked for is evaluated whatever its step.
+        learner.answer(acknowledged=2, directive=learner_pb2.DIRECTIVE_EVALUATE, evaluate_version=5)
+        quantizer.serve(at_step(5, 401))
+        assert learner.evaluation().policy_version == 5
+        # Also one that it has, and did not load.
+        quantizer.serve(at_step(6, 402))
+        quantizer.end()
+        assert quantizer.watched().after_version == 6
+        learner.answer(acknowledged=3, directive=learner_pb2.DIRECTIVE_EVALUATE, evaluate_version=6)
+        assert learner.evaluation().policy_version == 6
+        stop(learner, ended, acknowledged=3)
+
+
+def test_an_evaluator_has_a_version_held_before_it_evaluates_it_and_takes_a_newer_one_when_it_is_gone(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer
+) -> None:
+    learner.membership = membership(evaluation_episodes=2, evaluation_period_updates=250)
+    quantizer.gone = {2}
+    with running_actor(beside(learner, quantizer, "evaluator")) as (_, ended):
+        first_policy(learner, quantizer, at_step(1, 1_000))
+        assert learner.evaluation().policy_version == 1
+        assert quantizer.holds.get(timeout=DEADLINE_S) == 1
+        quantizer.serve(at_step(2, 2_000))
+        assert quantizer.holds.get(timeout=DEADLINE_S) == 2
+        quantizer.serve(at_step(3, 2_010))
+        evaluation = learner.evaluation()
+        assert (evaluation.sequence, evaluation.policy_version) == (2, 3)
+        stop(learner, ended, acknowledged=2)
+
+
+def test_an_evaluator_evaluates_a_lost_version_when_the_quantizer_has_it_again(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer
+) -> None:
+    learner.membership = membership(evaluation_episodes=2)
+    quantizer.gone = {1}
+    with running_actor(beside(learner, quantizer, "evaluator")) as (_, ended):
+        first_policy(learner, quantizer, at_step(1, 1_000))
+        assert quantizer.holds.get(timeout=DEADLINE_S) == 1
+        quantizer.gone = set()
+        assert learner.evaluation().policy_version == 1
+        stop(learner, ended, acknowledged=1)
+
+
+def test_an_evaluator_that_is_drained_breaks_its_evaluation_off(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer
+) -> None:
+    learner.membership = membership(evaluation_episodes=MANY)
+    with running_actor(beside(learner, quantizer, "evaluator")) as (client, ended):
+        first_policy(learner, quantizer, at_step(1, 1_000))
+        status_when(client, "evaluating version 1")
+        assert client.drain() == (0, 0)
+        assert ended.result(DEADLINE_S) == EXIT_OK
+    assert learner.evaluations.empty()
+
+
+@pytest.mark.parametrize("sampling", ["", "clipped"])
+def test_an_evaluator_draws_actions_if_the_run_says_so(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer, sampling: str
+) -> None:
+    learner.membership = membership(evaluation_episodes=16, evaluation_sampling=sampling)
+    with running_actor(beside(learner, quantizer, "evaluator")) as (_, ended):
+        first_policy(learner, quantizer, logits_policy([0.01, 0.0]))
+        lengths = learner.evaluation().lengths
+        # Always to the same side, the pole falls within some ten steps.
+        assert (max(lengths) <= 11) == (sampling == "")
+        stop(learner, ended, acknowledged=1)
+
+
+def test_a_standalone_actor_draws_actions_on_demand(quantizer: ScriptedQuantizer) -> None:
+    quantizer.keep(logits_policy([0.01, 0.0]))
+    with running_actor(standalone(quantizer)) as (client, _):
+        *_, greedy = client.evaluate(16)
+    with running_actor(ActorSettings(role="standalone", quantizer=quantizer.address, sampled=True)) as (client, _):
+        *_, sampled = client.evaluate(16)
+        quantizer.keep(constant_policy([0.0, 1.0], version=3))
+        with pytest.raises(InvalidInputError, match="policy version 3: no actions can be drawn from it"):
+            list(client.evaluate(1))
+    assert isinstance(greedy, Evaluation)
+    assert isinstance(sampled, Evaluation)
+    assert max(greedy.lengths) <= 11 < max(sampled.lengths)
+
+
+def test_an_evaluator_evaluates_as_its_seed_says(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
+    with running_actor(beside(learner, quantizer, "evaluator")):
+        first_policy(learner, quantizer, at_step(1, 1_000))
+        evaluation = learner.evaluation()
+        learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
+    run = learner.membership.run
+    greedy = EvaluationEpisodes(make_environments("CartPole-v1", run.evaluation_episodes), run.evaluation_episodes)
+    seed = int(np.random.default_rng(learner.membership.seed).integers(2**31))
+    expected = greedy.run(greedy.load(at_step(1, 1_000)), seed, 1, threading.Event())
+    greedy.close()
+    assert evaluation.returns == expected.returns

@@ -1,0 +1,105 @@
+"""Messages whose values are out of range or malformed are refused, with the field and what was expected."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actorq import wire
+from actorq.domain.trajectory import ArraySpec
+from actorq.errors import InvalidInputError
+from actorq.telemetry.energy import NodeEnergy
+from actorq.v1 import learner_pb2, process_pb2, tensor_pb2, trajectory_pb2
+from tests.actorq.wire.wire_values import ENVIRONMENT, EVALUATION, PROCESS, REFUSED, REPORT
+
+
+@pytest.mark.parametrize("value", [learner_pb2.RUN_STATE_UNSPECIFIED, 99])
+def test_an_unknown_state_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=f"state: must be a state of a run, got run state {value}"):
+        wire.run_state_from_proto(value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"environment_id": ""}, "environment.environment_id: must not be empty"),
+        ({"environment_arguments": "[1]"}, "environment_arguments: expected JSON as"),
+        ({"environment_arguments": "1" * 9000}, "environment_arguments: must have at most 8192 bytes"),
+        ({"observations": tensor_pb2.TensorSpec(shape=[3])}, "tensor: dtype must be one of .*, got data type 0"),
+        (
+            {"actions": tensor_pb2.TensorSpec(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[-3])},
+            r"tensor: shape must not be negative, got \[-3\]",
+        ),
+    ],
+)
+def test_a_malformed_environment_is_refused(changes: dict[str, Any], fault: str) -> None:
+    message = wire.environment_to_proto(ENVIRONMENT)
+    for name, value in changes.items():
+        message.ClearField(name)
+        message.MergeFrom(trajectory_pb2.EnvironmentSpec(**{name: value}))
+    with pytest.raises(InvalidInputError, match=fault):
+        wire.environment_from_proto(message)
+
+
+def test_an_environment_of_a_dtype_that_cannot_travel_is_not_sent() -> None:
+    spec = replace(ENVIRONMENT, observations=ArraySpec((3,), "float16"))
+    with pytest.raises(InvalidInputError, match="got float16"):
+        wire.environment_to_proto(spec)
+
+
+@pytest.mark.parametrize(
+    ("returns", "lengths", "fault"),
+    [
+        ((), (), "at least one, got 0 returns and 0 lengths"),
+        ((1.0, 2.0), (3,), "as many returns as lengths .* got 2 returns and 1 lengths"),
+        ((1.0, float("nan")), (3, 4), r"returns: must be -1e\+30 to 1e\+30, got nan"),
+        ((float("-inf"),), (3,), r"returns: must be -1e\+30 to 1e\+30, got -inf"),
+    ],
+)
+def test_a_malformed_evaluation_is_refused(returns: tuple[float, ...], lengths: tuple[int, ...], fault: str) -> None:
+    message = wire.evaluation_to_proto(replace(EVALUATION, returns=returns, lengths=lengths))
+    with pytest.raises(InvalidInputError, match=f"evaluation.*{fault}"):
+        wire.evaluation_from_proto(message)
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [
+        ("actor_report", REPORT, "steps_per_second"),
+        ("actor_report", REPORT, "waited_seconds"),
+        ("process", PROCESS, "cpu_seconds"),
+        ("node_energy", NodeEnergy("node-a", 0.1, 0.0, 0.0, 0.0, 0.0, "meter"), "cpu_kwh"),
+    ],
+)
+def test_an_impossible_figure_is_refused(name: str, value: Any, field: str, figure: float) -> None:
+    message = getattr(wire, f"{name}_to_proto")(value)
+    setattr(message, field, figure)
+    with pytest.raises(InvalidInputError, match=rf"[a-z]+\.{field}: must be 0\.0 to 1000000000000\.0, got"):
+        getattr(wire, f"{name}_from_proto")(message)
+
+
+@pytest.mark.parametrize("figure", [float("nan"), float("inf"), -1.0])
+def test_an_impossible_activation_time_is_refused(figure: float) -> None:
+    message = wire.actor_report_to_proto(replace(REPORT, activation_seconds=(0.1, figure)))
+    with pytest.raises(InvalidInputError, match=r"report\.[a-z_]+: must be 0\.0 to 1000000000000\.0, got"):
+        wire.actor_report_from_proto(message)
+
+
+@pytest.mark.parametrize("figure", [float("nan"), -0.1, 1e31])
+def test_an_impossible_divergence_is_refused(figure: float) -> None:
+    rung = REFUSED.fidelity.refused[0]
+    for fidelity in (
+        replace(REFUSED.fidelity, mean_kl=figure),
+        replace(REFUSED.fidelity, max_kl=figure),
+        replace(REFUSED.fidelity, refused=(replace(rung, mean_kl=figure),)),
+        replace(REFUSED.fidelity, refused=(replace(rung, max_kl=figure),)),
+    ):
+        message = wire.descriptor_to_proto(replace(REFUSED, fidelity=fidelity))
+        with pytest.raises(InvalidInputError, match=r"fidelity\.(mean|max)_kl: must be 0\.0 to 1e\+30, got"):
+            wire.descriptor_from_proto(message)
+
+
+def test_energy_of_no_node_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"energy\.node: must not be empty"):
+        wire.node_energy_from_proto(process_pb2.NodeEnergy(method="meter"))

@@ -1,0 +1,140 @@
+"""Who joins a run, with which seed, and where the streams resume."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import RunState
+from actorq.domain.trajectory import Role
+from actorq.errors import UnavailableError
+from tests.learner_service.learner_parts import SPEC, acknowledged, config, evaluation, on_a_loop, segment, store, until
+from tests.learner_service.run.run_parts import a_run, opened
+
+
+async def seeds(directory: Path, settings: RunConfig | None = None, resume: bool = False) -> list[int]:
+    """Of actors 0 and 1, an evaluator 0, and another life of actor 0."""
+    async with a_run(directory, settings, resume) as run:
+        joins: list[tuple[str, int, Role]] = [
+            ("a", 1, "actor"),
+            ("b", 1, "actor"),
+            ("judge", 1, "evaluator"),
+            ("a", 2, "actor"),
+        ]
+        return [run.connections.join(name, incarnation, role).seed for name, incarnation, role in joins]
+
+
+@on_a_loop
+async def test_the_same_place_in_the_same_run_has_the_same_seed_and_any_other_another(tmp_path: Path) -> None:
+    one = await seeds(tmp_path / "one")
+    assert len(set(one)) == 4
+    assert await seeds(tmp_path / "two") == one
+    other_seed = await seeds(tmp_path / "three", config(seed=2))
+    other_life = await seeds(tmp_path / "one", resume=True)
+    assert len({*one, *other_seed, *other_life}) == 12
+
+
+@on_a_loop
+async def test_joining_again_in_one_life_gives_the_same_seed(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        assert run.connections.join("a", 1, "actor") == run.connections.join("a", 1, "actor")
+
+
+@on_a_loop
+async def test_an_actor_that_leaves_during_the_build_does_not_take_the_training_with_it(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        for name in ("first", "second"):
+            run.connections.join(name, 1, "actor")
+        first = asyncio.create_task(run.connections.open_stream("first", 1, SPEC))
+        second = asyncio.create_task(run.connections.open_stream("second", 1, SPEC))
+        await asyncio.sleep(0)
+        assert run.training is None
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        stream = await second
+        assert run.training is not None
+        assert run.lifecycle.fault is None
+        assert [(status.name, status.connected) for status in run.records.members.statuses()] == [("second", True)]
+        assert stream.credit > 0
+        await store(run, stream, segment(1))
+        assert run.training.replay.total_transitions == 8
+
+
+@on_a_loop
+async def test_a_training_whose_only_actor_left_is_there_for_the_next(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.connections.join("first", 1, "actor")
+        first = asyncio.create_task(run.connections.open_stream("first", 1, SPEC))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        run.connections.close_stream(await opened(run, "second"))
+        assert run.lifecycle.state is RunState.COLLECTING
+
+
+@on_a_loop
+async def test_nobody_joins_a_restored_run_before_it_knows_what_it_has_stored(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        actor, judge = await opened(run), await opened(run, "judge", "evaluator")
+        await store(run, actor, segment(1), segment(2))
+        run.connections.evaluated(judge, evaluation(1, 1, 10.0))
+        # The same once more: its acknowledgement was lost.
+        run.connections.evaluated(judge, evaluation(1, 1, 10.0))
+        await acknowledged(judge, 1)
+        assert (actor.acknowledged, judge.acknowledged, run.records.evaluations.count) == (2, 1, 1)
+    async with a_run(tmp_path, resume=True) as run:
+        joins: list[tuple[str, Role]] = [("a", "actor"), ("judge", "evaluator")]
+        for name, role in joins:
+            with pytest.raises(UnavailableError, match="the learner is restoring its run"):
+                run.connections.join(name, 1, role)
+        await run.lifecycle.restore()
+        assert run.connections.join("a", 1, "actor").resume_after_sequence == 2
+        assert run.connections.join("a", 2, "actor").resume_after_sequence == 0
+        assert run.connections.join("judge", 1, "evaluator").resume_after_sequence == 1
+
+
+@on_a_loop
+async def test_an_actor_hears_what_survives_a_power_cut(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(replay={"capacity": 2_000, "min_size": 64, "flush_s": 0.05})) as run:
+        stream = await opened(run)
+        await store(run, stream, segment(1), segment(2))
+        await until(stream, lambda: stream.durable >= 2)
+        run.connections.close_stream(stream)
+        assert (await opened(run)).durable == 2
+
+
+@on_a_loop
+async def test_a_gap_that_an_actor_cannot_fill_is_counted_and_the_stream_goes_on_behind_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_run(tmp_path) as run:
+        await store(run, await opened(run), segment(1))
+        assert run.connections.join("a", 1, "actor").resume_after_sequence == 1
+        assert (await run.connections.open_stream("a", 1, SPEC, lost_through=5)).acknowledged == 5
+        assert "a: 4 acknowledged segments after number 1 are lost" in [record.message for record in caplog.records]
+        # Told once, whatever the actor says when it comes again.
+        assert run.connections.join("a", 1, "actor").resume_after_sequence == 5
+        stream = await run.connections.open_stream("a", 1, SPEC, lost_through=5)
+        await store(run, stream, segment(6))
+        assert run.connections.join("a", 1, "actor").resume_after_sequence == 6
+        assert (await run.connections.open_stream("a", 1, SPEC, lost_through=5)).acknowledged == 6
+        assert run.training is not None
+        assert run.training.storage().lost_segments == 4
+
+
+@on_a_loop
+async def test_an_actor_that_joins_again_takes_only_the_random_steps_that_are_left(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(exploration={"random_steps": 80})) as run:
+        first = run.connections.join("a", 1, "actor").exploration
+        # 80 steps of the run, in 4 actors of 2 environments.
+        assert first is not None
+        assert first.random_steps == 10
+        stream = await run.connections.open_stream("a", 1, SPEC)
+        for number in range(1, 6):
+            await store(run, stream, segment(number))
+        again = run.connections.join("a", 1, "actor").exploration
+        assert again is not None
+        assert again.random_steps == 5

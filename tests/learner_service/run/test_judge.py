@@ -1,0 +1,73 @@
+"""Which evaluations count, and which one ends the run."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from actorq.domain.status import RunState
+from actorq.errors import InvalidInputError
+from tests.learner_service.learner_parts import DEADLINE_S, acknowledged, config, evaluation, on_a_loop, segment, store
+from tests.learner_service.run.run_parts import a_run, opened
+
+
+@on_a_loop
+async def test_with_auto_an_evaluation_of_any_scheme_counts_and_otherwise_the_runs_or_fp32(tmp_path: Path) -> None:
+    for scheme, others, refused in (("auto", ("int4", "int8-static", "fp32"), "auto"), ("int8", ("fp32",), "int4")):
+        async with a_run(tmp_path / scheme, settings=config(scheme=scheme)) as run:
+            judge = await opened(run, "judge", "evaluator")
+            for sequence, other in enumerate(others, start=1):
+                run.connections.evaluated(judge, replace(evaluation(sequence, 1, 10.0), scheme=other))
+            await acknowledged(judge, len(others))
+            assert [point["scheme"] for point in run.records.evaluations.curve] == list(others)
+            with pytest.raises(InvalidInputError, match=rf"of a published .* policy, got .* of version 1 '{refused}'"):
+                run.connections.evaluated(judge, replace(evaluation(9, 1, 10.0), scheme=refused))
+
+
+@on_a_loop
+async def test_a_solved_run_shows_the_evaluation_that_solved_it(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_return=10.0)) as run:
+        actor, judge = await opened(run), await opened(run, "judge", "evaluator")
+        assert run.training is not None
+        run.training.publisher.close()
+        await store(run, actor, segment(1))
+        run.connections.evaluated(judge, evaluation(1, 1, 9.0))
+        run.connections.evaluated(judge, evaluation(2, 2, 10.0))
+        # One that was under way when the run was solved.
+        run.connections.evaluated(judge, evaluation(3, 3, 2.0))
+        await run.lifecycle.ended.wait()
+        assert run.records.evaluations.count == 3
+        assert run.judge.evaluation == evaluation(2, 2, 10.0)
+
+
+@on_a_loop
+async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_return=200.0)) as run:
+        actor, judge = await opened(run), await opened(run, "judge", "evaluator")
+        await store(run, actor, segment(1))
+        run.connections.evaluated(judge, evaluation(1, 1, 199.9))
+        await acknowledged(judge, 1)
+        assert run.lifecycle.outcome is None
+        run.connections.evaluated(judge, evaluation(2, 1, 200.0))
+        await acknowledged(judge, 2)
+        assert run.lifecycle.outcome is RunState.SOLVED
+        assert run.training is not None
+        run.training.publisher.close()
+        await run.lifecycle.ended.wait()
+
+
+@on_a_loop
+async def test_an_evaluation_that_comes_again_is_acknowledged_and_counts_once(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        judge = await opened(run, "judge", "evaluator")
+        for sequence in (1, 2, 1, 2):
+            run.connections.evaluated(judge, evaluation(sequence, 1, 10.0 * sequence))
+        await acknowledged(judge, 2)
+        assert run.records.evaluations.count == 2
+        assert judge.received == 2
+        judge.changed.clear()
+        run.connections.evaluated(judge, evaluation(2, 1, 20.0))
+        async with asyncio.timeout(DEADLINE_S):
+            await judge.changed.wait()
+        assert (judge.acknowledged, run.records.evaluations.count) == (2, 2)

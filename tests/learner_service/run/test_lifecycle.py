@@ -1,0 +1,170 @@
+"""How a run ends, is interrupted, and is restored."""
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from actorq.domain.status import RunState
+from actorq.errors import ConflictError, UnavailableError, UserError
+from actorq.v1 import learner_pb2
+from learner_service.reporting.report import Reporter
+from learner_service.servicer import LearnerServicer
+from tests.learner_service.learner_parts import DEADLINE_S, config, evaluation, on_a_loop, segment, store
+from tests.learner_service.run.run_parts import a_run, opened
+
+
+@on_a_loop
+async def test_a_run_that_is_over_takes_nobody_in_and_grants_nothing(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        stream = await opened(run)
+        judge = await opened(run, "judge", "evaluator")
+        judge.changed.clear()
+        credit = stream.credit
+        run.lifecycle.finish(RunState.STOPPED)
+        with pytest.raises(UnavailableError, match="the run is over"):
+            run.connections.join("b", 1, "actor")
+        with pytest.raises(ConflictError, match="there is no training to control"):
+            await run.save()
+        await store(run, stream, segment(1))
+        assert (stream.acknowledged, stream.credit) == (1, credit)
+        # There is no quantizer that would take the last policy.
+        assert run.training is not None
+        run.training.publisher.close()
+        await run.lifecycle.ended.wait()
+        for each in (stream, judge):
+            assert (each.stop, each.changed.is_set()) == (True, True)
+            run.connections.close_stream(each)
+        assert run.lifecycle.state is RunState.STOPPED
+
+
+@on_a_loop
+async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_not_over(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        stream = await opened(run)
+        credit = stream.credit
+        await store(run, stream, segment(1))
+        assert run.training is not None
+        run.training.publisher.close()
+        # The only thread that could save is taken until the streams have been looked at.
+        go_on, loop = threading.Event(), asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        taken = loop.run_in_executor(None, go_on.wait, DEADLINE_S)
+        run.lifecycle.interrupt()
+        assert run.lifecycle.state is RunState.INTERRUPTED
+        for refused in (lambda: run.connections.join("b", 1, "actor"), run.lifecycle.require_here, run.resume):
+            with pytest.raises(UnavailableError, match="the learner is moving"):
+                refused()
+        # What is on its way is stored, and no credit follows.
+        await store(run, stream, segment(2))
+        assert (stream.acknowledged, stream.credit <= credit + 1) == (2, True)
+        assert stream.fault is None
+        go_on.set()
+        await taken
+        await run.lifecycle.ended.wait()
+        assert isinstance(stream.fault, UnavailableError)
+        assert "the learner is moving" in str(stream.fault)
+        assert (run.lifecycle.state, run.lifecycle.state.final, run.lifecycle.wants_actors, stream.stop) == (
+            RunState.INTERRUPTED,
+            False,
+            True,
+            False,
+        )
+        assert list((tmp_path / "checkpoints").iterdir())
+        assert not (tmp_path / "outcome.json").exists()
+    async with a_run(tmp_path, resume=True) as run:
+        await run.lifecycle.restore()
+        assert run.connections.join("a", 1, "actor").resume_after_sequence == 2
+        assert run.lifecycle.state is RunState.COLLECTING
+
+
+@on_a_loop
+async def test_who_watches_an_interrupted_learner_is_told_that_it_moves(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        watch = aiter(LearnerServicer(run, Reporter(run)).WatchStatus(learner_pb2.WatchStatusRequest(), None))
+        assert (await anext(watch)).status.state == learner_pb2.RUN_STATE_WAITING_FOR_ACTORS
+        run.lifecycle.interrupt()
+        await run.lifecycle.ended.wait()
+        assert (await anext(watch)).status.state == learner_pb2.RUN_STATE_INTERRUPTED
+        with pytest.raises(UnavailableError, match="the learner is moving"):
+            await anext(watch)
+
+
+@on_a_loop
+async def test_an_interrupted_learner_leaves_the_end_of_the_run_to_the_next_one(tmp_path: Path) -> None:
+    ending = config(max_environment_steps=8, target_return=10.0)
+    async with a_run(tmp_path, settings=ending) as run:
+        stream, judge = await opened(run), await opened(run, "judge", "evaluator")
+        assert run.training is not None
+        run.training.publisher.close()
+        run.lifecycle.interrupt()
+        await store(run, stream, segment(1))
+        with pytest.raises(UnavailableError, match="the learner is moving"):
+            run.connections.evaluated(judge, evaluation(1, 1, 10.0))
+        await run.lifecycle.ended.wait()
+        assert (run.lifecycle.state, judge.acknowledged, run.records.evaluations.count) == (RunState.INTERRUPTED, 0, 0)
+    async with a_run(tmp_path, resume=True, settings=ending) as run:
+        await run.lifecycle.restore()
+        judge = await opened(run, "judge", "evaluator")
+        assert run.training is not None
+        run.training.publisher.close()
+        run.connections.evaluated(judge, evaluation(1, 1, 10.0))
+        await run.lifecycle.ended.wait()
+        assert run.lifecycle.state is RunState.SOLVED
+
+
+@on_a_loop
+async def test_a_learner_that_is_told_to_end_while_it_restores_ends_the_build_first(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        stream = await opened(run)
+        await store(run, stream, segment(1))
+    async with a_run(tmp_path, resume=True) as run:
+        restoring = asyncio.create_task(run.lifecycle.restore())
+        await asyncio.sleep(0)
+        run.lifecycle.interrupt()
+        await restoring
+        assert run.training is not None
+        run.training.publisher.close()
+        await run.lifecycle.ended.wait()
+        assert run.training.trainer.updates == 0
+        assert run.training.replay.total_transitions == 8
+
+
+@on_a_loop
+async def test_the_time_in_which_a_learner_moves_belongs_to_the_run(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.lifecycle.interrupt()
+        await run.lifecycle.ended.wait()
+    assert json.loads((tmp_path / "clock.json").read_text())["ended"] is False
+
+
+@on_a_loop
+async def test_a_run_that_is_solved_at_the_end_of_its_budget_is_solved(tmp_path: Path) -> None:
+    for first, second in ((RunState.BUDGET_ENDED, RunState.SOLVED), (RunState.SOLVED, RunState.BUDGET_ENDED)):
+        async with a_run(tmp_path / first.value) as run:
+            run.lifecycle.finish(first)
+            run.lifecycle.finish(second)
+            await run.lifecycle.ended.wait()
+            assert run.lifecycle.state is RunState.SOLVED
+    async with a_run(tmp_path / "stopped") as run:
+        run.lifecycle.finish(RunState.STOPPED)
+        run.lifecycle.finish(RunState.SOLVED)
+        await run.lifecycle.ended.wait()
+        assert run.lifecycle.state is RunState.STOPPED
+
+
+@on_a_loop
+async def test_a_run_that_cannot_be_restored_ends_with_its_fault(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.connections.close_stream(await opened(run))
+        await run.save()
+    wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
+    async with a_run(tmp_path, resume=True, settings=wider) as run:
+        await run.lifecycle.restore()
+        assert run.lifecycle.ended.is_set()
+        assert isinstance(run.lifecycle.fault, UserError)
+        assert "the checkpoint does not fit the configured networks" in str(run.lifecycle.fault)
+        assert run.training is None

@@ -1,0 +1,175 @@
+"""How a run on a real socket ends, what its summary says, and where the next learner goes on."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorq.client import LearnerClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.status import RunState
+from actorq.domain.trajectory import Episode
+from actorq.errors import UserError
+from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_STOPPED
+from actorq.v1 import learner_pb2
+from learner_service.__main__ import LearnerService, LearnerSettings
+from tests.learner_service.learner_parts import config, evaluation, segment
+from tests.learner_service.learner_servers import DEADLINE_S, Running, actor, joined, running_learner, running_quantizer
+
+
+@contextmanager
+def solvable_run(directory: Path, resume: bool = False, **changes: Any) -> Iterator[tuple[Running, LearnerClient]]:
+    with (
+        running_quantizer(directory / "store") as quantizer,
+        running_learner(config(target_return=100.0, **changes), directory / "run", quantizer, resume) as running,
+        LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
+    ):
+        yield running, client
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunState, int]:
+    """A run that an evaluation has ended: its directory, its last watched state and its exit code."""
+    directory = tmp_path_factory.mktemp("solved")
+    with solvable_run(directory) as (running, client):
+        worker = joined(client, "actor-0")
+        worker.await_credit(1)
+        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+        worker.send_segments(range(2, 9))
+        next(status for status in client.watch(0.05) if status.updates and status.emitted)
+        judge = joined(client, "judge", role="evaluator")
+        judge.send_evaluation(evaluation(1, 1, 50.0, 70.0))
+        judge.await_acknowledged(1)
+        status = client.status()
+        assert status.state is RunState.TRAINING
+        assert status.evaluation is not None
+        assert status.evaluation.mean_return == 60.0
+        judge.send_evaluation(evaluation(2, 1, 150.0, 90.0))
+        for stream in (worker, judge):
+            stream.await_directive(learner_pb2.DIRECTIVE_STOP)
+        *_, last = client.watch(0.05)
+        for stream in (worker, judge):
+            stream.close()
+        return directory, last.state, running.exit_code.result(DEADLINE_S)
+
+
+def test_an_evaluation_that_reaches_the_target_ends_the_run(solved: tuple[Path, RunState, int]) -> None:
+    directory, state, exit_code = solved
+    assert (state, exit_code) == (RunState.SOLVED, EXIT_OK)
+    assert list((directory / "run" / "checkpoints").iterdir())
+    assert list((directory / "run" / "events").iterdir())
+
+
+def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -> None:
+    summary = json.loads((solved[0] / "run" / "summary.json").read_text())
+    assert summary["solved"] is True
+    assert summary["evaluation"] == {"mean_return": 120.0, "episodes": 2, "scheme": "int8", "policy_version": 1}
+    assert summary["environment_steps"] == 64
+    assert summary["samples_per_insert"] == pytest.approx(summary["updates"] * 8 / 64, abs=1e-3)
+    for name in ("wall_clock_s", "updates", "policy_versions"):
+        assert summary[name] > 0, name
+    assert 0 < summary["first_transition_s"] <= summary["last_transition_s"] <= summary["wall_clock_s"]
+    # The learner's process is that of these tests, which may have begun long ago.
+    for rate, count in (("environment_steps_per_s", 64), ("updates_per_s", summary["updates"])):
+        assert summary[rate] == pytest.approx(count / summary["wall_clock_s"], abs=0.06)
+    assert summary["staleness"].keys() == {"p50", "p99"}
+    # 4 observations, 8 units, and for each of 2 actions and the state a value; both networks choose, one is trained.
+    action = 7 * 8 + 15 * 3
+    assert summary["flops"]["action"] == {"flops": action, "dense": action, "ratio": 1.0}
+    assert summary["flops"]["update"]["flops"] == 8 * 5 * action
+    assert summary["flops"]["training"] == summary["updates"] * 8 * 5 * action
+    assert summary["policy_bytes"]["emitted"] > 0
+    assert summary["policy_bytes"]["fp32"] > 4 * 40
+    assert summary["peak_memory_mb"]["learner"] > 10
+    # No meter has reported: that is no energy of 0.
+    method = "not measured (no meter has reported)"
+    assert summary["energy"] == {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}
+    assert [each["mean_return"] for each in summary["evaluations"]] == [60.0, 120.0]
+
+
+def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) -> None:
+    with (
+        solvable_run(tmp_path) as (running, client),
+        actor(client, "judge", role="evaluator") as judge,
+        actor(client, "actor-0") as worker,
+    ):
+        judge.send_evaluation(evaluation(1, 1, 150.0))
+        judge.await_acknowledged(1)
+        nothing = "no actor has sent data yet, so there is nothing to compare it with"
+        assert client.status().flagged_evaluation == f"version 1, by judge: {nothing}"
+        worker.await_credit(1)
+        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+        worker.await_acknowledged(1)
+        judge.send_evaluation(evaluation(2, 1, 9_000.0))
+        judge.await_acknowledged(2)
+        status = client.status()
+        assert "its return of 9,000.0 is above 200.0" in status.flagged_evaluation
+        assert status.state is not RunState.STOPPING
+        judge.send_evaluation(evaluation(3, 1, 60.0))
+        judge.await_acknowledged(3)
+        assert client.status().flagged_evaluation == ""
+        judge.send_evaluation(evaluation(4, 1, 110.0))
+        worker.await_directive(learner_pb2.DIRECTIVE_STOP)
+        judge.await_directive(learner_pb2.DIRECTIVE_STOP)
+        worker.close()
+        judge.close()
+        assert running.exit_code.result(DEADLINE_S) == EXIT_OK
+
+
+def test_a_run_goes_on_where_it_was(solved: tuple[Path, RunState, int]) -> None:
+    summary = json.loads((solved[0] / "run" / "summary.json").read_text())
+    with solvable_run(solved[0], resume=True) as (running, client):
+        status = next(status for status in client.watch(0.05) if status.policy_version > summary["policy_versions"])
+        assert status.environment_steps == 64
+        assert status.updates >= summary["updates"]
+        assert status.elapsed_s > summary["wall_clock_s"]
+        assert client.join("actor-0", 1, "actor", "test").resume_after_sequence == 8
+        client.stop()
+        assert running.exit_code.result(DEADLINE_S) == EXIT_STOPPED
+    assert json.loads((solved[0] / "run" / "summary.json").read_text())["state"] == "stopped"
+
+
+def refused_start(directory: Path, changed: RunConfig, resume: bool) -> str:
+    settings = LearnerSettings(run_directory=directory / "run", quantizer="127.0.0.1:1", resume=resume)
+    with pytest.raises(UserError) as refused:
+        LearnerService(changed, settings)
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_a_checkpoint_of_another_environment_is_refused(solved: tuple[Path, RunState, int]) -> None:
+    message = refused_start(solved[0], config(environment="Acrobot-v1"), resume=True)
+    assert "run's checkpoint has environment 'CartPole-v1', but the configuration has 'Acrobot-v1'" in message
+    assert "--environment CartPole-v1" in message
+
+
+def test_a_checkpoint_of_an_environment_that_was_made_otherwise_is_refused(solved: tuple[Path, RunState, int]) -> None:
+    message = refused_start(solved[0], config(environment_args={"sutton_barto_reward": True}), resume=True)
+    assert "environment was made with no arguments, the configuration says " in message
+    assert '{"keywords": {"sutton_barto_reward": true}, "wrappers": []}' in message
+
+
+def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunState, int]) -> None:
+    message = refused_start(solved[0], config(sparsity={"method": "rigl"}), resume=True)
+    assert "run's checkpoint has sparsity.method dense, but the configuration has rigl" in message
+    assert "--sparsity.method dense" in message
+
+
+def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]) -> None:
+    assert "add --resume to continue it" in refused_start(solved[0], config(), resume=False)
+
+
+def test_used_up_steps_end_the_run_after_its_last_policy_was_evaluated(tmp_path: Path) -> None:
+    with solvable_run(tmp_path, max_environment_steps=80) as (running, client):
+        with actor(client, "judge", role="evaluator") as judge, actor(client, "actor-0") as worker:
+            worker.send_segments(range(1, 11))
+            version = judge.await_directive(learner_pb2.DIRECTIVE_EVALUATE).evaluate_version
+            judge.send_evaluation(evaluation(1, version, 12.0))
+            worker.await_directive(learner_pb2.DIRECTIVE_STOP)
+        assert running.exit_code.result(DEADLINE_S) == EXIT_BUDGET_ENDED
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["solved"], summary["state"]) == (False, "budget ended")
+    assert summary["evaluation"]["policy_version"] == version
