@@ -150,8 +150,7 @@ def test_up_fails_in_one_line_and_down_removes_what_it_made(
     shown = capsys.readouterr()
     assert shown.out.startswith("run demo applied in namespace lab: 6 objects\n")
     assert shown.err == (
-        "error: no progress in 0 s: there is no pod of the learner; `kubectl describe statefulset learner` may say "
-        "why\n"
+        "error: no progress in 0 s: there is no pod of the learner; `kubectl describe statefulset` may say why\n"
     )
     assert main(["cluster", "down"]) == 0
     assert capsys.readouterr().out == (

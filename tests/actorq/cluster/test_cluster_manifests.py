@@ -8,6 +8,7 @@ import yaml
 
 from actorq.cluster import manifests
 from actorq.errors import UserError
+from actorq.operator.naming import named
 from tests.actorq.cluster.cluster_objects import Object, overlay
 
 
@@ -57,8 +58,9 @@ def odd_shapes() -> list[Object]:
     return [*given, {"apiVersion": "v1", "kind": "Odd", "metadata": {"name": "x"}, "spec": monitor}]
 
 
-def test_what_is_of_no_use_is_left_to_the_api_server_to_refuse() -> None:
-    ready = manifests.prepared(odd_shapes(), "demo", "lab")
+@pytest.mark.parametrize("given", [odd_shapes(), named(odd_shapes(), "demo", "demo")], ids=["as it is", "named"])
+def test_what_is_of_no_use_is_left_to_the_api_server_to_refuse(given: list[Object]) -> None:
+    ready = manifests.prepared(given, "demo", "lab")
     assert {each["metadata"]["labels"]["actorq/run"] for each in ready} == {"demo"}
 
 
