@@ -2,26 +2,29 @@
 
 import math
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 
+import yaml
 from rich.console import Console
 
 from actorq.cli.display.cluster_view import rows, summary, table
 from actorq.cli.display.display import LiveDisplay, PlainDisplay, is_live
 from actorq.cli.display.view import RunView
-from actorq.cluster import access, configuration, deployment, diagnosis, inventory, manifests
+from actorq.cluster import access, configuration, deployment, diagnosis, manifests
 from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.logs import stream_logs
-from actorq.cluster.objects import TRAINING_RUN
+from actorq.cluster.objects import TRAINING_RUN, items, run_of
 from actorq.cluster.progress import await_progress
 from actorq.config.parser import OneLineParser
 from actorq.domain.status import RunStatus
-from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
+from actorq.errors import UnavailableError, UserError
 from actorq.local.events import Events, signals_as_events
+from actorq.operator.naming import check_run_name, named, prefixed
 from actorq.process import EXIT_OF_STATE, EXIT_OK
 from actorq.transport.options import Certificates
 
@@ -35,10 +38,10 @@ A run on Kubernetes, in one namespace of the current context. Needs a Role in th
   scale actors N     set the number of actor pods
   logs [ROLE|POD]    print logs; -f follows them, --previous prints those before a restart
   forward [POD]...   forward ports of this machine to learner, quantizer and pods of actors, until Ctrl-C
-  down               save the run and delete what `up` made; the volume stays unless --delete-volume
+  down               delete what `up` made; the volume stays unless --delete-volume
 
   -n, --namespace NAMESPACE  instead of the context's own; actorq cluster COMMAND --help lists a command's flags
-  --run NAME                 one of the namespace's TrainingRuns; not for up and down"""
+  --run NAME                 one of the namespace's runs; `up` takes --name"""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -59,7 +62,7 @@ def _parser(command: str, description: str, certificates: bool = False, run: boo
     parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="namespace (default: that of the context)")
     if run:
         parser.add_argument(
-            "--run", default="", metavar="NAME", help="name of a TrainingRun (default: the only run of the namespace)"
+            "--run", default="", metavar="NAME", help="name of a run (default: the only run of the namespace)"
         )
     if certificates:
         parser.add_argument(
@@ -71,60 +74,65 @@ def _parser(command: str, description: str, certificates: bool = False, run: boo
     return parser
 
 
-def _up(arguments: Sequence[str]) -> None:
-    parser = _parser("up", "Apply an overlay and wait until the run makes progress.", certificates=True, run=False)
-    parser.add_argument("overlay", metavar="OVERLAY_DIR", help="kustomize overlay, rendered YAML file, or -")
-    parser.add_argument("--name", help="name of the run (default: that of the overlay's folder or file)")
-    parser.add_argument(
-        "--set-image",
-        action="append",
-        default=[],
-        metavar="NAME=IMAGE",
-        help="image instead of the overlay's, such as actorq-actor=registry.example/actorq-actor:2; may be repeated",
-    )
-    parser.add_argument(
-        "--timeout", type=float, default=300.0, metavar="SECONDS", help="time limit for progress (default: 300)"
-    )
+def _parsed(parser: OneLineParser, arguments: Sequence[str], timeout_s: float, help_: str) -> Namespace:
+    """The arguments of a command that waits for the run."""
+    parser.add_argument("--timeout", type=float, default=timeout_s, metavar="SECONDS", help=help_)
     given = parser.parse_args(arguments)
     if not given.timeout >= 0:
         parser.error(f"--timeout: expected 0 or more seconds, got {given.timeout:g}")
-    certificates = Certificates.of(given.certificates, "operator")
-    rendered = manifests.render(given.overlay)
-    name = manifests.check_name(given.name) if given.name else manifests.default_name(given.overlay)
-    cluster = connect(given.namespace or manifests.namespace_of(rendered))
-    images = manifests.parse_images(given.set_image)
-    ready = manifests.prepared(rendered, name, cluster.namespace, images)
+    return given
+
+
+def _await(
+    cluster: Cluster, name: str, certificates: Certificates | None, timeout_s: float, until_over: bool
+) -> RunStatus:
+    """Show the run until it makes progress, or until it is over."""
     console = Console(highlight=False)
-    deployment.apply(cluster, ready, name, print, lambda: _running_status(cluster, certificates))
-    print(f"run {name} applied in namespace {cluster.namespace}: {len(ready)} objects", flush=True)
-    view = RunView(f"{name} in namespace {cluster.namespace}", "", "")
+    view = RunView(f"{name or 'run'} in namespace {cluster.namespace}", "", "")
     with (
         LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file) as display,
         access.learner_of(cluster, certificates) as learner,
     ):
-        status = await_progress(cluster, learner.status, given.timeout, display)
-    _print_outcome(cluster, name, status)
+        return await_progress(cluster, learner.status, timeout_s, display, until_over=until_over)
 
 
-def _running_status(cluster: Cluster, certificates: Certificates | None) -> RunStatus | None:
-    """The learner's status; None without a ready pod, because the next learner checks its configuration itself."""
-    if not any(diagnosis.view(pod).ready for pod in access.pods_of(cluster, "learner")):
-        return None
-    try:
-        with access.learner_of(cluster, certificates) as learner:
-            return learner.status()
-    except UnavailableError as error:
-        raise UnavailableError(
-            f"the existing run's learner does not tell its status: {error}{_hint(certificates)}"
-        ) from None
+def _up(arguments: Sequence[str]) -> None:
+    parser = _parser("up", "Apply an overlay and wait until the run makes progress.", certificates=True, run=False)
+    parser.add_argument("overlay", metavar="OVERLAY_DIR", help="kustomize overlay, rendered YAML file, or -")
+    parser.add_argument(
+        "--name",
+        default="",
+        help="name of the run, with which the names of its objects begin; several share a namespace",
+    )
+    parser.add_argument("--print", action="store_true", help="only print the objects, for `kubectl apply -f -`")
+    given = _parsed(parser, arguments, 300.0, "time limit for progress (default: 300)")
+    certificates = Certificates.of(given.certificates, "operator")
+    name = check_run_name(given.name or manifests.default_name(given.overlay))
+    rendered = manifests.render(given.overlay)
+    namespace = manifests.namespace_of(rendered, given.namespace) or connect(None).namespace
+    ready = manifests.prepared(named(rendered, name, name) if given.name else rendered, name, namespace)
+    if given.print:
+        print(yaml.safe_dump_all(ready, sort_keys=False), end="")
+        return
+    cluster = connect(namespace, given.name)
+    deployment.apply(cluster, ready, name, lambda: _has_begun(cluster, certificates))
+    print(f"run {name} applied in namespace {cluster.namespace}: {len(ready)} objects", flush=True)
+    _print_outcome(cluster, name, _await(cluster, name, certificates, given.timeout, until_over=False))
+
+
+def _has_begun(cluster: Cluster, certificates: Certificates | None) -> bool:
+    """Whether the run has made steps. Without a ready learner, the next one checks its configuration itself."""
+    views = [diagnosis.view(pod) for pod in access.pods_of(cluster, "learner")]
+    status, _ = _ask(cluster, views, certificates)
+    return status.environment_steps > 0 if status else any(view.ready for view in views)
 
 
 def _print_outcome(cluster: Cluster, name: str, status: RunStatus) -> None:
-    where = f"-n {cluster.namespace}"
+    where = f"-n {cluster.namespace}{f' --run {name}' if cluster.run else ''}"
     if status.state.final:
         print(
             f"run {name} is over: {status.state.value} after {status.environment_steps:,} environment steps; start "
-            f"another with `actorq cluster down --delete-volume {where}` and `up`, or in another namespace"
+            f"another with `actorq cluster down --delete-volume {where}` and `up`, or with another --name"
         )
     else:
         print(
@@ -139,10 +147,9 @@ def _status(arguments: Sequence[str]) -> None:
     cluster = connect(given.namespace, given.run)
     pods = access.some_pods(cluster)
     views = [diagnosis.view(pod) for pod in pods]
-    made = inventory.read(cluster)
-    name = access.run_of(pods[0]) or (made.name if made else "")
+    name = run_of(pods[0])
     status, told = _ask(cluster, views, certificates)
-    print(f"{f'run {name}' if name else 'run'} in namespace {cluster.namespace}")
+    print(f"run {name}".rstrip() + f" in namespace {cluster.namespace}")
     print(table(rows(views, status)))
     print(told)
     for pod in pods:
@@ -157,26 +164,11 @@ def _status(arguments: Sequence[str]) -> None:
 
 def _wait(arguments: Sequence[str]) -> int:
     parser = _parser("wait", "Wait until the run is over. The exit code is that of `actorq train`.", certificates=True)
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=math.inf,
-        metavar="SECONDS",
-        help="time limit (default: none); then exit code 1",
-    )
-    given = parser.parse_args(arguments)
-    if not given.timeout >= 0:
-        parser.error(f"--timeout: expected 0 or more seconds, got {given.timeout:g}")
+    given = _parsed(parser, arguments, math.inf, "time limit (default: none); then exit code 1")
     certificates = Certificates.of(given.certificates, "operator")
     cluster = connect(given.namespace, given.run)
     access.some_pods(cluster)
-    console = Console(highlight=False)
-    view = RunView(f"{given.run or 'run'} in namespace {cluster.namespace}", "", "")
-    with (
-        LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file) as display,
-        access.learner_of(cluster, certificates) as learner,
-    ):
-        status = await_progress(cluster, learner.status, given.timeout, display, until_over=True)
+    status = _await(cluster, given.run, certificates, given.timeout, until_over=True)
     print(summary(status))
     return EXIT_OF_STATE[status.state]
 
@@ -190,12 +182,8 @@ def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates |
             status = learner.status()
             return status, summary(status)
     except UnavailableError as error:
-        return None, f"the run's status is not known: {error}{_hint(certificates)}"
-
-
-def _hint(certificates: Certificates | None) -> str:
-    """A possible remedy when the learner's pod is ready but does not answer."""
-    return "" if certificates else "; if the run uses mutual TLS, give --certificates DIR"
+        hint = "" if certificates else "; if the run uses mutual TLS, give --certificates DIR"
+        return None, f"the run's status is not known: {error}{hint}"
 
 
 def _scale(arguments: Sequence[str]) -> None:
@@ -207,12 +195,14 @@ def _scale(arguments: Sequence[str]) -> None:
     if given.replicas < 0:
         parser.error(f"N: expected 0 or more, got {given.replicas}")
     cluster = connect(given.namespace, given.run)
+    name = prefixed(given.run, "actor") if given.run else "actor"
+    found = cluster.get("apps/v1", "Deployment", name)
+    if found is None:
+        raise UserError(f"namespace {cluster.namespace} has no Deployment {name}: name another with -n or --run")
     # The operator sets the number of its Deployment's pods to that of the TrainingRun.
-    api_version, kind, name = (*TRAINING_RUN, given.run) if given.run else ("apps/v1", "Deployment", "actor")
-    try:
-        before = cluster.scale(api_version, kind, name, given.replicas)
-    except NotFoundError:
-        raise UserError(f"namespace {cluster.namespace} has no {kind} {name}: name another with -n or --run") from None
+    is_owned = bool(items(found["metadata"], "ownerReferences"))
+    api_version, kind, name = (*TRAINING_RUN, given.run) if is_owned else ("apps/v1", "Deployment", name)
+    before = cluster.scale(api_version, kind, name, given.replicas)
     print(f"actors: {before} -> {given.replicas} pods")
 
 
@@ -276,31 +266,13 @@ def _complain(text: str) -> None:
 
 
 def _down(arguments: Sequence[str]) -> None:
-    parser = _parser("down", "Save the run and delete what `up` made.", certificates=True, run=False)
-    parser.add_argument("--delete-volume", action="store_true", help="also delete the run's volume with all its files")
+    parser = _parser("down", "Delete what `up` made. The learner saves the run before its pod ends.")
+    parser.add_argument("--delete-volume", action="store_true", help="also delete the run's volumes with all files")
     given = parser.parse_args(arguments)
-    certificates = Certificates.of(given.certificates, "operator")
-    cluster = connect(given.namespace)
-    if not given.delete_volume:
-        _save(cluster, certificates)
-    deployment.remove(cluster, given.delete_volume, lambda text: print(text, flush=True))
-    print(f"namespace {cluster.namespace} has no run anymore")
-
-
-def _save(cluster: Cluster, certificates: Certificates | None) -> None:
-    """Save a checkpoint. If that fails, the learner still saves when its pod is told to end."""
-    if not any(diagnosis.view(pod).ready for pod in access.pods_of(cluster, "learner")):
-        return
-    try:
-        with access.learner_of(cluster, certificates) as learner:
-            print(f"saved {learner.save_checkpoint()}", flush=True)
-    except ConflictError:
-        # The run is over and saved, or has not started.
-        return
-    except UnavailableError as error:
-        print(f"not saved yet; the learner saves when its pod ends: {error}{_hint(certificates)}", flush=True)
-    except ActorQError as error:
-        print(f"not saved yet; the learner saves when its pod ends: {error}", flush=True)
+    cluster = connect(given.namespace, given.run)
+    run = deployment.delete(cluster, given.delete_volume, lambda text: print(text, flush=True))
+    kept = "" if given.delete_volume else "; `up` continues with its volumes, `down --delete-volume` deletes them"
+    print(f"run {run} is gone from namespace {cluster.namespace}{kept}")
 
 
 _COMMANDS: dict[str, Callable[[Sequence[str]], int | None]] = {

@@ -18,7 +18,7 @@ from actorq.cli.algorithm import fit_algorithm
 from actorq.cli.display.display import open_display
 from actorq.cli.display.report import print_result
 from actorq.config import settings
-from actorq.config.algorithms import ALGORITHMS, ON_POLICY
+from actorq.config.algorithms import ALGORITHMS, KEPT
 from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY, given_in_vain
 from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
@@ -40,14 +40,6 @@ saves the run and ends it. A preset gives the other settings (--help-all lists t
 
 # Roles of the run's processes. The launcher itself is the monitor.
 _CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
-# The networks, the replay's files and the checkpoints of a run depend on these settings.
-_FIXED = (
-    *("environment", "environment_args", "environment_wrappers", "algorithm", "algorithm_args"),
-    *("network", "normalize_observations", "replay.capacity"),
-    *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
-    *("td3.hidden_sizes", "sac.hidden_sizes"),
-    *(f"{name}.{setting}" for name in ON_POLICY for setting in ("hidden_sizes", "value_sizes", "activation", "squash")),
-)
 
 
 class TrainSettings(Settings):
@@ -166,7 +158,7 @@ def _check_scheme(name: str) -> None:
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
     """Raise UserError for a setting that a run cannot change, before anything is written or started."""
-    for name in (*_FIXED, *earlier.horizon):
+    for name in (*KEPT, *earlier.horizon):
         expected, got = (reduce(getattr, name.split("."), tree) for tree in (earlier, config))
         if expected != got:
             raise UserError(

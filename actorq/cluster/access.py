@@ -8,7 +8,7 @@ from actorq.client import LearnerClient
 from actorq.cluster import diagnosis
 from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import PodView
-from actorq.cluster.objects import RUN_LABEL, Object, part
+from actorq.cluster.objects import Object, run_of
 from actorq.cluster.portforward import PortForward, open_pod_port
 from actorq.errors import UnavailableError, UserError
 from actorq.transport.options import Certificates
@@ -24,11 +24,6 @@ def pods_of(cluster: Cluster, role: str = "") -> list[Object]:
     if len(runs := sorted({label for pod in pods if (label := run_of(pod))})) > 1:
         raise UserError(f"namespace {cluster.namespace} has runs {', '.join(runs)}: choose one with --run")
     return sorted((pod for pod in pods if not role or diagnosis.view(pod).role == role), key=_order)
-
-
-def run_of(pod: Object) -> str:
-    """The name of a pod's run; empty where it has none."""
-    return str(part(pod, "metadata", "labels").get(RUN_LABEL, ""))
 
 
 def some_pods(cluster: Cluster) -> list[Object]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -10,34 +10,16 @@ import yaml
 from actorq.cluster.connection import Cluster
 from actorq.cluster.objects import WORKLOADS, Object, items, name_of, part
 from actorq.config import settings
+from actorq.config.algorithms import KEPT
 from actorq.config.run_config import RunConfig
-from actorq.config.settings import value_text
-from actorq.domain.status import RunStatus
 from actorq.errors import UserError
 
 # Annotation of a pod: the digest of the configuration at its start. A new digest replaces the pod.
 ANNOTATION = "actorq/configuration"
 _FILE = "config.yaml"
 _DIGEST_CHARACTERS = 16
-# The run's checkpoints and replay depend on these settings. The learner refuses to resume with other values.
-_KEPT = (
-    "environment",
-    "environment_args",
-    "environment_wrappers",
-    "algorithm",
-    "algorithm_args",
-    "network",
-    "normalize_observations",
-    "replay.capacity",
-    "sparsity.method",
-    "sparsity.actor",
-    "sparsity.critic",
-)
-# The same, in the section of the run's algorithm.
-_KEPT_OF_ALGORITHM = ("hidden_sizes", "policy_sizes", "critic_sizes", "dueling", "atoms")
-_SHOWN = 3
-
-Values = dict[str, Any]
+# Of the settings of sparsity, which the learner compares by itself.
+_KEPT_OF_SPARSITY = ("sparsity.method", "sparsity.actor", "sparsity.critic")
 
 
 def stamp(manifests: Sequence[Object]) -> None:
@@ -50,52 +32,40 @@ def stamp(manifests: Sequence[Object]) -> None:
             metadata["annotations"] = {**part(metadata, "annotations"), ANNOTATION: _digest(mounted)}
 
 
-def require_same_run(
-    cluster: Cluster, manifests: Sequence[Object], ask: Callable[[], RunStatus | None], say: Callable[[str], None]
-) -> None:
-    """Report the settings that change for the existing run. Raises UserError for a setting that the run must keep.
+def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object]) -> str:
+    """What changes, although the run must keep it, in a ConfigMap of the run; empty for nothing. Raises UserError.
 
-    ask: returns the status of the run's learner, None when it does not run. Only called when such a setting differs.
+    found: the objects in the cluster, by kind and name.
     """
-    wanted, found = _configured(manifests), _applied(cluster, manifests)
-    if wanted is None or found is None:
-        return
-    after = _values(wanted)
-    try:
-        before = _values(found)
-    except UserError:
-        # The existing configuration is invalid, and this overlay repairs it.
-        return
-    changed = _changed(before, after)
-    kept = _changed_of_kept(before, after)
-    status = ask() if kept else None
-    if status is not None and status.environment_steps:
-        name = kept[0]
-        raise UserError(
-            f"the run in namespace {cluster.namespace} keeps its {name}: it is {before.get(name)!r}, the overlay says "
-            f"{after.get(name)!r}; set it back, or begin another run in another namespace (-n), or end this one with "
-            f"`actorq cluster down --delete-volume -n {cluster.namespace}`"
-        )
-    if changed:
-        say(f"configuration changed: {_told(changed, before, after)}; the pods that read it are replaced")
-
-
-def kept_setting(found: Object, wanted: Object) -> str:
-    """What changes, although the run must keep it, from one ConfigMap of a run to the next; empty for nothing."""
-    before, after = _values(found), _values(wanted)
-    kept = _changed_of_kept(before, after)
-    return f"{kept[0]} is {before.get(kept[0])!r} and cannot become {after.get(kept[0])!r}" if kept else ""
+    for each in wanted:
+        there = found.get((each["kind"], name_of(each)))
+        if each["kind"] != "ConfigMap" or there is None or _FILE not in part(there, "data"):
+            continue
+        try:
+            earlier = _config(there)
+        except UserError:
+            # The configuration in the cluster is invalid, and this one repairs it.
+            continue
+        kept = {*KEPT, *_KEPT_OF_SPARSITY, *earlier.horizon}
+        before, after = (dict(_flat(config.model_dump(mode="json"))) for config in (earlier, _config(each)))
+        for name in {**before, **after}:
+            if before.get(name) != after.get(name) and kept & {name, name.partition(".")[0]}:
+                return f"{name} is {before.get(name)!r} and cannot become {after.get(name)!r}"
+    return ""
 
 
 def require_time_to_end(manifests: Sequence[Object]) -> None:
     """Raise UserError when the kubelet would kill a pod before its service has drained."""
-    wanted = _configured(manifests)
-    if wanted is None:
-        return
-    drain_s = float(_values(wanted)["transport.drain_s"])
+    mounted = {name for each in manifests for name in _mounted(each)}
+    drains = {
+        name_of(each): _config(each).transport.drain_s
+        for each in manifests
+        if each["kind"] == "ConfigMap" and name_of(each) in mounted and _FILE in part(each, "data")
+    }
     for manifest in manifests:
         grace_s = part(manifest, "spec", "template", "spec").get("terminationGracePeriodSeconds")
-        if name_of(wanted) in _mounted(manifest) and isinstance(grace_s, int) and grace_s <= drain_s:
+        drain_s = max((drains.get(name, 0.0) for name in _mounted(manifest)), default=0.0)
+        if isinstance(grace_s, int) and grace_s <= drain_s:
             raise UserError(
                 f"transport.drain_s is {drain_s:g} s, but the cluster kills pods of {manifest['kind']} "
                 f"{name_of(manifest)} after {grace_s} s: lower transport.drain_s, or raise the pods' "
@@ -105,20 +75,15 @@ def require_time_to_end(manifests: Sequence[Object]) -> None:
 
 def stale_pods(cluster: Cluster, pods: Sequence[Object]) -> list[str]:
     """Names of the pods that started with another configuration than the ConfigMaps now hold."""
-    found: dict[str, Object | None] = {}
-    stale = []
-    for pod in pods:
-        if pod["metadata"].get("deletionTimestamp"):
-            continue
-        digest = part(pod, "metadata", "annotations").get(ANNOTATION)
-        names = list(_config_maps(part(pod, "spec"))) if digest else []
-        for name in names:
-            if name not in found:
-                found[name] = cluster.get("v1", "ConfigMap", name)
-        maps = [each for name in names if (each := found[name]) is not None]
-        if maps and _digest(maps) != digest:
-            stale.append(name_of(pod))
-    return stale
+    maps = {name_of(each): each for each in cluster.list("v1", "ConfigMap")}
+    return [
+        name_of(pod)
+        for pod in pods
+        if (digest := part(pod, "metadata", "annotations").get(ANNOTATION))
+        and not pod["metadata"].get("deletionTimestamp")
+        and (mounted := [maps[name] for name in _config_maps(part(pod, "spec")) if name in maps])
+        and _digest(mounted) != digest
+    ]
 
 
 def _mounted(manifest: Object) -> list[str]:
@@ -147,28 +112,8 @@ def _meaning(key: str, text: Any) -> Any:
         return text
 
 
-def _configured(manifests: Sequence[Object]) -> Object | None:
-    """The ConfigMap of the run's configuration: the one with config.yaml that a StatefulSet mounts."""
-    mounted = {name for each in manifests if each["kind"] == "StatefulSet" for name in _mounted(each)}
-    maps = [each for each in manifests if each["kind"] == "ConfigMap" and name_of(each) in mounted]
-    return next((each for each in maps if _FILE in part(each, "data")), None)
-
-
-def _applied(cluster: Cluster, manifests: Sequence[Object]) -> Object | None:
-    """The same ConfigMap of the run in the namespace; None when there is no run."""
-    there: list[Object] = []
-    for each in manifests:
-        if (
-            each["kind"] == "StatefulSet"
-            and (found := cluster.get("apps/v1", "StatefulSet", name_of(each))) is not None
-        ):
-            maps = (cluster.get("v1", "ConfigMap", name) for name in _mounted(found))
-            there += [found, *(each for each in maps if each is not None)]
-    return _configured(there)
-
-
-def _values(config_map: Object) -> Values:
-    """All settings of a configuration by name, including defaults. Raises UserError."""
+def _config(config_map: Object) -> RunConfig:
+    """The settings in a ConfigMap. Raises UserError."""
     where = f"{_FILE} of ConfigMap {name_of(config_map)}"
     try:
         tree = yaml.safe_load(str(part(config_map, "data")[_FILE]))
@@ -178,10 +123,9 @@ def _values(config_map: Object) -> Values:
         raise UserError(f"{where}: expected settings, such as `environment: CartPole-v1`, got {tree!r:.60}")
     of_run = {key: value for key, value in (tree or {}).items() if key != "process"}
     try:
-        config = settings.build(RunConfig, of_run)
+        return settings.build(RunConfig, of_run)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    return dict(_flat(config.model_dump(mode="json")))
 
 
 def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -190,22 +134,3 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{path}{name}.")
         else:
             yield f"{path}{name}", value
-
-
-def _kept(values: Values) -> set[str]:
-    return {*_KEPT, *(f"{values['algorithm']}.{name}" for name in _KEPT_OF_ALGORITHM)}
-
-
-def _changed(before: Values, after: Values) -> list[str]:
-    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
-
-
-def _changed_of_kept(before: Values, after: Values) -> list[str]:
-    kept = _kept(before)
-    return [name for name in _changed(before, after) if kept & {name, name.partition(".")[0]}]
-
-
-def _told(changed: Sequence[str], before: Values, after: Values) -> str:
-    shown = [f"{name} {value_text(before.get(name))} -> {value_text(after.get(name))}" for name in changed[:_SHOWN]]
-    more = len(changed) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")

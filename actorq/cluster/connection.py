@@ -26,6 +26,7 @@ FIELD_MANAGER = "actorq"
 _READ_TIMEOUT_S = 30.0
 # Every container of a cluster has this variable.
 _POD_HOST = "KUBERNETES_SERVICE_HOST"
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class _Discoverer(LazyDiscoverer):
@@ -285,16 +286,8 @@ def _context_namespace() -> str:
     try:
         _, current = config.list_kube_config_contexts(_kubeconfig())
     except config.ConfigException:
-        return _pod_namespace()
+        return _POD_NAMESPACE.read_text(encoding="utf-8").strip() if _POD_NAMESPACE.exists() else "default"
     return str(current["context"].get("namespace") or "default")
-
-
-def _pod_namespace() -> str:
-    try:
-        with open("/var/run/secrets/kubernetes.io/serviceaccount/namespace", encoding="utf-8") as file:
-            return file.read().strip()
-    except OSError:
-        return "default"
 
 
 def _reason(error: HTTPError) -> str:

@@ -1,165 +1,133 @@
-"""Creates a run's objects in a namespace, and removes them."""
+"""Applies the objects of a run to a namespace and deletes them, as kubectl does, by the label with the run's name."""
 
 from collections.abc import Callable, Sequence
 
-from actorq.cluster import configuration, inventory
+from actorq.cluster import configuration
 from actorq.cluster.connection import Cluster
-from actorq.cluster.inventory import Inventory, Reference
-from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object
-from actorq.cluster.storage import VOLUME, require_changeable, volumes
-from actorq.domain.status import RunStatus
-from actorq.errors import ActorQError, UserError
+from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object, items, name_of, part, run_of
+from actorq.cluster.storage import VOLUME
+from actorq.errors import UserError
 
+# The kinds of k8s/ that live in a namespace. Secrets are not among them: the manifests have none.
+_KINDS = {
+    "apps/v1": ("StatefulSet", "Deployment"),
+    "autoscaling/v2": ("HorizontalPodAutoscaler",),
+    "keda.sh/v1alpha1": ("ScaledObject", "TriggerAuthentication"),
+    "policy/v1": ("PodDisruptionBudget",),
+    # Kubernetes before 1.21 has no other.
+    "policy/v1beta1": ("PodDisruptionBudget",),
+    "networking.k8s.io/v1": ("NetworkPolicy",),
+    "cert-manager.io/v1": ("Certificate", "Issuer"),
+    "monitoring.coreos.com/v1": ("ServiceMonitor", "PodMonitor", "PrometheusRule"),
+    "v1": ("Service", "ServiceAccount", "ConfigMap", VOLUME),
+}
 _CHANGE_S = 2
 
 
-def apply(
-    cluster: Cluster,
-    manifests: Sequence[Object],
-    name: str,
-    say: Callable[[str], None],
-    ask: Callable[[], RunStatus | None] = lambda: None,
-) -> None:
-    """Create the run's objects, or none of them if the cluster would refuse one.
+def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: Callable[[], bool]) -> None:
+    """Create or change the run's objects, or none of them if the cluster would refuse one; delete its others.
 
-    Raises UserError for a namespace with another run or another run's volume, for settings that the run must keep, and
-    for refusals of the cluster.
+    Raises UserError for objects of others, for settings that the run must keep, and for refusals of the cluster.
 
-    ask: returns the status of the existing learner, None when it does not run.
+    has_begun: whether the run has made steps. Only called when a setting changes that such a run keeps.
     """
-    before = inventory.read(cluster)
-    _check_alone(cluster, before, name)
     configuration.require_time_to_end(manifests)
-    configuration.require_same_run(cluster, manifests, ask, say)
-    own = _ensure_shared(cluster, manifests, say)
-    for manifest in own:
-        _check_free(cluster, manifest, name)
-        require_changeable(cluster, manifest)
-        cluster.apply(manifest, dry_run=True)
-    references = tuple(Reference.of(manifest) for manifest in own)
-    # Written before the first object, so that `down` finds all objects whatever happens.
-    if before is None:
-        inventory.claim(cluster, Inventory(name, references))
-    else:
-        inventory.write(cluster, before.extended(references))
-    try:
-        for manifest in own:
+    _require_own_selectors(cluster, manifests, name)
+    before = {(each["kind"], name_of(each)): each for each in _applied(cluster, name)}
+    if (change := configuration.kept_setting(before, manifests)) and has_begun():
+        raise UserError(f"{change}: the run keeps it; set it back, or begin another run with --name or -n")
+    own = []
+    for manifest in manifests:
+        if cluster.is_namespaced(manifest["apiVersion"], manifest["kind"]):
+            _require_own(cluster, manifest, name)
+            own.append(manifest)
+        else:
+            # First, because a namespace may be among them. Other runs may share them, so they stay.
             cluster.apply(manifest)
-        for left in before.objects if before else ():
-            if left not in references and left.kind != VOLUME:
-                _delete(cluster, left)
-    except ActorQError as error:
-        raise type(error)(f"{error} (`actorq cluster down -n {cluster.namespace}` removes what was made)") from error
-    inventory.write(cluster, Inventory(name, references))
+    for manifest in own:
+        cluster.apply(manifest, dry_run=True)
+    for manifest in own:
+        cluster.apply(manifest)
+    wanted = {(each["kind"], name_of(each)) for each in own}
+    _delete(cluster, [each for key, each in before.items() if key not in wanted and each["kind"] != VOLUME])
 
 
-def remove(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) -> None:
-    """Delete the objects of `apply` and wait until the pods have ended. Volumes stay unless `delete_volume`."""
-    made = inventory.read(cluster)
-    if made is None and not (delete_volume and volumes(cluster)):
+def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) -> str:
+    """Delete the objects of `apply` and wait until the pods have ended. Volumes stay unless `delete_volume`.
+
+    Returns the name of the run. Raises UserError when there is none, or several.
+    """
+    found = [each for each in _applied(cluster, cluster.run) if delete_volume or each["kind"] != VOLUME]
+    runs = sorted({run_of(each) for each in found})
+    if not runs:
         raise UserError(
             f"namespace {cluster.namespace} has no run of `actorq cluster up`: name another with -n, or delete what "
             "was applied in another way with kubectl"
         )
-    for reference in reversed(made.objects if made else ()):
-        if reference.kind != VOLUME:
-            _delete(cluster, reference)
-    _await_no_pods(cluster, say)
-    names = [volume["metadata"]["name"] for volume in volumes(cluster)]
-    for name in names:
-        if delete_volume:
-            cluster.delete("v1", VOLUME, name)
-        else:
-            say(f"volume {name} kept: `up` continues with it, `down --delete-volume` deletes it")
-    if delete_volume:
-        _await_no_volumes(cluster, names, say)
-    inventory.erase(cluster)
+    if len(runs) > 1:
+        raise UserError(f"namespace {cluster.namespace} has runs {', '.join(runs)}: choose one with --run")
+    _delete(cluster, found)
+    volumes = {name_of(each) for each in found if each["kind"] == VOLUME}
+    told = ""
+    while left := _left(cluster, runs[0], volumes):
+        if left != told:
+            told = left
+            say(f"waiting for {left} to end")
+        cluster.await_pod_change(ACTORQ, _CHANGE_S)
+    return runs[0]
 
 
-def _check_alone(cluster: Cluster, before: Inventory | None, name: str) -> None:
-    where = f"namespace {cluster.namespace}"
-    if before is not None and before.name != name:
+def _applied(cluster: Cluster, run: str) -> list[Object]:
+    """The objects of a run that `apply` has made; those of all runs for an empty name."""
+    return [
+        {**each, "apiVersion": api_version, "kind": kind}
+        for api_version, kinds in _KINDS.items()
+        for kind in kinds
+        if cluster.has_kind(api_version, kind)
+        for each in cluster.list(api_version, kind, f"{RUN_LABEL}={run}" if run else RUN_LABEL)
+        if _is_of(each, run_of(each))
+    ]
+
+
+def _is_of(found: Object, run: str) -> bool:
+    """Whether `apply` has made an object for a run. A TrainingRun owns its objects."""
+    return run_of(found) == run and not items(found["metadata"], "ownerReferences")
+
+
+def _delete(cluster: Cluster, found: Sequence[Object]) -> None:
+    for each in found:
+        cluster.delete(each["apiVersion"], each["kind"], name_of(each))
+
+
+def _left(cluster: Cluster, run: str, volumes: set[str]) -> str:
+    """The pods and volumes that are still there, in words. A pod would wait forever for a volume that is leaving."""
+    pods = [each for each in cluster.list("v1", "Pod", ACTORQ) if run_of(each) in ("", run)]
+    there = cluster.list("v1", VOLUME, f"{RUN_LABEL}={run}") if volumes else []
+    numbers = {"pods": len(pods), "volumes": len(volumes & {name_of(each) for each in there})}
+    return " and ".join(f"{what} ({number})" for what, number in numbers.items() if number)
+
+
+def _require_own_selectors(cluster: Cluster, manifests: Sequence[Object], name: str) -> None:
+    """Raise UserError for another run in the namespace, unless each has its name in its selectors."""
+    there = cluster.list("apps/v1", "StatefulSet", ACTORQ)
+    others = [each for each in there if not _is_of(each, name)]
+    sets = [*others, *(each for each in manifests if each["kind"] == "StatefulSet")]
+    if others and not all(RUN_LABEL in part(each, "spec", "selector", "matchLabels") for each in sets):
         raise UserError(
-            f"{where} has run {before.name!r} already: choose another namespace with -n, or end that run with "
-            f"`actorq cluster down -n {cluster.namespace}`, or change it with --name {before.name}"
+            f"namespace {cluster.namespace} has another run (StatefulSet {name_of(others[0])}): choose another "
+            "namespace with -n; runs share a namespace only if `up` gave each of them a --name"
         )
-    if before is None and (workloads := cluster.list("apps/v1", "StatefulSet", ACTORQ)):
-        raise UserError(
-            f"{where} has a run that `actorq cluster up` did not make (StatefulSet "
-            f"{workloads[0]['metadata']['name']}): choose another namespace with -n, or delete it with kubectl"
-        )
-    for volume in volumes(cluster):
-        owner = (volume["metadata"].get("labels") or {}).get(RUN_LABEL)
-        if owner not in (None, name):
-            raise UserError(
-                f"volume {volume['metadata']['name']} in {where} belongs to run {owner!r}: go on with that run by "
-                f"--name {owner}, delete its volume with `actorq cluster down --delete-volume -n {cluster.namespace}`, "
-                "or choose another namespace with -n"
-            )
 
 
-def _check_free(cluster: Cluster, manifest: Object, name: str) -> None:
+def _require_own(cluster: Cluster, manifest: Object, name: str) -> None:
     """Raise UserError for an existing object that is not this run's: `up` would change it, and `down` delete it."""
-    api_version, kind, called = manifest["apiVersion"], manifest["kind"], manifest["metadata"]["name"]
-    found = cluster.get(api_version, kind, called)
-    # Volumes outlive a run that was applied with kubectl. Volumes of other runs are detected before.
-    if found is None or kind == VOLUME or (found["metadata"].get("labels") or {}).get(RUN_LABEL) == name:
+    kind, called = manifest["kind"], name_of(manifest)
+    found = cluster.get(manifest["apiVersion"], kind, called)
+    # Volumes outlive a run that was applied with kubectl.
+    if found is None or _is_of(found, name) or (kind == VOLUME and _is_of(found, "")):
         return
     raise UserError(
         f"{kind} {called} in namespace {cluster.namespace} is not of run {name}, which needs this name: choose "
-        f"another namespace with -n, or delete it with `kubectl delete {kind.lower()} {called} -n {cluster.namespace}`"
+        "another namespace with -n, or another name with --name, or delete it with "
+        f"`kubectl delete {kind.lower()} {called} -n {cluster.namespace}`"
     )
-
-
-def _ensure_shared(cluster: Cluster, manifests: Sequence[Object], say: Callable[[str], None]) -> list[Object]:
-    """Create missing objects without a namespace (Namespace, PriorityClass). Returns the other objects.
-
-    Runs of other namespaces may share them, so they are neither changed nor removed. Only these objects may need
-    permissions beyond one namespace.
-    """
-    own = []
-    for manifest in manifests:
-        kind, name = manifest["kind"], manifest["metadata"]["name"]
-        if cluster.is_namespaced(manifest["apiVersion"], kind):
-            own.append(manifest)
-        elif _is_missing(cluster, manifest, say):
-            cluster.apply(manifest)
-            say(f"{kind} {name} created; other runs may share it, so `down` keeps it")
-    return own
-
-
-def _is_missing(cluster: Cluster, manifest: Object, say: Callable[[str], None]) -> bool:
-    kind, name = manifest["kind"], manifest["metadata"]["name"]
-    try:
-        return cluster.get(manifest["apiVersion"], kind, name) is None
-    except UserError as error:
-        # A user who may not read it cannot create it either. If it exists, nothing more is needed.
-        say(f"{kind} {name} is assumed to exist ({error})")
-        return False
-
-
-def _delete(cluster: Cluster, reference: Reference) -> None:
-    # When a kind was removed from the cluster, its objects are gone too.
-    if cluster.has_kind(reference.api_version, reference.kind):
-        cluster.delete(reference.api_version, reference.kind, reference.name)
-
-
-def _await_no_volumes(cluster: Cluster, names: Sequence[str], say: Callable[[str], None]) -> None:
-    """Wait until the volumes are gone: the next run's pods would wait forever for one that is still being deleted."""
-    left = list(names)
-    while left:
-        there = {volume["metadata"]["name"] for volume in volumes(cluster)}
-        for name in [name for name in left if name not in there]:
-            left.remove(name)
-            say(f"volume {name} deleted")
-        if left:
-            cluster.await_pod_change(ACTORQ, _CHANGE_S)
-
-
-def _await_no_pods(cluster: Cluster, say: Callable[[str], None]) -> None:
-    told = -1
-    while pods := cluster.list("v1", "Pod", ACTORQ):
-        if len(pods) != told:
-            told = len(pods)
-            say(f"waiting for {told} pod{'s' if told > 1 else ''} to save and end")
-        cluster.await_pod_change(ACTORQ, _CHANGE_S)

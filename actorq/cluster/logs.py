@@ -49,29 +49,30 @@ def stream_logs(
 
     If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
     """
+    options = {"follow": follow, "previous": previous, **({} if tail is None else {"tail_lines": tail})}
     if len(pods) == 1:
-        for line in _lines(cluster, pods[0], follow, tail, previous=previous):
+        for line in _lines(cluster, pods[0], options):
             write(pods[0], line)
     elif follow:
-        with _Followed(cluster, pods, tail) as followed:
+        with _Followed(cluster, pods, options) as followed:
             for pod, line in followed:
                 write(pod, line)
     else:
         for pod in pods:
-            for line in _lines_or_reason(cluster, pod, False, tail, previous=previous):
+            for line in _lines_or_reason(cluster, pod, options):
                 write(pod, line)
 
 
 class _Followed:
     """The logs of several pods at once. It ends its reading threads, because a process must not end before them."""
 
-    def __init__(self, cluster: Cluster, pods: Sequence[str], tail: int | None) -> None:
+    def __init__(self, cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) -> None:
         self._given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._responses: list[Any] = []
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._read, args=(cluster, pod, tail), name=f"log {pod}", daemon=True)
+            threading.Thread(target=self._read, args=(cluster, pod, options), name=f"log {pod}", daemon=True)
             for pod in pods
         ]
         for thread in self._threads:
@@ -101,9 +102,9 @@ class _Followed:
                 case pod, line:
                     yield pod, line
 
-    def _read(self, cluster: Cluster, pod: str, tail: int | None) -> None:
+    def _read(self, cluster: Cluster, pod: str, options: dict[str, Any]) -> None:
         try:
-            for line in _lines_or_reason(cluster, pod, True, tail, self._opened):
+            for line in _lines_or_reason(cluster, pod, options, self._opened):
                 self._given.put((pod, line))
             self._given.put(None)
         except BaseException as error:
@@ -123,31 +124,20 @@ def _end(response: Any) -> None:
 
 
 def _lines_or_reason(
-    cluster: Cluster,
-    pod: str,
-    follow: bool,
-    tail: int | None,
-    opened: Callable[[Any], None] = lambda _: None,
-    previous: bool = False,
+    cluster: Cluster, pod: str, options: dict[str, Any], opened: Callable[[Any], None] = lambda _: None
 ) -> Iterator[str]:
     try:
-        yield from _lines(cluster, pod, follow, tail, opened, previous)
+        yield from _lines(cluster, pod, options, opened)
     except ActorQError as error:
         yield str(error)
 
 
 def _lines(
-    cluster: Cluster,
-    pod: str,
-    follow: bool,
-    tail: int | None,
-    opened: Callable[[Any], None] = lambda _: None,
-    previous: bool = False,
+    cluster: Cluster, pod: str, options: dict[str, Any], opened: Callable[[Any], None] = lambda _: None
 ) -> Iterator[str]:
-    options: dict[str, Any] = {"previous": previous} if tail is None else {"previous": previous, "tail_lines": tail}
     with cluster.refusals(f"read the log of pod {pod}"):
         response: Any = cluster.core().read_namespaced_pod_log(
-            pod, cluster.namespace, follow=follow, _preload_content=False, **options
+            pod, cluster.namespace, _preload_content=False, **options
         )
         opened(response)
         if response.status != 200:

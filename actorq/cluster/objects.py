@@ -2,6 +2,10 @@
 
 from typing import Any
 
+import yaml
+
+from actorq.errors import UserError
+
 Object = dict[str, Any]
 
 RUN_LABEL = "actorq/run"
@@ -28,3 +32,16 @@ def items(tree: object, name: str) -> list[Object]:
 def name_of(manifest: Object) -> str:
     """The name of an object."""
     return str(manifest["metadata"]["name"])
+
+
+def run_of(found: Object) -> str:
+    """The name of an object's run; empty where it has none."""
+    return str(part(found, "metadata", "labels").get(RUN_LABEL, ""))
+
+
+def documents(text: str, source: object) -> list[Any]:
+    """The documents of a YAML stream that are not empty. `source` is its name for people. Raises UserError."""
+    try:
+        return [document for document in yaml.safe_load_all(text) if document is not None]
+    except yaml.YAMLError as error:
+        raise UserError(f"{source} is not YAML: {' '.join(str(error).split())}") from None

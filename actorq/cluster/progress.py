@@ -144,7 +144,7 @@ def _what_is_missing(cluster: Cluster, pods: Sequence[Object], status: RunStatus
         if not view(pod).ready:
             return f"pod {pod['metadata']['name']} is not ready ({waiting_for(pod, events)})"
     if not any(view(pod).role == "learner" for pod in pods):
-        return "there is no pod of the learner; `kubectl describe statefulset learner` may say why"
+        return "there is no pod of the learner; `kubectl describe statefulset` may say why"
     if old := [each for each in _workloads(cluster) if not is_rolled_out(each)]:
         return f"{old[0]['kind']} {old[0]['metadata']['name']} still has pods of an earlier version"
     if status is None:

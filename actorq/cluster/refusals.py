@@ -19,6 +19,8 @@ _HANDSHAKE = re.compile(r'-\+-\+- .*"message": ?"(?P<message>(?:[^"\\]|\\+")*)"'
 _NO_GROWTH = re.compile(
     r'persistentvolumeclaims \\?"(?P<name>[^"\\]*)\\?" is forbidden: only dynamically provisioned pvc'
 )
+# The same for other fields than the few that a StatefulSet may change.
+_FIXED = "updates to statefulset spec"
 _NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
 
 
@@ -47,7 +49,8 @@ def explained(error: ApiException, doing: str) -> ActorQError:
         case 409:
             return ConflictError(f"cannot {doing}: {text}")
         case 400 | 422:
-            return UserError(f"the cluster refuses to {doing}: {text}")
+            hint = "; set them back, or `kubectl delete statefulset NAME --cascade=orphan` and apply again: pods stay"
+            return UserError(f"the cluster refuses to {doing}: {text}{hint if _FIXED in text else ''}")
     return ActorQError(f"cannot {doing}: {text}")
 
 

@@ -20,6 +20,14 @@ ALGORITHMS: dict[str, tuple[ActionSpace, ...]] = {
 }
 # Those that learn from the newest transitions only, through a one-pass queue in place of the replay.
 ON_POLICY = ("ppo", "impala")
+# A run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
+KEPT = (
+    *("environment", "environment_args", "environment_wrappers", "algorithm", "algorithm_args"),
+    *("network", "normalize_observations", "replay.capacity"),
+    *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
+    *("td3.hidden_sizes", "sac.hidden_sizes"),
+    *(f"{name}.{setting}" for name in ON_POLICY for setting in ("hidden_sizes", "value_sizes", "activation", "squash")),
+)
 # The group in which an installed package declares an algorithm: `name = "module:Class"`.
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 

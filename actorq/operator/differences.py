@@ -72,19 +72,10 @@ def foreign(found: Found, wanted: Sequence[Object], name: str, uid: str) -> Faul
 
 def changed_setting(found: Found, wanted: Sequence[Object], before: Object) -> Fault | None:
     """The fault of a setting that a run with progress must keep."""
-    if not before.get("environmentSteps"):
+    text = kept_setting(found, wanted) if before.get("environmentSteps") else ""
+    if not text:
         return None
-    for each in wanted:
-        there = found.get((each["kind"], name_of(each)))
-        if each["kind"] == "ConfigMap" and there is not None and "config.yaml" in part(there, "data"):
-            try:
-                text = kept_setting(there, each)
-            except UserError:
-                # The configuration in the cluster is invalid, and this one repairs it.
-                continue
-            if text:
-                return Fault("spec", f"{text}: the run keeps it; set it back, or make another run", reason="Immutable")
-    return None
+    return Fault("spec", f"{text}: the run keeps it; set it back, or make another run", reason="Immutable")
 
 
 def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object]:

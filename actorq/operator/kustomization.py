@@ -13,7 +13,7 @@ from typing import Any
 import jsonpatch
 import yaml
 
-from actorq.cluster.objects import Object, name_of, part
+from actorq.cluster.objects import Object, documents, name_of, part
 from actorq.errors import UserError
 
 _FILE = "kustomization.yaml"
@@ -66,11 +66,11 @@ def _add(objects: list[Object], folder: Path) -> None:
 
 
 def _patch(objects: list[Object], patch: Any, target: Object | None, folder: Path) -> None:
-    if target is None:
-        target = {"kind": patch["kind"], "name": name_of(patch)}
-    places = [index for index, each in enumerate(objects) if _matches(each, target)]
-    if not places:
-        raise UserError(f"{folder}: the patch of {target} finds no object")
+    wanted = target or {"kind": patch["kind"], "name": name_of(patch)}
+    places = [index for index, each in enumerate(objects) if _matches(each, wanted)]
+    # Only a target may fit no object.
+    if not places and target is None:
+        raise UserError(f"{folder}: the patch of {wanted} finds no object")
     for index in places:
         try:
             if isinstance(patch, dict):
@@ -102,17 +102,12 @@ def _label(manifest: Object, pairs: Object, fields: list[str]) -> None:
             owner[name] = {**part(owner, name), **pairs}
 
 
+# Kept, because a controller builds the same files again and again.
+_parsed = lru_cache(maxsize=128)(documents)
+
+
 def _documents(path: Path) -> list[Any]:
-    return deepcopy(_parsed(path, _text(path)))
-
-
-@lru_cache(maxsize=128)
-def _parsed(path: Path, text: str) -> list[Any]:
-    """The documents of a file. Kept, because a controller builds the same files again and again."""
-    try:
-        return [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    return deepcopy(_parsed(_text(path), path))
 
 
 def _text(path: Path) -> str:

@@ -65,13 +65,12 @@ class _Renaming:
         else:
             renamed = {key: self._tree(value, key) for key, value in manifest.items()}
         renamed["metadata"] = {**manifest["metadata"], "name": prefixed(self._run, name_of(manifest))}
-        if manifest["kind"] == "Service":
-            renamed["spec"]["selector"] = self._labels(renamed["spec"]["selector"])
-        if manifest["kind"] in WORKLOADS:
-            pod = renamed["spec"]["template"]
+        if manifest["kind"] == "Service" and (selector := part(renamed, "spec", "selector")):
+            renamed["spec"]["selector"] = self._labels(selector)
+        if manifest["kind"] in WORKLOADS and (pod := part(renamed, "spec", "template")):
             pod["metadata"] = {**part(pod, "metadata"), "labels": self._labels(part(pod, "metadata", "labels"))}
-            for container in items(pod["spec"], "containers"):
-                if any(variable["name"] == _CERTIFICATES for variable in items(container, "env")):
+            for container in items(part(pod, "spec"), "containers"):
+                if any(variable.get("name") == _CERTIFICATES for variable in items(container, "env")):
                     container["env"] = [*container["env"], {"name": _RUN, "value": self._identity}]
         return renamed
 

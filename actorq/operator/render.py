@@ -45,7 +45,7 @@ def objects(run: TrainingRun, finished: bool = False, manifests: Path = MANIFEST
     made = [each for each in found if _is_wanted(each, spec)]
     for manifest in made:
         _customize(manifest, run, finished)
-    ready = prepared(named(made, run.name, identity(run)), run.name, run.namespace, {})
+    ready = prepared(named(made, run.name, identity(run)), run.name, run.namespace)
     for manifest in ready:
         metadata = manifest["metadata"]
         metadata["namespace"] = run.namespace

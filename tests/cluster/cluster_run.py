@@ -20,6 +20,7 @@ from actorq.cluster.connection import Cluster, connect
 from actorq.cluster.logs import stream_logs
 from actorq.cluster.objects import ACTORQ
 from actorq.cluster.portforward import PortForward, open_pod_port
+from actorq.cluster.storage import VOLUME
 from actorq.domain.status import ActorStatus, RunStatus
 from actorq.errors import ActorQError, UnavailableError
 from actorq.transport.options import Certificates
@@ -82,6 +83,10 @@ class ClusterRun:
         """A run that is not there yet."""
         return cls(connect(namespace), overlay, certificates_directory)
 
+    def volumes(self) -> list[dict[str, Any]]:
+        """The volumes of runs in the namespace."""
+        return self.cluster.list("v1", VOLUME, ACTORQ)
+
     @property
     def certificates(self) -> Certificates | None:
         """Those of a person who has them."""
@@ -93,7 +98,7 @@ class ClusterRun:
 
     def down(self, *flags: str) -> str:
         """End it."""
-        return self.command("down", *flags, *self._flags())
+        return self.command("down", *flags)
 
     def status_command(self) -> str:
         """What `actorq cluster status` prints."""

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from kubernetes import client
 
-from actorq.cluster import storage
 from actorq.cluster.manifests import render
 from actorq.cluster.objects import RUN_LABEL, Object
 from tests.cluster.cluster_run import HERE, ClusterRun, failing_actorq, on_cluster
@@ -34,7 +33,7 @@ KINDS = {
 def run(new_namespace: Callable[[], str], overlays: Overlays) -> Iterator[ClusterRun]:
     run = ClusterRun.in_namespace(new_namespace(), overlays.path("overlay"))
     yield run
-    if storage.volumes(run.cluster):
+    if run.volumes():
         run.down("--delete-volume")
 
 
@@ -50,18 +49,28 @@ def objects(run: ClusterRun) -> set[tuple[str, str]]:
 
 
 def changed_overlay(run: ClusterRun, folder: Path, change: Callable[[Object], None]) -> str:
-    """A file with the overlay's objects, the learner's container changed."""
+    """A file of the overlay's name with its objects, the containers of workloads changed."""
     rendered = render(run.overlay)
     for each in rendered:
-        if each["kind"] == "StatefulSet":
+        if each["kind"] in ("StatefulSet", "Deployment"):
             change(each["spec"]["template"]["spec"]["containers"][0])
-    path = folder / "changed.yaml"
+    path = folder / "overlay.yaml"
     path.write_text(yaml.safe_dump_all(rendered))
     return str(path)
 
 
-def test_an_image_that_is_not_there_is_named_and_down_removes_everything(run: ClusterRun) -> None:
-    fault = run.failing("up", run.overlay, "--set-image", "actorq-learner=actorq-learner:none")
+def only(name: str, change: Callable[[Object], None]) -> Callable[[Object], None]:
+    """The change, for one of the containers."""
+    return lambda container: change(container) if container["name"] == name else None
+
+
+def without_image(container: Object) -> None:
+    """Ask for an image that is not there."""
+    container["image"] = f"{container['image'].rpartition(':')[0]}:none"
+
+
+def test_an_image_that_is_not_there_is_named_and_down_removes_everything(run: ClusterRun, tmp_path: Path) -> None:
+    fault = run.failing("up", changed_overlay(run, tmp_path, only("learner", without_image)))
     assert re.match(r"error: pod learner-0 cannot pull image \S*actorq-learner:none \(.+\): push it, or choose", fault)
     assert objects(run)
     run.down("--delete-volume")
@@ -72,8 +81,7 @@ def test_a_pod_that_fits_nowhere_is_said_so(run: ClusterRun, tmp_path: Path) -> 
     def grow(container: Object) -> None:
         container["resources"] = {"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}}
 
-    path = changed_overlay(run, tmp_path, grow)
-    fault = run.failing("up", path, "--name", "overlay")
+    fault = run.failing("up", changed_overlay(run, tmp_path, only("learner", grow)))
     assert fault.startswith("error: pod learner-0 cannot be scheduled: 0/")
     assert "Insufficient cpu" in fault
 
@@ -82,7 +90,7 @@ def test_a_setting_that_is_none_comes_with_what_the_learner_says(run: ClusterRun
     def misspell(container: Object) -> None:
         container["args"].append("--dqn.bach-size=3")
 
-    fault = run.failing("up", changed_overlay(run, tmp_path, misspell), "--name", "overlay")
+    fault = run.failing("up", changed_overlay(run, tmp_path, only("learner", misspell)))
     assert fault.startswith("error: pod learner-0 ended at once (exit code 2, an error in its settings): ")
     assert "bach-size" in fault
 
@@ -95,21 +103,21 @@ def test_what_was_wrong_can_be_put_right_by_another_up(run: ClusterRun) -> None:
 def test_a_second_run_is_refused(run: ClusterRun, overlays: Overlays) -> None:
     before = objects(run)
     fault = run.failing("up", overlays.path("endless"))
-    assert fault.startswith(f"error: namespace {run.cluster.namespace} has run 'overlay' already: choose another")
+    assert fault.startswith(f"error: namespace {run.cluster.namespace} has another run (StatefulSet learner): choose")
     assert objects(run) == before
 
 
-def test_a_broken_upgrade_is_no_progress(run: ClusterRun) -> None:
-    fault = run.failing("up", run.overlay, "--set-image", "actorq-actor=actorq-actor:none")
-    assert re.match(r"error: pod (actor|evaluator)-\S+ cannot pull image \S*actorq-actor:none", fault)
+def test_a_broken_upgrade_is_no_progress(run: ClusterRun, tmp_path: Path) -> None:
+    fault = run.failing("up", changed_overlay(run, tmp_path, only("actor", without_image)))
+    assert re.match(r"error: pod actor-\S+ cannot pull image \S*actorq-actor:none", fault)
 
 
 def test_the_volume_of_another_run_is_refused(run: ClusterRun, overlays: Overlays) -> None:
-    assert "kept" in run.down()
+    assert "continues with its volumes" in run.down()
     before = objects(run)
     assert {kind for kind, _ in before} == {"PersistentVolumeClaim"}
     fault = run.failing("up", overlays.path("endless"))
-    assert re.match(rf"error: volume \S+ in namespace {run.cluster.namespace} belongs to run 'overlay': go on", fault)
+    assert re.match(r"error: PersistentVolumeClaim \S+ in namespace \S+ is not of run endless, which needs", fault)
     assert objects(run) == before
     run.down("--delete-volume")
     assert objects(run) == set()
@@ -143,7 +151,9 @@ def test_without_a_permission_nothing_is_made(run: ClusterRun, somebody: Path, m
     monkeypatch.setenv("KUBECONFIG", str(somebody))
     fault = run.failing("up", run.overlay)
     who = f"system:serviceaccount:{run.cluster.namespace}:somebody"
-    assert fault.startswith(f"error: no permission: {who} may not get configmaps in namespace {run.cluster.namespace};")
+    assert fault.startswith(
+        f"error: no permission: {who} may not list statefulsets.apps in namespace {run.cluster.namespace};"
+    )
     assert objects(run) == set()
 
 

@@ -13,7 +13,15 @@ import yaml
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
 OVERLAYS = ("development", "production")
-OPTIONAL = ("gpu-learner", "spot-actors", "keda", "keda-mtls", "object-storage", "object-storage/network-policies")
+OPTIONAL = (
+    "gpu-learner",
+    "pull-secret",
+    "spot-actors",
+    "keda",
+    "keda-mtls",
+    "object-storage",
+    "object-storage/network-policies",
+)
 WORKLOADS = ("learner", "quantizer", "actor", "evaluator")
 
 Object = dict[str, Any]

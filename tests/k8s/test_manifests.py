@@ -10,14 +10,14 @@ import pytest
 import yaml
 
 from actorq import __version__
+from actorq.cluster import deployment
 from actorq.cluster.manifests import prepared
-from actorq.cluster.manifests import render as rendered_by_up
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import TransportConfig
-from actorq.errors import UserError
 from actorq.transport.security.identity import parse_identity
 from actorq.transport.security.roles import ROLES
 from sitegen import metrics
+from tests.actorq.cluster.cluster_api import cluster_api
 from tests.k8s.rendered_manifests import (
     K8S,
     OPTIONAL,
@@ -50,7 +50,7 @@ def manifests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     if name in OVERLAYS:
         return render(K8S / "overlays" / name)
     folder = tmp_path_factory.mktemp("component")
-    return with_components(folder, *(("keda", "mtls", name) if name == "keda-mtls" else ("plaintext", name)))
+    return with_components(folder, *(("keda", "mtls") if name == "keda-mtls" else ("plaintext", name)))
 
 
 @cache
@@ -79,7 +79,7 @@ def test_a_run_needs_no_rights_beyond_its_namespace(manifests: tuple[Object, ...
 
 def test_in_another_namespace_nothing_names_the_one_that_is_written(manifests: tuple[Object, ...]) -> None:
     assert "learner.actorq" in yaml.safe_dump_all(with_addresses(manifests))
-    moved = yaml.safe_dump_all(prepared(with_addresses(manifests), "demo", "lab", {}))
+    moved = yaml.safe_dump_all(prepared(with_addresses(manifests), "demo", "lab"))
     assert "learner.lab" in moved
     assert not re.search(r"\.actorq\b", moved)
 
@@ -93,6 +93,17 @@ def with_addresses(manifests: tuple[Object, ...]) -> list[Object]:
         "spec": "learner.actorq.svc:50051",
     }
     return [*manifests, example]
+
+
+def test_down_finds_every_object_that_up_has_made(manifests: tuple[Object, ...]) -> None:
+    with cluster_api() as api:
+        for version, kind in {(each["apiVersion"], each["kind"]) for each in manifests}:
+            others = [each for each in api.kinds.get(version, []) if each[0] != kind]
+            api.kinds[version] = [*others, (kind, f"{kind.lower()}s", True)]
+        deployment.apply(api.cluster(), prepared(manifests, "demo", "lab"), "demo", lambda: False)
+        assert len(api.objects) > len(manifests), "the volume of the learner, too"
+        deployment.delete(api.cluster(), delete_volume=True, say=print)
+        assert not api.objects
 
 
 def test_pods_pass_the_restricted_level(manifests: tuple[Object, ...]) -> None:
@@ -330,8 +341,6 @@ def test_every_pod_may_ask_for_names_and_nothing_is_open_by_default() -> None:
 def test_two_autoscalers_of_actors_are_refused(tmp_path: Path, components: tuple[str, str]) -> None:
     with pytest.raises(AssertionError, match=r"/spec/replicas"):
         with_components(tmp_path, "plaintext", *components)
-    with pytest.raises(UserError, match=r"^overlay \S+/run has two autoscalers of its actors, components/hpa and comp"):
-        rendered_by_up(str(tmp_path / "run"))
 
 
 def test_an_autoscaler_targets_the_actors(tmp_path: Path) -> None:
@@ -339,7 +348,24 @@ def test_an_autoscaler_targets_the_actors(tmp_path: Path) -> None:
     assert by_cpu["spec"]["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "actor"}
     by_need = of_kind(with_components(tmp_path, "plaintext", "keda"), "ScaledObject")["actor"]["spec"]
     assert by_need["scaleTargetRef"] == {"name": "actor"}
-    assert by_need["triggers"][0]["metadata"]["scalerAddress"] == "learner.actorq:50051"
+    (trigger,) = by_need["triggers"]
+    assert trigger["metadata"]["scalerAddress"] == "learner.actorq.svc:50051"
+    assert "authenticationRef" not in trigger
+
+
+def test_keda_shows_the_scalers_certificate_where_the_learner_wants_one(tmp_path: Path) -> None:
+    objects = with_components(tmp_path, "keda", "mtls")
+    (trigger,) = of_kind(objects, "ScaledObject")["actor"]["spec"]["triggers"]
+    authentication = of_kind(objects, "TriggerAuthentication")[trigger["authenticationRef"]["name"]]
+    secret = of_kind(objects, "Certificate")["scaler"]["spec"]["secretName"]
+    assert {each["name"] for each in authentication["spec"]["secretTargetRef"]} == {secret}
+
+
+def test_every_pod_pulls_images_with_the_secret_of_the_registry(tmp_path: Path) -> None:
+    objects = with_components(tmp_path, "plaintext", "pull-secret")
+    accounts = of_kind(objects, "ServiceAccount")
+    for pod in pods(objects).values():
+        assert accounts[pod["serviceAccountName"]]["imagePullSecrets"] == [{"name": "registry"}]
 
 
 def test_an_autoscaler_owns_the_number_of_actors(tmp_path: Path) -> None:

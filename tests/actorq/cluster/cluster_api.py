@@ -111,7 +111,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(200, {**scale, "spec": {"replicas": _scaled(found)["replicas"]}})
         if url.path in self.server.objects:
             return self._answer(200, self.server.objects[url.path])
-        if any(url.path.endswith(f"/{plural}") for kinds in self.server.kinds.values() for _, plural, _ in kinds):
+        *_, place, last = url.path.split("/")
+        if place in self.server.namespaces and any(
+            last == each[1] for kinds in self.server.kinds.values() for each in kinds
+        ):
             return self._answer(200, self._list(url.path, query.get("labelSelector", [""])[0]))
         return self._fail(404, f'"{url.path.rpartition("/")[2]}" not found')
 
@@ -191,11 +194,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(200, body)
 
     def _list(self, path: str, selector: str) -> Object:
-        wanted = dict(part.split("=") for part in selector.split(",") if part)
+        # With a value, or for any value.
+        wanted = [part.partition("=") for part in selector.split(",") if part]
         items = [
             each
             for key, each in self.server.objects.items()
-            if key.rpartition("/")[0] == path and wanted.items() <= (each["metadata"].get("labels") or {}).items()
+            if key.rpartition("/")[0] == path
+            and all(_has(each["metadata"].get("labels") or {}, name, value) for name, _, value in wanted)
         ]
         return {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
 
@@ -235,6 +240,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+
+def _has(labels: Object, name: str, value: str) -> bool:
+    return name in labels and value in ("", labels[name])
 
 
 def _scaled(found: Object) -> Object:

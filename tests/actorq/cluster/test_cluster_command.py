@@ -15,7 +15,7 @@ from actorq.cli.display.cluster_view import rows, summary, table
 from actorq.cli.main import main
 from actorq.cluster.diagnosis import PodView
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
-from tests.actorq.cluster.cluster_objects import STATUS, overlay, pod, ready_pod, workload
+from tests.actorq.cluster.cluster_objects import STATUS, overlay, owned, pod, ready_pod, workload
 
 
 @pytest.fixture
@@ -59,9 +59,12 @@ def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest
     assert [line.split()[0] for line in lines[2:4]] == ["wide-learner-0", "wide-actor-1"]
     run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 2}}}
     api.add("actorq.dev/v1alpha1", "trainingruns", run)
+    actor = {"kind": "Deployment", "metadata": {"name": "wide-actor"}, "spec": {"replicas": 2}}
+    api.add("apps/v1", "deployments", owned(actor, "TrainingRun", "wide"))
     assert main(["cluster", "scale", "actors", "6", "--run", "wide"]) == 0
     assert capsys.readouterr().out == "actors: 2 -> 6 pods\n"
     assert run["spec"] == {"actors": {"replicas": 6}}
+    assert actor["spec"] == {"replicas": 2}, "the operator sets it"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest
         (["status", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
         (["wait", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
         (["wait", "--timeout", "-1"], "--timeout: expected 0 or more seconds, got -1"),
-        (["scale", "actors", "3", "--run", "tall"], "namespace lab has no TrainingRun tall: name another with -n"),
+        (["scale", "actors", "3", "--run", "tall"], "namespace lab has no Deployment tall-actor: name another with -n"),
     ],
 )
 def test_a_run_must_be_one_of_the_namespace(
@@ -147,11 +150,41 @@ def test_up_fails_in_one_line_and_down_removes_what_it_made(
     shown = capsys.readouterr()
     assert shown.out.startswith("run demo applied in namespace lab: 6 objects\n")
     assert shown.err == (
-        "error: no progress in 0 s: there is no pod of the learner; `kubectl describe statefulset learner` may say "
-        "why\n"
+        "error: no progress in 0 s: there is no pod of the learner; `kubectl describe statefulset` may say why\n"
+    )
+    assert main(["cluster", "down"]) == 0
+    assert capsys.readouterr().out == (
+        "run demo is gone from namespace lab; `up` continues with its volumes, `down --delete-volume` deletes them\n"
     )
     assert main(["cluster", "down", "--delete-volume"]) == 0
     assert not api.objects
+
+
+def test_runs_of_one_overlay_share_a_namespace_by_their_names(
+    api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(overlay()))
+    for name in ("small", "wide"):
+        assert main(["cluster", "up", str(rendered), "--name", name, "--timeout", "0"]) == 1
+    assert api.names("statefulsets") == {"small-learner", "wide-learner"}
+    assert main(["cluster", "scale", "actors", "3", "--run", "wide"]) == 0
+    assert main(["cluster", "down"]) == 2
+    assert capsys.readouterr().err.endswith("error: namespace lab has runs small, wide: choose one with --run\n")
+    assert main(["cluster", "down", "--run", "small", "--delete-volume"]) == 0
+    assert api.names("deployments") == {"wide-actor", "wide-quantizer"}
+    assert api.names("persistentvolumeclaims") == {"data-wide-learner-0"}
+
+
+def test_up_prints_what_it_would_apply(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(overlay()))
+    assert main(["cluster", "up", str(rendered), "--name", "wide", "--print"]) == 0
+    printed = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert not api.objects
+    assert main(["cluster", "up", str(rendered), "--name", "wide", "--timeout", "0"]) == 1
+    made = {(each["kind"], each["metadata"]["name"]) for each in api.objects.values()}
+    assert made == {(each["kind"], each["metadata"]["name"]) for each in printed}
 
 
 def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,6 +222,7 @@ def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: 
         (["up", "x", "--timeout", "nan"], "--timeout: expected 0 or more seconds, got nan"),
         (["scale", "learner", "2"], "argument actors: invalid choice: 'learner'"),
         (["up", "/nowhere"], "overlay /nowhere cannot be read (No such file or directory)"),
+        (["up", "/nowhere", "--name", "a b"], "name of the run: expected a letter and up to 43 of a-z, 0-9 and inner"),
         (["status", "--namespce", "x"], "unknown argument '--namespce'; did you mean '--namespace'?"),
     ],
 )

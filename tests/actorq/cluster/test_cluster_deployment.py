@@ -1,21 +1,16 @@
-"""A run is put into a namespace whole, alone, and taken out again without a trace but its volume."""
+"""A run is put into a namespace whole, beside other runs only under its own name, and taken out again."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from actorq.cluster import deployment, inventory
+from actorq.cluster import deployment
 from actorq.cluster.connection import Cluster
 from actorq.cluster.manifests import prepared
 from actorq.errors import UserError
+from actorq.operator.naming import named
 from tests.actorq.cluster.cluster_api import ClusterApi, Object, cluster_api
-from tests.actorq.cluster.cluster_objects import overlay, ready_pod, workload
-
-CLAIM: Object = {
-    "apiVersion": "v1",
-    "kind": "PersistentVolumeClaim",
-    "metadata": {"name": "data-learner-0", "labels": {"app.kubernetes.io/name": "actorq", "actorq/run": "demo"}},
-}
+from tests.actorq.cluster.cluster_objects import overlay, owned, ready_pod, workload
 
 
 @pytest.fixture
@@ -25,98 +20,75 @@ def api() -> Iterator[ClusterApi]:
 
 
 def ready(name: str = "demo") -> list[Object]:
-    return prepared(overlay(), name, "lab", {})
+    return prepared(overlay(), name, "lab")
 
 
-def up(api: ClusterApi, manifests: list[Object] | None = None, name: str = "demo") -> list[str]:
-    said: list[str] = []
-    deployment.apply(api.cluster(), ready(name) if manifests is None else manifests, name, said.append)
-    return said
+def up(api: ClusterApi, manifests: list[Object] | None = None, name: str = "demo") -> None:
+    deployment.apply(api.cluster(), ready(name) if manifests is None else manifests, name, lambda: False)
 
 
 def down(api: ClusterApi, delete_volume: bool = False) -> list[str]:
     said: list[str] = []
-    deployment.remove(api.cluster(), delete_volume, said.append)
+    assert deployment.delete(api.cluster(), delete_volume, said.append) == "demo"
     return said
 
 
-def up_and_down(api: ClusterApi) -> None:
-    up(api)
-    down(api)
-
-
-def test_a_run_is_applied_and_listed_before_its_first_object(api: ClusterApi) -> None:
+def test_a_run_is_applied_with_its_volume(api: ClusterApi) -> None:
     up(api)
     assert api.names("deployments") == {"actor", "quantizer"}
     assert api.names("statefulsets") == {"learner"}
-    assert api.changes[0] == ("apply", "actorq-run")
-    made = inventory.read(api.cluster())
-    assert made
-    assert made.name == "demo"
-    assert [each.name for each in made.objects] == [
-        "run-config",
-        "data-learner-0",
-        "learner",
-        "actor",
-        "quantizer",
-        "learner",
-    ]
+    assert api.names("persistentvolumeclaims") == {"data-learner-0"}
 
 
 def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
     up(api)
-    api.add("v1", "persistentvolumeclaims", CLAIM)
-    api.add("v1", "pods", ready_pod("learner-0", "learner"))
-    api.add("v1", "configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "somebody-elses"}})
-    assert down(api) == [
-        "waiting for 1 pod to save and end",
-        "volume data-learner-0 kept: `up` continues with it, `down --delete-volume` deletes it",
-    ]
-    assert {path.rpartition("/")[2] for path in api.objects} == {"data-learner-0", "somebody-elses"}
-
-
-def test_the_volume_goes_when_told_even_after_the_run(api: ClusterApi) -> None:
-    up(api)
-    api.add("v1", "persistentvolumeclaims", CLAIM)
-    down(api)
-    assert down(api, delete_volume=True) == ["volume data-learner-0 deleted"]
-    assert not api.objects
-
-
-def test_down_says_how_many_pods_it_waits_for(api: ClusterApi) -> None:
-    up(api)
     api.add("v1", "pods", ready_pod("actor-1", "actor"))
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
-    assert down(api)[0] == "waiting for 2 pods to save and end"
+    api.add("v1", "configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "somebody-elses"}})
+    assert down(api) == ["waiting for pods (2) to end"]
+    assert {path.rpartition("/")[2] for path in api.objects} == {"data-learner-0", "somebody-elses"}
     with pytest.raises(UserError, match=r"namespace lab has no run of `actorq cluster up`"):
         down(api)
 
 
-def test_a_volume_is_deleted_once_the_cluster_has_let_go_of_it(api: ClusterApi) -> None:
+def test_the_volume_goes_when_told_even_after_the_run(api: ClusterApi) -> None:
     up(api)
-    api.add("v1", "persistentvolumeclaims", CLAIM)
-    assert down(api, delete_volume=True) == ["volume data-learner-0 deleted"]
+    down(api)
+    # It is gone only once the cluster has let go of it.
+    assert down(api, delete_volume=True) == ["waiting for volumes (1) to end"]
     assert not api.objects
 
 
-@pytest.mark.parametrize("owner", [None, "other"])
-def test_what_somebody_else_has_made_is_neither_changed_nor_deleted(api: ClusterApi, owner: str | None) -> None:
-    labels = {"labels": {"actorq/run": owner}} if owner else {}
-    service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "learner", **labels}}
+@pytest.mark.parametrize("labels", [{}, {"actorq/run": "other"}])
+def test_what_somebody_else_has_made_is_neither_changed_nor_deleted(api: ClusterApi, labels: Object) -> None:
+    service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "learner", "labels": labels}}
     api.add("v1", "services", service)
     fault = (
         r"^Service learner in namespace lab is not of run demo, which needs this name: choose another namespace "
-        r"with -n, or delete it with `kubectl delete service learner -n lab`$"
+        r"with -n, or another name with --name, or delete it with `kubectl delete service learner -n lab`$"
     )
     with pytest.raises(UserError, match=fault):
         up(api)
     assert list(api.objects.values()) == [service]
 
 
+def test_what_a_training_run_of_the_same_name_owns_stays(api: ClusterApi) -> None:
+    up(api)
+    service: Object = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s", "labels": {"actorq/run": "demo"}},
+    }
+    api.add("v1", "services", owned(service, "TrainingRun", "demo"))
+    up(api)
+    down(api, delete_volume=True)
+    assert api.names("services") == {"s"}
+
+
 def test_a_kind_that_the_cluster_has_no_more_keeps_nobody_from_down(api: ClusterApi) -> None:
     api.kinds["keda.sh/v1alpha1"] = [("ScaledObject", "scaledobjects", True)]
     scaled: Object = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "actor"}}
-    up(api, prepared([*overlay(), scaled], "demo", "lab", {}))
+    up(api, prepared([*overlay(), scaled], "demo", "lab"))
     assert api.names("scaledobjects") == {"actor"}
     # Its definition goes, and its objects with it.
     del api.kinds["keda.sh/v1alpha1"]
@@ -127,47 +99,65 @@ def test_a_kind_that_the_cluster_has_no_more_keeps_nobody_from_down(api: Cluster
 
 def test_an_object_that_left_the_overlay_leaves_the_cluster(api: ClusterApi) -> None:
     up(api)
-    up(api, [each for each in ready() if each["kind"] != "Service"])
+    up(api, [each for each in ready() if each["kind"] not in ("Service", "PersistentVolumeClaim")])
     assert api.names("services") == set()
-    assert ("delete", "learner") in api.changes
+    assert api.names("persistentvolumeclaims") == {"data-learner-0"}
 
 
 def test_the_same_run_may_be_applied_again(api: ClusterApi) -> None:
     up(api)
-    api.add("v1", "persistentvolumeclaims", CLAIM)
+    before = set(api.objects)
     up(api)
-    assert api.names("deployments") == {"actor", "quantizer"}
+    assert set(api.objects) == before
 
 
 def test_a_second_run_is_refused(api: ClusterApi) -> None:
     up(api)
     before = dict(api.objects)
-    with pytest.raises(UserError, match=r"namespace lab has run 'demo' already: choose another namespace with -n, or"):
+    fault = r"^namespace lab has another run \(StatefulSet learner\): choose another namespace with -n; runs share a"
+    with pytest.raises(UserError, match=fault):
         up(api, name="other")
     assert api.objects == before
 
 
 def test_a_run_that_was_applied_in_another_way_is_left_alone(api: ClusterApi) -> None:
     api.add("apps/v1", "statefulsets", workload("StatefulSet", "learner"))
-    with pytest.raises(UserError, match=r"namespace lab has a run that `actorq cluster up` did not make"):
+    with pytest.raises(UserError, match=r"^namespace lab has another run \(StatefulSet learner\)"):
         up(api)
 
 
+def test_runs_with_names_of_their_own_share_a_namespace(api: ClusterApi) -> None:
+    for name in ("demo", "wide"):
+        up(api, prepared(named(overlay(), name, name), name, "lab"), name)
+    assert api.names("deployments") == {"demo-actor", "demo-quantizer", "wide-actor", "wide-quantizer"}
+    before = dict(api.objects)
+    with pytest.raises(UserError, match=r"^namespace lab has another run \(StatefulSet \w+-learner\)"):
+        up(api, name="third")
+    with pytest.raises(UserError, match=r"^namespace lab has runs demo, wide: choose one with --run$"):
+        down(api)
+    assert api.objects == before
+
+
 def test_the_volume_of_another_run_is_refused(api: ClusterApi) -> None:
-    api.add("v1", "persistentvolumeclaims", CLAIM)
-    with pytest.raises(UserError, match=r"volume data-learner-0 in namespace lab belongs to run 'demo': go on with"):
+    up(api)
+    down(api)
+    with pytest.raises(UserError, match=r"^PersistentVolumeClaim data-learner-0 in namespace lab is not of run other,"):
         up(api, name="other")
     assert api.names("configmaps") == set()
 
 
 @pytest.mark.parametrize(
-    ("verb", "plural", "group"), [("patch", "deployments", ".apps"), ("create", "configmaps", ""), ("list", "pods", "")]
+    ("verb", "plural", "group"), [("patch", "deployments", ".apps"), ("list", "configmaps", ""), ("list", "pods", "")]
 )
 def test_without_a_permission_nothing_is_left_half_made(api: ClusterApi, verb: str, plural: str, group: str) -> None:
     api.forbidden.add((verb, plural))
-    fault = f"no permission: ada may not {verb} {plural}{group} in namespace lab"
-    with pytest.raises(UserError, match=fault):
-        up_and_down(api)
+
+    def up_and_down() -> None:
+        up(api)
+        down(api)
+
+    with pytest.raises(UserError, match=f"no permission: ada may not {verb} {plural}{group} in namespace lab"):
+        up_and_down()
     api.forbidden.clear()
     if api.objects:
         down(api, delete_volume=True)
@@ -183,30 +173,14 @@ def test_a_kind_that_the_cluster_lacks_is_named_before_anything_is_made(api: Clu
 
 def test_a_namespace_that_is_not_there_is_named(api: ClusterApi) -> None:
     with pytest.raises(UserError, match=r"namespace elsewhere does not exist: make it with `kubectl create"):
-        deployment.apply(api.cluster("elsewhere"), ready(), "demo", print)
+        deployment.apply(api.cluster("elsewhere"), ready(), "demo", lambda: False)
 
 
-PRIORITY: Object = {
-    "apiVersion": "scheduling.k8s.io/v1",
-    "kind": "PriorityClass",
-    "metadata": {"name": "actorq-learner"},
-    "value": 1000,
-}
-
-
-def test_what_runs_share_is_made_once_and_stays(api: ClusterApi) -> None:
-    said = up(api, [PRIORITY, *ready()])
-    assert said == ["PriorityClass actorq-learner created; other runs may share it, so `down` keeps it"]
+def test_what_runs_share_stays(api: ClusterApi) -> None:
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "actorq-learner"}}
+    up(api, [priority, *ready()])
     down(api)
     assert api.names("priorityclasses") == {"actorq-learner"}
-    assert up(api, [PRIORITY, *ready()]) == []
-
-
-def test_who_may_not_see_what_runs_share_is_not_stopped(api: ClusterApi) -> None:
-    api.forbidden.add(("get", "priorityclasses"))
-    (said,) = up(api, [PRIORITY, *ready()])
-    assert said.startswith("PriorityClass actorq-learner is assumed to exist (no permission: ada may not get")
-    assert api.names("deployments") == {"actor", "quantizer"}
 
 
 def test_a_cluster_that_is_not_there_is_said_so() -> None:

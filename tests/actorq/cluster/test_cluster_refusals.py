@@ -82,3 +82,13 @@ def test_a_volume_that_cannot_grow_is_said_so() -> None:
         "storageclass that provisions the pvc must support resize"
     )
     assert str(refused(403, said)).startswith("volume policies cannot grow: its StorageClass does not allow that")
+
+
+def test_a_statefulset_that_cannot_change_comes_with_a_way_out() -> None:
+    said = (
+        'StatefulSet.apps "learner" is invalid: spec: Forbidden: updates to statefulset spec for fields other than '
+        "'replicas', 'template' and 'updateStrategy' are forbidden"
+    )
+    assert str(refused(422, said)).endswith(
+        "are forbidden; set them back, or `kubectl delete statefulset NAME --cascade=orphan` and apply again: pods stay"
+    )

@@ -151,7 +151,7 @@ def test_another_name_than_the_default_is_only_a_change_of_names(tmp_path: Path)
     """The same function names the objects of an overlay, as `actorq cluster up --name` does."""
     text = yaml.safe_dump_all(render(K8S / "overlays" / "production"))
     overlay = [each for each in parse(text, "production") if each["kind"] != "Issuer"]
-    ready = prepared(named(overlay, "beta", "beta"), "beta", "lab", {})
+    ready = prepared(named(overlay, "beta", "beta"), "beta", "lab")
     found_names = {each["metadata"]["name"] for each in ready}
     assert {name for name in found_names if not name.startswith("beta-")} == {"data-beta-learner-0"}
     (scaler,) = (each for each in ready if each["kind"] == "HorizontalPodAutoscaler")
