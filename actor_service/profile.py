@@ -18,8 +18,9 @@ from actor_service.environments import Environments, describe_environment, make_
 from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32, FidelityReport, Policy, PolicyDescriptor
+from actorq.domain.status import Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Segment
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UserError
 from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK, main
 from actorq.profile.exchange import Order
@@ -81,12 +82,14 @@ def _typical(turns: list[Spent]) -> Spent:
 class _Acting:
     """An actor's loop in `count` environments, without its uploader."""
 
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int = 0) -> None:
+    def __init__(
+        self, config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int = 0, sampling: Sampling = ""
+    ) -> None:
         self.environments: Environments = make_environments(
             config.environment, count, config.environment_backend, config.environment_arguments
         )
         self.slot = PolicySlot()
-        explore = _explorer(config, spec, count, random_steps)
+        explore = _explorer(config, spec, count, random_steps, sampling)
         columns = explore.columns
         self.length = fitting_segment_length(
             spec, count, config.actor.segment_length, config.actor.max_segment_bytes, columns
@@ -105,12 +108,15 @@ class _Acting:
         return segment
 
 
-def _explorer(config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int) -> Explorer:
+def _explorer(
+    config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int, sampling: Sampling = ""
+) -> Explorer:
     sized = config.model_copy(update={"environments_per_actor": count})
     exploration = replace(
         sized.exploration_of(0, 0),
         random_steps=random_steps,
         report_greedy=config.dynamic_capacity_of(spec) is not None,
+        sampling=sampling,
     )
     return explorer(spec, exploration, count, np.random.default_rng(config.seed))
 
@@ -145,11 +151,19 @@ def measure(order: Order) -> dict[str, Any]:
     """Times for each number of environments: environment step, policy call, loop step. Also the times to load."""
     config, spec, policies = order.config, order.folder.spec(), order.folder.policies()
     configured = config.environments_per_actor
-    counts = sorted({min(_MOST_ENVIRONMENTS, max(1, round(factor * configured))) for factor in _FACTORS} | {configured})
+    # Only the learner knows the algorithms of installed packages.
+    learner = order.folder.read("learner")
+    sampling: Sampling = learner["sampling"]
+    most = _MOST_ENVIRONMENTS
+    if rollout := learner["rollout"]:
+        # A rollout consists of whole segments.
+        most = min(most, rollout["environment_steps"] // config.actor.segment_length)
+    counts = sorted({min(most, max(1, round(factor * configured))) for factor in _FACTORS} | {configured})
     # Actors avoid these schemes too.
     wrong = "this processor adds int8 products in 16 bits"
     dropped = dict.fromkeys(saturating_schemes(processor_flags()), wrong)
-    sizes = [_measure_count(config, spec, count, policies, order.seconds / len(counts), dropped) for count in counts]
+    seconds = order.seconds / len(counts)
+    sizes = [_measure_count(config, spec, count, policies, seconds, dropped, sampling) for count in counts]
     segments = order.folder.segments()
     return {
         "sizes": sizes,
@@ -171,16 +185,20 @@ def _measure_count(
     policies: Mapping[str, Policy],
     seconds: float,
     dropped: dict[str, str],
+    sampling: Sampling,
 ) -> dict[str, Any]:
     loaded: dict[str, OnnxPolicy] = {}
+    greedy = config.dynamic_capacity_of(spec) is not None
     for scheme, policy in policies.items():
         if scheme in dropped:
             continue
         try:
-            loaded[scheme] = load_policy(policy, spec, count, config.dynamic_capacity_of(spec) is not None)
+            loaded[scheme] = load_policy(policy, spec, count, greedy, bool(sampling))
         except InvalidInputError as error:
             dropped[scheme] = str(error)
-    acting = _Acting(config, spec, count)
+    if not loaded:
+        raise UserError(f"actors cannot act with this policy: {next(iter(dropped.values()))}")
+    acting = _Acting(config, spec, count, sampling=sampling)
     random = _explorer(config, spec, count, random_steps=10**9)
     first = next(iter(loaded.values()))
     actions = [random(first, np.empty(0)).copy() for _ in range(64)]

@@ -1,26 +1,28 @@
 """Measures the time of an update and of a policy snapshot, for `actorq profile`."""
 
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import median, quantiles
+from dataclasses import dataclass, replace
+from statistics import fmean, median, quantiles
 from typing import Any
 
+import numpy as np
 import safetensors.numpy
 import torch
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
-from actorq.domain.trajectory import Segment
-from actorq.errors import UserError
+from actorq.domain.trajectory import EnvironmentSpec, Segment
+from actorq.errors import ConflictError
 from actorq.process import EXIT_OK, leave, main
-from actorq.profile.exchange import Order, with_sequence
+from actorq.profile.exchange import Order
 from actorq.transport.payload.blobs import split_blob
-from learner_service.algorithms import chosen_algorithm
 from learner_service.algorithms.base import is_on_policy
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.replay import SegmentSource
+from learner_service.training.drawing import sampling_of
 from learner_service.training.trainer import is_stochastic
 from learner_service.training.training import Training, build_training
 
@@ -29,30 +31,31 @@ _NAME = "profile"
 _STORED = 20_000
 _WINDOW_S = 0.25
 _SNAPSHOTS = 20
+# Longest wait for a rollout, all of which is in the queue.
+_TAKE_S = 10.0
 # The quantizer's address. Nothing connects to it.
 _NOWHERE = "127.0.0.1:1"
 
 
 @dataclass(frozen=True)
 class _Window:
-    """One measured interval: updates, seconds of wall-clock time, and CPU seconds of all threads."""
+    """One measured interval: updates, seconds of wall-clock time, and CPU seconds of all threads.
+
+    transitions: those of the rollout that was learned from; 0 for an off-policy algorithm.
+    """
 
     updates: int
     wall: float
     cpu: float
+    transitions: int = 0
 
 
 def measure(order: Order) -> dict[str, Any]:
     """Seconds of an update with its sampling, and CPU seconds of a snapshot with its message.
 
-    Raises UserError for an on-policy algorithm.
+    For an on-policy algorithm: of an update with its share of a rollout's values and probabilities. `rollout` has the
+    mean number of updates and transitions of a rollout, and its environment steps as configured.
     """
-    if is_on_policy(chosen_algorithm(order.config)):
-        raise UserError(
-            f"actorq profile: expected an algorithm with a replay, got {order.config.algorithm}, which is on-policy: "
-            "its updates wait for new rollouts, so they cannot be measured alone"
-        )
-    segments = order.folder.segments()
     config = _unlimited(order.config)
     torch.set_num_threads(config.learner.torch_threads)
     client = QuantizerClient(_NOWHERE)
@@ -61,32 +64,43 @@ def measure(order: Order) -> dict[str, Any]:
         lambda updates: order.folder.path,
         lambda receipt: None,
     )
-    _fill(training, segments)
+    algorithm, segments = training.algorithm, order.folder.segments()
+    size = algorithm.rollout_size if is_on_policy(algorithm) else None
+    if size is not None:
+        segments = [_as_drawn(segment, training.spec) for segment in segments]
+    filling = _Filling(training, segments, config.actors)
+    filling.insert(size or min(_STORED, training.replay.capacity // 2))
     calibration = calibration_batch(
         training.replay.newest_observations(config.publication.calibration_size),
         training.spec,
-        is_stochastic(training.algorithm),
+        is_stochastic(algorithm),
         config.seed,
     )
     tensors = {
-        **snapshot_parameters(training.algorithm.policy),
+        **snapshot_parameters(algorithm.policy),
         **{CALIBRATION_PREFIX + name: batch for name, batch in calibration.items()},
     }
     order.folder.write_graph(graph, tensors)
-    training.trainer.start()
-    windows = list(_windows(training, order.seconds))
-    training.trainer.stop()
+    made = _rollouts(training, filling, size, order.seconds) if size else _windows(training, order.seconds)
+    windows = list(made)
     wall = sorted(window.wall / window.updates for window in windows)
     update_s = quantiles(wall, n=4, method="inclusive")[0] if len(wall) > 1 else wall[0]
     update_cpu_s = median(window.cpu / window.updates for window in windows)
-    device = next(training.algorithm.policy.parameters()).device
+    device = next(algorithm.policy.parameters()).device
     figures = {
         "update_s": update_s,
         "update_cpu_s": update_cpu_s,
         "version_s": _snapshot_seconds(training),
-        "batch_size": training.algorithm.batch_size,
+        "batch_size": algorithm.batch_size,
         "observations": len(calibration[OBSERVATIONS_INPUT]),
         "device": str(device),
+        "sampling": sampling_of(config),
+        "rollout": size
+        and {
+            "environment_steps": size,
+            "updates": fmean(window.updates for window in windows),
+            "transitions": fmean(window.transitions for window in windows),
+        },
     }
     training.close()
     client.close()
@@ -105,21 +119,68 @@ def _unlimited(config: RunConfig) -> RunConfig:
     )
 
 
-def _fill(training: Training, segments: list[Segment]) -> None:
-    stored, sequence = 0, 0
-    wanted = min(_STORED, training.replay.capacity // 2)
-    while stored < wanted:
-        segment = segments[sequence % len(segments)]
-        sequence += 1
-        reserved = segment.steps * segment.environments
-        training.replay.limiter.try_reserve(reserved)
-        training.replay.insert(with_sequence(segment, sequence), SegmentSource.from_name(_NAME, 1, sequence), reserved)
-        stored += segment.transitions
+class _Filling:
+    """Fills the buffer with the recorded segments, again and again, as if they came from `actors` actors."""
+
+    def __init__(self, training: Training, segments: list[Segment], actors: int) -> None:
+        self._buffer = training.replay
+        self._segments = segments
+        self._actors = actors
+        self._inserted = 0
+
+    def insert(self, environment_steps: int) -> int:
+        """Insert at least so many environment steps. Returns the number of transitions."""
+        size = self._segments[0].steps * self._segments[0].environments
+        count, transitions = -(-environment_steps // size), 0
+        for place in range(count):
+            segment = self._segments[self._inserted % len(self._segments)]
+            self._inserted += 1
+            # Consecutive segments belong to one actor, because the queue joins them.
+            source = SegmentSource.from_name(f"{_NAME}-{place * self._actors // count}", 1, self._inserted)
+            self._buffer.limiter.try_reserve(size)
+            self._buffer.insert(replace(segment, sequence=self._inserted, follows=True), source, size)
+            transitions += segment.transitions
+        return transitions
+
+
+def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
+    """A segment of uniformly random actions as an actor of an on-policy run sends it: with their probabilities."""
+    if spec.discrete_actions:
+        actions, logarithm = segment.actions, -math.log(spec.discrete_actions)
+    else:
+        low, high = spec.actions.bounds()
+        # In units of half the range, uniform in [-1, 1].
+        actions = (np.asarray(segment.actions, np.float32) - (high / 2 + low / 2)) / (high / 2 - low / 2)
+        logarithm = -math.log(2.0) * low.size
+    return replace(segment, actions=actions, log_probabilities=np.full_like(segment.rewards, logarithm))
+
+
+def _rollouts(training: Training, filling: _Filling, size: int, seconds: float) -> Iterator[_Window]:
+    """Learn from rollouts until the seconds are over. The first rollout is in the queue; it warms up and is dropped."""
+    batches, told, deadline = training.batches, -1, 0.0
+    updates, transitions = 0, 0
+    # Rollouts are compared with published parameters.
+    training.trainer.publish()
+    while told < 1 or time.perf_counter() < deadline:
+        wall, cpu = time.perf_counter(), time.process_time()
+        if not batches.take(_TAKE_S):
+            raise ConflictError(f"the queue gave no rollout of {size} environment steps")
+        with training.quantization_aware.applied(updates, training.replay.total_transitions):
+            learned = batches.learn(0.0)
+        window = _Window(learned.updates, time.perf_counter() - wall, time.process_time() - cpu, transitions)
+        updates += learned.updates
+        transitions = filling.insert(size)
+        told += 1
+        if told:
+            yield window
+        else:
+            deadline = time.perf_counter() + seconds
 
 
 def _windows(training: Training, seconds: float) -> Iterator[_Window]:
     """Run the trainer in short intervals until the seconds are over. The first interval warms up and is dropped."""
     trainer = training.trainer
+    trainer.start()
     updates, told, deadline = trainer.pause(), -1, 0.0
     while told < 1 or time.perf_counter() < deadline:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -138,6 +199,7 @@ def _windows(training: Training, seconds: float) -> Iterator[_Window]:
             yield window
         else:
             deadline = time.perf_counter() + seconds
+    trainer.stop()
 
 
 def _snapshot_seconds(training: Training) -> float:

@@ -19,7 +19,7 @@ from quantizer_service.store.store import PolicyStore
 _RUN_ID = "profile"
 _LEAST_VERSIONS, _MOST_VERSIONS = 5, 200
 # Everything passes. The gate's verdict on an untrained policy says nothing about a trained one.
-_OPEN_GATE = GateConfig(max_mean_error=1e9, max_error=1e9, min_agreement=0.0)
+_OPEN_GATE = GateConfig(max_mean_error=1e9, max_error=1e9, min_agreement=0.0, max_mean_kl=1e9, max_kl=1e9)
 
 
 def measure(order: Order) -> dict[str, Any]:

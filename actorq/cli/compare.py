@@ -21,7 +21,7 @@ from actorq.comparison.plan import (
     seeds_of,
 )
 from actorq.comparison.plots import draw
-from actorq.comparison.report import page, ratio_text, warnings
+from actorq.comparison.report import ON_POLICY, page, ratio_text, warnings
 from actorq.comparison.result import Comparison
 from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
@@ -174,4 +174,7 @@ def _lines(comparison: Comparison) -> list[str]:
             values = {"throughput": each.throughput, "time to target": each.time_to_target, "energy": each.energy}
             told = ", ".join(f"{name} {ratio_text(value)}" for name, value in values.items() if value)
             lines.append(f"{side.variant.name} against {each.baseline}: {told}")
+        spreads = {name: side.spread(value) for name, value, _ in ON_POLICY}
+        if found := ", ".join(f"{name} {spread.mean:.2g}" for name, spread in spreads.items() if spread):
+            lines.append(f"{side.variant.name}: {found}")
     return lines

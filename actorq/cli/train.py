@@ -20,7 +20,7 @@ from actorq.cli.display.report import print_result
 from actorq.config import settings
 from actorq.config.algorithms import ALGORITHMS, KEPT
 from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY, given_in_vain
-from actorq.config.presets import descriptions
+from actorq.config.presets import STANDARD, descriptions, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
@@ -142,6 +142,9 @@ def _checked(
     in_vain = [f"{section}.*" for section in ALGORITHMS.keys() & given.keys() - {fitting.algorithm}]
     if fitting.algorithm in ALGORITHMS:
         in_vain += given_in_vain(QUEUE_ONLY if fitting.on_policy is None else REPLAY_ONLY, given)
+    standard, chosen = (preset(fitting.algorithm, fitting.environment, name) for name in (STANDARD, fitting.preset))
+    if fitting.preset != STANDARD and chosen == standard:
+        in_vain.append(f"preset {fitting.preset}")
     for name in in_vain:
         print(f"warning: {name} has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
     return fitting

@@ -32,6 +32,9 @@ class RunFigures:
     action_error: mean, relative to the action range. agreement: share of equal best actions; None for continuous ones.
     wh, actor_wh, co2_g: watt hours of all processes, of the actors, and grams of CO2; None if not measured.
     acted: number of transitions by acting scheme.
+    divergence, mismatch: mean |log pi - log mu| of an on-policy run's transitions, with pi the learner's newest policy,
+        and with pi the FP32 policy of the version that acted. mean_kl: KL(FP32 || quantized) of the last version, in
+        nats. None for other runs.
     """
 
     planned: PlannedRun
@@ -54,6 +57,9 @@ class RunFigures:
     co2_g: float | None
     energy_method: str
     acted: Mapping[str, int]
+    divergence: float | None
+    mismatch: float | None
+    mean_kl: float | None
 
     @property
     def steps_per_s(self) -> float:
@@ -88,6 +94,7 @@ def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | 
             for point in summary["evaluations"]
         )
         energy, sizes, fidelity = summary["energy"], summary["policy_bytes"] or {}, summary["fidelity"] or {}
+        queue = summary.get("rollout_queue") or {}
         measured = bool(energy["kwh"])
         actor = energy["per_service"].get("actor", {}).get("kwh")
         return RunFigures(
@@ -111,6 +118,9 @@ def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | 
             co2_g=energy["co2_kg"] * 1e3 if measured else None,
             energy_method=energy["method"],
             acted=summary["transitions_by_scheme"],
+            divergence=queue.get("divergence"),
+            mismatch=queue.get("mismatch"),
+            mean_kl=fidelity.get("mean_kl"),
         )
     except (KeyError, TypeError) as error:
         raise InvalidInputError(

@@ -22,6 +22,16 @@ _CAPTIONS = {
     "time-to-target": "Seconds from the first transition to the first evaluation at the target. Dots: seeds.",
 }
 _OF_CURVES = " Line: mean over seeds. Band: lowest to highest seed. Dot: end of a run; its last value then continues."
+ON_POLICY: tuple[tuple[str, Value, str], ...] = (
+    ("divergence", lambda run: run.divergence, ".2g"),
+    ("mismatch", lambda run: run.mismatch, ".2g"),
+    ("KL from FP32, nats", lambda run: run.mean_kl, ".2g"),
+)
+_OF_DIVERGENCE = (
+    " Divergence and mismatch: mean |log pi(a|s) - log mu(a|s)| of the actions taken, with mu the policy that acted. "
+    "For the divergence, pi is the learner's newest policy: rounding and age. For the mismatch, pi is the same version "
+    "in FP32: rounding. KL: of the last version, KL(FP32 || quantized) on recent observations."
+)
 
 
 def page(
@@ -143,6 +153,7 @@ def _ratio_cell(ratio: Ratio | None) -> str:
 
 
 def _side_tables(comparison: Comparison) -> list[str]:
+    on_policy = [each for each in ON_POLICY if any(side.spread(each[1]) for side in comparison.sides)]
     performance: tuple[tuple[str, Value, str], ...] = (
         ("last return", lambda run: run.final_return, ",.1f"),
         ("steps/s", lambda run: run.steps_per_s, ",.0f"),
@@ -162,6 +173,7 @@ def _side_tables(comparison: Comparison) -> list[str]:
         ("energy, Wh", lambda run: run.wh, ".3f"),
         ("actors' energy, Wh", lambda run: run.actor_wh, ".3f"),
         ("CO2, g", lambda run: run.co2_g, ".3f"),
+        *on_policy,
     )
     first = [
         [
@@ -183,6 +195,7 @@ def _side_tables(comparison: Comparison) -> list[str]:
         "where it starved half of the time or more, the learner where it starved 5% or less."
     )
     of_policy = "The energy is that of all processes of a run, evaluator and meter included."
+    of_policy += _OF_DIVERGENCE if on_policy else ""
     return [
         _table(heads, first, note, text_columns=1),
         _table(["variant", *(name for name, _, _ in policy)], second, of_policy),

@@ -100,7 +100,7 @@ def explain(limit: Limit) -> str:
     return {
         Limit.ACTORS: "The actors limit the run: more actors, more environments per actor or a faster scheme help.",
         Limit.LEARNER: "The learner limits the run: no scheme and no further actor makes it faster. Fewer samples per "
-        "insert, a larger learner or smaller networks do.",
+        "insert (on-policy: fewer epochs), a larger learner or smaller networks do.",
         Limit.PROCESSORS: "The machine's cores limit the run: less processor time per step makes it faster.",
     }[limit]
 

@@ -3,7 +3,7 @@
 import json
 from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,3 @@ class Folder:
                 message = policy_pb2.PolicyDescriptor.FromString(path.with_suffix(".pb").read_bytes())
                 policies[scheme] = Policy(wire.descriptor_from_proto(message), path.read_bytes())
         return policies
-
-
-def with_sequence(segment: Segment, sequence: int) -> Segment:
-    """The same segment under another number."""
-    return replace(segment, sequence=sequence)

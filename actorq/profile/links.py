@@ -1,10 +1,11 @@
 """Measures the cost of a transition and of a version on their ways between the real services.
 
 A learner, a quantizer and one actor run for some seconds. At first the learner is paused, so that it only receives and
-stores. The rate limiter's error buffer has room for the actor's transitions in that time. Once the buffer is full, the
-learner resumes, and the actor keeps step with it as in any run.
+stores. The rate limiter's error buffer, or the on-policy queue, has room for the actor's transitions in that time. Once
+it is full, the learner resumes, and the actor keeps step with it as in any run.
 """
 
+import math
 import queue
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,9 @@ import psutil
 
 from actorq.client import LearnerClient
 from actorq.config import settings
+from actorq.config.on_policy import waiting_rows
 from actorq.config.run_config import RunConfig
+from actorq.config.sections import QueueConfig
 from actorq.domain.policy import FP32
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UserError
@@ -111,14 +114,16 @@ class _Services:
         return {name: each.user + each.system for name, each in times.items()}
 
 
-def measure_links(config: RunConfig, folder: Path, seconds: float, step_s: float) -> LinkFigures:
+def measure_links(
+    config: RunConfig, folder: Path, seconds: float, step_s: float, rollout_size: int | None, frame_stack: int
+) -> LinkFigures:
     """Run the services for about `seconds` after their start. Raises ActorQError when one of them fails.
 
-    step_s: seconds per transition in the actor's loop.
+    step_s: seconds per transition in the actor's loop. rollout_size: of an on-policy algorithm; None for others.
     """
     path = folder / "links.yaml"
     steps = (_WARM_UP_S + seconds / 2) / step_s
-    path.write_text(settings.to_yaml(_short_run(config, steps)), encoding="utf-8")
+    path.write_text(settings.to_yaml(_short_run(config, steps, rollout_size, frame_stack)), encoding="utf-8")
     with ExitStack() as stack:
         learner, quantizer = stack.enter_context(reserved_addresses(2))
         told: queue.SimpleQueue[RunStatus | ChildExited] = queue.SimpleQueue()
@@ -149,17 +154,27 @@ def _commands(config: Path, folder: Path, learner: str, quantizer: str) -> dict[
     }
 
 
-def _short_run(config: RunConfig, steps: float) -> RunConfig:
+def _short_run(config: RunConfig, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
     """The run with one actor that always acts with its policy, and does not wait in the first `steps` transitions."""
     ratio = config.rate_limiter.samples_per_insert
     buffer = max(config.rate_limiter.error_buffer, steps * ratio)
+    waiting, capacity = config.queue, config.replay.capacity
+    if rollout_size is not None:
+        rollouts = waiting.waiting_rollouts + steps / rollout_size
+        lag = waiting.max_policy_lag + math.ceil(rollouts)
+        waiting = QueueConfig(
+            waiting_rollouts=rollouts, max_policy_lag=lag, normalize_rewards=waiting.normalize_rewards
+        )
+        rows = waiting_rows(waiting, config.actor, config.environments_per_actor, rollout_size, frame_stack)
+        capacity = max(capacity, rows)
     return config.model_copy(
         update={
             "actors": 1,
             "scheme": FP32,
             "max_environment_steps": 10**12,
             "target_return": 1e30,
-            "replay": config.replay.model_copy(update={"min_size": 1}),
+            "queue": waiting,
+            "replay": config.replay.model_copy(update={"min_size": 1, "capacity": capacity}),
             "rate_limiter": config.rate_limiter.model_copy(update={"error_buffer": buffer}),
             "exploration": config.exploration.model_copy(update={"random_steps": 0}),
             "checkpoint": config.checkpoint.model_copy(update={"period_s": 1e9}),

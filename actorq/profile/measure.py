@@ -51,12 +51,13 @@ class Figures:
     @property
     def workload(self) -> Workload:
         """The work that the run's settings demand."""
-        config = self.config
+        config, evaluation = self.config, self.config.evaluation.period_updates
+        if rollout := self.learner.get("rollout"):
+            updates = rollout["updates"]
+            return Workload(updates / rollout["transitions"], updates, evaluation, config.queue.synchronous)
         return Workload.of(
-            config.rate_limiter.samples_per_insert,
-            self.learner["batch_size"],
-            config.publication.period_updates,
-            config.evaluation.period_updates,
+            *(config.rate_limiter.samples_per_insert, self.learner["batch_size"]),
+            *(config.publication.period_updates, evaluation),
         )
 
     def costs(self, scheme: str, environments: int | None = None) -> Costs:
@@ -68,7 +69,7 @@ class Figures:
         # A segment's cost is mostly that of its message. So a segment of more environments costs no more.
         fewer = config.environments_per_actor / count
         # An update takes longer beside actors than alone. The excess keeps the interpreter from the trainer.
-        versions = self.learner["version_s"] / config.publication.period_updates
+        versions = self.learner["version_s"] / self.workload.updates_per_version
         alone_s, alone_cpu_s = self.learner["update_s"], self.learner["update_cpu_s"]
         update_cpu_s = max(alone_cpu_s, self.links.update_s - versions)
         if self.learner["device"] == "cpu":
@@ -161,8 +162,10 @@ def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Fi
         _run("actor_service.profile", *flags)
         say("the path of transitions to the replay")
         parts = {part: folder.read(part) for part in ("actor", "learner", "quantizer")}
-        links = measure_links(config, folder.path, seconds, _loop_s(config, parts["actor"]))
-        return Figures(config, **parts, links=links, max_episode_steps=folder.spec().max_episode_steps)
+        spec, rollout = folder.spec(), parts["learner"]["rollout"] or {}
+        size = rollout.get("environment_steps")
+        links = measure_links(config, folder.path, seconds, _loop_s(config, parts["actor"]), size, spec.frame_stack)
+        return Figures(config, **parts, links=links, max_episode_steps=spec.max_episode_steps)
 
 
 def _run(module: str, *arguments: str) -> None:

@@ -30,11 +30,13 @@ class Workload:
     updates_per_step: gradient updates per transition.
     updates_per_version: gradient updates between two published versions.
     updates_per_evaluation: gradient updates between two evaluations, at least.
+    synchronous: whether actors wait for the policy that learned from their last steps.
     """
 
     updates_per_step: float
-    updates_per_version: int
+    updates_per_version: float
     updates_per_evaluation: int
+    synchronous: bool = False
 
     @classmethod
     def of(cls, samples_per_insert: float, batch_size: int, period_updates: int, evaluation_updates: int) -> "Workload":
@@ -158,8 +160,13 @@ def versions_per_s(costs: Costs, work: Workload, rate: float) -> float:
 
 
 def _busy_actor(costs: Costs, work: Workload, actors: int) -> Callable[[float], float]:
+    learner = _busy_learner(costs, work)
+
     def busy(rate: float) -> float:
-        return rate / actors * costs.actor.step_s + _swapping(costs, work, rate)
+        acting = rate / actors * costs.actor.step_s + _swapping(costs, work, rate)
+        if not work.synchronous:
+            return acting
+        return acting + learner(rate) + versions_per_s(costs, work, rate) * costs.quantizer_version_s
 
     return busy
 

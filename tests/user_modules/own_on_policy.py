@@ -27,6 +27,12 @@ class ReinforceConfig(Settings):
     learning_rate: PositiveFloat = 0.1
 
 
+class Logits(nn.Linear):
+    """The policy: one layer."""
+
+    output_names = ("logits",)
+
+
 class Reinforce:
     """Raises the probabilities of actions with rewards. rollouts: what it has learned from, and the progress."""
 
@@ -40,7 +46,7 @@ class Reinforce:
         own = settings_of(config, ReinforceConfig)
         self.rollout_size, self.batch_size, self.epochs = own.rollout_size, own.batch_size, own.epochs
         torch.manual_seed(config.seed)
-        self._policy = nn.Linear(spec.observations.shape[0], spec.discrete_actions)
+        self._policy = Logits(spec.observations.shape[0], spec.discrete_actions)
         self._optimizer = torch.optim.SGD(self._policy.parameters(), own.learning_rate)
         self.rollouts: list[tuple[Sequence[Trajectories], float]] = []
         self.normalized: list[NDArray[np.float64]] = []

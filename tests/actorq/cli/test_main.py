@@ -183,7 +183,17 @@ def test_an_on_policy_run_keeps_its_horizon(
 @pytest.mark.parametrize(
     ("algorithm", "warned"),
     [
-        ("ppo", ["dqn.*", "rate_limiter", "exploration", "publication.period_updates", "replay.min_size"]),
+        (
+            "ppo",
+            [
+                "dqn.*",
+                "rate_limiter",
+                "exploration",
+                "publication.period_updates",
+                "replay.min_size",
+                "preset data-rich",
+            ],
+        ),
         ("dqn", ["queue", "evaluation.sampled"]),
     ],
 )
@@ -192,6 +202,7 @@ def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
 ) -> None:
     arguments = ["--dqn.batch-size", "8", "--rate-limiter.samples-per-insert", "2", "--exploration.noise", "0.5"]
     arguments += ["--publication.period-updates", "8", "--replay.min-size", "64", "--queue.max-policy-lag", "2"]
+    arguments += ["--preset", "data-rich"]
     models = (RunConfig,)
     parser = argument_parser("test", "", models)
     given = Sources.read(models, parser.parse_args(["--algorithm", algorithm, *arguments, "--evaluation.sampled"]))

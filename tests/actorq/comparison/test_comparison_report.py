@@ -73,6 +73,19 @@ def test_the_page_tells_ratios_limits_and_what_was_published(text: str) -> None:
     assert "prefers-color-scheme: dark" in text
 
 
+def test_on_policy_runs_tell_how_far_actors_are_from_the_learner(tmp_path: Path, text: str) -> None:
+    queue = {"divergence": 0.0421, "mismatch": 0.0037}
+    of = comparison(run("int8", 1, rollout_queue=queue, fidelity={"mean_kl": 1.2e-4}), run("fp32", 1))
+    told = rendered(of, tmp_path)
+    for head, value in (("divergence", "0.042"), ("mismatch", "0.0037"), ("KL from FP32, nats", "0.00012")):
+        assert f"<th>{head}</th>" in told
+        assert f"<td>{value}</td>" in told
+        assert f"<th>{head}</th>" not in text
+    int8, fp32 = (side["runs"][0] for side in of.to_json(lambda planned: planned.name)["variants"])
+    assert [int8[name] for name in ("divergence", "mismatch", "mean_kl")] == [0.0421, 0.0037, 1.2e-4]
+    assert fp32["divergence"] is None
+
+
 def test_runs_without_an_evaluation_or_a_target_have_a_page_too(tmp_path: Path) -> None:
     of = comparison(run("int8", 1, returns=()), run("fp32", 1, returns=(10.0,)), target=None)
     assert "Environment steps per second" in rendered(of, tmp_path)

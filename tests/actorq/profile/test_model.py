@@ -87,6 +87,15 @@ def test_a_late_quantizer_skips_versions_and_does_not_slow_the_run() -> None:
     assert prediction.steps_per_s >= predict(COSTS, WORK, actors=4).steps_per_s
 
 
+def test_in_a_synchronous_run_actors_learner_and_quantizer_take_turns() -> None:
+    work = replace(WORK, synchronous=True)
+    prediction = predict(COSTS, work, actors=2)
+    updates = WORK.updates_per_step
+    version_s = (1e-3 + 0.4e-3 + 3e-3) * updates / WORK.updates_per_version
+    assert prediction.limit is Limit.ACTORS
+    assert 1 / prediction.steps_per_s == pytest.approx(20e-6 / 2 + updates * 1e-3 + 4e-6 + version_s)
+
+
 def test_the_slower_the_actor_the_more_actors_a_learner_can_use() -> None:
     slow = replace(COSTS, actor=replace(COSTS.actor, step_s=1e-3, version_s=0.0))
     slower = replace(slow, actor=replace(slow.actor, step_s=1e-2))
