@@ -121,7 +121,7 @@ def test_at_the_end_actors_go_then_the_rest_but_volumes_and_the_status(world: Wo
     assert world.api.get("StatefulSet", "tiny-learner")["spec"]["replicas"] == 1
     world.at += 100
     world.settle()
-    left = {kind for kind, _ in world.api.objects}
+    left = {kind for kind, _ in world.api.there}
     assert left == {"TrainingRun", "PersistentVolumeClaim", "Event"}
     assert world.api.status("tiny")["state"] == "Solved"
     assert world.api.status("tiny")["environmentSteps"] == 30_000
