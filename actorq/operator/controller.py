@@ -39,7 +39,9 @@ class Controller:
         self._clock = clock
 
     def list_runs(self) -> None:
-        """Make all runs due. Raises UserError when a permission is missing."""
+        """Make all runs due, also those whose deletion was missed. Raises UserError when a permission is missing."""
+        for key in self._reconciler.known():
+            self._queue.put(key)
         for namespace in self._namespaces:
             for each in self._cluster.at(namespace).list(API_VERSION, KIND):
                 self._queue.put(Key(each["metadata"]["namespace"], each["metadata"]["name"]))

@@ -192,6 +192,18 @@ def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
 
 
+def test_a_run_whose_deletion_was_missed_is_forgotten(world: World) -> None:
+    world.run()
+    world.look()
+    world.api.delete("TrainingRun", "tiny")
+    queue_of_runs: DueQueue[Key] = DueQueue()
+    controller = Controller(world.api.cluster(), (NAMESPACE,), queue_of_runs, world.operator)
+    controller.list_runs()
+    assert queue_of_runs.take(0) == KEY
+    controller.look(KEY)
+    assert world.operator.known() == []
+
+
 def test_twenty_runs_two_at_a_time_by_suspending_the_others(world: World) -> None:
     names = [f"run-{index}" for index in range(20)]
     for name in names:
