@@ -78,6 +78,7 @@ class _Memory:
     """
 
     uid: str
+    state: str = ""
     ended: str = ""
     plan: _Plan | None = None
     watch: RunWatch | None = None
@@ -125,6 +126,7 @@ class Reconciler:
         if memory is None or memory.uid != uid:
             self._forget(key)
             memory = self._memories[key] = _Memory(uid)
+        memory.state = str(before.get("state") or conditions.PENDING)
         version = str(resource["metadata"].get("resourceVersion", ""))
         if version and memory.ended == version:
             return None
@@ -158,6 +160,11 @@ class Reconciler:
     def known(self) -> list[Key]:
         """The runs that were there at the last look at each."""
         return list(self._memories)
+
+    def runs_by_state(self) -> dict[str, int]:
+        """The number of known runs by the state in their status, also of states that no run has. Thread-safe."""
+        states = [each.state for each in list(self._memories.values())]
+        return {state: states.count(state) for state in dict.fromkeys((*conditions.STATES, *states))}
 
     def close(self) -> None:
         """End all streams."""

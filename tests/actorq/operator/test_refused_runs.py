@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from actorq.errors import ActorQError
-from actorq.operator.controller import Controller
-from actorq.operator.duequeue import DueQueue
+from actorq.operator.controller import Controller, DueQueue
 from actorq.operator.reconcile import Key
 from tests.actorq.operator.kube_api import NAMESPACE, Object
 from tests.actorq.operator.operator_world import KEY, World, operator_world, training_run
