@@ -315,6 +315,5 @@ def _listed(cluster: Cluster, key: Key, kinds: Iterable[tuple[str, str]]) -> Fou
     found = Found()
     for api_version, kind in kinds:
         for each in cluster.list(api_version, kind, f"{RUN_LABEL}={key.name}"):
-            # Items of a list lack both.
-            found[kind, name_of(each)] = {**each, "apiVersion": api_version, "kind": kind}
+            found[kind, name_of(each)] = each
     return found

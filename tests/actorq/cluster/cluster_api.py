@@ -99,7 +99,8 @@ class ClusterApi(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: ClusterApi
     protocol_version = "HTTP/1.1"
-    # One packet for head and body: a second one would wait for the first one's acknowledgement.
+    # Otherwise the second packet of an answer would wait for the acknowledgement of the first one.
+    disable_nagle_algorithm = True
     wbufsize = -1
 
     def log_message(self, *_: object) -> None:
