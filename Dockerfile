@@ -71,5 +71,5 @@ COPY --from=build-operator /opt/actorq /opt/actorq
 # The manifests of runs, where actorq/operator/render.py looks for them.
 COPY k8s/base /opt/actorq/share/actorq/k8s/base
 COPY k8s/components /opt/actorq/share/actorq/k8s/components
-EXPOSE 8080
+EXPOSE 9090
 ENTRYPOINT ["python", "-m", "actorq.operator"]

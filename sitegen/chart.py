@@ -15,7 +15,8 @@ import actorq
 _ROOT = Path(__file__).parents[1]
 CHART = _ROOT / "charts" / "actorq"
 _OPERATOR = _ROOT / "k8s" / "operator"
-_MONITORING = _ROOT / "k8s" / "components" / "monitoring"
+_COMPONENTS = _ROOT / "k8s" / "components"
+_MONITORING = ("monitoring/monitors.yaml", "monitoring/rules.yaml", "operator-monitoring/monitor.yaml")
 
 Object = dict[str, Any]
 
@@ -41,7 +42,7 @@ def files() -> dict[str, str]:
     # The release has a namespace.
     objects = [each for name, own in found.items() for each in own if name not in crds and each["kind"] != "Namespace"]
     deployment = next(each for each in objects if each["kind"] == "Deployment")
-    monitoring = [*_documents(_MONITORING / "monitors.yaml"), *_documents(_MONITORING / "rules.yaml")]
+    monitoring = [each for name in _MONITORING for each in _documents(_COMPONENTS / name)]
     return {
         "Chart.yaml": _NOTE + _dumped(_chart()),
         "values.yaml": _NOTE + _values(deployment),
@@ -75,7 +76,9 @@ def _values(deployment: Object) -> str:
         "look after the runs of the release's namespace alone, with rights in it alone": {"namespaced": False},
         "one replica acts, the others wait": {"replicas": deployment["spec"]["replicas"]},
         "requests and limits of a replica": {"resources": container["resources"]},
-        "monitors and alerts of the runs' services; needs the Prometheus operator": {"monitoring": {"enabled": False}},
+        "monitors of the operator and of the runs' services, and alerts; needs the Prometheus operator": {
+            "monitoring": {"enabled": False}
+        },
     }
     return "".join(f"# {comment[0].upper()}{comment[1:]}.\n{_dumped(value)}" for comment, value in commented.items())
 
@@ -121,10 +124,11 @@ def _narrowed(manifest: Object) -> str:
 
 
 def _monitor(manifest: Object, labels: dict[str, str]) -> str:
-    """The template of a monitor of all runs that the operator looks after, or of their alerts."""
+    """The template of a monitor of all runs that the operator looks after, of their alerts, or of its own monitor."""
     _own(manifest, labels)
     manifest["metadata"].update(name=f"actorq-{manifest['metadata']['name']}", namespace="HELM_NAMESPACE")
-    if manifest["kind"] == "PrometheusRule":
+    if "podTargetLabels" not in manifest["spec"]:
+        # It is not about the pods of runs, and stays in the namespace of the release.
         return _text(manifest)
     manifest["spec"]["namespaceSelector"] = {"any": "HELM_EVERYWHERE"}
     return _text(manifest).replace("HELM_EVERYWHERE", "{{ not .Values.namespaced }}")

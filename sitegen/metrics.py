@@ -20,7 +20,8 @@ _MAKERS = {
     "scheme_counter": "counter",
 }
 # Names begin with these. Metrics of every service have another beginning.
-LEARNER, QUANTIZER, RELAY, ACTOR = (f"actorq_{name}_" for name in ("learner", "quantizer", "relay", "actor"))
+_SERVICES = ("learner", "quantizer", "relay", "actor", "operator")
+LEARNER, QUANTIZER, RELAY, ACTOR, OPERATOR = _PREFIXES = tuple(f"actorq_{name}_" for name in _SERVICES)
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class DocumentedMetric:
 
 def documented() -> list[DocumentedMetric]:
     """All metrics of all services, in the order of the code; those of the process last."""
-    sources = [_ROOT / "actorq" / "telemetry" / "metrics.py", *sorted(_ROOT.glob("*_service/**/metrics.py"))]
+    shared = [_ROOT / "actorq" / name / "metrics.py" for name in ("telemetry", "operator")]
+    sources = [*shared, *sorted(_ROOT.glob("*_service/**/metrics.py"))]
     found = [metric for file in sources for metric in _made_in(file)]
     process = ProcessCollector(registry=CollectorRegistry()).collect()
     found += [DocumentedMetric(_served(each.name, each.type), each.type, (), each.documentation) for each in process]
@@ -46,7 +48,7 @@ def of_service(prefix: str) -> list[DocumentedMetric]:
     """The metrics whose names begin so; with an empty prefix those of every service."""
     if prefix:
         return [each for each in documented() if each.name.startswith(prefix)]
-    return [each for each in documented() if not each.name.startswith((LEARNER, QUANTIZER, RELAY, ACTOR))]
+    return [each for each in documented() if not each.name.startswith(_PREFIXES)]
 
 
 def metrics() -> str:
@@ -56,6 +58,7 @@ def metrics() -> str:
         QUANTIZER: "Quantizer",
         RELAY: "Relay",
         ACTOR: "Actor and evaluator",
+        OPERATOR: "Operator",
         "": "Every service",
     }
     head = ("name", "type", "labels", "meaning")

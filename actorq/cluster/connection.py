@@ -3,6 +3,7 @@
 Objects are plain JSON trees, as in the API.
 """
 
+import json
 import logging
 import os
 from collections.abc import Iterator
@@ -89,8 +90,8 @@ class Cluster:
         """All objects of a kind with the given labels."""
         with self.refusals(f"list {kind}"):
             found = self._request("get", api_version, kind, label_selector=selector)
-        items: list[Object] = found.get("items") or []
-        return items
+        # Items of a list lack both.
+        return [{**each, "apiVersion": api_version, "kind": kind} for each in found.get("items") or ()]
 
     def apply(self, manifest: Object, dry_run: bool = False) -> None:
         """Create or update an object (server-side apply). dry_run: only ask whether it is allowed."""
@@ -221,8 +222,10 @@ class Cluster:
             arguments["namespace"] = self.namespace
         if subresource:
             resource = resource.subresources[subresource]
-        answer: Object = getattr(resource, verb)(**arguments, _request_timeout=_READ_TIMEOUT_S).to_dict()
-        return answer
+        # The library would wrap each value of the answer in an object of its own.
+        answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=_READ_TIMEOUT_S)
+        tree: Object = json.loads(answer.data)
+        return tree
 
 
 def connect(namespace: str | None, run: str = "") -> Cluster:

@@ -18,14 +18,16 @@ from actorq import __version__
 from actorq.cluster.connection import connect
 from actorq.config.parser import OneLineParser
 from actorq.errors import ActorQError, UserError
-from actorq.operator.controller import Controller
-from actorq.operator.duequeue import DueQueue
+from actorq.operator.controller import Controller, DueQueue
 from actorq.operator.leader import Leader
+from actorq.operator.metrics import operator_metrics
 from actorq.operator.reconcile import Key, Reconciler
 from actorq.operator.render import MANIFESTS
 from actorq.operator.resource import GROUP, KIND, PLURAL, VERSION
 from actorq.process import EXIT_FAILED, EXIT_OK, leave, main
 from actorq.telemetry.logs import configure_logging
+from actorq.telemetry.metrics import open_metrics
+from actorq.transport.calls import CallCounts
 
 _log = logging.getLogger("actorq.operator")
 
@@ -51,10 +53,10 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
         help=f"folder with base and components, such as k8s (default: {MANIFESTS})",
     )
     parser.add_argument(
-        "--health",
-        default="0.0.0.0:8080",
+        "--metrics",
+        default="0.0.0.0:9090",
         metavar="HOST:PORT",
-        help="serve /healthz here for probes (default: 0.0.0.0:8080)",
+        help="serve Prometheus metrics, and /healthz for probes (default: 0.0.0.0:9090)",
     )
     parser.add_argument(
         "--log-format", choices=("text", "json"), default="text", help="json: one object in each line (default: text)"
@@ -103,9 +105,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     controller.list_runs()
     # Until here a failure is one line, without a traceback.
     configure_logging("operator", "operator", form=flags.log_format)
-    # Lines about each event repeat what the reconciler logs, and those about each probe say nothing.
-    for noisy in ("kopf", "aiohttp.access"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    # Lines about each event repeat what the reconciler logs.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
     name = f"{socket.gethostname()}-{uuid4().hex[:8]}"
     return asyncio.run(_serve(flags, name, queue, controller, Leader(cluster, name, __version__)))
 
@@ -115,6 +116,14 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
     settings.posting.enabled = False
     settings.scanning.disabled = True
     leading = threading.Thread(target=_lead, args=(queue, controller, leader), name="leader", daemon=True)
+    metrics = open_metrics(
+        flags.metrics,
+        CallCounts(),
+        lambda: operator_metrics(leader, controller, queue),
+        alive=leading.is_alive,
+        serving=leading.is_alive,
+        loop=asyncio.get_running_loop(),
+    )
     leading.start()
     try:
         # Returns at SIGTERM and SIGINT.
@@ -126,12 +135,12 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
             identity=name,  # type: ignore[arg-type]
             clusterwide=not flags.namespace,
             namespaces=flags.namespace,
-            liveness_endpoint=f"http://{flags.health}/healthz",
         )
     finally:
         leader.stop()
         queue.close()
         await asyncio.to_thread(leading.join)
+        await asyncio.to_thread(metrics.close)
     return EXIT_OK
 
 

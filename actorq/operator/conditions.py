@@ -69,6 +69,10 @@ def state_name(state: RunState) -> str:
     return "".join(word.capitalize() for word in state.value.split())
 
 
+STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState))
+"""All states of a TrainingRun."""
+
+
 def timestamp(seconds: float) -> str:
     """Unix seconds as Kubernetes writes times."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,27 +1,89 @@
 """Reconciles all runs: takes their names from a queue, and lists them from time to time."""
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
 
 from actorq.cluster.connection import Cluster
 from actorq.errors import ActorQError, ConflictError
-from actorq.operator.duequeue import DueQueue
 from actorq.operator.reconcile import PERIOD_S, Key, Reconciler
 from actorq.operator.resource import API_VERSION, KIND
+from actorq.telemetry.histogram import Histogram
 
 # Seconds between lists of all runs: a lost event is made up for after at most this time.
 LIST_PERIOD_S = 60.0
+MAX_NAMES = 10_000
+# Results of a look at a run.
+DONE, CONFLICT, FAILED = "done", "conflict", "failed"
 # After a conflict the next look reads the newer object.
 _CONFLICT_S = 0.5
 
 _log = logging.getLogger(__name__)
+
+N = TypeVar("N", bound=Hashable)
+
+
+class DueQueue(Generic[N]):
+    """Names by the time at which they are due. The earliest time of a name counts. Thread-safe.
+
+    A full queue refuses further names. Whoever lists all names from time to time brings them again.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, limit: int = MAX_NAMES) -> None:
+        self._clock = clock
+        self._limit = limit
+        self._due: dict[N, float] = {}
+        self._changed = threading.Condition()
+        self.closed = False
+
+    def put(self, name: N, delay_s: float = 0.0) -> bool:
+        """Make a name due after a delay. Returns False when the queue is full."""
+        at = self._clock() + delay_s
+        with self._changed:
+            if name not in self._due and len(self._due) >= self._limit:
+                return False
+            self._due[name] = min(at, self._due.get(name, at))
+            self._changed.notify_all()
+        return True
+
+    def take(self, at_most_s: float | None = None) -> N | None:
+        """Wait for a due name and remove it; None after `at_most_s` seconds, and when the queue is closed."""
+        end = None if at_most_s is None else self._clock() + at_most_s
+        with self._changed:
+            while not self.closed:
+                name, at = min(self._due.items(), key=lambda item: item[1], default=(None, None))
+                now = self._clock()
+                if name is not None and at is not None and at <= now:
+                    del self._due[name]
+                    return name
+                times = [each - now for each in (at, end) if each is not None]
+                if end is not None and end <= now:
+                    return None
+                self._changed.wait(min(times) if times else None)
+        return None
+
+    def close(self) -> None:
+        """Let all waiting callers return."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def due(self) -> int:
+        """The number of names that are due now."""
+        with self._changed:
+            return sum(at <= self._clock() for at in self._due.values())
+
+    def __len__(self) -> int:
+        return len(self._due)
 
 
 class Controller:
     """Reconciles one run at a time.
 
     namespaces: those to look at; empty for all.
+    looks: number of looks by result. look_seconds: their duration.
     """
 
     def __init__(
@@ -37,12 +99,20 @@ class Controller:
         self._queue = queue
         self._reconciler = reconciler
         self._clock = clock
+        self.looks = dict.fromkeys((DONE, CONFLICT, FAILED), 0)
+        self.look_seconds = Histogram()
 
     def list_runs(self) -> None:
-        """Make all runs due. Raises UserError when a permission is missing."""
+        """Make all runs due, also those whose deletion was missed. Raises UserError when a permission is missing."""
+        for key in self._reconciler.known():
+            self._queue.put(key)
         for namespace in self._namespaces:
             for each in self._cluster.at(namespace).list(API_VERSION, KIND):
                 self._queue.put(Key(each["metadata"]["namespace"], each["metadata"]["name"]))
+
+    def runs_by_state(self) -> dict[str, int]:
+        """The number of known runs by state."""
+        return self._reconciler.runs_by_state()
 
     def run(self) -> None:
         """Reconcile until the queue is closed."""
@@ -61,10 +131,11 @@ class Controller:
 
     def look(self, key: Key) -> None:
         """Reconcile one run and put it back for the next look."""
+        began, result = self._clock(), FAILED
         try:
-            delay_s = self._reconciler.reconcile(key)
+            delay_s, result = self._reconciler.reconcile(key), DONE
         except ConflictError:
-            delay_s = _CONFLICT_S
+            delay_s, result = _CONFLICT_S, CONFLICT
         except ActorQError as error:
             _log.warning("%s/%s: %s", *key, error)
             delay_s = PERIOD_S
@@ -72,5 +143,7 @@ class Controller:
             # A fault of the operator at one run must not stop the others.
             _log.exception("%s/%s", *key)
             delay_s = LIST_PERIOD_S
+        self.looks[result] += 1
+        self.look_seconds.observe(self._clock() - began)
         if delay_s is not None:
             self._queue.put(key, delay_s)

@@ -58,13 +58,16 @@ class Leader:
         self._times = times
         self._clock = clock
         self._seen: tuple[object, float] = (None, 0.0)
+        # Whether this replica held the Lease at its last attempt.
+        self.leads = False
         self._stopped = threading.Event()
 
     def acquire(self) -> bool:
         """Wait for the Lease. Returns False after `stop`. Raises NewerVersionError when a newer version had it last."""
         while not self._stopped.is_set():
             try:
-                if self.try_once():
+                self.leads = self.try_once()
+                if self.leads:
                     return True
             except NewerVersionError:
                 raise
@@ -112,6 +115,7 @@ class Leader:
 
     def release(self) -> None:
         """Give the Lease to the next replica at once, if this one holds it."""
+        self.leads = False
         lease = self._cluster.get(*_API, LEASE)
         if lease is not None and part(lease, "spec").get("holderIdentity") == self._name:
             condition = {"resourceVersion": lease["metadata"].get("resourceVersion")}

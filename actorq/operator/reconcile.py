@@ -1,13 +1,13 @@
 """Makes the cluster have what a TrainingRun asks for, and the TrainingRun say what the cluster has.
 
-Each look begins from what the cluster says now. No step depends on an earlier look, so an operator that is killed
-between any two requests loses nothing.
+Each look begins from what the cluster says now. What is kept between looks only saves work, so an operator that is
+killed between any two requests loses nothing.
 """
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.logs import last_log_line
-from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, Object, name_of, part
+from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, name_of, part
 from actorq.cluster.storage import VOLUME
 from actorq.domain.status import RunStatus
 from actorq.errors import ConflictError, UserError
@@ -39,10 +39,11 @@ from actorq.operator.runstatus import RunWatch
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
-_WORKLOADS = ("StatefulSet", "Deployment")
-_SECRET = ("v1", "Secret")
+# A run that works has all of its objects compared at most once in this time. At other looks its workloads are enough.
+CHECK_PERIOD_S = 60.0
+_WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
 # Listed also for a run whose specification is invalid.
-_ALWAYS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"), ("v1", VOLUME), _SECRET)
+_ALWAYS = (("v1", VOLUME), ("v1", "Secret"))
 
 _log = logging.getLogger(__name__)
 
@@ -55,10 +56,31 @@ class Key(NamedTuple):
 
 
 @dataclass
+class _Plan:
+    """What a run needs. It follows from the generation of its object and from whether it is finished.
+
+    run: None for an invalid specification. fault: why nothing can be made.
+    checked: when all of the objects were last as they are wanted.
+    """
+
+    version: tuple[int, bool]
+    run: TrainingRun | None
+    wanted: list[Object]
+    fault: Fault | None
+    checked: float = float("-inf")
+
+
+@dataclass
 class _Memory:
-    """What is kept of a run between looks, and can be lost: the stream of its status, and when it was written."""
+    """What is kept of a run between looks, and can be lost: its plan, its status stream, and when it was written.
+
+    ended: the version of the object of a run of which nothing is left to delete; empty before.
+    """
 
     uid: str
+    state: str = ""
+    ended: str = ""
+    plan: _Plan | None = None
     watch: RunWatch | None = None
     earlier: RunStatus | None = None
     written: float = float("-inf")
@@ -104,63 +126,87 @@ class Reconciler:
         if memory is None or memory.uid != uid:
             self._forget(key)
             memory = self._memories[key] = _Memory(uid)
-        run, fault = _read(resource)
-        wanted: list[Object] = []
-        if run is not None:
-            try:
-                wanted = [stamped(each) for each in objects(run, "finishedAt" in before, self._manifests)]
-            except UserError as error:
-                fault = Fault("spec", str(error), reason="InvalidConfiguration")
-        found = self._find(cluster, key, wanted)
-        if self._is_expired(run, before):
-            self._close(memory)
-            return self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
-        if run is not None and fault is None:
-            fault = self._make(cluster, run, wanted, found, before)
+        memory.state = str(before.get("state") or conditions.PENDING)
+        version = str(resource["metadata"].get("resourceVersion", ""))
+        if version and memory.ended == version:
+            return None
+        plan = memory.plan = self._plan(memory, resource)
+        found = _listed(cluster, key, _WORKLOADS)
         pods = cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}")
-        live = self._live(key, memory, resource, pods, found)
-        look = Look(
-            resource,
-            self._now(),
-            live,
-            memory.earlier,
-            pods,
-            found.of(*_WORKLOADS),
-            found.of(VOLUME),
-            self._events(cluster, found),
-            fault,
-        )
+        live = self._live(cluster, key, memory, resource, pods)
+        look = Look(resource, self._now(), live, memory.earlier, pods, list(found.values()), refusal=plan.fault)
+        if not self._is_enough(look, plan, found):
+            found |= self._others(cluster, key, plan.wanted, found)
+            if self._is_expired(plan.run, before):
+                memory.plan = None
+                wait_s = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
+                memory.ended = version if wait_s is None else ""
+                return wait_s
+            if plan.run is not None and plan.fault is None:
+                look = replace(look, refusal=self._make(cluster, plan.run, plan, found, before))
+            look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
         worst = conditions.find_fault(look)
         line = ""
         if worst is not None and worst.container is not None:
             line = last_log_line(cluster, worst.subject.removeprefix("pod "), worst.container)
-        return self._write(cluster, look, conditions.new_status(look, worst, line), memory, run)
+        wait_s = self._write(cluster, look, conditions.new_status(look, worst, line), memory, plan.run)
+        if wait_s is None or wait_s > PERIOD_S:
+            # A run that rests occupies no memory.
+            memory.plan = None
+        return wait_s
+
+    def known(self) -> list[Key]:
+        """The runs that were there at the last look at each."""
+        return list(self._memories)
+
+    def runs_by_state(self) -> dict[str, int]:
+        """The number of known runs by the state in their status, also of states that no run has. Thread-safe."""
+        states = [each.state for each in list(self._memories.values())]
+        return {state: states.count(state) for state in dict.fromkeys((*conditions.STATES, *states))}
 
     def close(self) -> None:
         """End all streams."""
         for key in list(self._memories):
             self._forget(key)
 
-    def _find(self, cluster: Cluster, key: Key, wanted: Sequence[Object]) -> Found:
-        """The objects with the run's label, and those that have a name that the run needs."""
-        found = Found()
+    def _plan(self, memory: _Memory, resource: Object) -> _Plan:
+        finished = "finishedAt" in part(resource, "status")
+        version = int(resource["metadata"].get("generation", 0)), finished
+        if memory.plan is not None and memory.plan.version == version:
+            return memory.plan
+        run: TrainingRun | None = None
+        try:
+            run = TrainingRun.of(resource)
+            return _Plan(version, run, [stamped(each) for each in objects(run, finished, self._manifests)], None)
+        except UserError as error:
+            return _Plan(version, run, [], Fault("spec", str(error), reason="InvalidConfiguration"))
+
+    def _is_enough(self, look: Look, plan: _Plan, found: Found) -> bool:
+        """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
+        if look.live is None or look.over or self._clock() >= plan.checked + CHECK_PERIOD_S:
+            return False
+        workloads = [each for each in plan.wanted if each["kind"] in WORKLOADS]
+        changed = any(differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
+        lacking = any(conditions.lacks_pods(each) for each in look.workloads)
+        return not changed and not lacking and conditions.find_fault(look) is None
+
+    def _others(self, cluster: Cluster, key: Key, wanted: Sequence[Object], workloads: Found) -> Found:
+        """The run's objects besides its workloads, and those of others that have a name that the run needs."""
         kinds = dict.fromkeys((*_ALWAYS, *((each["apiVersion"], each["kind"]) for each in wanted)))
-        for api_version, kind in kinds:
-            for each in cluster.list(api_version, kind, f"{RUN_LABEL}={key.name}"):
-                # Items of a list lack both.
-                found[kind, name_of(each)] = {**each, "apiVersion": api_version, "kind": kind}
+        found = _listed(cluster, key, [each for each in kinds if each not in _WORKLOADS])
         for manifest in wanted:
             place = (manifest["kind"], name_of(manifest))
-            if place not in found and (there := cluster.get(manifest["apiVersion"], *place)) is not None:
-                found[place] = there
+            if place not in found and place not in workloads:
+                there = cluster.get(manifest["apiVersion"], *place)
+                if there is not None:
+                    found[place] = there
         return found
 
-    def _make(
-        self, cluster: Cluster, run: TrainingRun, wanted: Sequence[Object], found: Found, before: Object
-    ) -> Fault | None:
+    def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, before: Object) -> Fault | None:
         """Apply what differs. Returns why that is refused; objects that are there stay as they are."""
+        wanted = plan.wanted
         fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, before)
         if fault is not None:
             return fault
@@ -173,9 +219,12 @@ class Reconciler:
             for manifest in (*made, *changed):
                 cluster.apply(manifest)
                 _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
-            self._delete(cluster, superfluous(found, wanted, run.uid), run.uid)
+            doomed = superfluous(found, wanted, run.uid)
+            self._delete(cluster, doomed, run.uid)
         except UserError as error:
             return refusal(error)
+        if not (made or changed or doomed):
+            plan.checked = self._clock()
         return None
 
     def _delete(self, cluster: Cluster, doomed: Sequence[Object], uid: str) -> float | None:
@@ -188,7 +237,7 @@ class Reconciler:
         return PERIOD_S if owned else None
 
     def _live(
-        self, key: Key, memory: _Memory, resource: Object, pods: Sequence[Object], found: Found
+        self, cluster: Cluster, key: Key, memory: _Memory, resource: Object, pods: Sequence[Object]
     ) -> RunStatus | None:
         """The newest status from the learner; None while it does not answer."""
         learners = [each for each in pods if part(each, "metadata", "labels").get(COMPONENT_LABEL) == "learner"]
@@ -200,14 +249,14 @@ class Reconciler:
         if watch is not None and (not watch.ended or (watch.newest is not None and watch.newest.state.final)):
             return watch.newest
         if any(conditions.is_ready(each) for each in learners):
-            own = certificates(found.get(("Secret", prefixed(key.name, "operator-tls")), {}))
-            memory.watch = RunWatch(self._address_of(key), own, lambda: self._wake(key))
+            secret = cluster.get("v1", "Secret", prefixed(key.name, "operator-tls"))
+            memory.watch = RunWatch(self._address_of(key), certificates(secret or {}), lambda: self._wake(key))
         return None
 
     def _events(self, cluster: Cluster, found: Found) -> list[Object]:
         """The events of the namespace, where one of them may explain what is missing."""
         pending = any(part(each, "status").get("phase") == "Pending" for each in found.of(VOLUME))
-        lacking = any(conditions.lacks_pods(each) for each in found.of(*_WORKLOADS))
+        lacking = any(conditions.lacks_pods(each) for each in found.of(*WORKLOADS))
         return cluster.list("v1", "Event") if pending or lacking else []
 
     def _write(
@@ -261,8 +310,10 @@ class Reconciler:
             memory.watch = None
 
 
-def _read(resource: Object) -> tuple[TrainingRun | None, Fault | None]:
-    try:
-        return TrainingRun.of(resource), None
-    except UserError as error:
-        return None, Fault("spec", str(error), reason="InvalidConfiguration")
+def _listed(cluster: Cluster, key: Key, kinds: Iterable[tuple[str, str]]) -> Found:
+    """The objects of some kinds with the run's label."""
+    found = Found()
+    for api_version, kind in kinds:
+        for each in cluster.list(api_version, kind, f"{RUN_LABEL}={key.name}"):
+            found[kind, name_of(each)] = each
+    return found

@@ -142,10 +142,16 @@ def test_with_monitoring_it_watches_the_runs_where_the_operator_does(namespaced:
     plain = installed("lab", namespaced=namespaced)
     objects = installed("lab", namespaced=namespaced, monitoring={"enabled": True})
     added = objects[len(plain) :]
-    assert [each["kind"] for each in added] == ["ServiceMonitor", "PodMonitor", "PrometheusRule"]
+    assert [each["kind"] for each in added] == ["ServiceMonitor", "PodMonitor", "PrometheusRule", "PodMonitor"]
     monitored = render(K8S / "overlays" / "production")
     assert added[2]["spec"] == of_kind(monitored, "PrometheusRule")["alerts"]["spec"]
     for monitor in added[:2]:
         assert monitor["spec"].pop("namespaceSelector") == {"any": not namespaced}
         name = monitor["metadata"]["name"].removeprefix("actorq-")
         assert monitor["spec"] == of_kind(monitored, monitor["kind"])[name]["spec"]
+    own = added[3]["spec"]
+    pod = of_kind(plain, "Deployment")["actorq-operator"]["spec"]["template"]
+    assert own["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    ports = {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
+    assert {each["port"] for each in own["podMetricsEndpoints"]} <= ports
+    assert "namespaceSelector" not in own

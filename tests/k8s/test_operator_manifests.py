@@ -1,14 +1,16 @@
 """The operator's own objects: valid, restricted, and allowed exactly what it needs."""
 
+import shutil
 from pathlib import Path
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from actorq import __version__
 from actorq.operator.render import objects
 from tests.actorq.operator.training_runs import SPECS, training_run
-from tests.k8s.rendered_manifests import K8S, Object, containers, of_kind, pods, render
+from tests.k8s.rendered_manifests import K8S, Object, containers, of_kind, pods, render, selects
 
 FOLDERS = (K8S / "operator", K8S / "overlays" / "operator-namespaced")
 WRITES = {"get", "list", "create", "update", "patch", "delete"}
@@ -75,3 +77,16 @@ def test_in_one_namespace_it_has_the_same_rights_there_and_none_elsewhere() -> N
         ]  # fmt: skip
     (container,) = (container for _, container in containers(namespaced))
     assert "--namespace=actorq" in container["args"]
+
+
+def test_its_monitor_is_a_component_of_it(tmp_path: Path) -> None:
+    shutil.copytree(K8S, tmp_path / "k8s")
+    (tmp_path / "monitored").mkdir()
+    tree = {"resources": ["../k8s/operator"], "components": ["../k8s/components/operator-monitoring"]}
+    (tmp_path / "monitored" / "kustomization.yaml").write_text(yaml.safe_dump(tree))
+    made = render(tmp_path / "monitored")
+    monitor = of_kind(made, "PodMonitor")["operator"]["spec"]
+    pod = of_kind(made, "Deployment")["actorq-operator"]["spec"]["template"]
+    assert selects(monitor["selector"], pod["metadata"]["labels"])
+    (container,) = pod["spec"]["containers"]
+    assert {each["port"] for each in monitor["podMetricsEndpoints"]} == {each["name"] for each in container["ports"]}

@@ -1,46 +1,36 @@
-"""A Kubernetes API server for tests: real HTTP, objects in memory, the few endpoints that `actorq cluster` uses."""
+"""A Kubernetes API server for tests of `actorq cluster` and of the operator: real HTTP, objects in memory.
+
+It keeps uids, resource versions and generations, and answers conflicts. What an object owns is deleted with it. It has
+the subresources status and scale, logs, and forwarded ports.
+"""
 
 import json
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
 from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from kubernetes import client
 
 from actorq.cluster.connection import Cluster
-from actorq.config.settings import merge
+from tests.actorq.cluster.api_kinds import KINDS, Place, discovery, list_path, place_of
 
 Object = dict[str, Any]
 
 USER = "ada"
-# Group and version: kind, plural, whether it lives in a namespace.
-Kinds = dict[str, list[tuple[str, str, bool]]]
-KINDS: Kinds = {
-    "v1": [
-        ("Pod", "pods", True),
-        ("Service", "services", True),
-        ("ConfigMap", "configmaps", True),
-        ("Event", "events", True),
-        ("PersistentVolumeClaim", "persistentvolumeclaims", True),
-        ("Namespace", "namespaces", False),
-    ],
-    "apps/v1": [
-        ("StatefulSet", "statefulsets", True),
-        ("Deployment", "deployments", True),
-        ("ReplicaSet", "replicasets", True),
-    ],
-    "actorq.dev/v1alpha1": [("TrainingRun", "trainingruns", True)],
-    "scheduling.k8s.io/v1": [("PriorityClass", "priorityclasses", False)],
-}
 
 
 class ClusterApi(ThreadingHTTPServer):
-    """Objects by their path; `forbidden` holds (verb, plural) pairs, `allowed` too unless everything is."""
+    """Objects by their path, and all writes in their order: verb, kind and name.
+
+    `forbidden` holds (verb, plural) pairs; `allowed`, too, unless everything is. `refuse` returns a status and a
+    message for a request, or None.
+    """
 
     daemon_threads = True
 
@@ -53,21 +43,53 @@ class ClusterApi(ThreadingHTTPServer):
         self.previous_logs: dict[str, str] = {}
         self.forbidden: set[tuple[str, str]] = set()
         self.allowed: set[tuple[str, str]] | None = None
+        self.refuse: Callable[[str, str, str], tuple[int, str] | None] = lambda verb, kind, name: None
         self.namespaces = {"lab"}
         # What a pod answers to a piece of data that comes through a forwarded port; None ends the connection.
         self.answer: Callable[[bytes], bytes | None] | None = None
         # What takes its time to end: it is there until somebody has waited for a change.
         self.ending: set[str] = set()
-        self.changes: list[tuple[str, str]] = []
+        self.writes: list[tuple[str, str, str]] = []
+        self._version = 0
+
+    @property
+    def changes(self) -> list[tuple[str, str]]:
+        """What `actorq cluster` did to objects by name: apply or delete."""
+        return [("delete" if verb == "delete" else "apply", name) for verb, _, name in self.writes]
 
     def add(self, api_version: str, plural: str, manifest: Object) -> None:
-        """Put an object into namespace lab."""
-        prefix = "/api" if api_version == "v1" else "/apis"
-        self.objects[f"{prefix}/{api_version}/namespaces/lab/{plural}/{manifest['metadata']['name']}"] = manifest
+        """Put an object into namespace lab, as it is."""
+        self.objects[f"{list_path(api_version, plural)}/{manifest['metadata']['name']}"] = manifest
+
+    def keep(self, path: str, manifest: Object) -> Object:
+        """Make or replace an object, with the metadata that a server adds."""
+        before = self.objects.get(path, {})
+        new = deepcopy(manifest)
+        if "status" in before:
+            new.setdefault("status", before["status"])
+        old: Object = before.get("metadata", {})
+        self._version += 1
+        new["metadata"] |= {
+            "uid": old.get("uid", f"uid-{self._version}"),
+            "generation": old.get("generation", 0) + (not before or before.get("spec") != new.get("spec")),
+            "resourceVersion": str(self._version),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        if namespace := place_of(path).namespace:
+            new["metadata"]["namespace"] = namespace
+        self.objects[path] = new
+        return new
+
+    def remove(self, path: str) -> None:
+        """Delete an object and what it owns."""
+        uid = self.objects.pop(path)["metadata"].get("uid", path)
+        for other, each in list(self.objects.items()):
+            if other in self.objects and any(owner.get("uid") == uid for owner in _owners(each)):
+                self.remove(other)
 
     def names(self, plural: str) -> set[str]:
         """Names of the objects of a kind."""
-        return {path.rpartition("/")[2] for path in self.objects if path.split("/")[-2] == plural}
+        return {place.name for place in map(place_of, self.objects) if place.plural == plural}
 
     def cluster(self, namespace: str = "lab") -> Cluster:
         """A connection to it."""
@@ -76,6 +98,10 @@ class ClusterApi(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: ClusterApi
+    protocol_version = "HTTP/1.1"
+    # Otherwise the second packet of an answer would wait for the acknowledgement of the first one.
+    disable_nagle_algorithm = True
+    wbufsize = -1
 
     def log_message(self, *_: object) -> None:
         pass
@@ -83,74 +109,82 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = parse_qs(url.query)
-        if (discovered := _discovery(url.path, self.server.kinds)) is not None:
+        if (discovered := discovery(url.path, self.server.kinds)) is not None:
             return self._answer(200, discovered)
-        if self._is_refused(url.path, "watch" if "watch" in query else "get"):
+        place = place_of(url.path)
+        verb = "watch" if "watch" in query else "get" if place.name else "list"
+        if self._is_refused(place, verb):
             return None
-        if url.path.endswith("/portforward") and self.server.answer is not None:
+        if place.part == "portforward" and self.server.answer is not None:
             return self._forward(int(query["ports"][0]), self.server.answer)
-        if url.path.endswith("/log"):
-            name = url.path.split("/")[-2]
+        if place.part == "log":
             logs = self.server.previous_logs if query.get("previous") == ["true"] else self.server.logs
-            if name not in logs:
+            if place.name not in logs:
                 return self._fail(
-                    400, f'container "service" in pod "{name}" is waiting to start: image can\'t be pulled'
+                    400, f'container "service" in pod "{place.name}" is waiting to start: image can\'t be pulled'
                 )
-            return self._send(200, logs[name].encode(), "text/plain")
-        if "watch" in query:
+            return self._send(200, logs[place.name].encode(), "text/plain")
+        if verb == "watch":
             # What changes here has changed before the answer.
             for path in self.server.ending:
                 self.server.objects.pop(path, None)
             self.server.ending.clear()
             return self._send(200, b"", "application/json")
-        if url.path.endswith("/scale"):
-            found = self.server.objects.get(url.path.removesuffix("/scale"))
-            if found is None:
-                return self._fail(404, f'"{url.path.split("/")[-2]}" not found')
+        if verb == "list":
+            return self._answer(200, self._list(place, query.get("labelSelector", [""])[0]))
+        found = self.server.objects.get(url.path.removesuffix("/scale"))
+        if found is None:
+            return self._fail(404, f'"{url.path.rpartition("/")[2]}" not found')
+        if place.part == "scale":
             scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": found["metadata"]}
             return self._answer(200, {**scale, "spec": {"replicas": _scaled(found)["replicas"]}})
-        if url.path in self.server.objects:
-            return self._answer(200, self.server.objects[url.path])
-        *_, place, last = url.path.split("/")
-        if place in self.server.namespaces and any(
-            last == each[1] for kinds in self.server.kinds.values() for each in kinds
-        ):
-            return self._answer(200, self._list(url.path, query.get("labelSelector", [""])[0]))
-        return self._fail(404, f'"{url.path.rpartition("/")[2]}" not found')
+        return self._answer(200, found)
 
     def do_POST(self) -> None:
-        url = urlsplit(self.path)
         body = self._body()
-        if self._is_refused(url.path, "create"):
+        path, name = urlsplit(self.path).path, body["metadata"]["name"]
+        place = place_of(f"{path}/{name}")
+        if self._is_refused(place, "create"):
             return None
-        path = f"{url.path}/{body['metadata']['name']}"
-        if path in self.server.objects:
-            return self._fail(409, f'"{body["metadata"]["name"]}" already exists')
-        return self._keep(path, body, False)
+        if f"{path}/{name}" in self.server.objects:
+            return self._fail(409, f'"{name}" already exists')
+        return self._keep(f"{path}/{name}", "create", body)
 
     def do_PATCH(self) -> None:
-        url = urlsplit(self.path)
         body = self._body()
-        if self._is_refused(url.path, "patch"):
+        url = urlsplit(self.path)
+        place = place_of(url.path)
+        is_apply = "apply" in self.headers["Content-Type"]
+        if self._is_refused(place, "patch", "apply" if is_apply else f"patch {place.part}".strip()):
             return None
-        if url.path.endswith("/scale"):
-            found = self.server.objects[url.path.removesuffix("/scale")]
-            _scaled(found)["replicas"] = body["spec"]["replicas"]
-            return self._answer(200, {**body, "metadata": found["metadata"], "kind": "Scale"})
-        return self._keep(url.path, body, "dryRun" in parse_qs(url.query))
+        path = url.path.removesuffix(f"/{place.part}") if place.part else url.path
+        before = self.server.objects.get(path)
+        if is_apply:
+            return self._answer(200, body) if "dryRun" in parse_qs(url.query) else self._keep(path, "apply", body)
+        if before is None:
+            return self._fail(404, f'"{place.name}" not found')
+        version = body.get("metadata", {}).pop("resourceVersion", None)
+        if version not in (None, before["metadata"].get("resourceVersion")):
+            return self._fail(409, f'"{place.name}": the object has been modified')
+        if place.part == "scale":
+            _scaled(before)["replicas"] = body["spec"]["replicas"]
+            return self._answer(200, {**body, "metadata": before["metadata"], "kind": "Scale"})
+        change = {place.part: body[place.part]} if place.part else body
+        return self._keep(path, f"patch {place.part}".strip(), _merged(before, change))
 
     def do_DELETE(self) -> None:
         path = urlsplit(self.path).path
         self._body()
-        if self._is_refused(path, "delete"):
+        place = place_of(path)
+        if self._is_refused(place, "delete"):
             return None
         if path not in self.server.objects:
-            return self._fail(404, f'"{path.rpartition("/")[2]}" not found')
-        self.server.changes.append(("delete", path.rpartition("/")[2]))
-        if "/persistentvolumeclaims/" in path:
+            return self._fail(404, f'"{place.name}" not found')
+        self.server.writes.append(("delete", self._kind(place), place.name))
+        if place.plural == "persistentvolumeclaims":
             self.server.ending.add(path)
         else:
-            del self.server.objects[path]
+            self.server.remove(path)
         if path.endswith("/statefulsets/learner"):
             self.server.ending |= {each for each in self.server.objects if "/pods/" in each}
         return self._answer(200, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
@@ -171,6 +205,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_frame(self, data: bytes) -> None:
         self.wfile.write(b"\x82\x7f" + len(data).to_bytes(8, "big") + data)
+        self.wfile.flush()
 
     def _read_frame(self) -> bytes | None:
         head = self.rfile.read(2)
@@ -181,49 +216,45 @@ class _Handler(BaseHTTPRequestHandler):
         mask = self.rfile.read(4)
         return bytes(byte ^ mask[index % 4] for index, byte in enumerate(self.rfile.read(size)))
 
-    def _keep(self, path: str, body: Object, dry_run: bool) -> None:
-        before = self.server.objects.get(path, {})
-        if "merge-patch" in self.headers["Content-Type"]:
-            change, body = body, dict(before)
-            merge(body, change)
-        elif "status" in before:
-            body = {**body, "status": before["status"]}
-        if not dry_run:
-            self.server.objects[path] = body
-            self.server.changes.append(("apply", path.rpartition("/")[2]))
-        self._answer(200, body)
+    def _keep(self, path: str, verb: str, body: Object) -> None:
+        place = place_of(path)
+        self.server.writes.append((verb, self._kind(place), place.name))
+        self._answer(200, self.server.keep(path, body))
 
-    def _list(self, path: str, selector: str) -> Object:
+    def _list(self, place: Place, selector: str) -> Object:
         # With a value, or for any value.
         wanted = [part.partition("=") for part in selector.split(",") if part]
         items = [
-            each
-            for key, each in self.server.objects.items()
-            if key.rpartition("/")[0] == path
+            # As from a real server, items of a list lack these.
+            {key: value for key, value in each.items() if key not in ("kind", "apiVersion")}
+            for path, each in list(self.server.objects.items())
+            if place.lists(place_of(path))
             and all(_has(each["metadata"].get("labels") or {}, name, value) for name, _, value in wanted)
         ]
-        return {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
+        found = {"kind": f"{self._kind(place)}List", "apiVersion": place.api_version, "items": items}
+        return {**found, "metadata": {"resourceVersion": "1"}}
 
-    def _is_refused(self, path: str, verb: str) -> bool:
-        # /api/v1 or /apis/GROUP/VERSION, then namespaces/NAMESPACE where there is one, PLURAL, NAME, and a part.
-        parts = path.split("/")
-        group, rest = (parts[2], parts[4:]) if parts[1] == "apis" else ("", parts[3:])
-        namespace = rest[1] if rest[0] == "namespaces" and len(rest) > 2 else ""
-        plural, *name = rest[2:] if namespace else rest
-        if len(name) == 2:
-            plural = f"{plural}/{name[1]}"
-        if verb == "get" and not name:
-            verb = "list"
-        allowed = self.server.allowed
-        if (verb, plural) in self.server.forbidden or (allowed is not None and (verb, plural) not in allowed):
+    def _kind(self, place: Place) -> str:
+        kinds = self.server.kinds.get(place.api_version, ())
+        return next((kind for kind, plural, _ in kinds if plural == place.plural), "")
+
+    def _is_refused(self, place: Place, verb: str, doing: str = "") -> bool:
+        server, namespace = self.server, place.namespace
+        plural = f"{place.plural}/{place.part}" if place.part else place.plural
+        if (said := server.refuse(doing or verb, self._kind(place), place.name)) is not None:
+            self._fail(*said)
+        elif (verb, plural) in server.forbidden or (
+            server.allowed is not None and (verb, plural) not in server.allowed
+        ):
             where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+            group = place.api_version.rpartition("/")[0]
             refusal = f'User "{USER}" cannot {verb} resource "{plural}" in API group "{group}" {where}'
             self._fail(403, f"{plural} is forbidden: {refusal}")
-            return True
-        if namespace and namespace not in self.server.namespaces:
+        elif namespace and namespace not in server.namespaces:
             self._fail(404, f'namespaces "{namespace}" not found')
-            return True
-        return False
+        else:
+            return False
+        return True
 
     def _body(self) -> Any:
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
@@ -246,40 +277,32 @@ def _has(labels: Object, name: str, value: str) -> bool:
     return name in labels and value in ("", labels[name])
 
 
+def _owners(manifest: Object) -> list[Object]:
+    found: list[Object] = manifest["metadata"].get("ownerReferences", [])
+    return found
+
+
+def _merged(before: Any, change: Any) -> Any:
+    """A JSON merge patch."""
+    if not isinstance(change, dict):
+        return change
+    old = before if isinstance(before, dict) else {}
+    new = {**old, **{key: _merged(old.get(key), value) for key, value in change.items()}}
+    return {key: value for key, value in new.items() if value is not None}
+
+
 def _scaled(found: Object) -> Object:
     """The part of an object with the number of pods that its scale tells."""
     return found["spec"]["actors"] if found["kind"] == "TrainingRun" else found["spec"]  # type: ignore[no-any-return]
 
 
-def _discovery(path: str, kinds: Kinds) -> Object | None:
-    if path == "/version":
-        return {"major": "1", "minor": "32", "gitVersion": "v1.32.0"}
-    if path == "/apis":
-        groups = []
-        for each in kinds:
-            if "/" in each:
-                name, version = each.split("/")
-                offered = {"groupVersion": each, "version": version}
-                groups.append({"name": name, "versions": [offered], "preferredVersion": offered})
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-    version = path.removeprefix("/apis/").removeprefix("/api/")
-    if version not in kinds:
-        return None
-    resources = [
-        {"name": plural, "singularName": "", "kind": kind, "namespaced": namespaced, "verbs": ["get", "list", "patch"]}
-        for kind, plural, namespaced in kinds[version]
-    ]
-    scaled = {"apps/v1": "deployments", "actorq.dev/v1alpha1": "trainingruns"}.get(version)
-    if scaled is not None:
-        scale = {"name": f"{scaled}/scale", "kind": "Scale", "group": "autoscaling", "version": "v1"}
-        resources.append({**scale, "singularName": "", "namespaced": True, "verbs": ["get", "patch"]})
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
+A = TypeVar("A", bound=ClusterApi)
 
 
 @contextmanager
-def cluster_api() -> Iterator[ClusterApi]:
+def serving(api: A) -> Iterator[A]:
     """Serve for a while."""
-    with ClusterApi() as api:
+    with api:
         thread = threading.Thread(target=api.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
@@ -287,3 +310,8 @@ def cluster_api() -> Iterator[ClusterApi]:
         finally:
             api.shutdown()
             thread.join()
+
+
+def cluster_api() -> AbstractContextManager[ClusterApi]:
+    """A server for a while."""
+    return serving(ClusterApi())

@@ -73,7 +73,7 @@ class World:
     def another(self) -> Reconciler:
         """An operator that knows nothing yet."""
         return Reconciler(
-            self.api.cluster,
+            self.api.cluster(),
             self.woken.put,
             address_of=lambda key: self.learner.address,
             clock=lambda: self.at,

@@ -3,7 +3,7 @@
 import threading
 from queue import SimpleQueue
 
-from actorq.operator.duequeue import DueQueue
+from actorq.operator.controller import DueQueue
 
 
 class Clock:
@@ -28,7 +28,9 @@ def test_a_name_comes_when_it_is_due_and_the_earliest_time_counts() -> None:
     queue.put("b", 5)
     queue.put("a", 20)
     assert queue.take(0) is None
+    assert queue.due() == 0
     clock.at = 10
+    assert queue.due() == 2
     assert [queue.take(0), queue.take(0), queue.take(0)] == ["b", "a", None]
 
 

@@ -30,7 +30,7 @@ def api() -> Iterator[KubeApi]:
 
 
 def leader(api: KubeApi, name: str, clock: Clock, version: str = "0.2.0") -> Leader:
-    return Leader(api.cluster, name, version, TIMES, clock)
+    return Leader(api.cluster(), name, version, TIMES, clock)
 
 
 def holder(api: KubeApi) -> str:

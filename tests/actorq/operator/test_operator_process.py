@@ -1,8 +1,11 @@
-"""The operator's process: what it says when it cannot start, and which events are news to it."""
+"""The operator's process: what it says when it cannot start, what it serves, and which events are news to it."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import pytest
 import yaml
 
 from actorq.operator.__main__ import News
-from actorq.operator.duequeue import DueQueue
+from actorq.operator.controller import DueQueue
 from actorq.operator.reconcile import Key
 from tests.actorq.operator.kube_api import NAMESPACE, RUNS, KubeApi, Object, kube_api
 
@@ -21,23 +24,27 @@ def api() -> Iterator[KubeApi]:
         yield server
 
 
-def failure(api: KubeApi, folder: Path, *flags: str) -> tuple[int, list[str]]:
-    """Exit code and lines of an operator that cannot start."""
+def operator(api: KubeApi, folder: Path, *flags: str) -> subprocess.Popen[str]:
+    """An operator that has just started."""
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{api.server_address[1]}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "c", "namespace": NAMESPACE}}
     users = [{"name": "c", "user": {}}]
     path = folder / "kubeconfig"
     tree = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "c"}
     path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **tree}))
-    ended = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "actorq.operator", *flags],
         env={**os.environ, "KUBECONFIG": str(path)},
-        capture_output=True,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
     )
-    return ended.returncode, ended.stderr.splitlines()
+
+
+def failure(api: KubeApi, folder: Path, *flags: str) -> tuple[int, list[str]]:
+    """Exit code and lines of an operator that cannot start."""
+    with operator(api, folder, *flags) as process:
+        _, lines = process.communicate(timeout=60)
+        return process.returncode, lines.splitlines()
 
 
 def test_a_wrong_flag_is_one_line(api: KubeApi, tmp_path: Path) -> None:
@@ -63,6 +70,36 @@ def test_a_missing_permission_names_the_rule_to_add(api: KubeApi, tmp_path: Path
         "error: no permission: operator may not list trainingruns.actorq.dev in the cluster; ask for a ClusterRole "
         "with the verb list on trainingruns.actorq.dev"
     )
+
+
+def test_a_port_that_cannot_be_bound_is_one_line(api: KubeApi, tmp_path: Path) -> None:
+    code, lines = failure(api, tmp_path, "--metrics=192.0.2.1:1")
+    assert code == 2
+    assert lines[-1].startswith("error: --metrics: cannot listen on 192.0.2.1:1 (")
+
+
+def test_a_replica_serves_metrics_and_probes_until_a_signal_ends_it(api: KubeApi, tmp_path: Path) -> None:
+    address = ""
+    with operator(api, tmp_path, "--namespace=lab", "--metrics=127.0.0.1:0") as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                if found := re.search(r"metrics on (http://\S+)/metrics", line):
+                    address = found[1]
+                if "this replica leads" in line:
+                    break
+            assert got(f"{address}/healthz") == "yes\n"
+            assert "actorq_operator_leading 1.0" in got(f"{address}/metrics").splitlines()
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+        finally:
+            process.kill()
+
+
+def got(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=20) as response:
+        return str(response.read().decode())
 
 
 def test_only_a_new_specification_and_a_deletion_are_news() -> None:

@@ -6,7 +6,7 @@ from copy import deepcopy
 import pytest
 
 from actorq.domain.status import RunState
-from actorq.operator.reconcile import PERIOD_S
+from actorq.operator.reconcile import CHECK_PERIOD_S, PERIOD_S
 from tests.actorq.operator.operator_world import ACTING, World, operator_world
 from tests.builders.run_status import run_status
 
@@ -42,6 +42,40 @@ def test_an_object_that_somebody_deleted_comes_back(world: World) -> None:
     world.api.delete("Deployment", "tiny-actor")
     world.look()
     assert "tiny-actor" in world.api.names("Deployment")
+
+
+def requests_of_a_look(world: World) -> list[tuple[str, str]]:
+    """Verb and kind of each request."""
+    made: list[tuple[str, str]] = []
+
+    def note(verb: str, kind: str, name: str) -> None:
+        made.append((verb, kind))
+
+    world.api.refuse = note
+    world.look()
+    return made
+
+
+def test_a_look_at_a_run_that_works_reads_only_what_changes(world: World) -> None:
+    world.start()
+    world.settle()
+    assert requests_of_a_look(world) == [
+        ("get", "TrainingRun"),
+        ("list", "StatefulSet"),
+        ("list", "Deployment"),
+        ("list", "Pod"),
+    ]
+    world.api.delete("Pod", "tiny-learner-0")
+    assert ("list", "PersistentVolumeClaim") in requests_of_a_look(world)
+
+
+def test_every_object_of_a_run_that_works_comes_back_some_time(world: World) -> None:
+    world.start()
+    world.settle()
+    world.api.delete("Service", "tiny-quantizer")
+    world.at += CHECK_PERIOD_S
+    world.look()
+    assert "tiny-quantizer" in world.api.names("Service")
 
 
 def test_scaling_the_run_scales_its_actors_and_nothing_else(world: World) -> None:
@@ -121,11 +155,12 @@ def test_at_the_end_actors_go_then_the_rest_but_volumes_and_the_status(world: Wo
     assert world.api.get("StatefulSet", "tiny-learner")["spec"]["replicas"] == 1
     world.at += 100
     world.settle()
-    left = {kind for kind, _ in world.api.objects}
+    left = {kind for kind, _ in world.api.there}
     assert left == {"TrainingRun", "PersistentVolumeClaim", "Event"}
     assert world.api.status("tiny")["state"] == "Solved"
     assert world.api.status("tiny")["environmentSteps"] == 30_000
     assert world.look() is None
+    assert requests_of_a_look(world) == [("get", "TrainingRun")]
 
 
 def test_an_operator_that_comes_after_the_end_keeps_the_status(world: World) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from actorq.errors import ActorQError
-from actorq.operator.controller import Controller
-from actorq.operator.duequeue import DueQueue
+from actorq.operator.controller import Controller, DueQueue
 from actorq.operator.reconcile import Key
 from tests.actorq.operator.kube_api import NAMESPACE, Object
 from tests.actorq.operator.operator_world import KEY, World, operator_world, training_run
@@ -34,7 +33,7 @@ def test_an_impossible_setting_is_refused_before_any_object(world: World, spec: 
     assert (failed["status"], failed["reason"]) == ("True", "InvalidConfiguration")
     assert text in failed["message"]
     assert "\n" not in failed["message"]
-    assert {kind for kind, _ in world.api.objects} == {"TrainingRun", "Event"}
+    assert {kind for kind, _ in world.api.there} == {"TrainingRun", "Event"}
     assert world.api.reasons() == ["InvalidConfiguration"]
 
 
@@ -57,7 +56,7 @@ def test_a_retained_volume_of_an_earlier_run_of_that_name_is_used_again(world: W
     world.run()
     world.look()
     world.api.delete("TrainingRun", "tiny")
-    assert {kind for kind, _ in world.api.objects} <= {"PersistentVolumeClaim", "Event"}
+    assert {kind for kind, _ in world.api.there} <= {"PersistentVolumeClaim", "Event"}
     world.run()
     world.look()
     assert world.api.condition("tiny", "Failed")["status"] == "False"
@@ -86,7 +85,7 @@ def test_deletion_while_pods_start_makes_nothing_again(world: World) -> None:
     assert "tiny-actor" not in world.api.names("Deployment")
     world.api.delete("TrainingRun", "tiny")
     assert world.look() is None
-    assert {kind for kind, _ in world.api.objects} <= {"Event"}
+    assert {kind for kind, _ in world.api.there} <= {"Event"}
 
 
 def test_a_quota_is_named(world: World) -> None:
@@ -151,8 +150,8 @@ def test_an_operator_killed_after_any_request_leaves_the_same_end(world: World) 
     for requests in range(1, whole + 2):
         live(requests)
     assert world.api.names("Deployment") >= {"tiny-actor", "tiny-quantizer", "tiny-evaluator"}
-    assert {name.replace("other", "tiny") for _, name in world.api.objects if name.startswith("other-")} <= {
-        name for _, name in world.api.objects
+    assert {name.replace("other", "tiny") for _, name in world.api.there if name.startswith("other-")} <= {
+        name for _, name in world.api.there
     }
     assert len(world.api.reasons()) == len(set(world.api.reasons()))
     applied = [each for each in world.api.writes if each[0] == "apply" and each[2].startswith("tiny")]
@@ -178,7 +177,7 @@ def _requests_of(world: World, do: Callable[[], object], name: str) -> int:
 def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None:
     world.run()
     queue_of_runs: DueQueue[Key] = DueQueue()
-    controller = Controller(world.api.cluster, (), queue_of_runs, world.operator)
+    controller = Controller(world.api.cluster(), (), queue_of_runs, world.operator)
 
     def scaled_meanwhile(verb: str, kind: str, name: str) -> None:
         if verb == "patch status" and world.api.get("TrainingRun", "tiny")["metadata"]["generation"] == 1:
@@ -190,6 +189,18 @@ def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None
     assert queue_of_runs.take(10) == KEY
     controller.look(KEY)
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
+
+
+def test_a_run_whose_deletion_was_missed_is_forgotten(world: World) -> None:
+    world.run()
+    world.look()
+    world.api.delete("TrainingRun", "tiny")
+    queue_of_runs: DueQueue[Key] = DueQueue()
+    controller = Controller(world.api.cluster(), (NAMESPACE,), queue_of_runs, world.operator)
+    controller.list_runs()
+    assert queue_of_runs.take(0) == KEY
+    controller.look(KEY)
+    assert world.operator.known() == []
 
 
 def test_twenty_runs_two_at_a_time_by_suspending_the_others(world: World) -> None:
@@ -207,4 +218,4 @@ def test_twenty_runs_two_at_a_time_by_suspending_the_others(world: World) -> Non
     assert learners == {"run-0-learner-0", "run-1-learner-0"}
     for name in names:
         world.api.delete("TrainingRun", name)
-    assert {kind for kind, _ in world.api.objects} <= {"PersistentVolumeClaim", "Event"}
+    assert {kind for kind, _ in world.api.there} <= {"PersistentVolumeClaim", "Event"}
