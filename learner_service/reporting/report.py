@@ -66,6 +66,7 @@ class Reporter:
             flagged_evaluation=run.flagged_evaluation,
             precision=training.precision if training else "",
             rollout_queue=training.rollout_queue() if training else None,
+            exported_policy=run.policy_export.url,
         )
 
     def write_events(self) -> None:

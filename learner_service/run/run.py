@@ -12,12 +12,14 @@ from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import ActorReport, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role, Segment
 from actorq.errors import ConflictError, UnavailableError
+from actorq.rundirectory import RunDirectory
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member, taken_over
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
 from learner_service.objectstorage.best_policy import BestPolicy
+from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import open_volume
 from learner_service.run.identity import RunIdentity, check_same_run
@@ -30,9 +32,11 @@ from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
 
-# Time limits at the end of a run: for the evaluation of its last policy, its publication, and the last upload.
+# Time limits at the end of a run: for the evaluation of its last policy, its publication, the export of the best one,
+# and the last upload.
 _FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
+_FINAL_EXPORT_S = 15.0
 _FINAL_UPLOAD_S = 10.0
 _MOVING = "the learner is moving; the run continues when it is back"
 
@@ -58,6 +62,7 @@ class Run:
     ) -> None:
         """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
         self._config = config
+        self.policy_export = PolicyExport(config, RunDirectory(directory).evaluations, client)
         volume = open_volume(config.checkpoint, directory)
         if volume is not None:
             volume.prepare(resume)
@@ -325,6 +330,7 @@ class Run:
             _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
             self.outcome = ended.state
             self.records.clock.stop(ended.elapsed_s)
+            self.policy_export.url = ended.policy
 
     async def _finish(self) -> None:
         assert self.outcome is not None
@@ -332,7 +338,11 @@ class Run:
             if self.training is not None:
                 await self._finish_training(self.training)
             self.records.clock.stop()
-            Outcome.of(self.outcome, self.records.clock.elapsed_s, self._config).write(self.records.identity.directory)
+            if self.training is not None:
+                counted = None if self.flagged_evaluation else self.evaluation
+                await asyncio.to_thread(self.policy_export.write, self.training.spec, counted, _FINAL_EXPORT_S)
+            elapsed_s, policy = self.records.clock.elapsed_s, self.policy_export.url
+            Outcome.of(self.outcome, elapsed_s, self._config, policy).write(self.records.identity.directory)
             self._upload()
         except OSError as error:
             _log.error("the run could not be ended cleanly: %s", error)
