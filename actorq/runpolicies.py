@@ -1,6 +1,7 @@
 """Finds policies in a run's folder, and reads them without a service."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from actorq.config import settings
@@ -64,8 +65,13 @@ class RunPolicies:
 
     def evaluation(self, version: int) -> Mapping[str, Any] | None:
         """The newest evaluation of a version: its fields `returns`, `scheme` and others; None without one."""
-        if not self.run.evaluations.exists():
-            return None
-        lines = (values["evaluation"] for _, values in read_lines(self.run.evaluations) if values)
-        found: list[Mapping[str, Any]] = [each for each in lines if each["policy_version"] == version]
-        return found[-1] if found else None
+        return newest_evaluation(self.run.evaluations, version)
+
+
+def newest_evaluation(path: Path, version: int) -> Mapping[str, Any] | None:
+    """The newest evaluation of a version in a run's log of evaluations; None without one."""
+    if not path.exists():
+        return None
+    lines = (values["evaluation"] for _, values in read_lines(path) if values)
+    found: list[Mapping[str, Any]] = [each for each in lines if each["policy_version"] == version]
+    return found[-1] if found else None

@@ -30,6 +30,7 @@ from actorq.config.sections import (
     EvaluationConfig,
     ExplorationConfig,
     LearnerConfig,
+    PolicyExportConfig,
     PublicationConfig,
     QuantizerConfig,
     QueueConfig,
@@ -135,6 +136,7 @@ class RunConfig(Settings):
     actor: ActorConfig = ActorConfig()
     quantizer: QuantizerConfig = QuantizerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    policy_export: PolicyExportConfig = PolicyExportConfig()
     learner: LearnerConfig = LearnerConfig()
     energy: EnergyConfig = EnergyConfig()
     telemetry: TelemetryConfig = TelemetryConfig()

@@ -56,11 +56,19 @@ def load_scheme(name: str) -> Any:
 
 
 def _checked(name: str) -> str:
+    if not is_scheme(name):
+        raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))}")
+    return name
+
+
+def _checked_choice(name: str) -> str:
     if name != AUTO and not is_scheme(name):
         raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))} or {AUTO!r}")
     return name
 
 
-SchemeChoice = Annotated[str, AfterValidator(_checked)]
+SchemeName = Annotated[str, AfterValidator(_checked)]
+"""A setting: the name of a scheme."""
+SchemeChoice = Annotated[str, AfterValidator(_checked_choice)]
 """A setting: the name of a scheme, or "auto"."""
 CHOICES_HELP = f"quantization of policies: {', '.join(SCHEMES)}, or a scheme of an installed package"

@@ -7,10 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from actorq.config.numbers import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
 from actorq.transport.options import MAX_SEGMENT_BYTES, Certificates
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
+
+# A status on the wire has the URL with the name of a file: 1024 printable bytes at most.
+EXPORT_URL, MAX_EXPORT_URL = r"^(s3://[!-.0-~]+/[!-~]+|file:///[!-~]+)?$", 1000
 
 
 class ReplayConfig(Settings):
@@ -215,6 +219,19 @@ class CheckpointConfig(Settings):
         "", description="URL of another S3-compatible service, such as http://minio:9000; empty: AWS"
     )
     object_storage_replay: bool = Field(False, description="copy the replay too; its size is sent again as it changes")
+
+
+class PolicyExportConfig(Settings):
+    """Where the best policy goes at the end of the run. The endpoint is `checkpoint.object_storage_endpoint`."""
+
+    url: Annotated[str, Field(pattern=EXPORT_URL, max_length=MAX_EXPORT_URL)] = Field(
+        "",
+        description="URL of a folder for policy.onnx and policy.json, s3://BUCKET/PREFIX or file:///FOLDER, one for "
+        "each run; empty: none; credentials are AWS_* variables",
+    )
+    scheme: Annotated[SchemeName | None, DefaultText("the scheme of the evaluation")] = Field(
+        None, description="number format of the policy"
+    )
 
 
 class LearnerConfig(Settings):

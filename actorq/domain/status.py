@@ -246,6 +246,7 @@ class RunStatus:
     flagged_evaluation: str = ""
     precision: str = ""
     rollout_queue: RolloutQueueStatus | None = None
+    exported_policy: str = ""
 
 
 @dataclass(frozen=True)

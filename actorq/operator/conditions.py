@@ -115,6 +115,8 @@ def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
         status["policyVersion"] = live.policy_version
         if live.evaluation is not None:
             status["return"] = round(live.evaluation.mean_return, 2)
+        if live.exported_policy:
+            status["policy"] = live.exported_policy
     else:
         status["stepsPerSecond"] = 0
     if look.over:
@@ -155,6 +157,9 @@ def new_events(look: Look, after: Object) -> list[Object]:
         told.append(("Normal", "FirstEvaluation", f"mean return {after['return']:g} in the first evaluation", ""))
     if state != earlier and state in FINAL:
         told.append(("Normal", state, f"the run is {state} {steps}", ""))
+        if "policyExport" in part(look.resource, "spec"):
+            lost = ("Warning", "PolicyNotExported", "the learner's log says why the policy is not exported", "")
+            told.append(("Normal", "PolicyExported", str(after["policy"]), "") if "policy" in after else lost)
     elif state != earlier and state == SUSPENDED:
         told.append(("Normal", state, f"the run is {state} {steps}", change))
     elif state != earlier and state == INTERRUPTED:

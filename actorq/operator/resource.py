@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 from actorq.cluster.objects import TRAINING_RUN, Object, part
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
+from actorq.config.sections import EXPORT_URL, MAX_EXPORT_URL
 from actorq.config.settings import Settings
 from actorq.errors import UserError
 from actorq.operator.naming import check_run_name
@@ -141,7 +142,18 @@ class CheckpointSpec(Settings):
     retain: bool = Field(True, description="keep the volumes when the TrainingRun is deleted")
     secret: Name = Field(
         "object-storage",
-        description="Secret with the credentials for config.checkpoint.object_storage, if there is one",
+        description="Secret with the credentials for config.checkpoint.object_storage and policyExport, if any",
+    )
+
+
+class PolicyExportSpec(Settings):
+    """Where the best policy goes at the end of the run: a folder for policy.onnx and policy.json."""
+
+    url: Annotated[str, Field(min_length=1, max_length=MAX_EXPORT_URL, pattern=EXPORT_URL)] = Field(
+        description="s3://BUCKET/PREFIX, one for each run"
+    )
+    scheme: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="number format of the policy (default: the scheme of the evaluation)"
     )
 
 
@@ -169,12 +181,14 @@ class TrainingRunSpec(Settings):
         3600, ge=0, le=31_536_000, description="seconds that learner and quantizer serve after the run's end"
     )
     checkpoint: CheckpointSpec = CheckpointSpec()
+    policyExport: PolicyExportSpec | None = Field(None, description="export of the best policy at the end of the run")
 
     @property
     def has_object_storage(self) -> bool:
-        """Whether checkpoints are copied to object storage."""
-        checkpoint = self.config.get("checkpoint")
-        return isinstance(checkpoint, dict) and bool(checkpoint.get("object_storage"))
+        """Whether the learner writes to object storage: checkpoints, or the best policy."""
+        places = (("checkpoint", "object_storage"), ("policy_export", "url"))
+        found = [(self.config.get(section), name) for section, name in places]
+        return self.policyExport is not None or any(isinstance(each, dict) and each.get(name) for each, name in found)
 
     def settings(self) -> dict[str, Any]:
         """The run's settings, as --config takes them. Raises UserError for a contradiction."""
@@ -188,6 +202,10 @@ class TrainingRunSpec(Settings):
                     "out of spec.config"
                 )
         tree = {**named, **self.config}
+        if self.policyExport is not None:
+            if "policy_export" in self.config:
+                raise UserError("spec.config.policy_export: leave it out, because there is spec.policyExport")
+            tree["policy_export"] = self.policyExport.model_dump(exclude_none=True)
         learner = tree.get("learner", {})
         if self.learner.gpu and isinstance(learner, dict):
             if learner.get("device") == "cpu":

@@ -156,6 +156,7 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
         flagged_evaluation=status.flagged_evaluation,
         precision=status.precision,
         rollout_queue=learner_pb2.RolloutQueue(**asdict(status.rollout_queue)) if status.rollout_queue else None,
+        exported_policy=status.exported_policy,
     )
 
 
@@ -206,6 +207,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         flagged_evaluation=message.flagged_evaluation,
         precision=bounds.text("precision", message.precision),
         rollout_queue=_rollout_queue_from_proto(message.rollout_queue) if message.HasField("rollout_queue") else None,
+        exported_policy=bounds.text("exported_policy", message.exported_policy),
     )
 
 

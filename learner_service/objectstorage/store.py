@@ -19,14 +19,14 @@ class ObjectStore:
     from the environment (AWS_ACCESS_KEY_ID and so on), or from the machine's role.
     """
 
-    def __init__(self, url: str, endpoint: str = "") -> None:
-        """Raises UserError when the package `obstore` is missing, or when the URL is wrong."""
+    def __init__(self, url: str, endpoint: str = "", setting: str = "checkpoint.object_storage") -> None:
+        """setting: that gives the URL. Raises UserError when the package `obstore` is missing, or for a wrong URL."""
         try:
             import obstore
             from obstore import exceptions
             from obstore.store import LocalStore, S3Store
         except ImportError:
-            raise UserError("checkpoint.object_storage needs the package obstore: pip install 'actorq[s3]'") from None
+            raise UserError(f"{setting} needs the package obstore: pip install 'actorq[s3]'") from None
         self.url = url
         self._obstore, self._errors = obstore, exceptions
         self._store: S3Store | LocalStore
@@ -45,7 +45,7 @@ class ObjectStore:
                     retry_config={"max_retries": 2, "retry_timeout": timedelta(seconds=15)},
                 )
         except (exceptions.BaseError, OSError, ValueError) as error:
-            raise UserError(f"checkpoint.object_storage {url}: {_reason(str(error))}") from None
+            raise UserError(f"{setting} {url}: {_reason(str(error))}") from None
 
     def put(self, name: str, data: bytes) -> None:
         """Write an object, or replace it."""

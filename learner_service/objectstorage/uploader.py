@@ -4,15 +4,15 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 from actorq.config.sections import CheckpointConfig
-from actorq.errors import ActorQError, ConflictError
+from actorq.errors import ActorQError, ConflictError, UnavailableError
 from learner_service.objectstorage.best_policy import FOLDER
 from learner_service.objectstorage.generations import PART_BYTES, Manifest, Part, manifest_name, number_of
-from learner_service.objectstorage.volume import Volume
+from learner_service.objectstorage.volume import RUN_FILE, Volume
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _LEAST_KEPT = 2
 # Small files of a run, if it has them.
 _FILES = (
-    *("run.json", "published.json", "environment.json", "environment.copy.json"),
+    *(RUN_FILE, "published.json", "environment.json", "environment.copy.json"),
     *("outcome.json", "outcome.copy.json", "evaluations.jsonl"),
 )
 # The order matters. The rows change while they are read, and the checksums of segments find out which. The table of
@@ -57,6 +57,7 @@ class Uploader:
         self._stored: set[Part] = set()
         self._generations: list[tuple[str, set[Part]]] = []
         self._uploaded_at: float | None = None
+        self._had_checkpoint = False
         self.failures = 0
         """Failed attempts since this process started."""
         self.superseded = False
@@ -137,6 +138,7 @@ class Uploader:
             _log.info("the best policy is not uploaded yet: %s", error)
         at = self._clock()
         files = self._read()
+        self._require_whole(files)
         # Another volume may have claimed the run meanwhile.
         claim = self._volume.require_claim(self._run_id)
         name, manifest = manifest_name(claim, self._number), Manifest(self._run_id, files)
@@ -148,6 +150,16 @@ class Uploader:
         # Also what failed attempts have stored.
         unused, self._stored = self._stored - self._needed(), self._stored & self._needed()
         generations.remove((name for name, _ in gone), (part.name for part in unused))
+
+    def _require_whole(self, files: Mapping[str, object]) -> None:
+        """Raise UnavailableError when the volume has lost files, for example because somebody deletes it.
+
+        Otherwise a generation without progress would be the newest one.
+        """
+        has_checkpoint = any(name.startswith("checkpoints/") for name in files)
+        if RUN_FILE not in files or (self._had_checkpoint and not has_checkpoint):
+            raise UnavailableError(f"{self._volume.directory} has lost files of the run")
+        self._had_checkpoint = has_checkpoint
 
     def _needed(self) -> set[Part]:
         return {part for _, parts in self._generations for part in parts}

@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 # version for each publication. These are the most of both that are possible without a successful upload between.
 _LIVES, _VERSIONS = 2**12, 2**24
 _MOST_FILES = 1000
+RUN_FILE = "run.json"
+"""Each generation has it. A volume without it has no run."""
 
 
 class Volume:
@@ -39,7 +41,7 @@ class Volume:
 
     @property
     def _has_run(self) -> bool:
-        path = self.directory / "run.json"
+        path = self.directory / RUN_FILE
         return path.exists() or copy_of(path).exists()
 
     def prepare(self, resume: bool) -> None:
@@ -114,21 +116,21 @@ class Volume:
                 f"--run-directory: {self.directory}: the run cannot be restored ({error.strerror})"
             ) from None
         lives, versions = claim.lives, claim.versions
-        lives = max(lives, (read_either(partial / "run.json") or {}).get("lives", 0)) + _LIVES
+        lives = max(lives, (read_either(partial / RUN_FILE) or {}).get("lives", 0)) + _LIVES
         if (mark := partial / "published.json").exists():
             versions = max(versions, read_document(mark)["mark"])
         versions += _VERSIONS
         write_document(mark, {"mark": versions})
         # From now on the learner that lost the volume cannot upload, if it still lives.
         self._claim(number + 1, Claim(self.name, claim.run_id, lives, versions))
-        for path in (partial / "run.json", copy_of(partial / "run.json")):
+        for path in (partial / RUN_FILE, copy_of(partial / RUN_FILE)):
             path.unlink(missing_ok=True)
         for path in sorted(partial.iterdir()):
             target = self.directory / path.name
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
             path.rename(target)
         sync_folder(self.directory)
-        write_twice(self.directory / "run.json", {"run_id": claim.run_id, "lives": lives})
+        write_twice(self.directory / RUN_FILE, {"run_id": claim.run_id, "lives": lives})
         partial.rmdir()
 
     def _download_newest(self, folder: Path, claim: Claim) -> None:
@@ -142,6 +144,8 @@ class Volume:
                 manifest = self.generations.read(name)
                 if manifest.run_id != claim.run_id:
                     raise InvalidInputError(f"{name}: expected run {claim.run_id}, got {manifest.run_id:.100}")
+                if RUN_FILE not in manifest.files:
+                    raise InvalidInputError(f"{name}: expected the files of a run, got {len(manifest.files)} others")
                 self._download(manifest, folder)
             except (NotFoundError, InvalidInputError) as error:
                 _log.error("generation %s is damaged, trying the previous one: %s", name, error)

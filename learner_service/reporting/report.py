@@ -66,6 +66,7 @@ class Reporter:
             flagged_evaluation=run.judge.flagged,
             precision=training.precision if training else "",
             rollout_queue=training.rollout_queue() if training else None,
+            exported_policy=run.lifecycle.exported_policy,
         )
 
     def write_events(self) -> None:

@@ -9,6 +9,7 @@ from actorq.domain.status import RunState
 from actorq.errors import UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.streams import Streams
+from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.run.judge import Judge
 from learner_service.run.outcome import Outcome
 from learner_service.run.preparation import Preparation
@@ -17,9 +18,10 @@ from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
 
-# Time limits at the end of a run: for the evaluation of its last policy, and for its publication.
+# Time limits at the end of a run: for the evaluation of its last policy, its publication, and the best one's export.
 _FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
+_FINAL_EXPORT_S = 15.0
 _MOVING = "the learner is moving; the run continues when it is back"
 
 
@@ -38,10 +40,11 @@ class Lifecycle:
         preparation: Preparation,
         streams: Streams,
         judge: Judge,
+        export: PolicyExport,
         upload: Callable[[], None],
         stays_over: bool,
     ) -> None:
-        """upload: copies the outcome to object storage.
+        """export: of the best policy at the end. upload: copies the outcome to object storage.
 
         stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
         """
@@ -59,6 +62,7 @@ class Lifecycle:
         self._preparation = preparation
         self._streams = streams
         self._judge = judge
+        self._export = export
         self._upload = upload
         if stays_over:
             self._stay_over(Outcome.read(self._directory))
@@ -85,6 +89,11 @@ class Lifecycle:
         if training.trainer.paused:
             return RunState.PAUSED
         return RunState.COLLECTING if training.is_collecting else RunState.TRAINING
+
+    @property
+    def exported_policy(self) -> str:
+        """URL of the policy that was exported at the end; empty before, and without an export."""
+        return self._export.url
 
     @property
     def fault(self) -> BaseException | None:
@@ -146,15 +155,21 @@ class Lifecycle:
             _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
             self.outcome = ended.state
             self._records.clock.stop(ended.elapsed_s)
+            self._export.url = ended.policy
 
     async def _finish(self) -> None:
         records = self._records
         assert self.outcome is not None
         try:
-            if self._preparation.training is not None:
-                await self._finish_training(self._preparation.training)
+            training = self._preparation.training
+            if training is not None:
+                await self._finish_training(training)
             records.clock.stop()
-            Outcome.of(self.outcome, records.clock.elapsed_s, records.config).write(self._directory)
+            if training is not None:
+                counted = None if self._judge.flagged else self._judge.evaluation
+                await asyncio.to_thread(self._export.write, training.spec, counted, _FINAL_EXPORT_S)
+            outcome = Outcome.of(self.outcome, records.clock.elapsed_s, records.config, self.exported_policy)
+            outcome.write(self._directory)
             self._upload()
         except OSError as error:
             _log.error("the run could not be ended cleanly: %s", error)

@@ -17,17 +17,21 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The final state of a run, its seconds, and the settings that decided its end."""
+    """The final state of a run, its seconds, and the settings that decided its end.
+
+    policy: URL of the exported policy; empty without one.
+    """
 
     state: RunState
     elapsed_s: float
     target_return: float | None
     max_environment_steps: int
+    policy: str = ""
 
     @classmethod
-    def of(cls, state: RunState, elapsed_s: float, config: RunConfig) -> "Outcome":
+    def of(cls, state: RunState, elapsed_s: float, config: RunConfig, policy: str = "") -> "Outcome":
         """The outcome of a run with this configuration."""
-        return cls(state, elapsed_s, config.target_return, config.max_environment_steps)
+        return cls(state, elapsed_s, config.target_return, config.max_environment_steps, policy)
 
     @classmethod
     def read(cls, directory: Path) -> "Outcome | None":

@@ -10,10 +10,12 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt, RunState
 from actorq.errors import ConflictError
+from actorq.rundirectory import RunDirectory
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
 from learner_service.objectstorage.best_policy import BestPolicy
+from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import open_volume
 from learner_service.run.connections import Connections
@@ -54,6 +56,7 @@ class Run:
         stays_over: bool = False,
     ) -> None:
         """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
+        export = PolicyExport(config, RunDirectory(directory).evaluations, client)
         volume = open_volume(config.checkpoint, directory)
         if volume is not None:
             volume.prepare(resume)
@@ -76,7 +79,9 @@ class Run:
         self.judge = Judge(
             self.records, self.preparation, self._storage, lambda: self.lifecycle.finish(RunState.SOLVED)
         )
-        self.lifecycle = Lifecycle(self.records, self.preparation, self.streams, self.judge, self._upload, stays_over)
+        self.lifecycle = Lifecycle(
+            self.records, self.preparation, self.streams, self.judge, export, self._upload, stays_over
+        )
         self.connections = Connections(
             self.records, self.preparation, self.lifecycle, self.judge, self.streams, self._storage
         )

@@ -1,32 +1,29 @@
 """`actorq export`: writes a policy of a run as an ONNX file, with a JSON file that describes it."""
 
 import argparse
-import hashlib
 import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import onnx
-from numpy.typing import NDArray
-from onnx import helper
 from pydantic import Field
 
-from actorq import __version__
 from actorq.config import settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
-from actorq.config.schemes import SchemeChoice
+from actorq.config.schemes import SchemeName
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
 from actorq.config.versions import VersionChoice
-from actorq.domain.policy import AUTO, FP32, Checkpoint, FidelityReport, Policy, RetainedPolicy
+from actorq.domain.policy import FP32, Checkpoint, FidelityReport, Policy, RetainedPolicy
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
-from actorq.inference import DESCRIPTION_FORMAT, description_file
+from actorq.inference import description_file
 from actorq.process import EXIT_OK, EXIT_REFUSED, main
+from actorq.quantization.description import describe
 from actorq.quantization.schemes import Emission
 from actorq.quantization.standard_form import standard_form
 from actorq.rundirectory import RunDirectory
@@ -49,7 +46,7 @@ class ExportSettings(Settings):
     version: Annotated[VersionChoice | None, DefaultText("the best, or the newest if no version has an evaluation")] = (
         Field(None, description="version of the policy: best, newest or a number; actorq policies lists them")
     )
-    scheme: Annotated[SchemeChoice | None, DefaultText("the scheme of the run's actors")] = Field(
+    scheme: Annotated[SchemeName | None, DefaultText("the scheme of the run's actors")] = Field(
         None, description="number format of the policy"
     )
     form: Literal["onnxruntime", "standard"] = Field(
@@ -66,8 +63,6 @@ class ExportSettings(Settings):
 def run(arguments: Sequence[str] | None = None) -> int:
     """Emit the policy if it is not stored in that scheme, and write it."""
     root, how = _parse(arguments)
-    if how.scheme == AUTO:
-        raise UserError("--scheme: auto works only in actors; give a scheme, such as int8")
     if how.opset and how.form != "standard":
         raise UserError("--opset: only the standard form has a choice of opset; give --form standard")
     _check_output(how)
@@ -75,7 +70,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     version = policies.find(how.version or "")
     spec = policies.run.read_environment()
     try:
-        return _export(policies, version, spec.to_json(), how)
+        return _export(policies, version, spec, how)
     except NotFoundError as error:
         raise UserError(f"{error}; actorq policies {root} lists the versions") from None
     except InvalidInputError as error:
@@ -106,7 +101,7 @@ def _check_output(how: ExportSettings) -> None:
             raise UserError(f"--output: {each} is there already; give --force to replace it, or another name")
 
 
-def _export(policies: RunPolicies, version: RetainedPolicy, environment: dict[str, Any], how: ExportSettings) -> int:
+def _export(policies: RunPolicies, version: RetainedPolicy, environment: EnvironmentSpec, how: ExportSettings) -> int:
     config = policies.config
     emitter = Emitter(PolicyReader(policies.run.policies), config.resolved_quantizer())
     scheme = how.scheme or policies.scheme_of(version)
@@ -120,31 +115,13 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: dict[st
         policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
         report = replace(policy.descriptor.fidelity, passed=False)
         policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
-    model, report = policy.model, policy.descriptor.fidelity
     if how.form == "standard":
-        model = standard_form(model, how.opset or 0)
-        report = _measured(emitter, checkpoint, model, report)
-    description = {
-        "format": DESCRIPTION_FORMAT,
-        "actorq_version": __version__,
-        "file": how.output.name,
-        "sha256": hashlib.sha256(model).hexdigest(),
-        "size_bytes": len(model),
-        "form": how.form,
-        **_signature(model),
-        "run_id": policy.descriptor.run_id,
-        "algorithm": config.algorithm,
-        "version": version.version,
-        "updates": version.learner_step,
-        "scheme": scheme,
-        "effective_scheme": policy.descriptor.effective_scheme,
-        "environment": environment,
-        "normalization": _normalization(checkpoint.parameters),
-        # JSON has no infinity, the error of a policy that did not run.
-        "fidelity": json.loads(json.dumps(asdict(report)), parse_constant=lambda _: None),
-        "evaluation": _evaluation(policies, version),
-    }
-    _write(how.output, model, description)
+        model = standard_form(policy.model, how.opset or 0)
+        report = _measured(emitter, checkpoint, model, policy.descriptor.fidelity)
+        policy = Policy(replace(policy.descriptor, fidelity=report), model)
+    evaluation = policies.evaluation(version.version)
+    description = describe(how.output.name, policy, version, environment, config.algorithm, evaluation, how.form)
+    _write(how.output, policy.model, description)
     return EXIT_OK
 
 
@@ -171,49 +148,6 @@ def _measured(emitter: Emitter, checkpoint: Checkpoint, model: bytes, stored: Fi
     batch, expected, source = emitter.reference_outputs(checkpoint)
     report = measure(Emission(model, stored.layers), expected, batch, source)
     return replace(report, passed=stored.passed, refused=stored.refused)
-
-
-def _signature(model: bytes) -> dict[str, Any]:
-    parsed = onnx.ModelProto.FromString(model)
-    opset = next(entry.version for entry in parsed.opset_import if entry.domain in ("", "ai.onnx"))
-    return {
-        "opset": opset,
-        "inputs": {value.name: _tensor(value) for value in parsed.graph.input},
-        "outputs": {value.name: _tensor(value) for value in parsed.graph.output},
-    }
-
-
-def _tensor(value: onnx.ValueInfoProto) -> dict[str, Any]:
-    tensor = value.type.tensor_type
-    return {
-        "shape": [dim.dim_value or dim.dim_param for dim in tensor.shape.dim],
-        "dtype": helper.tensor_dtype_to_np_dtype(tensor.elem_type).name,
-    }
-
-
-def _normalization(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any] | None:
-    """Mean and scale of the normalization in the model; None for a model without normalization."""
-    found = {
-        part: array.tolist()
-        for name, array in parameters.items()
-        for part in ("mean", "scale")
-        if name.endswith(f"normalizer.{part}")
-    }
-    return {"in_model": True, **found} if found else None
-
-
-def _evaluation(policies: RunPolicies, version: RetainedPolicy) -> dict[str, Any] | None:
-    evaluation = policies.evaluation(version.version)
-    if evaluation is None:
-        return None if version.mean_return is None else {"mean_return": version.mean_return}
-    returns = evaluation["returns"]
-    return {
-        "mean_return": sum(returns) / len(returns),
-        "min_return": min(returns),
-        "max_return": max(returns),
-        "episodes": len(returns),
-        "scheme": evaluation["scheme"],
-    }
 
 
 def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:

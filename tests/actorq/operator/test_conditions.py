@@ -99,3 +99,17 @@ def test_the_events_of_one_change_have_the_same_names_each_time() -> None:
     assert told == again
     assert [reason for reason, _ in told] == ["FirstPolicy", "Interrupted"]
     assert len({name for _, name in told}) == 2
+
+
+@pytest.mark.parametrize("exported", ["s3://policies/alpha/policy.onnx", ""])
+def test_the_end_of_a_run_tells_where_its_best_policy_is(exported: str) -> None:
+    before = new_status(look(live=run_status(policy_version=1, actors=ACTING)), None)
+    spec = {"policyExport": {"url": "s3://policies/alpha"}}
+    seen = look(before, spec, live=run_status(policy_version=1, state=RunState.SOLVED, exported_policy=exported))
+    after = new_status(seen, None)
+    assert after.get("policy", "") == exported
+    told = {each["reason"]: each["message"] for each in new_events(seen, after)}
+    assert list(told) == ["Solved", "PolicyExported" if exported else "PolicyNotExported"]
+    assert exported in told[list(told)[1]]
+    # Later looks, without the learner, keep the address.
+    assert new_status(look(after, spec), None).get("policy", "") == exported

@@ -101,6 +101,8 @@ def test_what_the_server_stores_means_the_same(name: str) -> None:
         {"tls": {"issuer": {"kind": "Issuer"}}},
         {"ttlSecondsAfterFinished": -1},
         {"imagePullSecrets": ["registry"]},
+        {"policyExport": {}},
+        {"policyExport": {"url": "https://bucket/run"}},
     ],
 )
 def test_the_schema_refuses_what_the_operator_would_refuse(spec: Object) -> None:

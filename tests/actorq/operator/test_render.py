@@ -163,6 +163,7 @@ def test_the_configuration_is_that_of_the_run() -> None:
     tree = yaml.safe_load(found(made, "ConfigMap", "alpha-run-config")["data"]["config.yaml"])
     assert tree == {
         "environment": "CartPole-v1", "algorithm": "dqn", "seed": 7, "actors": 8, "learner": {"device": "cuda"},
+        "policy_export": {"url": "s3://policies/alpha", "scheme": "int8"},
     }  # fmt: skip
 
 
@@ -267,11 +268,20 @@ def test_other_manifests_take_the_place_of_the_default_ones(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("checkpoint", "secret"), [({}, "object-storage"), ({"secret": "bucket"}, "bucket")])
-def test_the_learner_gets_the_credentials_of_its_object_storage(checkpoint: Object, secret: str) -> None:
-    config = {"checkpoint": {"object_storage": "s3://runs/alpha"}}
+@pytest.mark.parametrize(
+    "storage",
+    [
+        {"config": {"checkpoint": {"object_storage": "s3://runs/alpha"}}},
+        {"config": {"policy_export": {"url": "s3://runs/alpha"}}},
+        {"policyExport": {"url": "s3://runs/alpha"}},
+    ],
+)
+def test_the_learner_gets_the_credentials_of_its_object_storage(
+    storage: Object, checkpoint: Object, secret: str
+) -> None:
     pods = {
         component_of(each): each["spec"]["template"]["spec"]["containers"][0].get("envFrom", [])
-        for each in objects(training_run(config=config, checkpoint=checkpoint))
+        for each in objects(training_run(**storage, checkpoint=checkpoint))
         if "template" in each.get("spec", {})
     }
     # Runs of a namespace may share the Secret, so it does not have the run's name.

@@ -40,6 +40,12 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
         ({"evaluator": {"replicas": 2}}, "setting 'spec.evaluator.replicas': "),
         ({"tls": {"mode": "issuer"}}, "tls.mode is issuer: tls.issuer is for mode issuer, which needs it"),
         ({"tls": {"issuer": {"name": "ca"}}}, "tls.mode is generated: tls.issuer is for mode issuer"),
+        ({"policyExport": {"url": "https://bucket"}}, "setting 'spec.policyExport.url': "),
+        ({"policyExport": {"url": "s3://a/b", "scheme": "auto"}}, "spec.config: setting 'policy_export.scheme': "),
+        (
+            {"policyExport": {"url": "s3://a/b"}, "config": {"policy_export": {"url": "s3://a/c"}}},
+            "spec.config.policy_export: leave it out, because there is spec.policyExport",
+        ),
         ({"config": {"sed": 1}}, "spec.config: unknown setting 'sed'; did you mean 'seed'?"),
         ({"config": {"seed": -1}}, "spec.config: setting 'seed': value should be greater than or equal to 0, got -1"),
         (

@@ -42,6 +42,7 @@ SPECS: dict[str, Object] = {
         "networkPolicies": True,
         "ttlSecondsAfterFinished": 60,
         "checkpoint": {"retain": False, "secret": "bucket"},
+        "policyExport": {"url": "s3://policies/alpha", "scheme": "int8"},
     },
     "suspended": {"suspend": True},
 }

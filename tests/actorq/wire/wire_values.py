@@ -103,6 +103,7 @@ STATUS = RunStatus(
     quantization_aware_since=400,
     flagged_evaluation="version 35, by evaluator: too good",
     precision="bf16",
+    exported_policy="s3://policies/run/policy.onnx",
     replay_bytes=7 * 2**30,
     batch_bytes=28_901_376,
     multi_step_since=31_000,

@@ -15,6 +15,7 @@ from actorq.config.sections import CheckpointConfig
 from actorq.errors import UnavailableError, UserError
 from actorq.statefiles.documents import read_document, write_document, write_twice
 from learner_service.objectstorage import generations, volume
+from learner_service.objectstorage.generations import Manifest, manifest_name
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import Volume
 from learner_service.run.identity import RunIdentity
@@ -132,6 +133,42 @@ def test_an_object_that_somebody_removed_is_sent_again(storage: Storage, tmp_pat
     storage.learner(tmp_path / "run", 16)
     storage.begin(tmp_path / "other")
     assert newest(tmp_path / "other").updates == 16
+
+
+@pytest.mark.parametrize("storage", ["file"], indirect=True)
+@pytest.mark.parametrize("lost", ["checkpoints", "run.json"])
+def test_a_volume_that_is_deleted_below_its_learner_replaces_no_copy(
+    storage: Storage, lost: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened, identity = storage.begin(tmp_path / "run", resume=False)
+    save(tmp_path / "run", 8)
+    begun = threading.Event()
+
+    def before() -> None:
+        path = tmp_path / "run" / lost
+        if begun.is_set():
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        begun.set()
+
+    uploader = Uploader(opened, identity.run_id, storage.settings, before)
+    uploader.request()
+    assert begun.wait(PATIENCE_S)
+    # Of the upload after the first one, before which the files go.
+    uploader.request()
+    uploader.close(PATIENCE_S)
+    assert f"{tmp_path / 'run'} has lost files of the run" in caplog.text
+    storage.begin(tmp_path / "other")
+    assert newest(tmp_path / "other").updates == 8
+
+
+@pytest.mark.parametrize("storage", ["file"], indirect=True)
+def test_a_copy_without_the_files_of_a_run_is_skipped(storage: Storage, tmp_path: Path) -> None:
+    identity = storage.learner(tmp_path / "run", 8, resume=False)
+    opened = volume.open_volume(storage.settings, tmp_path / "run")
+    assert opened is not None
+    opened.generations.write(manifest_name(1, 2), Manifest(identity.run_id, {}))
+    storage.begin(tmp_path / "other")
+    assert newest(tmp_path / "other").updates == 8
 
 
 def damaged_object(folder: Path, name: str) -> None:

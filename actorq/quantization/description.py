@@ -1,0 +1,96 @@
+"""Describes an exported policy: the content of the JSON file beside its ONNX file, which `actorq.load_policy` reads."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper
+
+from actorq import __version__
+from actorq.domain.policy import Policy, RetainedPolicy
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.inference import DESCRIPTION_FORMAT
+
+STORED_FORM = "onnxruntime"
+
+
+def describe(
+    name: str,
+    policy: Policy,
+    version: RetainedPolicy,
+    environment: EnvironmentSpec,
+    algorithm: str,
+    evaluation: Mapping[str, Any] | None,
+    form: str = STORED_FORM,
+) -> dict[str, Any]:
+    """The description as a JSON object.
+
+    name: of the ONNX file, whose content is the model of `policy`. evaluation: the newest of the version in the run's
+    log; None if it is not there. form: of the model, as `actorq export` names it.
+    """
+    model, descriptor = policy.model, policy.descriptor
+    parsed = onnx.ModelProto.FromString(model)
+    return {
+        "format": DESCRIPTION_FORMAT,
+        "actorq_version": __version__,
+        "file": name,
+        "sha256": hashlib.sha256(model).hexdigest(),
+        "size_bytes": len(model),
+        "form": form,
+        **_signature(parsed),
+        "run_id": descriptor.run_id,
+        "algorithm": algorithm,
+        "version": version.version,
+        "updates": version.learner_step,
+        "scheme": descriptor.scheme,
+        "effective_scheme": descriptor.effective_scheme,
+        "environment": environment.to_json(),
+        "normalization": _normalization(parsed.graph),
+        # JSON has no infinity, the error of a policy that did not run.
+        "fidelity": json.loads(json.dumps(asdict(descriptor.fidelity)), parse_constant=lambda _: None),
+        "evaluation": _evaluation(evaluation, version.mean_return),
+    }
+
+
+def _signature(model: onnx.ModelProto) -> dict[str, Any]:
+    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    return {
+        "opset": opset,
+        "inputs": {value.name: _tensor(value) for value in model.graph.input},
+        "outputs": {value.name: _tensor(value) for value in model.graph.output},
+    }
+
+
+def _tensor(value: onnx.ValueInfoProto) -> dict[str, Any]:
+    tensor = value.type.tensor_type
+    return {
+        "shape": [dim.dim_value or dim.dim_param for dim in tensor.shape.dim],
+        "dtype": helper.tensor_dtype_to_np_dtype(tensor.elem_type).name,
+    }
+
+
+def _normalization(graph: onnx.GraphProto) -> dict[str, Any] | None:
+    """Mean and scale of the normalization in the model; None for a model without normalization."""
+    found = {
+        part: numpy_helper.to_array(tensor).tolist()
+        for tensor in graph.initializer
+        for part in ("mean", "scale")
+        if tensor.name.endswith(f"normalizer.{part}")
+    }
+    return {"in_model": True, **found} if found else None
+
+
+def _evaluation(evaluation: Mapping[str, Any] | None, mean_return: float | None) -> dict[str, Any] | None:
+    if evaluation is None:
+        return None if mean_return is None else {"mean_return": mean_return}
+    returns = evaluation["returns"]
+    return {
+        "mean_return": sum(returns) / len(returns),
+        "min_return": min(returns),
+        "max_return": max(returns),
+        "episodes": len(returns),
+        "scheme": evaluation["scheme"],
+    }

@@ -1,0 +1,74 @@
+"""Writes the best policy to object storage at the end of a run, as `actorq export` writes it to a folder."""
+
+import json
+import logging
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+from actorq.client import QuantizerClient
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, chosen_version
+from actorq.domain.trajectory import EnvironmentSpec, Evaluation
+from actorq.errors import ActorQError, NotFoundError
+from actorq.quantization.description import describe
+from actorq.runpolicies import newest_evaluation
+from learner_service.objectstorage.store import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+_MODEL, _DESCRIPTION = "policy.onnx", "policy.json"
+
+
+class PolicyExport:
+    """The export of one run. url: of the ONNX file once it and its description are written; empty before."""
+
+    def __init__(self, config: RunConfig, evaluations: Path, client: QuantizerClient) -> None:
+        """evaluations: the run's log of evaluations. Raises UserError for a URL that cannot be used."""
+        self.url = ""
+        self._config = config
+        self._evaluations = evaluations
+        self._client = client
+        self._store: ObjectStore | None = None
+        if url := config.policy_export.url:
+            self._store = ObjectStore(url, config.checkpoint.object_storage_endpoint, "policy_export.url")
+
+    def write(self, environment: EnvironmentSpec, evaluation: Evaluation | None, timeout_s: float) -> None:
+        """Write the best policy, or the newest if none has an evaluation. Gives up after `timeout_s` seconds.
+
+        evaluation: the newest one that counts. The quantizer may not have it yet. A failure is logged.
+        """
+        if self._store is None:
+            return
+        # A storage that hangs must not keep the learner from its end.
+        thread = threading.Thread(target=self._attempt, args=(self._store, environment, evaluation), daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+        if thread.is_alive():
+            _log.error("the best policy is not in %s after %g s", self._store.url, timeout_s)
+
+    def _attempt(self, store: ObjectStore, environment: EnvironmentSpec, evaluation: Evaluation | None) -> None:
+        try:
+            self._write(store, environment, evaluation)
+        except (ActorQError, OSError) as error:
+            _log.error("the best policy is not exported: %s", error)
+        except Exception:
+            _log.exception("the best policy is not exported")
+
+    def _write(self, store: ObjectStore, environment: EnvironmentSpec, evaluation: Evaluation | None) -> None:
+        retained = self._client.list()
+        if evaluation is not None:
+            version, known = evaluation.policy_version, evaluation.mean_return
+            retained = [replace(each, mean_return=known) if each.version == version else each for each in retained]
+        best = chosen_version(BEST, retained) or chosen_version(NEWEST, retained)
+        if best is None:
+            raise NotFoundError("the quantizer has no policy")
+        evaluated = newest_evaluation(self._evaluations, best.version)
+        own = FP32 if self._config.scheme == AUTO else self._config.scheme
+        scheme = self._config.policy_export.scheme or (evaluated["scheme"] if evaluated else own)
+        policy = self._client.get(scheme, best.version)
+        description = describe(_MODEL, policy, best, environment, self._config.algorithm, evaluated)
+        store.put(_MODEL, policy.model)
+        store.put(_DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())
+        self.url = f"{store.url.rstrip('/')}/{_MODEL}"
+        _log.info("the best policy, version %d in %s, is in %s", best.version, scheme, self.url)
