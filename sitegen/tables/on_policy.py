@@ -1,5 +1,6 @@
 """Tables of on-policy training: returns and speed beside another library, throughput."""
 
+from itertools import groupby
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -41,6 +42,23 @@ def on_policy_lag() -> str:
         for run in sorted(figures("on_policy_lag")["runs"], key=lambda run: str(run["side"]))
     ]
     return table(("run", "seed", "return", "mean lag, versions"), rows)
+
+
+def on_policy_correction() -> str:
+    """Returns of PPO with FP32 actors, and with int4 actors with and without importance weights, by task."""
+    rows = []
+    for (task, side), runs in groupby(
+        sorted(figures("on_policy_correction")["runs"], key=_task_and_side), key=_task_and_side
+    ):
+        found = list(runs)
+        mismatch = fmean(run["rollout_queue"]["mismatch"] for run in found)
+        rows.append((task, side, *(run["mean_return"] for run in found), f"{mismatch:.4f}"))
+    seeds = len({run["seed"] for run in figures("on_policy_correction")["runs"]})
+    return table(("task", "runs", *(f"return, seed {seed}" for seed in range(1, seeds + 1)), "mismatch"), rows)
+
+
+def _task_and_side(run: dict[str, Any]) -> tuple[str, str]:
+    return run["task"], run["side"]
 
 
 def _mean_and_deviation(runs: list[dict[str, Any]]) -> str:
