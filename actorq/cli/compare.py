@@ -52,6 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     variants, seeds = grid(given.schemes, given.vary), seeds_of(given.seeds)
     configs = _configs(parser, arguments, variants)
     _check_target(configs, given.time_to)
+    _check_storage(configs)
     if TORCH in given.schemes:
         _check_torch_actor()
     folder, machine = ComparisonFolder(given.directory), this_machine()
@@ -136,6 +137,13 @@ def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence
     }
     first = resolved_config(sources[variants[0]])
     return {variant: each.resolve(RunConfig, {"algorithm": first.algorithm}) for variant, each in sources.items()}
+
+
+def _check_storage(configs: dict[Variant, RunConfig]) -> None:
+    """Raise UserError for a URL of object storage, which all runs would share."""
+    for config in configs.values():
+        for setting, url in config.object_storage_urls.items():
+            raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")
 
 
 def _check_target(configs: dict[Variant, RunConfig], time_to: float | None) -> None:

@@ -224,6 +224,15 @@ class RunConfig(Settings):
         return settings.get(self.algorithm)
 
     @property
+    def object_storage_urls(self) -> dict[str, str]:
+        """The URLs of the run's own folders in object storage, by their settings."""
+        urls = {
+            "checkpoint.object_storage": self.checkpoint.object_storage,
+            "policy_export.url": self.policy_export.url,
+        }
+        return {setting: url for setting, url in urls.items() if url}
+
+    @property
     def horizon(self) -> dict[str, Any]:
         """Settings that a resumed run of a built-in on-policy algorithm cannot change; empty for other algorithms."""
         return {} if self.on_policy is None else horizon_of(self.algorithm, self.on_policy, self.actor)

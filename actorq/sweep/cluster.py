@@ -16,7 +16,7 @@ from actorq.errors import ActorQError, UserError
 from actorq.local.events import Events
 from actorq.statefiles.files import replace_file
 from actorq.sweep.space import Value, changes_tree
-from actorq.sweep.trials import Progress, RunEnd, Trial
+from actorq.sweep.trials import Progress, RunEnd, Trial, folder_below, own_urls
 
 API_VERSION, KIND = TRAINING_RUN
 SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
@@ -162,11 +162,13 @@ class ClusterRuns:
         """The object of a trial: the template with the trial's name, labels and settings."""
         made = copy.deepcopy(self._template)
         made.pop("status", None)
-        metadata, spec = made["metadata"], made["spec"]
-        metadata["name"] = self.name(trial)
+        metadata, spec, name = made["metadata"], made["spec"], self.name(trial)
+        metadata["name"] = name
         labels = {SWEEP_LABEL: self._identity, TRIAL_LABEL: str(trial.number)}
         metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
-        changes = changes_tree(trial.params)
+        changes = changes_tree({**trial.params, **own_urls(self._config_of(trial.params), name)})
+        if isinstance(export := spec.get("policyExport"), dict) and "url" in export:
+            export["url"] = folder_below(str(export["url"]), name)
         if "algorithm" in changes:
             spec["algorithm"] = changes.pop("algorithm")
         spec["config"] = {**spec.get("config", {})}

@@ -19,7 +19,7 @@ from actorq.rundirectory import RunDirectory
 from actorq.statefiles.files import replace_file
 from actorq.statefiles.lines import read_lines
 from actorq.sweep.space import Value
-from actorq.sweep.trials import Progress, RunEnd, Trial
+from actorq.sweep.trials import Progress, RunEnd, Trial, own_urls
 
 FOLDERS = ("runs", "logs", "configs")
 _ENDS = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunEnd.BUDGET_ENDED}
@@ -29,6 +29,7 @@ class Processes:
     """Runs as processes of this machine: a `Backend`.
 
     root: the sweep's folder, with FOLDERS.
+    identity: part of the runs' URLs, so that two sweeps never share them.
     config_of: the settings of a run with the values of a trial.
     events: gets the exits of the processes.
     lock: the descriptor of the sweep's lock, which the runs inherit.
@@ -37,9 +38,15 @@ class Processes:
     period_s = 0.5
 
     def __init__(
-        self, root: Path, config_of: Callable[[Mapping[str, Value]], RunConfig], events: Events, lock: int
+        self,
+        root: Path,
+        identity: str,
+        config_of: Callable[[Mapping[str, Value]], RunConfig],
+        events: Events,
+        lock: int,
     ) -> None:
         self._root = root
+        self._identity = identity
         self._config_of = config_of
         self._events = events
         self._lock = lock
@@ -58,7 +65,8 @@ class Processes:
         if run.read_summary().get("state") in _ENDS:
             return
         try:
-            config = self._config_of(trial.params)
+            urls = own_urls(self._config_of(trial.params), f"{self._identity}-{trial.number:03}")
+            config = self._config_of({**trial.params, **urls})
         except UserError as error:
             # Values that fit alone may not fit together.
             self._refused[trial.number] = str(error)

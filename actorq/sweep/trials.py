@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from actorq.config.run_config import RunConfig
 from actorq.local.events import Events
 from actorq.sweep.space import Value
 
@@ -50,6 +51,19 @@ class Trial:
 
     number: int
     params: Mapping[str, Value]
+
+
+def own_urls(config: RunConfig, name: str) -> dict[str, Value]:
+    """The URLs of a run's object storage by their settings: folders of its own below those of the sweep.
+
+    Runs that share a URL would continue each other's checkpoints, and overwrite each other's policy.
+    """
+    return {setting: folder_below(url, name) for setting, url in config.object_storage_urls.items()}
+
+
+def folder_below(url: str, name: str) -> str:
+    """The URL of a folder in that of another."""
+    return f"{url.rstrip('/')}/{name}"
 
 
 @dataclass(frozen=True)

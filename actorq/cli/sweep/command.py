@@ -194,17 +194,17 @@ def _backend(
     lock: int,
     tell: Callable[[str], None],
 ) -> "Backend":
+    identity = study.attribute("identity", lambda: uuid.uuid4().hex[:6])
     if template is None:
         from actorq.sweep.processes import Processes
 
-        return Processes(given.directory, config_of, events, lock)
+        return Processes(given.directory, identity, config_of, events, lock)
     if find_spec("kubernetes") is None:
         raise UserError("actorq sweep --template needs kubernetes: pip install 'actorq[cluster]'")
     from actorq.cluster.connection import connect
     from actorq.sweep.cluster import ClusterRuns
 
     cluster = connect(given.namespace or template["metadata"].get("namespace"))
-    identity = study.attribute("identity", lambda: uuid.uuid4().hex[:6])
     return ClusterRuns(cluster, template, identity, config_of, tell)
 
 

@@ -45,6 +45,10 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             ("--directory", "DIR", "--target-return", "10", "--time-to", "20"),
             "--time-to: expected at most target_return (10), at which runs end, got 20",
         ),
+        (
+            ("--directory", "DIR", "--policy-export.url", "s3://policies/best"),
+            "policy_export.url: the runs of a comparison would share s3://policies/best; leave it out",
+        ),
     ],
 )
 def test_a_mistake_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str) -> None:

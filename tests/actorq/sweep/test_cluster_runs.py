@@ -104,6 +104,24 @@ def test_each_trial_is_an_object_and_at_most_so_many_run_at_a_time(api: ClusterA
         assert config.dqn.n_step == 3
 
 
+def test_trials_share_no_folder_of_object_storage(api: ClusterApi, tmp_path: Path) -> None:
+    template = copy.deepcopy(TEMPLATE)
+    spec: dict[str, Any] = template["spec"]  # type: ignore[assignment]
+    spec["config"]["checkpoint"] = {"object_storage": "s3://runs/sweep/"}
+    spec["policyExport"] = {"url": "s3://policies/sweep", "scheme": "int8"}
+
+    def config(changes: Mapping[str, Any]) -> RunConfig:
+        return settings.build(RunConfig, template_tree(template), changes_tree(changes))
+
+    runs = ClusterRuns(api.cluster(), template, "a1b2c3", config, lambda line: None)
+    for number in (0, 1):
+        made = runs.manifest(Trial(number, {"dqn.learning_rate": 0.001}))["spec"]
+        name = f"cartpole-a1b2c3-00{number}"
+        assert made["config"]["checkpoint"] == {"object_storage": f"s3://runs/sweep/{name}"}
+        assert made["policyExport"] == {"url": f"s3://policies/sweep/{name}", "scheme": "int8"}
+        assert made["config"]["dqn"] == {"n_step": 3, "learning_rate": 0.001}
+
+
 def test_a_pruned_object_is_deleted(api: ClusterApi, tmp_path: Path) -> None:
     controller = Controller(api, bad=(5, 6), steps=500)
     study = study_in(tmp_path, space=SPACE, pruner="median")

@@ -25,7 +25,7 @@ def config_of(changes: Mapping[str, Any]) -> RunConfig:
 def runs(tmp_path: Path) -> Processes:
     for folder in FOLDERS:
         (tmp_path / folder).mkdir()
-    return Processes(tmp_path, config_of, queue.SimpleQueue(), lock=0)
+    return Processes(tmp_path, "a1b2c3", config_of, queue.SimpleQueue(), lock=0)
 
 
 def test_a_finished_run_stays_as_it_is_and_ends_with_the_evaluation_that_solved_it(runs: Processes) -> None:
@@ -46,3 +46,20 @@ def test_values_that_do_not_fit_together_fail_without_a_process(runs: Processes)
     assert progress.end is RunEnd.FAILED
     assert progress.reason.startswith("replay.capacity must be at least twice replay.min_size")
     assert not runs.run(trial).root.exists()
+
+
+def test_trials_share_no_folder_of_object_storage(tmp_path: Path) -> None:
+    for folder in FOLDERS:
+        (tmp_path / folder).mkdir()
+    storage = f"file://{tmp_path}/storage"
+
+    def stored(changes: Mapping[str, Any]) -> RunConfig:
+        return config_of({"checkpoint.object_storage": storage, "policy_export.url": storage, **changes})
+
+    runs = Processes(tmp_path, "a1b2c3", stored, queue.SimpleQueue(), lock=0)
+    try:
+        runs.start(TRIAL)
+        config = settings.build(RunConfig, settings.from_file(tmp_path / "configs" / "trial-004.yaml"))
+    finally:
+        runs.interrupt(queue.SimpleQueue())
+    assert config.checkpoint.object_storage == config.policy_export.url == f"{storage}/a1b2c3-004"
