@@ -33,10 +33,10 @@ from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.telemetry.energy import RunStart
 
-_DESCRIPTION = """Train on this machine until the target return or the budget of environment steps is reached. Ctrl-C
-saves the run and ends it. A preset gives the other settings (--help-all lists them). Settings may also be variables
-(ACTORQ_DQN__BATCH_SIZE=32) and lines in --config (dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended,
-4 stopped by an operator, 130 and 143 ended by Ctrl-C and SIGTERM, 2 wrong input, 1 any other error."""
+_DESCRIPTION = """Train on this machine to the target return or the end of the budget. Ctrl-C saves the run and ends
+it. A preset gives the other settings (see --help-all). Settings may be variables (ACTORQ_DQN__BATCH_SIZE=32) and
+lines in --config (dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended, 4 stopped by an operator, 130,
+143 interrupted, 2 wrong input, 1 other errors."""
 
 # Roles of the run's processes. The launcher itself is the monitor.
 _CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
