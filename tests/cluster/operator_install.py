@@ -74,8 +74,8 @@ class Runs:
 
     def reasons(self, name: str) -> list[str]:
         """The reasons of the events of a run, sorted."""
-        events = self.cluster.list("v1", "Event")
-        return sorted(each["reason"] for each in events if each["involvedObject"].get("kind") == KIND)
+        events = [(each["reason"], each["involvedObject"]) for each in self.cluster.list("v1", "Event")]
+        return sorted(reason for reason, told in events if (told.get("kind"), told.get("name")) == (KIND, name))
 
     def left(self, name: str) -> dict[str, set[str]]:
         """What there is of a run, by kind."""
