@@ -1,7 +1,7 @@
 """Makes the cluster have what a TrainingRun asks for, and the TrainingRun say what the cluster has.
 
-Each look begins from what the cluster says now. What is kept between looks only saves work, so an operator that is
-killed between any two requests loses nothing.
+Each look begins with the present objects of the cluster. Memory between looks only saves work. An operator that is
+killed between two requests therefore loses nothing.
 """
 
 import logging

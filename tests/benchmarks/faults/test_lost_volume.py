@@ -1,4 +1,4 @@
-"""What a lost volume costs is counted from what was seen before, and starts are compared in turn."""
+"""The cost of a lost volume follows from the steps before and after. The two kinds of starts take turns."""
 
 import pytest
 

@@ -14,7 +14,7 @@ from tests.learner_service.run.run_parts import a_run, opened
 
 
 async def seeds(directory: Path, settings: RunConfig | None = None, resume: bool = False) -> list[int]:
-    """Of actors 0 and 1, an evaluator 0, and another life of actor 0."""
+    """The seeds of actors 0 and 1, of evaluator 0, and of a second life of actor 0."""
     async with a_run(directory, settings, resume) as run:
         joins: list[tuple[str, int, Role]] = [
             ("a", 1, "actor"),
