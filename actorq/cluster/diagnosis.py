@@ -196,7 +196,7 @@ def _container_fault(status: Object) -> tuple[str, str] | None:
     if reason in _BAD_IMAGE:
         return "ImagePull", (
             f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason}): push it, or choose "
-            "another with --set-image NAME=IMAGE"
+            "another under `images` in kustomization.yaml or in the TrainingRun"
         )
     if reason in _BAD_CONTAINER:
         return "CannotStart", f"cannot start: {_sentence(waiting) or reason}"

@@ -34,7 +34,7 @@ def test_a_missing_image_is_named() -> None:
     found = pod("actor-1", "actor", container(waiting("ImagePullBackOff", 'Back-off pulling image "actorq-actor:9"')))
     assert line(found) == (
         'pod actor-1 cannot pull image actorq-actor:9 (Back-off pulling image "actorq-actor:9"): push it, or choose '
-        "another with --set-image NAME=IMAGE"
+        "another under `images` in kustomization.yaml or in the TrainingRun"
     )
 
 
