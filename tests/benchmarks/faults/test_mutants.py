@@ -16,7 +16,7 @@ def store(items, most):
 
 def test_each_mutant_changes_one_place() -> None:
     found = list(mutants("store.py", SOURCE))
-    assert len({mutant.source for mutant in found}) == len(found)
+    assert len({mutant.source for mutant in found}) == len({mutant.digest() for mutant in found}) == len(found)
     assert ast.unparse(ast.parse(SOURCE)) not in {mutant.source for mutant in found}
     changed = {mutant.source for mutant in found}
     for expected in (
