@@ -1,6 +1,8 @@
 """What every test starts with and leaves: the same random numbers, whichever tests ran before it, and no run."""
 
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -70,6 +72,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWhol
     """Take the order of collection: by default, files with the most tests come first."""
     config.option.loadscopereorder = False
     return OneWholeRunAtATime(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """At the very end, leave the threads of failed tests behind. Python would wait for them without a limit."""
+
+    def end() -> None:
+        if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(int(session.exitstatus))
+
+    if not hasattr(session.config, "workerinput"):
+        session.config.add_cleanup(end)
 
 
 def _seed() -> None:

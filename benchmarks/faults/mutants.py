@@ -32,7 +32,8 @@ from benchmarks.harness import Target, run_benchmark
 
 _ROOT = Path(__file__).parents[2]
 _LEAST_KILLED = 0.95
-_LIMIT_S = 300.0
+# Of all tests of a room. A single test has 60 s.
+_LIMIT_S = 900.0
 # Largest number of tests that reach a line and run first.
 _MOST_FIRST = 60
 # Modules of glue, and the tests of each.
