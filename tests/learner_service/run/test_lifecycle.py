@@ -13,7 +13,7 @@ from actorq.errors import ConflictError, UnavailableError, UserError
 from actorq.v1 import learner_pb2
 from learner_service.reporting.report import Reporter
 from learner_service.servicer import LearnerServicer
-from tests.learner_service.learner_parts import DEADLINE_S, config, evaluation, on_a_loop, segment, store
+from tests.learner_service.learner_parts import DEADLINE_S, SPEC, config, evaluation, on_a_loop, segment, store
 from tests.learner_service.run.run_parts import a_run, opened
 
 
@@ -39,6 +39,27 @@ async def test_a_run_that_is_over_takes_nobody_in_and_grants_nothing(tmp_path: P
             assert (each.stop, each.changed.is_set()) == (True, True)
             run.connections.close_stream(each)
         assert run.lifecycle.state is RunState.STOPPED
+
+
+@on_a_loop
+async def test_a_learner_that_is_told_to_end_while_its_run_ends_ends_the_run(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.lifecycle.finish(RunState.STOPPED)
+        run.lifecycle.interrupt()
+        assert not run.lifecycle.interrupted
+        await run.lifecycle.ended.wait()
+        assert run.lifecycle.state is RunState.STOPPED
+    assert (tmp_path / "outcome.json").exists()
+
+
+@on_a_loop
+async def test_a_learner_that_moves_opens_no_stream_and_builds_no_training(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        run.connections.join("a", 1, "actor")
+        run.lifecycle.interrupt()
+        with pytest.raises(UnavailableError, match="the learner is moving"):
+            await run.connections.open_stream("a", 1, SPEC)
+        assert run.training is None
 
 
 @on_a_loop
