@@ -10,7 +10,7 @@ from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, chosen_version
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation
-from actorq.errors import ActorQError, NotFoundError
+from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.quantization.description import describe
 from actorq.runpolicies import newest_evaluation
 from learner_service.objectstorage.store import ObjectStore
@@ -18,6 +18,7 @@ from learner_service.objectstorage.store import ObjectStore
 _log = logging.getLogger(__name__)
 
 _MODEL, _DESCRIPTION = "policy.onnx", "policy.json"
+_MOST_BYTES = 2**24
 
 
 class PolicyExport:
@@ -32,6 +33,32 @@ class PolicyExport:
         self._store: ObjectStore | None = None
         if url := config.policy_export.url:
             self._store = ObjectStore(url, config.checkpoint.object_storage_endpoint, "policy_export.url")
+
+    def begin(self, run_id: str) -> None:
+        """Check that the URL has no policy of another run. Without a network the run begins all the same.
+
+        Raises UserError when it has one.
+        """
+        if self._store is None:
+            return
+        try:
+            self._require_own(self._store, run_id)
+        except UnavailableError as error:
+            _log.warning("policy_export.url cannot be checked for now: %s", error)
+        except (ConflictError, InvalidInputError) as error:
+            raise UserError(f"policy_export.url: {error}") from None
+
+    def _require_own(self, store: ObjectStore, run_id: str) -> None:
+        """Raise ConflictError when the storage has the policy of another run."""
+        try:
+            described = json.loads(store.get(_DESCRIPTION, _MOST_BYTES))
+            other = described["run_id"]
+        except NotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ConflictError(f"{store.url} has a {_DESCRIPTION} that no run has written; use another URL") from None
+        if other != run_id:
+            raise ConflictError(f"{store.url} has the policy of run {other}; use another URL for each run")
 
     def write(self, environment: EnvironmentSpec, evaluation: Evaluation | None, timeout_s: float) -> None:
         """Write the best policy, or the newest if none has an evaluation. Gives up after `timeout_s` seconds.
@@ -67,6 +94,7 @@ class PolicyExport:
         own = FP32 if self._config.scheme == AUTO else self._config.scheme
         scheme = self._config.policy_export.scheme or (evaluated["scheme"] if evaluated else own)
         policy = self._client.get(scheme, best.version)
+        self._require_own(store, policy.descriptor.run_id)
         description = describe(_MODEL, policy, best, environment, self._config.algorithm, evaluated)
         store.put(_MODEL, policy.model)
         store.put(_DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())

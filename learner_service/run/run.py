@@ -61,6 +61,7 @@ class Run:
         if volume is not None:
             volume.prepare(resume)
         identity = RunIdentity.claim(directory, resume)
+        export.begin(identity.run_id)
         restored = newest_state(config, directory) if resume else None
         values = restored.values if restored else {}
         self.records = Records(config, identity, values, node)

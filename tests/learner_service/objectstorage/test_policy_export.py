@@ -16,6 +16,7 @@ from actorq.domain.trajectory import Episode
 from actorq.errors import UserError
 from actorq.v1 import learner_pb2
 from learner_service.objectstorage.policy_export import PolicyExport
+from learner_service.run.run import Run
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.learner_service.learner_parts import SPEC, config, evaluation, segment
 from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, running_learner, running_quantizer
@@ -124,3 +125,38 @@ def test_an_export_to_nowhere_is_refused_before_the_run_begins(tmp_path: Path) -
         pytest.raises(UserError, match=r"^policy_export.url file://[^\n]*$"),
     ):
         PolicyExport(exporting(f"file://{tmp_path}/file/folder"), tmp_path / "evaluations.jsonl", client)
+
+
+def test_a_policy_of_another_run_is_not_replaced(quantizer: str, tmp_path: Path) -> None:
+    run = exporting(f"file://{tmp_path}/exported")
+    first = finished(run, tmp_path / "first", quantizer)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "exported").iterdir()}
+    told = rf"^policy_export.url: file://\S+ has the policy of run {first.run_id}; use another URL for each run$"
+    with QuantizerClient(quantizer) as client, pytest.raises(UserError, match=told):
+        Run(run, tmp_path / "second", client, resume=False)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "exported").iterdir()} == before
+
+
+def test_a_policy_that_came_during_the_run_is_not_replaced(
+    quantizer: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    export = tmp_path / "exported"
+    with (
+        running_learner(exporting(f"file://{export}"), tmp_path / "run", quantizer, linger=True) as running,
+        LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
+    ):
+        (export / "policy.json").write_text('{"run_id": "other"}')
+        assert solve(client).exported_policy == ""
+    assert [path.name for path in export.iterdir()] == ["policy.json"]
+    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    assert record.getMessage().endswith("has the policy of run other; use another URL for each run")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\udcff"])
+def test_a_foreign_file_is_not_replaced(tmp_path: Path, content: str) -> None:
+    (tmp_path / "policy.json").write_text(content, errors="surrogateescape")
+    with (
+        QuantizerClient("127.0.0.1:1") as client,
+        pytest.raises(UserError, match=r"has a policy\.json that no run has written; use another URL$"),
+    ):
+        PolicyExport(exporting(f"file://{tmp_path}"), tmp_path / "evaluations.jsonl", client).begin("run")
