@@ -142,8 +142,11 @@ class PPO(PolicyGradient):
     def _minibatches(self, rows: Rows) -> Iterator[Rows]:
         """One pass in random order, in minibatches of nearly `batch_size` rows."""
         size = len(rows.weights)
-        order = torch.randperm(size, generator=self.generator, device=self._device)
         parts = max(1, round(size / self.batch_size))
+        if parts == 1:
+            # The order within a minibatch changes nothing.
+            return iter((rows,))
+        order = torch.randperm(size, generator=self.generator, device=self._device)
         shuffled = (column.index_select(0, order).tensor_split(parts) for column in rows)
         return map(Rows._make, zip(*shuffled, strict=True))
 
