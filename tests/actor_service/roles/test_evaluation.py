@@ -200,3 +200,10 @@ def test_a_policy_that_tells_no_distribution_is_only_evaluated_greedily() -> Non
     with pytest.raises(InvalidInputError, match="no actions can be drawn from it"):
         evaluator.load(random_policy(4, 2))
     evaluator.close()
+
+
+def test_its_environments_are_closed_with_it() -> None:
+    environments = make_environments("environment_doubles:Unclosable-v0", 2)
+    singles = [single.unwrapped for single in environments._singles]  # type: ignore[attr-defined]
+    EvaluationEpisodes(environments, 2).close()
+    assert [single.closed for single in singles] == [True] * 2
