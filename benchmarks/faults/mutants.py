@@ -13,11 +13,11 @@ import ast
 import copy
 import hashlib
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -160,10 +160,16 @@ def _is_log(call: ast.Call) -> bool:
     return ast.unparse(call.func).startswith("_log.")
 
 
-def _sample(seed: int, count: int) -> list[Mutant]:
-    rng = random.Random(seed)
-    found = [mutant for file in GLUE for mutant in mutants(file, (_ROOT / file).read_text(encoding="utf-8"))]
-    return rng.sample(found, min(count, len(found)))
+def sample(sources: Mapping[str, str], seed: int, count: int) -> list[Mutant]:
+    """Random mutants of files, by their names. A small change of a file leaves most of the sample as it is."""
+    found: dict[str, Mutant] = {}
+    seen: Counter[str] = Counter()
+    for file, source in sources.items():
+        for mutant in mutants(file, source):
+            change = f"{seed}\n{file}\n{mutant.before}\n{mutant.after}"
+            seen[change] += 1
+            found[hashlib.sha256(f"{change}\n{seen[change]}".encode()).hexdigest()] = mutant
+    return [found[digest] for digest in sorted(found)[:count]]
 
 
 def _copied(folder: Path) -> Path:
@@ -273,10 +279,10 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     survivors: list[Mutant] = []
-    sample = _sample(arguments.seed, arguments.count)
+    chosen = sample({file: (_ROOT / file).read_text("utf-8") for file in GLUE}, arguments.seed, arguments.count)
     remembered = arguments.killed.read_text("ascii").split() if arguments.killed and arguments.killed.exists() else []
-    earlier = {mutant.digest() for mutant in sample} & set(remembered)
-    print(f"{len(sample)} mutants, seed {arguments.seed}; {len(earlier)} were killed earlier", flush=True)
+    earlier = {mutant.digest() for mutant in chosen} & set(remembered)
+    print(f"{len(chosen)} mutants, seed {arguments.seed}; {len(earlier)} were killed earlier", flush=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.jobs) as pool:
         # Each concurrent mutant has its own copy of the project.
         projects: Queue[Path] = Queue()
@@ -298,16 +304,16 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                     file.write(f"{mutant.digest()}\n")
             return killed
 
-        for number, (mutant, killed) in enumerate(zip(sample, pool.map(is_killed, sample), strict=True), 1):
+        for number, (mutant, killed) in enumerate(zip(chosen, pool.map(is_killed, chosen), strict=True), 1):
             if not killed:
                 survivors.append(mutant)
                 print(f"{number:4} {mutant.file}:{mutant.line} survives: {mutant.before} -> {mutant.after}", flush=True)
             if number % 10 == 0:
                 print(f"{number:4} tried, {number - len(survivors)} killed", flush=True)
-    share = 1 - len(survivors) / len(sample)
+    share = 1 - len(survivors) / len(chosen)
     figures = {
         "seed": arguments.seed,
-        "mutants": len(sample),
+        "mutants": len(chosen),
         "survivors": [f"{each.file}:{each.line}: {each.before} -> {each.after}" for each in survivors],
     }
     return figures, [Target("share of mutants that are killed", share, _LEAST_KILLED, False)]

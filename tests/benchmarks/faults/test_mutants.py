@@ -3,7 +3,7 @@
 import ast
 from pathlib import Path
 
-from benchmarks.faults.mutants import GLUE, RULES, Reach, mutants
+from benchmarks.faults.mutants import GLUE, RULES, Reach, mutants, sample
 
 ROOT = Path(__file__).parents[3]
 SOURCE = """
@@ -31,6 +31,19 @@ def test_each_mutant_changes_one_place() -> None:
         assert sum(expected in source for source in changed) == 1, expected
     # The call is gone.
     assert sum("write" not in source for source in changed) == 1
+
+
+def test_a_sample_follows_from_its_seed_and_survives_a_change() -> None:
+    changed = SOURCE + "    look(items[0])\n"
+
+    def places(source: str, seed: int = 1, count: int = 4) -> list[tuple[str, str]]:
+        return [(mutant.before, mutant.after) for mutant in sample({"store.py": source}, seed, count)]
+
+    assert places(SOURCE) == places(SOURCE)
+    assert places(SOURCE) != places(SOURCE, seed=2)
+    every = places(SOURCE, count=100)
+    assert len(every) == len(list(mutants("store.py", SOURCE)))
+    assert [each for each in places(changed, count=100) if each in every] == every
 
 
 def test_what_is_logged_is_no_glue() -> None:
