@@ -14,7 +14,7 @@ from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Emission, Options, scheme_named
 from quantizer_service.emission.gate import FidelityGate
-from quantizer_service.emission.job import OverdueError
+from quantizer_service.emission.job import Job, OverdueError
 from quantizer_service.emission.ladder import FIRST_WAIT, LONGEST_WAIT, MAX_MEASURED, Attempt, Ladder, Rung
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
@@ -100,6 +100,20 @@ def test_a_good_policy_passes_at_once(scheme: str) -> None:
 
     assert (report.passed, report.refused, report.gated_layers) == (True, (), ())
     assert len(report.float_layers) < 5
+
+
+def test_an_overdue_emission_quantizes_no_more() -> None:
+    climber, job, quantized = Climber(), Job(), list[Rung]()
+    climber.report()
+    job.cancel("overdue")
+
+    def quantize(rung: Rung) -> Emission:
+        quantized.append(rung)
+        return Emission(b"", ())
+
+    with job.current(), pytest.raises(OverdueError, match="^overdue$"):
+        climber.ladder.first_passing(2, quantize, climber.gate)
+    assert quantized == []
 
 
 @pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
