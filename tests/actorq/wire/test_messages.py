@@ -94,7 +94,7 @@ def test_every_pair_of_converters_is_tried() -> None:
     halves = {"upload_to_proto", "publication_to_proto"}
     halves |= {"encodings_from_proto", "processes_from_proto", "watch_period_from_proto"}
     halves |= {f"{name}_request_from_proto" for name in ("watch", "policy", "fidelity", "page", "hold", "evaluate")}
-    converters = {name for name in wire.__all__ if name.endswith("_proto")}
+    converters = {name for name in vars(wire) if name.endswith("_proto")}
     assert {f"{name}_{way}_proto" for name in pairs for way in ("to", "from")} | halves == converters
 
 
