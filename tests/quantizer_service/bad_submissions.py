@@ -16,14 +16,8 @@ from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.serving.submissions import MAX_CHECKPOINT_BYTES
 from quantizer_service.store.policy_files import encode_tensors
 from tests.quantizer_service.hostile_graphs import REFUSED
-from tests.quantizer_service.policy_graphs import (
-    OBSERVATION_SIZE,
-    Tensors,
-    checkpoint,
-    mlp,
-    policy_graph,
-    random_parameters,
-)
+from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, Tensors, mlp, policy_graph
+from tests.quantizer_service.policy_runs import checkpoint, random_parameters
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher
 
 GIGABYTE = 10**9

@@ -30,7 +30,8 @@ from tests.quantizer_service.bad_submissions import (
     truncated,
     with_value,
 )
-from tests.quantizer_service.policy_graphs import checkpoint, mlp
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher, opened, running_quantizer
 from tests.quantizer_service.ruined_policies import DEEP, dead_observations, deep_parameters
 

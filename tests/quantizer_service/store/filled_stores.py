@@ -7,7 +7,8 @@ from pathlib import Path
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, Policy, PolicyDescriptor, RefusedRung
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import checkpoint, mlp
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import checkpoint
 
 SOURCE = mlp(8, 8)
 

@@ -8,7 +8,8 @@ import pytest
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import read_document, write_document, write_twice
-from tests.quantizer_service.policy_graphs import checkpoint, dueling
+from tests.quantizer_service.policy_graphs import dueling
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.store.filled_stores import SOURCE, filled, opened, policy, read, retained
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from actorq.errors import NotFoundError, UserError
 from actorq.statefiles import policies as stored
-from tests.quantizer_service.policy_graphs import checkpoint
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.store.filled_stores import SOURCE, filled, opened, policy, read, retained
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from actorq.errors import ConflictError, NotFoundError
-from tests.quantizer_service.policy_graphs import checkpoint, dueling, mlp
+from tests.quantizer_service.policy_graphs import dueling, mlp
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.store.filled_stores import SOURCE, filled, opened, policy, read, retained
 
 
