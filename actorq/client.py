@@ -11,7 +11,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, TypeVar
 
 import grpc
@@ -103,9 +102,7 @@ class _Client:
     def __enter__(self: C) -> C:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _unary(self, method: Any, request: Any, deadline_s: float | None = None) -> Any:

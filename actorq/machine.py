@@ -36,7 +36,7 @@ def this_machine() -> Machine:
         psutil.cpu_count() or 1,
         round(psutil.virtual_memory().total / 1e9, 1),
         platform.python_version(),
-        {name: _version(name) for name in _PACKAGES},
+        {name: package_version(name) for name in _PACKAGES},
     )
 
 
@@ -68,7 +68,8 @@ def saturating_schemes(flags: frozenset[str]) -> tuple[str, ...]:
     return ("int8", "int8-static") if lacks_dot_product(flags) else ()
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """The version of an installed package; "-" without it."""
     try:
         return version(package)
     except PackageNotFoundError:

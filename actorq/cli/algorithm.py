@@ -13,9 +13,9 @@ from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionS
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec, check_image
-from actorq.errors import ActorQError, UserError
+from actorq.errors import UserError
+from actorq.local.child import failed_command
 from actorq.local.forkserver import ForkServers, child_environment
-from actorq.process import EXIT_USER_ERROR
 
 
 def fit_algorithm(
@@ -77,9 +77,4 @@ def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]
         if code == 0:
             description: dict[str, Any] = json.loads(output.read().splitlines()[-1])
             return description
-        lines = errors.read().strip().splitlines()
-    mistakes = [line for line in lines if line.startswith("error: ")]
-    if code == EXIT_USER_ERROR and mistakes:
-        raise UserError(mistakes[-1].removeprefix("error: "))
-    last = lines[-1] if lines else f"exit code {code}"
-    raise ActorQError(f"the actor service cannot describe environment {environment}: {last}")
+        raise failed_command(f"the actor service cannot describe environment {environment}", code, errors.read())

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from actorq.cli.display.cluster_view import rows, summary, table
-from actorq.cli.display.display import LiveDisplay, PlainDisplay, is_live
+from actorq.cli.display.display import display_of
 from actorq.cli.display.view import RunView
 from actorq.cluster import access, configuration, deployment, diagnosis, manifests
 from actorq.cluster.connection import Cluster, connect
@@ -90,7 +90,7 @@ def _await(
     console = Console(highlight=False)
     view = RunView(f"{name or 'run'} in namespace {cluster.namespace}", "", "")
     with (
-        LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file) as display,
+        display_of(view, console) as display,
         access.learner_of(cluster, certificates) as learner,
     ):
         return await_progress(cluster, learner.status, timeout_s, display, until_over=until_over)

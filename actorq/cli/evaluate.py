@@ -1,12 +1,9 @@
 """`actorq evaluate`: episodes of a run's policy."""
 
-import signal
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 from pydantic import Field
@@ -21,11 +18,11 @@ from actorq.config.versions import VersionChoice
 from actorq.domain.policy import AUTO
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
+from actorq.local.events import sigterm_as_exit
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
 from actorq.runpolicies import RunPolicies
 
-_TERMINATED = 143
 _EPISODES = 20
 
 
@@ -90,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         else_best=how.version is None,
         sampled=how.sampled,
     )
-    with _sigterm_exits():
+    with sigterm_as_exit():
         _print_episodes(directory, config, request)
     return 0
 
@@ -154,17 +151,3 @@ def _evaluated_version(directory: RunDirectory) -> int:
     """The version of the run's last evaluation; while the run goes on 0, the newest."""
     evaluation = directory.read_summary().get("evaluation") or {}
     return int(evaluation.get("policy_version", 0))
-
-
-@contextmanager
-def _sigterm_exits() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that all started processes are ended."""
-
-    def leave(_: int, __: FrameType | None) -> None:
-        sys.exit(_TERMINATED)
-
-    previous = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

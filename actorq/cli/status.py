@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 from rich.console import Console
 
-from actorq.cli.display.display import LiveDisplay, PlainDisplay, is_live
+from actorq.cli.display.display import display_of
 from actorq.cli.display.panel import render
 from actorq.cli.display.view import RunView
 from actorq.client import LearnerClient
@@ -84,8 +84,7 @@ def asked(learner: str | None) -> Asked:
 
 
 def _watch(address: str, certificates: Certificates | None, view: RunView, console: Console) -> None:
-    display = LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
-    with display:
+    with display_of(view, console) as display:
         watch = StatusWatch(address, certificates, display.status, period_s=1.0)
         try:
             watch.wait()

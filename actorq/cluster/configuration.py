@@ -47,7 +47,7 @@ def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Objec
             # The configuration in the cluster is invalid, and this one repairs it.
             continue
         kept = {*KEPT, *_KEPT_OF_SPARSITY, *earlier.horizon}
-        before, after = (dict(_flat(config.model_dump(mode="json"))) for config in (earlier, _config(each)))
+        before, after = (dict(settings.flat(config.model_dump(mode="json"))) for config in (earlier, _config(each)))
         for name in {**before, **after}:
             if before.get(name) != after.get(name) and kept & {name, name.partition(".")[0]}:
                 return f"{name} is {before.get(name)!r} and cannot become {after.get(name)!r}"
@@ -126,11 +126,3 @@ def _config(config_map: Object) -> RunConfig:
         return settings.build(RunConfig, of_run)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-
-
-def _flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value

@@ -80,7 +80,7 @@ def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
 def _applied(cluster: Cluster, run: str) -> list[Object]:
     """The objects of a run that `apply` has made; those of all runs for an empty name."""
     return [
-        {**each, "apiVersion": api_version, "kind": kind}
+        each
         for api_version, kinds in _KINDS.items()
         for kind in kinds
         if cluster.has_kind(api_version, kind)

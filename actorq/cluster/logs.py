@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any
 
 from kubernetes.client.exceptions import ApiException
@@ -81,9 +80,7 @@ class _Followed:
     def __enter__(self) -> "_Followed":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._closed = True
             for response in self._responses:

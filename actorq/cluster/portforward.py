@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from kubernetes.stream.ws_client import PortForward as WebSocketPorts
@@ -68,9 +67,7 @@ class PortForward:
     def __enter__(self) -> "PortForward":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _accept(self) -> None:

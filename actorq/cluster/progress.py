@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from actorq.cluster.access import pods_of
 from actorq.cluster.connection import Cluster
@@ -20,20 +19,9 @@ from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import Object
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UnavailableError
+from actorq.local.observer import Watcher
 
 _CHANGE_S, _LONG_CHANGE_S = 1, 5
-
-
-class Watcher(Protocol):
-    """Receives news while the run starts."""
-
-    def status(self, status: RunStatus) -> None:
-        """The learner has sent the status of the run."""
-        ...
-
-    def event(self, text: str) -> None:
-        """An event that the user should see."""
-        ...
 
 
 def await_progress(
@@ -118,9 +106,8 @@ def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:
 
 
 def _workloads(cluster: Cluster) -> list[Object]:
-    """The run's StatefulSets and Deployments. Items of a list lack their kind, so this adds it."""
-    kinds = ("StatefulSet", "Deployment")
-    return [{**each, "kind": kind} for kind in kinds for each in cluster.list("apps/v1", kind, cluster.selector)]
+    """The run's StatefulSets and Deployments."""
+    return [each for kind in ("StatefulSet", "Deployment") for each in cluster.list("apps/v1", kind, cluster.selector)]
 
 
 def _tell_phases(views: Sequence[PodView], phases: dict[str, str], watcher: Watcher) -> None:

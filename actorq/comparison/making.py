@@ -1,14 +1,13 @@
 """Makes the runs of a comparison one after the other, each with `actorq train` in its own process."""
 
 import queue
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.plan import PlannedRun
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
+from actorq.local.events import sigterm_as_exit
 from actorq.local.wholerun import DRAIN_MARGIN_S, failure_of, start_run
 from actorq.statefiles.files import replace_file
 
@@ -23,7 +22,7 @@ def make_runs(
 
     SIGTERM and Ctrl-C end the current run, then this process.
     """
-    with _sigterm_as_exit():
+    with sigterm_as_exit():
         for number, planned in enumerate(plan, 1):
             title = f"run {number} of {len(plan)}: {planned.variant.name}, seed {planned.seed}"
             if folder.finished(planned):
@@ -65,15 +64,3 @@ def _result(folder: ComparisonFolder, planned: PlannedRun) -> str:
         f"{summary['state']}: {score}, {summary['environment_steps']:,} environment steps, "
         f"{summary['wall_clock_s']:,.0f} s"
     )
-
-
-@contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    def leave(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -6,6 +6,7 @@ from typing import Any
 
 from actorq.config.algorithms import OnPolicyConfig
 from actorq.config.sections import ActorConfig, QueueConfig
+from actorq.config.settings import has
 from actorq.config.sparsity import SparsityConfig
 
 # Settings without effect on runs of an on-policy algorithm, and on all others.
@@ -26,7 +27,7 @@ def horizon_of(algorithm: str, own: OnPolicyConfig, actor: ActorConfig) -> dict[
 
 def given_in_vain(names: Sequence[str], given: Mapping[str, Any]) -> list[str]:
     """Those of the settings or sections with these names that a tree of given settings has."""
-    return [name for name in names if _has(given, name.split("."))]
+    return [name for name in names if has(given, name.split("."))]
 
 
 def check_rollouts(
@@ -99,7 +100,3 @@ def waiting_rows(queue: QueueConfig, actor: ActorConfig, environments: int, roll
     segment = actor.segment_length * environments
     segments = math.ceil((math.ceil(queue.waiting_rollouts * rollout_size) + rollout_size) / segment) + 1
     return segments * environments * (actor.segment_length + frame_stack)
-
-
-def _has(tree: object, path: Sequence[str]) -> bool:
-    return not path or (isinstance(tree, Mapping) and path[0] in tree and _has(tree[path[0]], path[1:]))

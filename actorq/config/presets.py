@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from actorq.config.presets_on_policy import IMPALA_OF_FAMILY, ON_POLICY, PPO_OF_FAMILY
+from actorq.config.settings import flat, merge
 
 STANDARD, DATA_RICH = "standard", "data-rich"
 
@@ -255,21 +256,17 @@ def descriptions() -> Iterator[tuple[str, str]]:
         (f", {DATA_RICH}", _DATA_RICH_OF_ALGORITHM, _DATA_RICH_OF_FAMILY, ()),
     ):
         for algorithm, settings in of_algorithm.items():
-            yield f"{algorithm}{suffix}", ", ".join(_lines(settings))
+            yield f"{algorithm}{suffix}", _flags(settings)
             for family in FAMILIES:
                 pair = (algorithm, family.name)
                 if pair in without:
                     yield f"{algorithm} on {family.name}{suffix}", "none of these, but the defaults below"
                 elif pair in of_family:
-                    yield f"{algorithm} on {family.name}{suffix}", ", ".join(_lines(of_family[pair]))
+                    yield f"{algorithm} on {family.name}{suffix}", _flags(of_family[pair])
 
 
-def _lines(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[str]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _lines(value, (*path, name))
-        else:
-            yield f"{'.'.join((*path, name))} {_shown(value)}".replace("_", "-")
+def _flags(tree: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_shown(value)}".replace("_", "-") for name, value in flat(tree))
 
 
 def _shown(value: object) -> str:
@@ -280,11 +277,7 @@ def _shown(value: object) -> str:
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """`above` over `below`. The result shares no section with either."""
-    merged = {name: _over(value, {}) if isinstance(value, dict) else value for name, value in below.items()}
-    for name, value in above.items():
-        if isinstance(value, dict):
-            under = merged.get(name)
-            merged[name] = _over(under if isinstance(under, dict) else {}, value)
-        else:
-            merged[name] = value
+    merged: dict[str, Any] = {}
+    merge(merged, below)
+    merge(merged, above)
     return merged

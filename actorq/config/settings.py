@@ -310,7 +310,21 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     tree[path[-1]] = value
 
 
-def merge(target: dict[str, Any], source: dict[str, Any]) -> None:
+def flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """All settings of a tree as dotted names and values."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+def has(tree: object, path: Sequence[str]) -> bool:
+    """Whether a tree has a setting or a section."""
+    return not path or (isinstance(tree, Mapping) and path[0] in tree and has(tree[path[0]], path[1:]))
+
+
+def merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
     """Put the tree `source` over `target`. Afterwards they share no section."""
     for name, value in source.items():
         if isinstance(value, dict):

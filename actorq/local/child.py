@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from actorq.errors import ActorQError
+from actorq.errors import ActorQError, UserError
 from actorq.local.events import ChildExited, ChildReady
 from actorq.local.forkserver import ForkedProcess, ForkServers, child_environment
-from actorq.process import READY
+from actorq.process import EXIT_USER_ERROR, READY
 
 _ERROR_PREFIX = "error: "
 _TAIL_BYTES = 16 * 1024
@@ -103,8 +103,14 @@ class Child:
 
     def user_error(self) -> str | None:
         """The line in which the process reported a user's error, if any."""
-        lines = [line for line in self.last_lines(50) if line.startswith(_ERROR_PREFIX)]
-        return lines[-1].removeprefix(_ERROR_PREFIX) if lines else None
+        return reported_error(self.last_lines(50))
+
+    def failure(self, code: int, moment: str) -> ActorQError:
+        """The error for an exit at a wrong moment: the process's own report, or else its last lines."""
+        if code == EXIT_USER_ERROR and (mistake := self.user_error()):
+            return UserError(mistake)
+        lines = "".join(f"\n  {line}" for line in self.last_lines(5))
+        return ActorQError(f"{self.name} ended ({describe_exit(code)}) {moment}; its last lines:{lines}")
 
     def _listen(self, on_ready: Callable[[ChildReady], None]) -> None:
         with suppress(OSError):
@@ -121,6 +127,20 @@ class Child:
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+
+def reported_error(lines: Sequence[str]) -> str | None:
+    """The last line in which a process reported a user's error, if any, without its prefix."""
+    found = [line for line in lines if line.startswith(_ERROR_PREFIX)]
+    return found[-1].removeprefix(_ERROR_PREFIX) if found else None
+
+
+def failed_command(what: str, code: int, errors: str) -> ActorQError:
+    """The error for a command that failed, from its output on standard error. `what` says what failed."""
+    lines = errors.strip().splitlines()
+    if code == EXIT_USER_ERROR and (mistake := reported_error(lines)):
+        return UserError(mistake)
+    return ActorQError(f"{what}: {lines[-1] if lines else f'exit code {code}'}")
 
 
 def describe_exit(code: int) -> str:

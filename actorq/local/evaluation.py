@@ -16,10 +16,9 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import AUTO, PolicyDescriptor, RetainedPolicy
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UserError
-from actorq.local.child import Child, describe_exit
+from actorq.local.child import Child
 from actorq.local.events import ChildExited
 from actorq.local.services import Kind, module_command, reserved_addresses
-from actorq.process import EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 
 
@@ -97,7 +96,7 @@ def evaluate_run(
             if isinstance(item, ActorQError):
                 raise _as_user_error(item)
             if isinstance(item, ChildExited):
-                raise _failure(children[item.name], item.code)
+                raise children[item.name].failure(item.code, "before the evaluation did")
             yield item
             if isinstance(item, EvaluationResult):
                 return
@@ -174,10 +173,3 @@ def _as_user_error(error: ActorQError) -> ActorQError:
     if not isinstance(error, InvalidInputError | NotFoundError | ConflictError):
         return error
     return UserError(_PEER.sub("", str(error)))
-
-
-def _failure(child: Child, code: int) -> ActorQError:
-    if code == EXIT_USER_ERROR and (mistake := child.user_error()):
-        return UserError(mistake)
-    lines = "".join(f"\n  {line}" for line in child.last_lines(5))
-    return ActorQError(f"{child.name} ended ({describe_exit(code)}) before the evaluation did; its last lines:{lines}")

@@ -47,6 +47,20 @@ Events = queue.SimpleQueue[Event]
 
 
 @contextmanager
+def sigterm_as_exit() -> Iterator[None]:
+    """Turn SIGTERM into SystemExit, so that started processes are ended. Main thread only."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def signals_as_events(events: Events) -> Iterator[None]:
     """Put SIGINT and SIGTERM on the queue instead of ending the process. Main thread only.
 

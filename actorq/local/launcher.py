@@ -15,7 +15,6 @@ from actorq.local.supervisor import Outcome, Supervisor
 from actorq.local.watching import StatusWatch
 from actorq.rundirectory import Addresses, RunDirectory
 from actorq.telemetry.energy import RunStart
-from actorq.transport.options import Certificates
 
 _PORT_ATTEMPTS = 3
 
@@ -41,44 +40,36 @@ def run_locally(
     begun: start of the run for its energy account; None for the meter's start.
     """
     certificates = config.transport.certificates_of("monitor")
+
+    def run_once() -> Outcome:
+        events: Events = queue.SimpleQueue()
+        with reserved_addresses(2) as (learner, quantizer), signals_as_events(events):
+            addresses = AddressBook(run, Addresses(learner, quantizer), observer)
+            supervisor = Supervisor(
+                services_of_run(run, config, learner, quantizer, resume, actor_module, begun),
+                run,
+                events,
+                addresses,
+                config.transport.drain_s,
+                policy=policy_where_calls_hang(config.actor.environment_timeout_s),
+                inherited=(lock,),
+                servers=servers,
+            )
+            watch = StatusWatch(
+                learner, certificates, lambda status: events.put(StatusReceived(status)), until_close=True
+            )
+            try:
+                return supervisor.run()
+            finally:
+                watch.close()
+                addresses.close()
+
     for attempt in range(1, _PORT_ATTEMPTS + 1):
-        outcome = _run_once(run, config, observer, resume, lock, certificates, actor_module, servers, begun)
+        outcome = run_once()
         if not outcome.port_taken:
             break
         observer.event(f"a port was taken by another program (attempt {attempt} of {_PORT_ATTEMPTS})")
     return outcome
-
-
-def _run_once(
-    run: RunDirectory,
-    config: RunConfig,
-    observer: Observer,
-    resume: bool,
-    lock: int,
-    certificates: Certificates | None,
-    actor_module: str,
-    servers: ForkServers | None,
-    begun: RunStart | None,
-) -> Outcome:
-    events: Events = queue.SimpleQueue()
-    with reserved_addresses(2) as (learner, quantizer), signals_as_events(events):
-        addresses = AddressBook(run, Addresses(learner, quantizer), observer)
-        supervisor = Supervisor(
-            services_of_run(run, config, learner, quantizer, resume, actor_module, begun),
-            run,
-            events,
-            addresses,
-            config.transport.drain_s,
-            policy=policy_where_calls_hang(config.actor.environment_timeout_s),
-            inherited=(lock,),
-            servers=servers,
-        )
-        watch = StatusWatch(learner, certificates, lambda status: events.put(StatusReceived(status)), until_close=True)
-        try:
-            return supervisor.run()
-        finally:
-            watch.close()
-            addresses.close()
 
 
 class AddressBook:

@@ -30,12 +30,8 @@ class ProcessView:
     restarts: int
 
 
-class Observer(Protocol):
-    """Receives news of a run. Only the launcher's thread calls it, so it must not block."""
-
-    def process(self, view: ProcessView) -> None:
-        """A process has changed."""
-        ...
+class Watcher(Protocol):
+    """Receives news of a run. It must not block."""
 
     def status(self, status: RunStatus) -> None:
         """The learner has sent the status of the run."""
@@ -43,4 +39,12 @@ class Observer(Protocol):
 
     def event(self, text: str) -> None:
         """An event that the user should see."""
+        ...
+
+
+class Observer(Watcher, Protocol):
+    """Receives news of a run on this machine. Only the launcher's thread calls it."""
+
+    def process(self, view: ProcessView) -> None:
+        """A process has changed."""
         ...

@@ -22,12 +22,11 @@ from actorq.config.run_config import RunConfig
 from actorq.config.sections import QueueConfig
 from actorq.domain.policy import FP32
 from actorq.domain.status import RunStatus
-from actorq.errors import ActorQError, UserError
-from actorq.local.child import Child, describe_exit
+from actorq.errors import ActorQError
+from actorq.local.child import Child
 from actorq.local.events import ChildExited
 from actorq.local.services import Kind, module_command, reserved_addresses
 from actorq.local.watching import StatusWatch
-from actorq.process import EXIT_USER_ERROR
 
 # Timeout of each step of the measurement. One update of a large network may take seconds.
 _PATIENCE_S = 60.0
@@ -82,7 +81,7 @@ class _Services:
             except queue.Empty:
                 raise ActorQError(f"the services made no progress within {_PATIENCE_S:g} s") from None
             if isinstance(told, ChildExited):
-                raise _failure(self._children[told.name], told.code)
+                raise self._children[told.name].failure(told.code, "while it was measured")
             if wanted(told):
                 return _Look(
                     time.monotonic(), told.environment_steps, told.updates, told.policy_version, self._cpu_seconds()
@@ -182,13 +181,6 @@ def _short_run(config: RunConfig, steps: float, rollout_size: int | None, frame_
             "transport": config.transport.model_copy(update={"certificates": None, "drain_s": 1.0}),
         }
     )
-
-
-def _failure(child: Child, code: int) -> ActorQError:
-    if code == EXIT_USER_ERROR and (mistake := child.user_error()):
-        return UserError(mistake)
-    lines = "".join(f"\n  {line}" for line in child.last_lines(5))
-    return ActorQError(f"{child.name} ended ({describe_exit(code)}) while it was measured; its last lines:{lines}")
 
 
 def _figures(began: _Look, ended: _Look, first: _Look, last: _Look) -> LinkFigures:

@@ -12,9 +12,8 @@ from typing import Any
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32
-from actorq.errors import ActorQError, UserError
+from actorq.local.child import failed_command
 from actorq.local.forkserver import child_environment
-from actorq.process import EXIT_USER_ERROR
 from actorq.profile.exchange import Folder
 from actorq.profile.links import LinkFigures, measure_links
 from actorq.profile.model import ActorCosts, Costs, LearnerCosts, Workload
@@ -177,10 +176,5 @@ def _run(module: str, *arguments: str) -> None:
         check=False,
         env=child_environment(os.environ),
     )
-    if result.returncode == 0:
-        return
-    lines = result.stderr.strip().splitlines()
-    mistakes = [line for line in lines if line.startswith("error: ")]
-    if result.returncode == EXIT_USER_ERROR and mistakes:
-        raise UserError(mistakes[-1].removeprefix("error: "))
-    raise ActorQError(f"{module} failed: {lines[-1] if lines else f'exit code {result.returncode}'}")
+    if result.returncode:
+        raise failed_command(f"{module} failed", result.returncode, result.stderr)

@@ -38,6 +38,14 @@ def fold_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    """The sizes of a tensor; None when one of them is unknown."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    return tuple(dim.dim_value for dim in tensor.shape.dim)
+
+
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     return shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
 
@@ -45,9 +53,8 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
     found = {}
     for value in (*graph.input, *graph.value_info, *graph.output):
-        tensor = value.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            found[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+        if (shape := known_shape(value)) is not None:
+            found[value.name] = shape
     return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 

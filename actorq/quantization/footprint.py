@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper, shape_inference
 
 from actorq.errors import InvalidInputError
-from actorq.quantization.folding import fold_shapes
+from actorq.quantization.folding import fold_shapes, known_shape
 from actorq.quantization.operators import check_rank, node_name
 
 MIB = 1024**2
@@ -113,14 +113,6 @@ class Footprint:
                     )
                 check_rank(name, len(shapes[name][0]))
         return graph, shapes
-
-
-def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    """The sizes of a tensor; None when one of them is unknown."""
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-        return None
-    return tuple(dim.dim_value for dim in tensor.shape.dim)
 
 
 def _bytes(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> int:

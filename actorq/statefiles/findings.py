@@ -31,15 +31,6 @@ class Finding:
         """The same finding with `folder` in front of its path."""
         return replace(self, path=f"{folder}/{self.path}".rstrip("/"))
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "Finding":
-        """The inverse of `to_json`."""
-        return cls(**values)
-
 
 # How a resume handles a document with one damaged copy.
 _COPY_COUNTS = "the other copy is used, and both are written again"
@@ -69,9 +60,9 @@ def check_twice(path: Path, whole: Callable[[dict[str, Any]], str], when_lost: s
 
 def report(found: Iterable[Finding]) -> str:
     """The findings as one line of JSON, for the process that requested the check."""
-    return json.dumps([finding.to_json() for finding in found])
+    return json.dumps([asdict(finding) for finding in found])
 
 
 def read_report(text: str) -> list[Finding]:
     """The inverse of `report`."""
-    return [Finding.from_json(values) for values in json.loads(text)]
+    return [Finding(**values) for values in json.loads(text)]

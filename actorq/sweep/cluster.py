@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from actorq.cluster.objects import TRAINING_RUN
+from actorq.cluster.objects import TRAINING_RUN, Object
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
@@ -25,8 +25,6 @@ _NAME_CHARACTERS = 32
 _CONDITIONS = {"Solved": RunEnd.SOLVED, "Failed": RunEnd.FAILED}
 _STATES = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunEnd.BUDGET_ENDED}
 _STATES |= {RunState.STOPPED.value: RunEnd.FAILED, "failed": RunEnd.FAILED}
-
-Object = dict[str, Any]
 
 
 class Objects(Protocol):

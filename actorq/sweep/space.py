@@ -97,7 +97,7 @@ class Space:
         if "algorithm" in self.dimensions:
             algorithm = None
         for name, dimension in self.dimensions.items():
-            if _is_in(given, name.split(".")):
+            if settings.has(given, name.split(".")):
                 raise UserError(f"--search {name}: the setting is also given; leave one of them out")
             section = name.partition(".")[0]
             if algorithm and section in ALGORITHMS and section != algorithm:
@@ -225,12 +225,3 @@ def _steps(dimension: Dimension) -> int:
 def _at(dimension: Dimension, index: int) -> float:
     """The value after so many steps. Decimal numbers, because 0.1 + 2 * 0.1 is not 0.3."""
     return float(Decimal(str(dimension.low)) + Decimal(str(dimension.step or 1)) * index)
-
-
-def _is_in(tree: Mapping[str, Any], path: Sequence[str]) -> bool:
-    found: Any = tree
-    for name in path:
-        if not isinstance(found, Mapping) or name not in found:
-            return False
-        found = found[name]
-    return True

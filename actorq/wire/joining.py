@@ -180,14 +180,7 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
 
 
 def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
-    return learner_pb2.Exploration(
-        epsilons=exploration.epsilons,
-        noise=exploration.noise,
-        random_steps=exploration.random_steps,
-        report_greedy=exploration.report_greedy,
-        sampling=_SAMPLINGS[exploration.sampling],
-        correlation=exploration.correlation,
-    )
+    return learner_pb2.Exploration(**vars(exploration) | {"sampling": _SAMPLINGS[exploration.sampling]})
 
 
 def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:

@@ -19,18 +19,8 @@ from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
 
 def descriptor_to_proto(descriptor: PolicyDescriptor) -> policy_pb2.PolicyDescriptor:
     """Encode a policy's descriptor."""
-    return policy_pb2.PolicyDescriptor(
-        run_id=descriptor.run_id,
-        version=descriptor.version,
-        learner_step=descriptor.learner_step,
-        scheme=descriptor.scheme,
-        sha256=descriptor.sha256,
-        size_bytes=descriptor.size_bytes,
-        fp32_size_bytes=descriptor.fp32_size_bytes,
-        snapshot_at=timestamp_to_proto(descriptor.snapshot_at),
-        fidelity=_fidelity_to_proto(descriptor.fidelity),
-        topology=descriptor.topology,
-    )
+    snapshot_at, fidelity = timestamp_to_proto(descriptor.snapshot_at), _fidelity_to_proto(descriptor.fidelity)
+    return policy_pb2.PolicyDescriptor(**vars(descriptor) | {"snapshot_at": snapshot_at, "fidelity": fidelity})
 
 
 def descriptor_from_proto(message: policy_pb2.PolicyDescriptor) -> PolicyDescriptor:
@@ -50,43 +40,12 @@ def descriptor_from_proto(message: policy_pb2.PolicyDescriptor) -> PolicyDescrip
 
 
 def _fidelity_to_proto(report: FidelityReport) -> policy_pb2.FidelityReport:
-    return policy_pb2.FidelityReport(
-        observations=report.observations,
-        mean_error=report.mean_error,
-        max_error=report.max_error,
-        relative_mean_error=report.relative_mean_error,
-        relative_max_error=report.relative_max_error,
-        argmax_agreement=report.argmax_agreement,
-        layers=[
-            policy_pb2.LayerReport(
-                name=layer.name,
-                weights=layer.weights,
-                reason=layer.reason,
-                published_units=layer.published_units,
-                units=layer.units,
-            )
-            for layer in report.layers
-        ],
-        outputs=[
-            policy_pb2.OutputError(name=output.name, mean_errors=output.mean_errors, max_errors=output.max_errors)
-            for output in report.outputs
-        ],
-        passed=report.passed,
-        refused=[
-            policy_pb2.RefusedRung(
-                float_layers=rung.float_layers,
-                relative_mean_error=rung.relative_mean_error,
-                relative_max_error=rung.relative_max_error,
-                argmax_agreement=rung.argmax_agreement,
-                mean_kl=rung.mean_kl,
-                max_kl=rung.max_kl,
-            )
-            for rung in report.refused
-        ],
-        mean_kl=report.mean_kl,
-        max_kl=report.max_kl,
-        value_loss=report.value_loss,
-    )
+    lists = {
+        "layers": [policy_pb2.LayerReport(**vars(layer)) for layer in report.layers],
+        "outputs": [policy_pb2.OutputError(**vars(output)) for output in report.outputs],
+        "refused": [policy_pb2.RefusedRung(**vars(rung)) for rung in report.refused],
+    }
+    return policy_pb2.FidelityReport(**vars(report) | lists)
 
 
 def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
@@ -153,12 +112,7 @@ def _agreement(value: float | None) -> float | None:
 
 def retained_to_proto(policy: RetainedPolicy) -> quantizer_pb2.RetainedPolicy:
     """Encode a retained version."""
-    return quantizer_pb2.RetainedPolicy(
-        version=policy.version,
-        learner_step=policy.learner_step,
-        schemes=policy.schemes,
-        mean_return=policy.mean_return,
-    )
+    return quantizer_pb2.RetainedPolicy(**vars(policy))
 
 
 def retained_from_proto(message: quantizer_pb2.RetainedPolicy) -> RetainedPolicy:
@@ -176,13 +130,8 @@ def retained_from_proto(message: quantizer_pb2.RetainedPolicy) -> RetainedPolicy
 
 def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
     """Encode a receipt."""
-    return quantizer_pb2.Receipt(
-        version=receipt.version,
-        policies=[descriptor_to_proto(descriptor) for descriptor in receipt.policies],
-        emit_seconds=receipt.emit_seconds,
-        subscribers=receipt.subscribers,
-        process=process_to_proto(receipt.process),
-    )
+    policies = [descriptor_to_proto(descriptor) for descriptor in receipt.policies]
+    return quantizer_pb2.Receipt(**vars(receipt) | {"policies": policies, "process": process_to_proto(receipt.process)})
 
 
 def receipt_from_proto(message: quantizer_pb2.Receipt) -> Receipt:

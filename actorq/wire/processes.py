@@ -11,16 +11,7 @@ from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
 
 def process_to_proto(stats: ProcessStats) -> process_pb2.ProcessStats:
     """Encode a process's resources."""
-    return process_pb2.ProcessStats(
-        name=stats.name,
-        role=stats.role,
-        node=stats.node,
-        pid=stats.pid,
-        started_at=timestamp_to_proto(stats.started_at),
-        cpu_seconds=stats.cpu_seconds,
-        resident_bytes=stats.resident_bytes,
-        peak_resident_bytes=stats.peak_resident_bytes,
-    )
+    return process_pb2.ProcessStats(**vars(stats) | {"started_at": timestamp_to_proto(stats.started_at)})
 
 
 def process_from_proto(message: process_pb2.ProcessStats) -> ProcessStats:

@@ -48,7 +48,7 @@ class Ready:
 
 def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
     """Encode the opening of a publication."""
-    return quantizer_pb2.PublishOpen(run_id=opening.run_id, scheme=opening.scheme)
+    return quantizer_pb2.PublishOpen(**vars(opening))
 
 
 def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
@@ -61,12 +61,7 @@ def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
 
 def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
     """Encode the header that precedes a graph's model."""
-    return quantizer_pb2.GraphHeader(
-        topology=header.topology,
-        inputs=header.inputs,
-        discrete_actions=header.discrete_actions,
-        action_spans=header.action_spans,
-    )
+    return quantizer_pb2.GraphHeader(**vars(header))
 
 
 def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
@@ -87,12 +82,7 @@ def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
 
 def checkpoint_header_to_proto(header: CheckpointHeader) -> quantizer_pb2.CheckpointHeader:
     """Encode the header that precedes a checkpoint's tensors."""
-    return quantizer_pb2.CheckpointHeader(
-        version=header.version,
-        learner_step=header.learner_step,
-        topology=header.topology,
-        snapshot_at=timestamp_to_proto(header.snapshot_at),
-    )
+    return quantizer_pb2.CheckpointHeader(**vars(header) | {"snapshot_at": timestamp_to_proto(header.snapshot_at)})
 
 
 def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> CheckpointHeader:
@@ -109,9 +99,7 @@ def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> Che
 
 def ready_to_proto(ready: Ready) -> quantizer_pb2.PublishReady:
     """Encode a quantizer's state."""
-    return quantizer_pb2.PublishReady(
-        newest_version=ready.newest_version, topologies=ready.topologies, encodings=ready.encodings
-    )
+    return quantizer_pb2.PublishReady(**vars(ready))
 
 
 def ready_from_proto(message: quantizer_pb2.PublishReady) -> Ready:

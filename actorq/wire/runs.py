@@ -1,6 +1,5 @@
 """Messages about the state of a run and its actors: reports and status."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
@@ -35,18 +34,7 @@ _RUN_STATES = {learner_pb2.RunState.Value(f"RUN_STATE_{state.name}"): state for 
 
 def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:
     """Encode an actor's report."""
-    return learner_pb2.ActorReport(
-        policy_version=report.policy_version,
-        scheme=report.scheme,
-        environment_steps=report.environment_steps,
-        steps_per_second=report.steps_per_second,
-        queued_segments=report.queued_segments,
-        activation_seconds=report.activation_seconds,
-        process=process_to_proto(report.process),
-        waited_seconds=report.waited_seconds,
-        avoided_scheme=report.avoided_scheme,
-        scheme_error=report.scheme_error,
-    )
+    return learner_pb2.ActorReport(**vars(report) | {"process": process_to_proto(report.process)})
 
 
 def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
@@ -100,27 +88,15 @@ def run_state_from_proto(value: learner_pb2.RunState) -> RunState:
 
 def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
     """Encode the status of a run."""
-    return learner_pb2.RunStatus(
-        run_id=status.run_id,
-        state=run_state_to_proto(status.state),
-        environment_id=status.environment_id,
-        algorithm=status.algorithm,
-        elapsed_s=status.elapsed_s,
-        environment_steps=status.environment_steps,
-        environment_steps_per_s=status.environment_steps_per_s,
-        updates=status.updates,
-        updates_per_s=status.updates_per_s,
-        samples_per_insert=status.samples_per_insert,
-        episodes=status.episodes,
-        training_return=status.training_return,
-        evaluation=evaluation_to_proto(status.evaluation) if status.evaluation else None,
-        target_return=status.target_return,
-        max_environment_steps=status.max_environment_steps,
-        policy_version=status.policy_version,
-        staleness=learner_pb2.Staleness(p50=status.staleness_p50, p99=status.staleness_p99),
-        emitted=descriptor_to_proto(status.emitted) if status.emitted else None,
-        quantizer_connected=status.quantizer_connected,
-        actors=[
+    fields = vars(status).copy()
+    staleness = learner_pb2.Staleness(p50=fields.pop("staleness_p50"), p99=fields.pop("staleness_p99"))
+    capacity, storage, queue = status.dynamic_capacity, status.storage, status.rollout_queue
+    encoded = {
+        "state": run_state_to_proto(status.state),
+        "evaluation": evaluation_to_proto(status.evaluation) if status.evaluation else None,
+        "staleness": staleness,
+        "emitted": descriptor_to_proto(status.emitted) if status.emitted else None,
+        "actors": [
             learner_pb2.ActorStatus(
                 actor_name=actor.name,
                 role=role_to_proto(actor.role),
@@ -130,34 +106,16 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
             )
             for actor in status.actors
         ],
-        processes=[
+        "processes": [
             learner_pb2.ProcessUsage(process=process_to_proto(usage.process), kwh=usage.kwh)
             for usage in status.processes
         ],
-        energy=learner_pb2.Energy(
-            kwh=status.energy.kwh,
-            co2_kg=status.energy.co2_kg,
-            method=status.energy.method,
-            kwh_per_service=status.energy.kwh_per_service,
-        ),
-        starved_s=status.starved_s,
-        loss=status.loss,
-        activation_s=status.activation_s,
-        quantization_aware_since=status.quantization_aware_since,
-        replay_bytes=status.replay_bytes,
-        batch_bytes=status.batch_bytes,
-        multi_step_since=status.multi_step_since,
-        dynamic_capacity=learner_pb2.DynamicCapacity(**asdict(status.dynamic_capacity))
-        if status.dynamic_capacity
-        else None,
-        problem=status.problem,
-        refused_environments=status.refused_environments,
-        storage=learner_pb2.ReplayStorage(**asdict(status.storage)) if status.storage else None,
-        flagged_evaluation=status.flagged_evaluation,
-        precision=status.precision,
-        rollout_queue=learner_pb2.RolloutQueue(**asdict(status.rollout_queue)) if status.rollout_queue else None,
-        exported_policy=status.exported_policy,
-    )
+        "energy": learner_pb2.Energy(**vars(status.energy)),
+        "dynamic_capacity": learner_pb2.DynamicCapacity(**vars(capacity)) if capacity else None,
+        "storage": learner_pb2.ReplayStorage(**vars(storage)) if storage else None,
+        "rollout_queue": learner_pb2.RolloutQueue(**vars(queue)) if queue else None,
+    }
+    return learner_pb2.RunStatus(**fields | encoded)
 
 
 def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:

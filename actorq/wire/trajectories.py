@@ -10,16 +10,12 @@ from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tens
 
 def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpec:
     """Encode an environment's spec."""
-    return trajectory_pb2.EnvironmentSpec(
-        environment_id=spec.environment_id,
-        observations=array_spec_to_proto(spec.observations),
-        actions=array_spec_to_proto(spec.actions),
-        discrete_actions=spec.discrete_actions,
-        max_episode_steps=spec.max_episode_steps,
-        reward_threshold=spec.reward_threshold,
-        frame_stack=spec.frame_stack,
-        environment_arguments=spec.environment_arguments.to_text(),
-    )
+    encoded = {
+        "observations": array_spec_to_proto(spec.observations),
+        "actions": array_spec_to_proto(spec.actions),
+        "environment_arguments": spec.environment_arguments.to_text(),
+    }
+    return trajectory_pb2.EnvironmentSpec(**vars(spec) | encoded)
 
 
 def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> EnvironmentSpec:
@@ -54,10 +50,7 @@ def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
         terminated=tensor_to_proto(segment.terminated),
         truncated=tensor_to_proto(segment.truncated),
         valid=tensor_to_proto(segment.valid),
-        spans=[
-            trajectory_pb2.PolicySpan(first_step=span.first_step, version=span.version, scheme=span.scheme)
-            for span in segment.spans
-        ],
+        spans=[trajectory_pb2.PolicySpan(**vars(span)) for span in segment.spans],
         episodes=[episode_to_proto(episode) for episode in segment.episodes],
         ages=tensor_to_proto(segment.ages),
         greedy_actions=_optional_to_proto(segment.greedy_actions),
@@ -106,9 +99,7 @@ def _span_from_proto(message: trajectory_pb2.PolicySpan) -> PolicySpan:
 
 def episode_to_proto(episode: Episode) -> trajectory_pb2.Episode:
     """Encode an episode."""
-    return trajectory_pb2.Episode(
-        episode_return=episode.episode_return, length=episode.length, environment=episode.environment
-    )
+    return trajectory_pb2.Episode(**vars(episode))
 
 
 def episode_from_proto(message: trajectory_pb2.Episode) -> Episode:
@@ -122,15 +113,7 @@ def episode_from_proto(message: trajectory_pb2.Episode) -> Episode:
 
 def evaluation_to_proto(evaluation: Evaluation) -> trajectory_pb2.Evaluation:
     """Encode an evaluation."""
-    return trajectory_pb2.Evaluation(
-        sequence=evaluation.sequence,
-        policy_version=evaluation.policy_version,
-        learner_step=evaluation.learner_step,
-        scheme=evaluation.scheme,
-        returns=evaluation.returns,
-        lengths=evaluation.lengths,
-        duration_s=evaluation.duration_s,
-    )
+    return trajectory_pb2.Evaluation(**vars(evaluation))
 
 
 def evaluation_from_proto(message: trajectory_pb2.Evaluation) -> Evaluation:

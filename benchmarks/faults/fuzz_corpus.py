@@ -1,6 +1,7 @@
-"""A valid message of every type that services and clients decode, for fuzz.py and tests/fuzz."""
+"""A valid message of every type that services and clients decode, for fuzz.py and for tests of the wire."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,11 @@ from actorq.domain.status import (
     Membership,
     ProcessUsage,
     Receipt,
+    RolloutQueueStatus,
     RunSpec,
     RunState,
     RunStatus,
+    StorageStatus,
 )
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.externalscaler import externalscaler_pb2
@@ -36,7 +39,7 @@ PROCESS = ProcessStats("actor-0", "actor", "node-a", 4711, _NOW, 12.5, 84 * 2**2
 ENVIRONMENT = EnvironmentSpec(
     "CartPole-v1", ArraySpec((4,), "float32", (-1.0,) * 4, (1.0,) * 4), ArraySpec((), "int64"), 2, 500
 )
-REPORT = ActorReport(34, "int8", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5)
+REPORT = ActorReport(34, "fp32", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5, "int8", 0.41)
 EVALUATION = Evaluation(1, 35, 3500, "int8", (200.0, -13.5), (200, 14), 1.25)
 DESCRIPTOR = PolicyDescriptor(
     run_id="run",
@@ -61,6 +64,47 @@ DESCRIPTOR = PolicyDescriptor(
     ),
     topology=_DIGEST,
 )
+# Every field differs from its default and from the others, so that a forgotten or swapped one shows.
+STATUS = RunStatus(
+    run_id="run-1",
+    state=RunState.TRAINING,
+    environment_id="Pong-v5",
+    algorithm="dqn",
+    elapsed_s=42.5,
+    environment_steps=64_256,
+    environment_steps_per_s=1484.5,
+    updates=22_010,
+    updates_per_s=921.5,
+    samples_per_insert=21.75,
+    episodes=812,
+    training_return=-180.25,
+    evaluation=EVALUATION,
+    target_return=475.0,
+    max_environment_steps=100_000,
+    policy_version=36,
+    staleness_p50=1.0,
+    staleness_p99=3.0,
+    emitted=DESCRIPTOR,
+    quantizer_connected=True,
+    actors=(ActorStatus("actor-0", "actor", 3, True, REPORT), ActorStatus("evaluator", "evaluator", 1, False, None)),
+    processes=(ProcessUsage(PROCESS, 0.0001), ProcessUsage(replace(PROCESS, name="learner"), 0.0002)),
+    energy=Energy(0.00123, 0.00045, "load x TDP 65 W", {"learner": 0.001, "actor": 0.00023}),
+    starved_s=3.25,
+    loss=0.015625,
+    activation_s=0.034,
+    quantization_aware_since=400,
+    replay_bytes=7 * 2**30,
+    batch_bytes=28_901_376,
+    multi_step_since=31_000,
+    dynamic_capacity=DynamicCapacityStatus(48_000, 0.25, 3, 9_600),
+    storage=StorageStatus(10**12, True, 4, 17, 2, 640),
+    problem="actor-3: environment: expected the run's CartPole-v1",
+    refused_environments=5,
+    flagged_evaluation="version 35, by evaluator: too good",
+    precision="bf16",
+    rollout_queue=RolloutQueueStatus(2_048, 96, 0.0125, 0.0625, 1.5),
+    exported_policy="s3://policies/run/policy.onnx",
+)
 
 
 def segment(sequence: int = 1, steps: int = 8, environments: int = 2) -> Segment:
@@ -84,38 +128,9 @@ def _answers() -> list[Message]:
     """Messages that clients decode."""
     run = RunSpec("run", "CartPole-v1", 8, 16, 2**20, 2, "int8", 20, 250, 1.0, 0)
     exploration = Exploration((0.4, 0.002), (0.2, 0.2), 25_000, report_greedy=True)
-    status = RunStatus(
-        run_id="run",
-        state=RunState.TRAINING,
-        environment_id="CartPole-v1",
-        algorithm="dqn",
-        elapsed_s=12.5,
-        environment_steps=1000,
-        environment_steps_per_s=80.0,
-        updates=100,
-        updates_per_s=8.0,
-        samples_per_insert=12.8,
-        episodes=40,
-        training_return=22.5,
-        evaluation=EVALUATION,
-        target_return=475.0,
-        max_environment_steps=100_000,
-        policy_version=35,
-        staleness_p50=1.0,
-        staleness_p99=3.0,
-        emitted=DESCRIPTOR,
-        quantizer_connected=True,
-        actors=(ActorStatus("actor-0", "actor", 0, True, REPORT),),
-        processes=(ProcessUsage(PROCESS, 0.001),),
-        energy=Energy(0.001, 0.0002, "RAPL", {"actor": 0.001}),
-        starved_s=0.5,
-        loss=0.25,
-        activation_s=0.03,
-        dynamic_capacity=DynamicCapacityStatus(1000, 0.1, 2, 200),
-    )
     return [
         wire.membership_to_proto(Membership(run, 0, exploration, 0, 1, 1)),
-        wire.run_status_to_proto(status),
+        wire.run_status_to_proto(STATUS),
         wire.actor_self_status_to_proto(ActorSelfStatus("actor-0", "acting", REPORT, ENVIRONMENT)),
         wire.descriptor_to_proto(DESCRIPTOR),
         wire.receipt_to_proto(Receipt(35, (DESCRIPTOR,), 0.0125, 3, PROCESS)),

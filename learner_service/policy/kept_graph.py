@@ -7,7 +7,6 @@ docs/decisions/0027-written-and-kept-graphs.md.
 import base64
 import hashlib
 import logging
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from torch import nn
@@ -15,6 +14,7 @@ from torch import nn
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError
+from actorq.machine import package_version
 from actorq.statefiles.documents import read_document, write_document
 from learner_service.policy import policy_graph
 from learner_service.policy.fingerprint import fingerprint
@@ -83,16 +83,9 @@ def _key(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: boo
         # The exporter reports the errors of the policy.
         _log.info("the graph is not kept: a forward pass cannot be recorded (%s: %s)", type(error).__name__, error)
         return ""
-    parts = (computed, spec.to_json(), _code(), *map(_version, _EXPORTERS))
+    parts = (computed, spec.to_json(), _code(), *map(package_version, _EXPORTERS))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def _code() -> str:
     return hashlib.sha256(Path(policy_graph.__file__).read_bytes()).hexdigest()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""

@@ -3,38 +3,23 @@
 from dataclasses import replace
 from typing import Any
 
-from actorq.domain.status import Energy, RunState, RunStatus
+from actorq import wire
+from actorq.domain.status import RunStatus
+from actorq.v1 import learner_pb2
 
-_TRAINING = RunStatus(
+# All other fields are those of an empty message.
+_TRAINING = learner_pb2.RunStatus(
     run_id="run",
-    state=RunState.TRAINING,
+    state=learner_pb2.RUN_STATE_TRAINING,
     environment_id="CartPole-v1",
     algorithm="dqn",
     elapsed_s=1.0,
-    environment_steps=0,
-    environment_steps_per_s=0.0,
-    updates=0,
-    updates_per_s=0.0,
-    samples_per_insert=0.0,
-    episodes=0,
-    training_return=None,
-    evaluation=None,
     target_return=475.0,
     max_environment_steps=100_000,
-    policy_version=0,
-    staleness_p50=0.0,
-    staleness_p99=0.0,
-    emitted=None,
     quantizer_connected=True,
-    actors=(),
-    processes=(),
-    energy=Energy(0.0, 0.0, ""),
-    starved_s=0.0,
-    loss=0.0,
-    activation_s=None,
 )
 
 
 def run_status(**changes: Any) -> RunStatus:
     """A run of DQN on CartPole that trains, has done nothing yet, and has no actors; with these fields changed."""
-    return replace(_TRAINING, **changes)
+    return replace(wire.run_status_from_proto(_TRAINING), **changes)

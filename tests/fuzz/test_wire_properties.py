@@ -24,7 +24,7 @@ from benchmarks.faults.fuzz_messages import altered, anything, mutated
 
 DECODERS = {
     name: getattr(wire, name)
-    for name in wire.__all__
+    for name in vars(wire)
     if name.endswith("_from_proto") and "message" in typing.get_type_hints(getattr(wire, name))
 }
 # Training that diverged has such a loss, a policy that the fidelity gate refused has such errors, and the limits of a
@@ -142,5 +142,5 @@ def test_processes_are_counted_before_they_are_decoded(count: int) -> None:
 
 
 def test_every_decoder_of_messages_is_tried() -> None:
-    others = {name for name in wire.__all__ if name.endswith("_from_proto")} - set(DECODERS)
+    others = {name for name in vars(wire) if name.endswith("_from_proto")} - set(DECODERS)
     assert others == {"role_from_proto", "run_state_from_proto", "encodings_from_proto", "processes_from_proto"}

@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -13,9 +12,6 @@ from actorq import __version__
 from actorq.cluster import deployment
 from actorq.cluster.manifests import prepared
 from actorq.config.run_config import RunConfig
-from actorq.config.sections import TransportConfig
-from actorq.transport.security.identity import parse_identity
-from actorq.transport.security.roles import ROLES
 from sitegen import metrics
 from tests.actorq.cluster.cluster_api import cluster_api
 from tests.k8s.rendered_manifests import (
@@ -26,13 +22,10 @@ from tests.k8s.rendered_manifests import (
     WORKLOADS,
     Object,
     containers,
-    environment,
-    is_let_through,
     of_kind,
     pod_labels,
     pods,
     render,
-    selects,
     with_components,
 )
 
@@ -214,59 +207,6 @@ def test_volumes_and_secrets_that_are_mounted_exist(manifests: tuple[Object, ...
         assert not volumes, "a volume is not mounted"
 
 
-def test_plain_text_is_said_aloud_and_never_meant_in_production() -> None:
-    for _, container in containers(render(K8S / "overlays" / "development")):
-        assert environment(container)["ACTORQ_INSECURE"] == "true"
-    for _, container in containers(render(K8S / "overlays" / "production")):
-        assert "ACTORQ_INSECURE" not in environment(container)
-        folder = environment(container)["ACTORQ_TRANSPORT__CERTIFICATES"]
-        assert folder in {mount["mountPath"] for mount in container["volumeMounts"]}
-
-
-def test_probes_ask_for_health_and_never_speak_plain_grpc_to_a_server_with_tls() -> None:
-    for _, container in containers(render(K8S / "overlays" / "development")):
-        port = next(port["containerPort"] for port in container["ports"] if port["name"] == "grpc")
-        for probe in ("startupProbe", "livenessProbe"):
-            assert container[probe]["grpc"] == {"port": port}
-        # A learner is alive while it restores its run, and ready after that.
-        service = {"service": "actorq.v1.LearnerService"} if container["name"] == "learner" else {}
-        assert container["readinessProbe"]["grpc"] == {"port": port, **service}
-    for _, container in containers(render(K8S / "overlays" / "production")):
-        paths = {"startupProbe": "/healthz", "readinessProbe": "/readyz", "livenessProbe": "/healthz"}
-        for probe, path in paths.items():
-            assert "grpc" not in container[probe]
-            assert container[probe]["httpGet"] == {"path": path, "port": "metrics"}
-
-
-def test_certificates_are_for_the_names_that_clients_use() -> None:
-    production = render(K8S / "overlays" / "production")
-    certificates = of_kind(production, "Certificate")
-    for _, container in containers(production):
-        for argument in container["args"]:
-            if match := re.fullmatch(r"--(learner|quantizer)=(.+):\d+", argument):
-                assert match[2] in certificates[match[1]]["spec"]["dnsNames"]
-    for name in ("learner", "quantizer", "actor", "evaluator"):
-        assert "127.0.0.1" in certificates[name]["spec"]["ipAddresses"], "port-forward"
-
-
-def test_each_certificate_names_the_role_of_its_owner() -> None:
-    production = render(K8S / "overlays" / "production")
-    roles = {
-        name: parse_identity(made["spec"]["uris"])
-        for name, made in of_kind(production, "Certificate").items()
-        if not made["spec"].get("isCA")
-    }
-    assert {name: identity.role for name, identity in roles.items()} == {name: name for name in roles}
-    assert set(roles) == set(ROLES) - {"relay", "meter"}
-    assert {identity.run for identity in roles.values()} == {TransportConfig().run}
-    for name, pod in pods(production).items():
-        (volume,) = (volume for volume in pod["volumes"] if volume["name"] == "certificates")
-        assert volume["secret"] == {"secretName": f"{name}-tls", "defaultMode": 0o440}
-        # Pods are called after their Deployment or StatefulSet.
-        assert roles[name].may_be_called(f"{name}-0")
-        assert name == "learner" or name == "quantizer" or not roles[name].may_be_called("intruder")
-
-
 def test_the_learner_comes_before_actors_where_room_is_short() -> None:
     classes = of_kind(render(K8S / "cluster"), "PriorityClass")
     production = pods(render(K8S / "overlays" / "production"))
@@ -292,87 +232,6 @@ def test_nothing_keeps_a_node_from_being_drained(manifests: tuple[Object, ...]) 
         assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
-PORTS = {"learner": 50051, "quantizer": 50052, "actor": 50053, "evaluator": 50053}
-
-
-def test_policies_let_each_service_reach_those_that_it_is_told_of_and_nobody_else() -> None:
-    production = render(K8S / "overlays" / "production")
-    told = {
-        (name, match[1], int(match[2]))
-        for name, pod in pods(production).items()
-        for argument in pod["containers"][0]["args"]
-        if (match := re.fullmatch(r"--(learner|quantizer)=\1:(\d+)", argument))
-    }
-    assert {(source, target) for source, target, _ in told} >= {("learner", "quantizer"), ("actor", "learner")}
-    for source in WORKLOADS:
-        for target, port in PORTS.items():
-            expected = (source, target, port) in told
-            assert is_let_through(production, source, target, port) is expected, f"{source} -> {target}"
-            assert not is_let_through(production, source, target, 9090), "metrics are for those who monitor"
-
-
-@pytest.mark.parametrize(
-    ("label", "targets", "port"), [("actorq/monitoring", WORKLOADS, 9090), ("actorq/scaling", ("learner",), 50051)]
-)
-def test_other_namespaces_come_in_where_they_are_labelled(label: str, targets: tuple[str, ...], port: int) -> None:
-    production = render(K8S / "overlays" / "production")
-    opened = [
-        (policy["spec"]["podSelector"], [each["port"] for each in rule["ports"]])
-        for policy in of_kind(production, "NetworkPolicy").values()
-        for rule in policy["spec"].get("ingress", ())
-        for peer in rule["from"]
-        if peer.get("namespaceSelector") == {"matchLabels": {label: "true"}}
-    ]
-    assert [ports for _, ports in opened] == [[port]]
-    assert {name for name in WORKLOADS if selects(opened[0][0], pod_labels(production, name))} == set(targets)
-
-
-def test_every_pod_may_ask_for_names_and_nothing_is_open_by_default() -> None:
-    production = render(K8S / "overlays" / "production")
-    policies = of_kind(production, "NetworkPolicy")
-    everything = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    assert policies["default-deny"]["spec"] == everything
-    (rule,) = policies["dns"]["spec"]["egress"]
-    assert rule == {"ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]}
-    assert all(selects(policies["dns"]["spec"]["podSelector"], pod_labels(production, name)) for name in WORKLOADS)
-
-
-@pytest.mark.parametrize("components", [("hpa", "keda"), ("keda", "hpa")])
-def test_two_autoscalers_of_actors_are_refused(tmp_path: Path, components: tuple[str, str]) -> None:
-    with pytest.raises(AssertionError, match=r"/spec/replicas"):
-        with_components(tmp_path, "plaintext", *components)
-
-
-def test_an_autoscaler_targets_the_actors(tmp_path: Path) -> None:
-    by_cpu = of_kind(render(K8S / "overlays" / "production"), "HorizontalPodAutoscaler")["actor"]
-    assert by_cpu["spec"]["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "actor"}
-    by_need = of_kind(with_components(tmp_path, "plaintext", "keda"), "ScaledObject")["actor"]["spec"]
-    assert by_need["scaleTargetRef"] == {"name": "actor"}
-    (trigger,) = by_need["triggers"]
-    assert trigger["metadata"]["scalerAddress"] == "learner.actorq.svc:50051"
-    assert "authenticationRef" not in trigger
-
-
-def test_keda_shows_the_scalers_certificate_where_the_learner_wants_one(tmp_path: Path) -> None:
-    objects = with_components(tmp_path, "keda", "mtls")
-    (trigger,) = of_kind(objects, "ScaledObject")["actor"]["spec"]["triggers"]
-    authentication = of_kind(objects, "TriggerAuthentication")[trigger["authenticationRef"]["name"]]
-    secret = of_kind(objects, "Certificate")["scaler"]["spec"]["secretName"]
-    assert {each["name"] for each in authentication["spec"]["secretTargetRef"]} == {secret}
-
-
-def test_every_pod_pulls_images_with_the_secret_of_the_registry(tmp_path: Path) -> None:
-    objects = with_components(tmp_path, "plaintext", "pull-secret")
-    accounts = of_kind(objects, "ServiceAccount")
-    for pod in pods(objects).values():
-        assert accounts[pod["serviceAccountName"]]["imagePullSecrets"] == [{"name": "registry"}]
-
-
-def test_an_autoscaler_owns_the_number_of_actors(tmp_path: Path) -> None:
-    for objects in (render(K8S / "overlays" / "production"), with_components(tmp_path, "plaintext", "keda")):
-        assert "replicas" not in of_kind(objects, "Deployment")["actor"]["spec"]
-
-
 def _expressions(dashboard: Any) -> str:
     return "\n".join(target["expr"] for panel in dashboard["panels"] for target in panel["targets"])
 
@@ -395,12 +254,3 @@ def test_every_object_says_its_version(manifests: tuple[Object, ...]) -> None:
     (template,) = of_kind(manifests, "StatefulSet")["learner"]["spec"]["volumeClaimTemplates"]
     # Kubernetes never changes it, so an upgrade with another version would be refused.
     assert "app.kubernetes.io/version" not in template["metadata"]["labels"]
-
-
-def test_the_learner_alone_gets_the_credentials_of_object_storage(tmp_path: Path) -> None:
-    objects = with_components(tmp_path, "plaintext", "object-storage")
-    secrets = {
-        name: [source["secretRef"]["name"] for source in pod["containers"][0].get("envFrom", ())]
-        for name, pod in pods(objects).items()
-    }
-    assert secrets == {"learner": ["object-storage"], "quantizer": [], "actor": [], "evaluator": []}

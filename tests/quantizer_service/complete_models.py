@@ -6,7 +6,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from actorq.domain.policy import PolicyGraph
-from tests.quantizer_service.policy_graphs import random_parameters
+from tests.quantizer_service.policy_runs import random_parameters
 
 
 def complete_model(source: PolicyGraph, seed: int = 0) -> onnx.ModelProto:

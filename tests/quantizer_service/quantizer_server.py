@@ -21,7 +21,8 @@ from actorq.v1 import quantizer_pb2
 from quantizer_service.__main__ import QuantizerProcess
 from quantizer_service.relay_process import RelayProcess
 from quantizer_service.store.policy_files import encode_tensors
-from tests.quantizer_service.policy_graphs import checkpoint, mlp
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import checkpoint
 
 DEADLINE_S = 30.0
 # Of a whole stream. One that a test leaves open keeps pytest from ending.

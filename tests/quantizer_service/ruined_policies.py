@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tests.quantizer_service.policy_graphs import Tensors, mlp, random_observations, random_parameters
+from tests.quantizer_service.policy_graphs import Tensors, mlp
+from tests.quantizer_service.policy_runs import random_observations, random_parameters
 
 # Five layers: whatever a scheme leaves in float at the ends, there is something in the middle.
 DEEP = mlp(16, 16, 16, 16)

@@ -13,7 +13,7 @@ from actorq.client import QuantizerClient
 from actorq.domain.policy import CALIBRATION_PREFIX, Policy
 from actorq.errors import NotFoundError, UnavailableError
 from actorq.v1 import quantizer_pb2, trajectory_pb2
-from tests.quantizer_service.policy_graphs import checkpoint, outputs_of, random_observations, random_parameters
+from tests.quantizer_service.policy_runs import checkpoint, outputs_of, random_observations, random_parameters
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher, opened, running_quantizer
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import IO, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -10,47 +10,32 @@ from rich.live import Live
 
 from actorq.cli.display import fidelity, numbers
 from actorq.cli.display.panel import render
-from actorq.cli.display.view import RunView, measure
+from actorq.cli.display.view import RunView, measure, news
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunStatus
-from actorq.local.observer import ProcessState, ProcessView
+from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.rundirectory import RunDirectory
 
 _LINE_PERIOD_S = 2.0
 _REFRESH_PER_S = 4
 
 
-class Display(Protocol):
-    """A display of a run, and an observer of the launcher. As a context it owns the screen."""
+class Display(Observer, AbstractContextManager["Display", None], Protocol):
+    """An observer that displays the run. As a context it owns the screen."""
 
     last_status: RunStatus | None
-
-    def process(self, view: ProcessView) -> None:
-        """A process has changed."""
-        ...
-
-    def status(self, status: RunStatus) -> None:
-        """The learner has sent the status of the run."""
-        ...
-
-    def event(self, text: str) -> None:
-        """An event that the user should see."""
-        ...
-
-    def __enter__(self) -> "Display": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 def open_display(run: RunDirectory, config: RunConfig) -> Display:
     """The right display for standard output."""
     console = Console(highlight=False)
     view = RunView(str(run.root), config.environment, config.algorithm)
-    if is_live(console):
-        return LiveDisplay(view, console)
-    return PlainDisplay(view, console.file)
+    return display_of(view, console)
+
+
+def display_of(view: RunView, console: Console) -> Display:
+    """The right display for a console."""
+    return LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
 
 
 def is_live(console: Console) -> bool:
@@ -90,9 +75,7 @@ class LiveDisplay:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
 
@@ -115,11 +98,8 @@ class PlainDisplay:
     def status(self, status: RunStatus) -> None:
         """Print the status at a new evaluation, at a new state, or when it is time."""
         before = self._view.state
-        if status.problem and (self.last_status is None or self.last_status.problem != status.problem):
-            self._line(f"refused {status.problem}")
-        told = self.last_status.flagged_evaluation if self.last_status else ""
-        if status.flagged_evaluation not in ("", told):
-            self._line(f"flagged evaluation of {status.flagged_evaluation}")
+        for text in news(self.last_status, status):
+            self._line(text)
         is_news = self._view.take_status(status) or self._view.state != before
         self.last_status = status
         if is_news or self._clock() >= self._next_line:
@@ -133,9 +113,7 @@ class PlainDisplay:
     def __enter__(self) -> "PlainDisplay":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def _line(self, text: str) -> None:

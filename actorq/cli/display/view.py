@@ -55,11 +55,7 @@ class RunView:
 
     def take_status(self, status: RunStatus) -> bool:
         """Store the newest status. Returns whether it has a new evaluation."""
-        if status.problem and (self.status is None or self.status.problem != status.problem):
-            self.events.append(f"refused {status.problem}")
-        told = self.status.flagged_evaluation if self.status else ""
-        if status.flagged_evaluation not in ("", told):
-            self.events.append(f"flagged evaluation of {status.flagged_evaluation}")
+        self.events += news(self.status, status)
         self.status = status
         self.environment = status.environment_id
         self.algorithm = status.algorithm
@@ -115,6 +111,14 @@ class RunView:
                 return self.status.energy.method or "measuring"
             case Kind.ACTOR | Kind.EVALUATOR:
                 return _doing_of_actor(self._actor(view.name))
+
+
+def news(before: RunStatus | None, status: RunStatus) -> Iterable[str]:
+    """Events that a status tells and the status before it did not."""
+    if status.problem not in ("", before.problem if before else ""):
+        yield f"refused {status.problem}"
+    if status.flagged_evaluation not in ("", before.flagged_evaluation if before else ""):
+        yield f"flagged evaluation of {status.flagged_evaluation}"
 
 
 def measure(pid: int) -> Resources | None:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Self
 
 import psutil
@@ -185,10 +185,7 @@ class NodeMeter:
             method, tdp = tracker.method + self._estimate, tracker.tdp_watts
         return NodeEnergy(
             node=self._node,
-            cpu_kwh=self._totals.cpu_kwh,
-            ram_kwh=self._totals.ram_kwh,
-            gpu_kwh=self._totals.gpu_kwh,
-            co2_kg=self._totals.co2_kg,
+            **asdict(self._totals),
             busy_cpu_seconds=self._busy_seconds,
             method=method or f"{UNAVAILABLE}: {self._unavailable}",
             tdp_watts=tdp,
@@ -228,14 +225,9 @@ def _grown(last: TrackerTotals, new: TrackerTotals) -> TrackerTotals:
     Raises:
         TrackerError: a figure is not finite.
     """
-    if not all(map(math.isfinite, (new.cpu_kwh, new.ram_kwh, new.gpu_kwh, new.co2_kg))):
+    if not all(map(math.isfinite, astuple(new))):
         raise TrackerError(f"expected finite energies, got {new}")
-    return TrackerTotals(
-        cpu_kwh=max(last.cpu_kwh, new.cpu_kwh),
-        ram_kwh=max(last.ram_kwh, new.ram_kwh),
-        gpu_kwh=max(last.gpu_kwh, new.gpu_kwh),
-        co2_kg=max(last.co2_kg, new.co2_kg),
-    )
+    return TrackerTotals(*map(max, astuple(last), astuple(new)))
 
 
 def _sum(one: TrackerTotals, other: TrackerTotals) -> TrackerTotals:

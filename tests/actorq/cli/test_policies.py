@@ -13,7 +13,8 @@ from actorq.errors import UserError
 from actorq.rundirectory import RunDirectory
 from actorq.runpolicies import RunPolicies
 from tests.builders.stored_policies import stored_run
-from tests.quantizer_service.policy_graphs import checkpoint, gaussian, mlp
+from tests.quantizer_service.policy_graphs import gaussian, mlp
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import running_quantizer
 
 GRAPH = mlp(8, 8)

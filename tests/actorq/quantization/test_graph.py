@@ -11,16 +11,8 @@ from actorq.quantization.graph import MAX_CONSTANT_BYTES, Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
-from tests.quantizer_service.policy_graphs import (
-    GRAPHS,
-    Tensors,
-    dueling,
-    mlp,
-    policy_graph,
-    random_inputs,
-    random_observations,
-    random_parameters,
-)
+from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, dueling, mlp, policy_graph
+from tests.quantizer_service.policy_runs import random_inputs, random_observations, random_parameters
 
 
 def changed(change: Callable[[onnx.ModelProto], object]) -> PolicyGraph:

@@ -9,16 +9,13 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.fp32 import Fp32
 from actorq.quantization.schemes.int8 import Int8, dynamic_grid
-from tests.quantizer_service.policy_graphs import (
-    dueling,
+from tests.quantizer_service.policy_graphs import dueling, matmul_mlp, mlp, policy_graph
+from tests.quantizer_service.policy_runs import (
     emission,
     emitted,
     float_layers,
     fp32_outputs,
-    matmul_mlp,
-    mlp,
     outputs_of,
-    policy_graph,
     random_observations,
     random_parameters,
 )

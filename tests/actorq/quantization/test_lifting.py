@@ -8,7 +8,8 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.layers import RECURRENT
 from quantizer_service.emission.reference import Reference
 from tests.quantizer_service.complete_models import complete_model
-from tests.quantizer_service.policy_graphs import all_outputs_of, random_inputs, recurrent
+from tests.quantizer_service.policy_graphs import recurrent
+from tests.quantizer_service.policy_runs import all_outputs_of, random_inputs
 
 
 def with_reordered_gates(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -17,7 +17,8 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.operators import ALLOWED
 from quantizer_service.emission.prepared_graph import PreparedGraph
 from tests.quantizer_service.hostile_graphs import REFUSED, squares
-from tests.quantizer_service.policy_graphs import GRAPHS, nature_cnn, policy_graph, random_inputs
+from tests.quantizer_service.policy_graphs import GRAPHS, nature_cnn, policy_graph
+from tests.quantizer_service.policy_runs import random_inputs
 
 MIB = 1024**2
 

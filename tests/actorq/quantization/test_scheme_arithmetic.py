@@ -15,7 +15,8 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.int8_static import MARGIN
-from tests.quantizer_service.policy_graphs import Tensors, emitted, outputs_of, policy_graph, random_parameters
+from tests.quantizer_service.policy_graphs import Tensors, policy_graph
+from tests.quantizer_service.policy_runs import emitted, outputs_of, random_parameters
 
 INPUTS, UNITS, ROWS = 300, 70, 33
 FORMS = {INT8_PER_TENSOR: 1.0, INT8_PER_CHANNEL: 0.0}

@@ -12,7 +12,8 @@ import pytest
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
-from tests.quantizer_service.policy_graphs import GRAPHS, all_outputs_of, emitted, random_inputs, random_parameters
+from tests.quantizer_service.policy_graphs import GRAPHS
+from tests.quantizer_service.policy_runs import all_outputs_of, emitted, random_inputs, random_parameters
 
 ALIKE, TEN_TIMES = 1, 10
 # Of the scheme that depends, by whether first and last layers are quantized too, and what the other rows are: the

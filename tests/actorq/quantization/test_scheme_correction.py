@@ -16,15 +16,12 @@ from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
-from tests.quantizer_service.policy_graphs import (
-    GRAPHS,
-    Tensors,
+from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp, policy_graph
+from tests.quantizer_service.policy_runs import (
     checkpoint,
     emitted,
     fp32_outputs,
-    mlp,
     outputs_of,
-    policy_graph,
     random_inputs,
     random_observations,
     random_parameters,

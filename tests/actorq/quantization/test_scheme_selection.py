@@ -14,15 +14,8 @@ from actorq.quantization.layers import LINEAR, MAX_INPUTS, RECURRENT
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
-from tests.quantizer_service.policy_graphs import (
-    GRAPHS,
-    emission,
-    emitted,
-    outputs_of,
-    policy_graph,
-    random_inputs,
-    random_parameters,
-)
+from tests.quantizer_service.policy_graphs import GRAPHS, policy_graph
+from tests.quantizer_service.policy_runs import emission, emitted, outputs_of, random_inputs, random_parameters
 
 
 def layers_of(source: PolicyGraph, scheme: str = "int8", **options: object) -> dict[str, LayerReport]:

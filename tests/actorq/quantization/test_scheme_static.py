@@ -12,14 +12,12 @@ from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.int8_static import activation_scale
 from quantizer_service.emission.reference import Reference
-from tests.quantizer_service.policy_graphs import (
-    GRAPHS,
-    Tensors,
+from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, policy_graph
+from tests.quantizer_service.policy_runs import (
     emission,
     emitted,
     float_layers,
     outputs_of,
-    policy_graph,
     random_inputs,
     random_parameters,
     statistics_of,

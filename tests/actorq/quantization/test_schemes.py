@@ -11,8 +11,8 @@ from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.inference import open_session
 from quantizer_service.emission.reference import Reference
-from tests.quantizer_service.policy_graphs import (
-    GRAPHS,
+from tests.quantizer_service.policy_graphs import GRAPHS
+from tests.quantizer_service.policy_runs import (
     all_outputs_of,
     emission,
     emitted,

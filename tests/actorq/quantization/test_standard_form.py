@@ -13,15 +13,8 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.standard_form import standard_form
-from tests.quantizer_service.policy_graphs import (
-    GRAPHS,
-    Tensors,
-    all_outputs_of,
-    emitted,
-    mlp,
-    random_inputs,
-    random_parameters,
-)
+from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp
+from tests.quantizer_service.policy_runs import all_outputs_of, emitted, random_inputs, random_parameters
 
 # Of the largest output. Activations of int4 are in 8 bits where ONNX Runtime multiplies, and in float32 in this form.
 TOLERANCE = {"int4": 0.02}

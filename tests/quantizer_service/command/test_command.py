@@ -18,16 +18,8 @@ from quantizer_service.command import command
 from quantizer_service.command.model_files import MAX_FILE_BYTES
 from quantizer_service.emission.divergence import divergence
 from tests.quantizer_service.complete_models import chosen_actions, complete_model, written
-from tests.quantizer_service.policy_graphs import (
-    OBSERVATION_SIZE,
-    all_outputs_of,
-    categorical,
-    gaussian,
-    mlp,
-    outputs_of,
-    recurrent,
-    two_inputs,
-)
+from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, categorical, gaussian, mlp, recurrent, two_inputs
+from tests.quantizer_service.policy_runs import all_outputs_of, outputs_of
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from quantizer_service.command.table import rich_table
 from quantizer_service.command.timing import bound_call
 from quantizer_service.emission.inference import open_session
 from tests.quantizer_service.complete_models import complete_model
-from tests.quantizer_service.policy_graphs import mlp, random_observations
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import random_observations
 
 
 def emitted(scheme: str, seconds: float, in_float: bool = False, passed: bool = True) -> Emitted:

@@ -21,17 +21,8 @@ from actorq.process import main
 from actorq.rundirectory import RunDirectory
 from quantizer_service.command import export
 from tests.builders.stored_policies import CONTINUOUS, DISCRETE, stored_run
-from tests.quantizer_service.policy_graphs import (
-    ACTIONS,
-    OBSERVATION_SIZE,
-    categorical,
-    checkpoint,
-    d4pg,
-    mlp,
-    outputs_of,
-    random_observations,
-    random_parameters,
-)
+from tests.quantizer_service.policy_graphs import ACTIONS, OBSERVATION_SIZE, categorical, d4pg, mlp
+from tests.quantizer_service.policy_runs import checkpoint, outputs_of, random_observations, random_parameters
 from tests.quantizer_service.ruined_policies import DEEP, INNER, dead_observations, deep_parameters
 
 GRAPH = mlp(32, 32, 32)

@@ -1,290 +1,45 @@
 """What may come in at the service's door and must do no harm: it is refused with a precise status, the last good policy
 stays served, and what is held for it is bounded."""
 
-import hashlib
-import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import numpy as np
-import onnx
 import psutil
 import pytest
-from onnx import TensorProto, helper
 
 from actorq.client import QuantizerClient
-from actorq.domain.policy import Checkpoint, PolicyGraph
-from actorq.transport.payload.blobs import split_blob
-from actorq.v1 import quantizer_pb2, tensor_pb2
-from quantizer_service.serving.submissions import MAX_CHECKPOINT_BYTES
-from quantizer_service.store.policy_files import encode_tensors
-from tests.quantizer_service.hostile_graphs import REFUSED
-from tests.quantizer_service.policy_graphs import (
-    OBSERVATION_SIZE,
-    Tensors,
-    checkpoint,
-    mlp,
-    policy_graph,
-    random_parameters,
+from actorq.domain.policy import Checkpoint
+from tests.quantizer_service.bad_submissions import (
+    CHECKPOINTS,
+    CONFLICT,
+    GRAPHS,
+    Send,
+    blob_in_large_parts,
+    edited,
+    fits_no_shape,
+    huge_checkpoint,
+    huge_graph,
+    parameters,
+    refusal,
+    truncated,
+    with_value,
 )
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher, opened, running_quantizer
 from tests.quantizer_service.ruined_policies import DEEP, dead_observations, deep_parameters
-
-GIGABYTE = 10**9
-INVALID, CONFLICT = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
-EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
-PARAMETERS = random_parameters(SOURCE, 2)
-Send = Callable[[Publisher], None]
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[QuantizerClient]:
     with running_quantizer(tmp_path / "store") as address, QuantizerClient(address) as client:
         yield client
-
-
-def refusal(publisher: Publisher, send: Send) -> tuple[grpc.StatusCode, str]:
-    """Status and details with which a publisher's stream ends after what it sends."""
-    send(publisher)
-    with pytest.raises(grpc.RpcError) as caught:
-        publisher.answer()
-    return caught.value.code(), caught.value.details()
-
-
-# Checkpoints.
-
-
-def parameters(**changes: np.ndarray | None) -> Send:
-    """A checkpoint with some parameters replaced, and those that are None left out."""
-    changed = {**PARAMETERS, **{name.replace("__", "."): array for name, array in changes.items()}}
-    kept: Tensors = {name: array for name, array in changed.items() if array is not None}
-    return lambda publisher: publisher.send_checkpoint(checkpoint(SOURCE, 2, parameters=kept))
-
-
-def calibration(**batches: np.ndarray) -> Send:
-    return lambda publisher: publisher.send_checkpoint(checkpoint(SOURCE, 2, calibration=batches))
-
-
-def with_value(value: float) -> np.ndarray:
-    array = PARAMETERS["layers.1.weight"].copy()
-    array[3, 5] = value
-    return array
-
-
-def header(publisher: Publisher, version: int = 2) -> None:
-    announced = quantizer_pb2.CheckpointHeader(version=version, topology=SOURCE.topology)
-    announced.snapshot_at.FromSeconds(1)
-    publisher.send(checkpoint=announced)
-
-
-def claim(publisher: Publisher, size_bytes: int, version: int = 2) -> None:
-    """A blob's header that claims so many bytes."""
-    part = tensor_pb2.BlobHeader(version=version, size_bytes=size_bytes, sha256=bytes(32))
-    publisher.send(part=tensor_pb2.BlobPart(header=part))
-
-
-def blob(data: bytes, sha256: bytes | None = None, dropped: int = 0) -> Send:
-    """A checkpoint of these bytes, with another digest, or without its last parts."""
-
-    def send(publisher: Publisher) -> None:
-        header(publisher)
-        parts = list(split_blob(data, 2, chunk_bytes=1024))
-        if sha256 is not None:
-            parts[0].header.sha256 = sha256
-        for part in parts[: len(parts) - dropped]:
-            publisher.send(part=part)
-
-    return send
-
-
-def truncated(publisher: Publisher) -> None:
-    blob(encode_tensors(checkpoint(SOURCE, 2)), dropped=1)(publisher)
-    publisher.end()
-
-
-def truncated_before_its_parts(publisher: Publisher) -> None:
-    header(publisher)
-    publisher.end()
-
-
-def huge_checkpoint(publisher: Publisher) -> None:
-    header(publisher)
-    claim(publisher, GIGABYTE)
-
-
-def huge_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"]))
-    claim(publisher, GIGABYTE, version=0)
-
-
-def safetensors(shape: list[int], size_bytes: int) -> bytes:
-    """A file whose header claims a tensor of that shape and size; what follows has 16 bytes."""
-    text = f'{{"layers.0.weight":{{"dtype":"F32","shape":{shape},"data_offsets":[0,{size_bytes}]}}}}'.encode()
-    return struct.pack("<Q", len(text)) + text + bytes(16)
-
-
-ENCODED = encode_tensors(checkpoint(SOURCE, 2))
-OVERFLOWING = {name: np.full_like(array, 1e30) for name, array in PARAMETERS.items()}
-
-CHECKPOINTS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
-    "a missing tensor": (parameters(layers__1__bias=None), INVALID, "missing ['layers.1.bias']"),
-    "a misnamed tensor": (
-        parameters(layers__1__bias=None, layers__1__Bias=PARAMETERS["layers.1.bias"]),
-        INVALID,
-        "missing ['layers.1.bias'], unexpected ['layers.1.Bias']",
-    ),
-    "a wrong shape": (
-        parameters(layers__1__weight=PARAMETERS["layers.1.weight"][:, :15].copy()),
-        INVALID,
-        "parameter 'layers.1.weight': expected float32[16, 16], got float32[16, 15]",
-    ),
-    "a scalar instead of a vector": (
-        parameters(layers__1__bias=np.zeros((), np.float32)), INVALID, "expected float32[16], got float32[]",
-    ),
-    "a wrong dtype": (
-        parameters(layers__1__weight=PARAMETERS["layers.1.weight"].astype(np.float64)), INVALID, "got float64[16, 16]",
-    ),
-    "NaN": (parameters(layers__1__weight=with_value(np.nan)), INVALID, "1 NaN or infinite of 256"),
-    "Inf": (parameters(layers__1__weight=with_value(np.inf)), INVALID, "1 NaN or infinite of 256"),
-    "minus Inf": (parameters(layers__1__weight=with_value(-np.inf)), INVALID, "has training diverged?"),
-    "finite weights with infinite outputs": (
-        lambda p: p.send_checkpoint(checkpoint(SOURCE, 2, parameters=OVERFLOWING)), INVALID, "expected finite outputs",
-    ),
-    "no observations": (calibration(observation=np.zeros((0, 5), np.float32)), INVALID, "rows, at least 1, got [0]"),
-    "observations of another size": (
-        calibration(observation=np.zeros((4, 6), np.float32)), INVALID, "calibration 'observation': expected float32",
-    ),
-    "misnamed observations": (
-        calibration(state=np.zeros((4, 5), np.float32)), INVALID, "missing ['observation'], unexpected ['state']",
-    ),
-    "NaN observations": (
-        calibration(observation=np.full((4, 5), np.nan, np.float32)), INVALID, "expected finite values",
-    ),
-    "the newest version again": (
-        lambda p: p.send_checkpoint(checkpoint(SOURCE, 1)), CONFLICT, "expected a version above 1, got 1",
-    ),
-    "version 2^64 - 1": (lambda p: header(p, 2**64 - 1), INVALID, f"must be 1 to {2**62 - 1}, got {2**64 - 1}"),
-    "version 2^63": (lambda p: header(p, 2**63), INVALID, f"version: must be 1 to {2**62 - 1}, got {2**63}"),
-    "a version far above the newest": (
-        lambda p: p.send_checkpoint(checkpoint(SOURCE, 2**40, snapshot_at=1.0, learner_step=1)), INVALID,
-        f"expected a version of at most {2**32 + 1}",
-    ),
-    "a truncated stream": (truncated, INVALID, "the parts of checkpoint 2, got the end of the stream"),
-    "a stream that ends after a header": (
-        truncated_before_its_parts, INVALID, "the parts of checkpoint 2, got the end of the stream",
-    ),
-    "a truncated file": (blob(ENCODED[:-100]), INVALID, "checkpoint 2: expected safetensors"),
-    "a wrong digest": (
-        blob(ENCODED, sha256=bytes(32)), INVALID,
-        f"expected sha256 {bytes(32).hex()}, got {hashlib.sha256(ENCODED).hexdigest()}",
-    ),
-    "1 GB claimed by the blob's header": (
-        huge_checkpoint, EXHAUSTED, f"at most {MAX_CHECKPOINT_BYTES} bytes, got {GIGABYTE}",
-    ),
-    "1 GB claimed by the tensors' header": (
-        blob(safetensors([250_000_000], GIGABYTE)), INVALID, "checkpoint 2: expected safetensors",
-    ),
-    "1 GB claimed by a tensor's shape": (
-        blob(safetensors([250_000_000], 16)), INVALID, "checkpoint 2: expected safetensors",
-    ),
-    "a header of 1 GB claimed by the file": (
-        blob(struct.pack("<Q", GIGABYTE) + bytes(64)), INVALID, "checkpoint 2: expected safetensors",
-    ),
-}  # fmt: skip
-
-
-# Graphs.
-
-
-def graph(source: PolicyGraph) -> Send:
-    return lambda publisher: publisher.send_graph(source)
-
-
-def edited(change: Callable[[onnx.ModelProto], None], source: PolicyGraph = SOURCE) -> Send:
-    model = onnx.ModelProto.FromString(source.model)
-    change(model)
-    return graph(PolicyGraph(model.SerializeToString(), source.inputs, source.discrete_actions))
-
-
-def operator(op_type: str, domain: str = "") -> Send:
-    """A graph whose one node is of that type."""
-    nodes = [helper.make_node(op_type, ["observation", "weight"], ["q_values"], domain=domain)]
-    source = policy_graph(nodes, {"weight": [OBSERVATION_SIZE, 3]})
-
-    def import_domain(model: onnx.ModelProto) -> None:
-        if domain:
-            model.opset_import.append(helper.make_opsetid(domain, 1))
-
-    return edited(import_domain, source)
-
-
-def rename_input(model: onnx.ModelProto) -> None:
-    model.graph.input[3].name = "layers.1.kernel"
-
-
-def free_observation_size(model: onnx.ModelProto) -> None:
-    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "size"
-
-
-def free_parameter_size(model: onnx.ModelProto) -> None:
-    model.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "units"
-
-
-def huge_constant_shape(model: onnx.ModelProto) -> None:
-    model.graph.initializer.append(TensorProto(name="huge", data_type=TensorProto.FLOAT, dims=[250_000_000]))
-
-
-def file_of_this_machine(model: onnx.ModelProto) -> None:
-    tensor = TensorProto(name="outside", data_type=TensorProto.FLOAT, dims=[4])
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value="/etc/passwd")
-    model.graph.initializer.append(tensor)
-
-
-def fits_no_shape(model: onnx.ModelProto) -> None:
-    model.graph.input[3].type.tensor_type.shape.dim[1].dim_value = 17
-
-
-def renamed(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"]))
-    for part in split_blob(mlp(4).model):
-        publisher.send(part=part)
-
-
-def truncated_graph(publisher: Publisher) -> None:
-    source = mlp(4)
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=source.topology, inputs=source.inputs))
-    for part in list(split_blob(source.model, chunk_bytes=100))[:-1]:
-        publisher.send(part=part)
-    publisher.end()
-
-
-def bad_span(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"], action_spans=[1, 0]))
-
-
-GRAPHS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
-    "no ONNX": (graph(PolicyGraph(b"\x01" * 500, ("observation",), True)), INVALID, "that do not parse"),
-    "nothing": (graph(PolicyGraph(b"", ("observation",), True)), INVALID, "graph: "),
-    "a parameter that no input has": (edited(rename_input), INVALID, "graph: expected a valid ONNX model"),
-    "an unknown operator": (operator("NoSuchOperator"), INVALID, "NoSuchOperator"),
-    "an operator of an unknown domain": (operator("NoSuchOperator", "com.example"), INVALID, "NoSuchOperator"),
-    "an observation of a free size": (edited(free_observation_size), INVALID, "data input 'observation' must have"),
-    "a parameter of a free size": (edited(free_parameter_size), INVALID, "must be float32 of a fixed shape"),
-    "a constant whose bytes are not there": (edited(huge_constant_shape), INVALID, "graph: "),
-    "a constant in a file": (edited(file_of_this_machine), INVALID, "lies in another file"),
-    "layers that do not fit each other": (edited(fits_no_shape), INVALID, "graph: "),
-    **{what: (graph(source), INVALID, reason) for what, (source, reason) in REFUSED.items()},
-    "a wrong digest": (renamed, INVALID, "the topology is the SHA-256"),
-    "a truncated stream": (truncated_graph, INVALID, "the parts of the graph, got the end of the stream"),
-    "1 GB claimed": (huge_graph, EXHAUSTED, f"bytes, got {GIGABYTE}"),
-    "a span of 0": (bad_span, INVALID, "graph.action_spans: must be above 0 and at most 1e+30, got [1.0, 0.0]"),
-}
 
 
 @pytest.mark.parametrize(("send", "status", "reason"), CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
@@ -372,15 +127,6 @@ def quantizer_process(directory: Path) -> Iterator[tuple["subprocess.Popen[str]"
     finally:
         process.kill()
         process.wait(20)
-
-
-def blob_in_large_parts(publisher: Publisher, data: bytes) -> None:
-    """A whole blob with a wrong digest."""
-    header(publisher)
-    for number, part in enumerate(split_blob(data, 2)):
-        if number == 0:
-            part.header.sha256 = bytes(32)
-        publisher.send(part=part)
 
 
 def test_ever_new_graphs_are_not_kept_for_ever(client: QuantizerClient, tmp_path: Path) -> None:

@@ -15,14 +15,8 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.prepared_graph import MAX_FORMS, PreparedGraph
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import (
-    Tensors,
-    all_outputs_of,
-    checkpoint,
-    fp32_outputs,
-    mlp,
-    random_parameters,
-)
+from tests.quantizer_service.policy_graphs import Tensors, mlp
+from tests.quantizer_service.policy_runs import all_outputs_of, checkpoint, fp32_outputs, random_parameters
 from tests.quantizer_service.ruined_policies import DEEP, dead_observations, deep_parameters
 
 SOURCE = mlp(32, 32)

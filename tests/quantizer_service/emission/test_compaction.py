@@ -23,9 +23,8 @@ from tests.quantizer_service.policy_graphs import (
     matmul_mlp,
     mlp,
     policy_graph,
-    random_inputs,
-    random_parameters,
 )
+from tests.quantizer_service.policy_runs import random_inputs, random_parameters
 
 EPSILON = float(np.finfo(np.float32).eps)
 

@@ -13,7 +13,8 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import checkpoint, dueling, mlp, random_observations, random_parameters
+from tests.quantizer_service.policy_graphs import dueling, mlp
+from tests.quantizer_service.policy_runs import checkpoint, random_observations, random_parameters
 from tests.quantizer_service.ruined_policies import DEEP, dead_observations, deep_parameters
 
 SOURCE = mlp(8, 8)

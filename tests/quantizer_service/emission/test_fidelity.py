@@ -18,21 +18,17 @@ from quantizer_service.emission.fidelity import measure, unfit
 from quantizer_service.emission.reference import Outputs, Reference
 from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS, MIN_ROWS, measured_batch
 from tests.quantizer_service.complete_models import chosen_actions, complete_model
-from tests.quantizer_service.policy_graphs import (
-    GRAPHS,
-    Tensors,
+from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp, policy_graph, residual
+from tests.quantizer_service.policy_runs import (
     all_outputs_of,
     emission,
     emitted,
     float_layers,
     fp32_outputs,
-    mlp,
     outputs_of,
-    policy_graph,
     random_inputs,
     random_observations,
     random_parameters,
-    residual,
 )
 
 SOURCE = mlp(16, 16)

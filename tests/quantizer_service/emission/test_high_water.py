@@ -23,7 +23,7 @@ from actorq.telemetry.process_stats import measure_process
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import checkpoint, random_parameters
+from tests.quantizer_service.policy_runs import checkpoint, random_parameters
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher
 
 KILLS = 4

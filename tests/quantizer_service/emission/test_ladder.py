@@ -19,13 +19,11 @@ from quantizer_service.emission.ladder import FIRST_WAIT, LONGEST_WAIT, MAX_MEAS
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
 from quantizer_service.emission.scheme_plans import SchemePlans
-from tests.quantizer_service.policy_graphs import (
-    GRAPHS,
-    Tensors,
+from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp
+from tests.quantizer_service.policy_runs import (
     all_outputs_of,
     checkpoint,
     fp32_outputs,
-    mlp,
     outputs_of,
     random_inputs,
     random_observations,

@@ -11,7 +11,8 @@ from actorq.client import QuantizerClient
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2, trajectory_pb2
 from quantizer_service.serving.submissions import MAX_GRAPH_BYTES
-from tests.quantizer_service.policy_graphs import checkpoint, dueling, random_parameters
+from tests.quantizer_service.policy_graphs import dueling
+from tests.quantizer_service.policy_runs import checkpoint, random_parameters
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher, opened, running_quantizer
 
 

@@ -11,15 +11,8 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import training_forms
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import (
-    Tensors,
-    all_outputs_of,
-    categorical,
-    checkpoint,
-    gaussian,
-    random_observations,
-    random_parameters,
-)
+from tests.quantizer_service.policy_graphs import Tensors, categorical, gaussian
+from tests.quantizer_service.policy_runs import all_outputs_of, checkpoint, random_observations, random_parameters
 
 SOURCES = {"categorical": categorical(), "gaussian": gaussian()}
 OBSERVATIONS = random_observations(64)

@@ -16,7 +16,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
-from tests.quantizer_service.policy_graphs import (
+from tests.quantizer_service.policy_runs import (
     all_outputs_of,
     emitted,
     float_layers,

@@ -23,7 +23,8 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.policy_stream import policy_messages
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import checkpoint, mlp
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import DEADLINE_S, SOURCE, Publisher, opened, running_quantizer
 from tests.quantizer_service.scripted_upstream import policy
 

@@ -10,7 +10,8 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.metrics import quantizer_metrics
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import checkpoint, gaussian, mlp
+from tests.quantizer_service.policy_graphs import gaussian, mlp
+from tests.quantizer_service.policy_runs import checkpoint
 
 PROCESS = ProcessStats("quantizer", "quantizer", "node", 1, 0.0, 0.0, 1, 1)
 

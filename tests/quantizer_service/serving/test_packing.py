@@ -15,7 +15,8 @@ from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.serving.policy_stream import PolicyAssembler, plain_messages, policy_messages
 from quantizer_service.store.policy_files import encode_tensors
-from tests.quantizer_service.policy_graphs import checkpoint, mlp, random_parameters
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import checkpoint, random_parameters
 from tests.quantizer_service.quantizer_server import SOURCE as DENSE_SOURCE
 from tests.quantizer_service.quantizer_server import Publisher, opened, running_quantizer, running_relay
 

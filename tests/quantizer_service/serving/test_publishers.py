@@ -15,7 +15,7 @@ from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.servicer import QuantizerServicer
 from tests.quantizer_service.emission.test_high_water import quantizer_process, ready, serving
-from tests.quantizer_service.policy_graphs import checkpoint
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher, opened, running_quantizer
 
 MIB = 1024**2

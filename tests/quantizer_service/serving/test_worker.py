@@ -26,7 +26,8 @@ from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.worker import Worker
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.hostile_graphs import squares
-from tests.quantizer_service.policy_graphs import checkpoint, mlp
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import checkpoint
 
 SOURCE = mlp(8, 8)
 DEADLINE_S = 60.0

@@ -16,7 +16,7 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.leases import MAX_LEASE_S, MAX_LEASES, Leases
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
-from tests.quantizer_service.policy_graphs import checkpoint
+from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, opened, running_quantizer, running_relay
 
 

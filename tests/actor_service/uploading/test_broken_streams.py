@@ -1,0 +1,178 @@
+"""A broken stream, a learner that was away and a power cut cost no segment that can be sent again."""
+
+import pytest
+
+from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
+from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner
+from tests.actor_service.uploading.uploader_side import Side, put, segments, wait_until
+
+
+@pytest.mark.parametrize("stored", [2, 3, 4], ids=lambda stored: f"{stored} stored, 2 acknowledged")
+def test_after_a_broken_stream_it_goes_on_after_what_is_stored(
+    learner: ScriptedLearner, side: Side, stored: int
+) -> None:
+    uploader = side.start(capacity=6)
+    learner.opened()
+    put(uploader, 1, 2, 3, 4, 5)
+    learner.answer(credit=4)
+    assert learner.received(4) == segments(1, 2, 3, 4)
+    learner.answer(acknowledged=2, credit=4)
+    side.stored = stored
+    learner.fail(UnavailableError("as the test wants it"))
+    learner.opened()
+    assert side.joins == 2
+    assert uploader.acknowledged == stored
+    learner.answer(acknowledged=stored, credit=6)
+    put(uploader, 6)
+    expected = list(range(stored + 1, 7))
+    assert learner.received(len(expected)) == segments(*expected)
+    learner.answer(acknowledged=6, credit=6)
+    assert uploader.flush(DEADLINE_S) == 0
+    assert learner.items.empty()
+
+
+def test_credit_of_a_broken_stream_is_forgotten(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(capacity=5, period_s=0.05)
+    learner.opened()
+    learner.answer(credit=5)
+    put(uploader, 1)
+    assert learner.received(1) == segments(1)
+    side.stored = 1
+    learner.end()
+    learner.opened()
+    put(uploader, 2, 3)
+    learner.answer(acknowledged=1, credit=2)
+    assert learner.received(1) == segments(2)
+    # A report follows when nothing may be sent.
+    while learner.sent.get(timeout=DEADLINE_S) < 2:
+        pass
+    assert learner.sent.get(timeout=DEADLINE_S) == 2
+    assert uploader.queued == 2
+    assert learner.items.empty()
+
+
+def test_a_learner_that_is_away_or_has_forgotten_the_actor_is_joined_again(
+    learner: ScriptedLearner, side: Side
+) -> None:
+    side.away = 1
+    uploader = side.start()
+    learner.opened()
+    assert side.joins == 2
+    learner.fail(NotFoundError("actor-0 has not joined"))
+    learner.opened()
+    assert side.joins == 3
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    assert side.faults.empty()
+
+
+@pytest.mark.parametrize("error", [InvalidInputError("a wrong shape"), ConflictError("another environment")])
+def test_what_trying_again_would_not_mend_is_a_fault(learner: ScriptedLearner, side: Side, error: ActorQError) -> None:
+    uploader = side.start()
+    learner.opened()
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    learner.fail(error)
+    fault = side.fault()
+    assert isinstance(fault, type(error))
+    assert str(error) in str(fault)
+    # After a conflict it asks once more whether its name is its own.
+    assert side.joins == 1 + isinstance(error, ConflictError)
+
+
+def test_an_answer_that_cannot_be_is_one_of_a_learner_that_may_be_mended(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    learner.answer(credit=2**64 - 1)
+    learner.opened()
+    assert side.joins == 2
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    assert side.faults.empty()
+
+
+def test_an_environment_that_the_run_cannot_use_is_the_users_mistake(learner: ScriptedLearner, side: Side) -> None:
+    side.start()
+    learner.opened()
+    learner.fail(InvalidInputError("algorithm dqn needs discrete actions"))
+    fault = side.fault()
+    assert isinstance(fault, UserError)
+    assert str(fault) == "algorithm dqn needs discrete actions"
+    assert side.joins == 1
+
+
+def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(
+    learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    uploader = side.start(capacity=4)
+    learner.opened()
+    put(uploader, 1, 2, 3, 4)
+    learner.answer(credit=3)
+    assert learner.received(3) == segments(1, 2, 3)
+    learner.answer(acknowledged=3, credit=3, durable_sequence=1)
+    wait_until(lambda: uploader.queued == 1)
+    side.stored = 1
+    learner.end()
+    assert learner.opened().lost_through_sequence == 0
+    learner.answer(acknowledged=1, credit=4, durable_sequence=1)
+    assert learner.received(3) == segments(2, 3, 4)
+    assert side.faults.empty()
+    [line] = [record.message for record in caplog.records if "has lost" in record.message]
+    assert "has lost 2 acknowledged items after number 1: 2 are sent again, 0 cannot be recovered" in line
+
+
+def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(
+    learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    uploader = side.start(capacity=4)
+    learner.opened()
+    put(uploader, 1, 2, 3)
+    learner.answer(credit=3)
+    assert learner.received(3) == segments(1, 2, 3)
+    # The learner says that 2 is on its disk, and comes back from an older copy of it.
+    learner.answer(acknowledged=3, credit=3, durable_sequence=2)
+    assert uploader.flush(DEADLINE_S) == 0
+    side.stored = 0
+    learner.end()
+    assert learner.opened().lost_through_sequence == 2
+    learner.answer(acknowledged=2, credit=3, durable_sequence=0)
+    assert learner.received(1) == segments(3)
+    [line] = [record.message for record in caplog.records if "has lost" in record.message]
+    assert "has lost 3 acknowledged items after number 0: 1 are sent again, 2 cannot be recovered" in line
+
+
+def test_an_actor_that_kept_nothing_goes_on_with_the_next_number(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    put(uploader, 1, 2)
+    learner.answer(credit=2)
+    assert learner.received(2) == segments(1, 2)
+    learner.answer(acknowledged=2, credit=2, durable_sequence=2)
+    assert uploader.flush(DEADLINE_S) == 0
+    side.stored = 1
+    learner.end()
+    assert learner.opened().lost_through_sequence == 2
+    put(uploader, 3)
+    learner.answer(acknowledged=2, credit=3)
+    assert learner.received(1) == segments(3)
+
+
+def test_what_is_stored_and_not_durable_is_kept_when_its_acknowledgement_was_lost(
+    learner: ScriptedLearner, side: Side
+) -> None:
+    uploader = side.start()
+    learner.opened()
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    side.stored = 1
+    learner.end()
+    learner.opened()
+    side.stored = 0
+    learner.end()
+    assert learner.opened().lost_through_sequence == 0
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)

@@ -1,0 +1,214 @@
+"""Exactly once and in order, whatever the learner at the other end does."""
+
+import queue
+import threading
+
+from actor_service.uploader import Uploader
+from actorq import wire
+from actorq.domain.trajectory import Evaluation
+from actorq.v1 import learner_pb2
+from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner, small_segment
+from tests.actor_service.uploading.uploader_side import FOREVER, SPEC, Side, put, segments, wait_until
+
+
+def test_it_opens_the_stream_with_its_name_life_and_environment(learner: ScriptedLearner, side: Side) -> None:
+    side.start()
+    opened = learner.opened()
+    assert (opened.actor_name, opened.incarnation) == ("actor-0", 7)
+    assert wire.environment_from_proto(opened.environment) == SPEC
+
+
+def test_segments_go_up_in_order_as_far_as_the_credit_reaches(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(capacity=5)
+    learner.opened()
+    put(uploader, 1, 2, 3, 4, 5)
+    learner.answer(credit=2)
+    assert learner.received(2) == segments(1, 2)
+    assert learner.items.empty()
+    assert uploader.queued == 5
+    learner.answer(acknowledged=1, credit=4)
+    assert learner.received(2) == segments(3, 4)
+    learner.answer(acknowledged=5, credit=5)
+    assert learner.received(1) == segments(5)
+
+
+class Putting(threading.Thread):
+    """Puts a segment on a thread of its own, for it may have to wait."""
+
+    def __init__(self, uploader: Uploader, sequence: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._uploader, self._sequence, self._stop_event = uploader, sequence, stop
+        self.start()
+
+    def run(self) -> None:
+        self._uploader.put(small_segment(self._sequence), self._stop_event)
+
+
+def test_a_full_queue_lets_nothing_in_until_there_is_credit(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(capacity=2)
+    learner.opened()
+    put(uploader, 1, 2)
+    putting = Putting(uploader, 3, FOREVER)
+    assert uploader.queued == 2
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    putting.join(DEADLINE_S)
+    assert uploader.queued == 3
+    learner.answer(acknowledged=1, credit=3)
+    assert learner.received(2) == segments(2, 3)
+
+
+def test_the_last_item_goes_into_a_full_queue_when_the_actor_stops(side: Side) -> None:
+    uploader, stop = side.start(capacity=1), threading.Event()
+    put(uploader, 1)
+    putting = Putting(uploader, 2, stop)
+    assert uploader.queued == 1
+    stop.set()
+    uploader.wake()
+    putting.join(DEADLINE_S)
+    assert not putting.is_alive()
+    assert uploader.queued == 2
+    # Without waiting: the loop that acts may come with its last segment when it already knows of the end.
+    uploader.put(small_segment(3), stop)
+    assert uploader.queued == 3
+
+
+def test_the_last_item_is_flushed_like_all_others(learner: ScriptedLearner, side: Side) -> None:
+    uploader, stop = side.start(capacity=1), threading.Event()
+    learner.opened()
+    put(uploader, 1)
+    stop.set()
+    uploader.put(small_segment(2), stop)
+    learner.answer(credit=2)
+    assert learner.received(2) == segments(1, 2)
+    learner.answer(acknowledged=2, credit=2)
+    assert uploader.flush(DEADLINE_S) == 0
+
+
+def test_flushing_what_nobody_will_store_ends_at_once(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(capacity=2)
+    learner.opened()
+    put(uploader, 1, 2)
+    unsent: queue.Queue[int] = queue.Queue()
+    flushing = threading.Thread(target=lambda: unsent.put(uploader.flush(threading.TIMEOUT_MAX)), daemon=True)
+    flushing.start()
+    uploader.abandon()
+    assert unsent.get(timeout=DEADLINE_S) == 2
+    assert uploader.flush(threading.TIMEOUT_MAX) == 2
+
+
+def test_flushing_ends_when_the_next_stream_begins_after_what_was_sent(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    put(uploader, 1)
+    learner.answer(credit=1)
+    assert learner.received(1) == segments(1)
+    unsent: queue.Queue[int] = queue.Queue()
+    threading.Thread(target=lambda: unsent.put(uploader.flush(threading.TIMEOUT_MAX)), daemon=True).start()
+    side.stored = 1
+    learner.end()
+    assert unsent.get(timeout=DEADLINE_S) == 0
+
+
+def test_flush_counts_what_is_not_acknowledged(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(capacity=3)
+    learner.opened()
+    put(uploader, 1, 2, 3)
+    learner.answer(credit=2)
+    assert learner.received(2) == segments(1, 2)
+    assert uploader.flush(0.0) == 3
+    learner.answer(acknowledged=2, credit=3)
+    assert learner.received(1) == segments(3)  # sent after the answer was taken
+    assert uploader.flush(0.0) == 1
+    learner.answer(acknowledged=3, credit=3)
+    assert uploader.flush(DEADLINE_S) == 0
+    assert uploader.acknowledged == 3
+
+
+def test_an_evaluation_needs_no_credit(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    uploader.put(Evaluation(1, 4, 100, "int8", (9.0,), (9,), 0.1), FOREVER)
+    assert learner.received(1) == [("evaluation", 1)]
+    learner.answer(acknowledged=1)
+    assert uploader.flush(DEADLINE_S) == 0
+
+
+def test_directives_reach_the_actor(learner: ScriptedLearner, side: Side) -> None:
+    side.start()
+    learner.opened()
+    learner.answer(directive=learner_pb2.DIRECTIVE_EVALUATE, evaluate_version=12)
+    assert side.evaluations.get(timeout=DEADLINE_S) == 12
+    learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
+    assert side.stops.get(timeout=DEADLINE_S)
+    assert side.faults.empty()
+
+
+def test_a_report_tells_how_much_was_sent(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(period_s=0.08)
+    learner.opened()
+    assert learner.sent.get(timeout=DEADLINE_S) == 0
+    put(uploader, 1, 2)
+    learner.answer(credit=2)
+    learner.received(2)
+    while (sent := learner.sent.get(timeout=DEADLINE_S)) < 2:
+        assert sent in (0, 1)
+
+
+def test_it_reports_at_once_and_then_every_period(learner: ScriptedLearner, side: Side) -> None:
+    side.start(period_s=0.01)
+    reports = [learner.reports.get(timeout=DEADLINE_S) for _ in range(3)]
+    assert [report.environment_steps for report in reports] == [1, 2, 3]
+    assert reports[0].policy_version == 3
+    assert reports[0].process.name == "actor-0"
+
+
+def test_the_last_word_is_a_report(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 1
+    uploader.close()
+    assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 2
+
+
+def test_a_report_follows_the_first_segment_however_short_the_run(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start(period_s=1_000.0)
+    learner.reports.get(timeout=DEADLINE_S)
+    learner.answer(credit=1)
+    uploader.put(small_segment(1), FOREVER)
+    assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 2
+
+
+def test_closing_ends_the_stream_without_a_fault(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    put(uploader, 1)
+    uploader.close()
+    assert "uploader" not in {thread.name for thread in threading.enumerate()}
+    assert uploader.flush(DEADLINE_S) == 1
+    assert side.faults.empty()
+
+
+def test_who_waits_for_credit_goes_on_when_the_next_segment_may_be_sent(learner: ScriptedLearner, side: Side) -> None:
+    uploader = side.start()
+    learner.opened()
+    learner.answer(credit=1)
+    uploader.await_credit(FOREVER)
+    put(uploader, 1)
+    waiting = threading.Thread(target=lambda: uploader.await_credit(FOREVER), daemon=True)
+    waiting.start()
+    learner.answer(acknowledged=1, credit=1)
+    wait_until(lambda: uploader.acknowledged == 1)
+    assert waiting.is_alive()
+    learner.answer(acknowledged=1, credit=2)
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
+
+
+def test_a_wait_for_credit_ends_with_the_actor(side: Side) -> None:
+    uploader, stop = side.start(), threading.Event()
+    waiting = threading.Thread(target=lambda: uploader.await_credit(stop), daemon=True)
+    waiting.start()
+    stop.set()
+    uploader.wake()
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
