@@ -90,7 +90,7 @@ class PolicyExport:
         best = chosen_version(BEST, retained) or chosen_version(NEWEST, retained)
         if best is None:
             raise NotFoundError("the quantizer has no policy")
-        evaluated = newest_evaluation(self._evaluations, best.version)
+        evaluated = newest_evaluation(self._evaluations, best)
         own = FP32 if self._config.scheme == AUTO else self._config.scheme
         scheme = self._config.policy_export.scheme or (evaluated["scheme"] if evaluated else own)
         policy = self._client.get(scheme, best.version)
