@@ -69,13 +69,17 @@ class Volume:
             raise UserError(f"checkpoint.object_storage: {error}") from None
 
     def require_claim(self, run_id: str) -> int:
-        """The number of this volume's claim. Claims the storage if no run is in it.
+        """The number of this volume's claim. Claims the storage if no run is in it. Raises as `check` does."""
+        return self.check(run_id) or self._claim(1, Claim(self.name, run_id))
+
+    def check(self, run_id: str) -> int:
+        """The number of this volume's claim; 0 if no run is in the storage.
 
         Raises ConflictError when another run, or another volume of this run, has the claim.
         """
         found = self.generations.newest_claim()
         if found is None:
-            return self._claim(1, Claim(self.name, run_id))
+            return 0
         number, claim = found
         if claim.run_id != run_id:
             raise ConflictError(

@@ -21,6 +21,7 @@ from learner_service.objectstorage.volume import Volume
 from learner_service.run.identity import RunIdentity
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from tests.builders.s3_server import CREDENTIALS, s3_server
+from tests.learner_service.learner_parts import ManualClock
 
 PATIENCE_S = 60.0
 
@@ -53,7 +54,7 @@ class Storage:
         uploader = Uploader(opened, identity.run_id, self.settings, lambda: None)
         uploader.request()
         uploader.close(PATIENCE_S)
-        assert (uploader.failures, uploader.superseded) == (0, False)
+        assert (uploader.failures, uploader.conflict) == (0, None)
         return identity
 
     def begin(self, directory: Path, resume: bool = True) -> tuple[Volume, RunIdentity]:
@@ -274,9 +275,7 @@ def test_another_run_is_refused(storage: Storage, tmp_path: Path) -> None:
         storage.begin(tmp_path / "other")
 
 
-def test_the_learner_that_lost_its_run_is_fenced(
-    storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_learner_that_lost_its_run_is_fenced(storage: Storage, tmp_path: Path) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
     opened, identity = storage.begin(tmp_path / "run")
     storage.learner(tmp_path / "other", 16)
@@ -284,8 +283,7 @@ def test_the_learner_that_lost_its_run_is_fenced(
     uploader = Uploader(opened, identity.run_id, storage.settings, lambda: None)
     uploader.request()
     uploader.close(PATIENCE_S)
-    assert (uploader.superseded, uploader.age_s) == (True, None)
-    assert "another learner has gone on with this run" in caplog.text
+    assert "another learner has gone on with this run" in str(uploader.conflict)
     with pytest.raises(UserError, match="another learner has gone on with this run"):
         storage.begin(tmp_path / "run")
     storage.begin(tmp_path / "third")
@@ -369,12 +367,14 @@ def test_uploads_go_on_when_the_service_is_back(
         storage.learner(tmp_path / "run", 8, resume=False)
         opened, identity = storage.begin(tmp_path / "run")
     logging.getLogger("learner_service").addHandler(told := Told())
-    uploader = Uploader(opened, identity.run_id, settings, no_best_policy)
+    clock = ManualClock()
+    uploader = Uploader(opened, identity.run_id, settings, no_best_policy, clock)
+    clock.now = 5.0
     save(tmp_path / "run", 16)
     uploader.request()
     assert told.event.wait(PATIENCE_S)
     logging.getLogger("learner_service").removeHandler(told)
-    assert (uploader.failures, uploader.age_s) == (1, None)
+    assert (uploader.failures, uploader.age_s) == (1, 5.0)
     # Checkpoints go on meanwhile. The newest one is uploaded.
     save(tmp_path / "run", 24)
     uploader.request()
@@ -382,6 +382,7 @@ def test_uploads_go_on_when_the_service_is_back(
         uploader.close(PATIENCE_S)
         assert len([record for record in caplog.records if "cannot be uploaded" in record.message]) == 1
         assert "checkpoints are uploaded again" in caplog.text
+        assert uploader.age_s == 0.0
         storage.begin(tmp_path / "other")
         assert newest(tmp_path / "other").updates == 24
 

@@ -17,6 +17,7 @@ from actorq.errors import UserError
 from actorq.statefiles.documents import read_document
 from actorq.v1 import learner_pb2
 from learner_service.objectstorage.policy_export import PolicyExport
+from learner_service.objectstorage.volume import open_volume
 from learner_service.run.run import Run
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.learner_service.learner_parts import SPEC, config, evaluation, segment
@@ -62,9 +63,9 @@ def solve(client: LearnerClient) -> RunStatus:
 
 def test_flagged_evaluations_choose_no_policy(quantizer: str, tmp_path: Path) -> None:
     tree = exporting(f"file://{tmp_path}/exported").model_dump()
-    storage = {"checkpoint": {"period_s": 1_000.0, "object_storage": f"file://{tmp_path}/stored"}}
+    tree["checkpoint"] = {"period_s": 1_000.0, "object_storage": f"file://{tmp_path}/stored"}
     with (
-        running_learner(RunConfig.model_validate({**tree, **storage}), tmp_path / "run", quantizer) as running,
+        running_learner(RunConfig.model_validate(tree), tmp_path / "run", quantizer) as running,
         LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
         QuantizerClient(quantizer) as policies,
         actor(client, "judge", role="evaluator") as judge,
@@ -130,6 +131,27 @@ def test_the_next_learner_of_a_finished_run_knows_the_address(quantizer: str, tm
     ):
         *_, again = client.watch(0.05)
     assert again.exported_policy == before.exported_policy == f"file://{tmp_path}/exported/policy.onnx"
+
+
+def test_a_run_that_another_learner_has_continued_exports_nothing(quantizer: str, tmp_path: Path) -> None:
+    tree = exporting(f"file://{tmp_path}/exported").model_dump()
+    tree["checkpoint"] = {"period_s": 1_000.0, "object_storage": f"file://{tmp_path}/stored"}
+    run = RunConfig.model_validate(tree)
+
+    def solved_too_late() -> None:
+        with (
+            running_learner(run, tmp_path / "run", quantizer) as running,
+            LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
+        ):
+            other = open_volume(run.checkpoint, tmp_path / "other")
+            assert other is not None
+            other.prepare(resume=True)
+            assert solve(client).exported_policy == ""
+            running.exit_code.result(DEADLINE_S)
+
+    with pytest.raises(UserError, match="another learner has gone on with this run"):
+        solved_too_late()
+    assert not list((tmp_path / "exported").iterdir())
 
 
 def test_a_policy_is_exported_in_the_scheme_of_choice(quantizer: str, tmp_path: Path) -> None:
