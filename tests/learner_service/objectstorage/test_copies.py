@@ -13,21 +13,18 @@ import torch
 
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import UnavailableError, UserError
-from actorq.statefiles.documents import read_document, write_document, write_twice
+from actorq.statefiles.documents import read_document, write_document
 from learner_service.objectstorage import generations, volume
 from learner_service.objectstorage.generations import Manifest, manifest_name
 from learner_service.objectstorage.uploader import Uploader
-from learner_service.objectstorage.volume import Volume
 from learner_service.run.identity import RunIdentity
-from learner_service.training.checkpoint import Checkpoints, LearnerState
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.learner_service.learner_parts import ManualClock
-
-PATIENCE_S = 60.0
+from tests.learner_service.objectstorage.stored_runs import PATIENCE_S, Storage, newest, save
 
 
 @pytest.fixture(params=["file", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Storage"]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     if request.param == "file":
         yield Storage(CheckpointConfig(object_storage=f"file://{tmp_path}/bucket/run"), tmp_path / "bucket/run")
         return
@@ -36,48 +33,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     with s3_server(tmp_path / "served") as server:
         settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
         yield Storage(settings, server.bucket / "run")
-
-
-class Storage:
-    """Settings, and the folder in which the service keeps the objects."""
-
-    def __init__(self, settings: CheckpointConfig, folder: Path) -> None:
-        self.settings = settings
-        self.folder = folder
-
-    def learner(self, directory: Path, updates: int, resume: bool = True, large: int = 0) -> RunIdentity:
-        """A learner's life: prepares its volume, writes one checkpoint, and ends when it is uploaded."""
-        opened, identity = self.begin(directory, resume)
-        write_twice(directory / "environment.json", {"environment_id": "CartPole-v1"})
-        write_document(directory / "published.json", {"mark": 100 + updates})
-        save(directory, updates, large)
-        uploader = Uploader(opened, identity.run_id, self.settings, lambda: None)
-        uploader.request()
-        uploader.close(PATIENCE_S)
-        assert (uploader.failures, uploader.conflict) == (0, None)
-        return identity
-
-    def begin(self, directory: Path, resume: bool = True) -> tuple[Volume, RunIdentity]:
-        opened = volume.open_volume(self.settings, directory)
-        assert opened is not None
-        opened.prepare(resume)
-        identity = RunIdentity.claim(directory, resume)
-        opened.begin(identity.run_id)
-        return opened, identity
-
-    def names(self, folder: str) -> list[str]:
-        return sorted(path.name for path in (self.folder / folder).iterdir())
-
-
-def save(directory: Path, updates: int, large: int = 0) -> None:
-    state = LearnerState(updates, {"weights": torch.full((4 + large,), float(updates))}, {"version": updates})
-    Checkpoints(directory / "checkpoints", keep=3).save(state)
-
-
-def newest(directory: Path) -> LearnerState:
-    state = Checkpoints(directory / "checkpoints", keep=3).load_newest()
-    assert state is not None
-    return state
 
 
 def test_a_lost_volume_comes_back_with_its_newest_checkpoint(storage: Storage, tmp_path: Path) -> None:
