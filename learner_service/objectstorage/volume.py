@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 # version for each publication. These are the most of both that are possible without a successful upload between.
 _LIVES, _VERSIONS = 2**12, 2**24
 _MOST_FILES = 1000
+VOLUME_FILE = "object_storage.json"
 RUN_FILE = "run.json"
 """Each generation has it. A volume without it has no run."""
 
@@ -35,7 +36,7 @@ class Volume:
     def __init__(self, directory: Path, generations: Generations) -> None:
         self.directory = directory
         self.generations = generations
-        self._file = directory / "object_storage.json"
+        self._file = directory / VOLUME_FILE
         try:
             self.name = str(read_document(self._file)["volume"])
         except (FileNotFoundError, InvalidInputError, KeyError):

@@ -9,6 +9,7 @@ import pytest
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import UserError
 from actorq.statefiles.documents import read_document
+from learner_service.verify import verify
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.learner_service.objectstorage.stored_runs import Storage, newest, save
 
@@ -54,6 +55,9 @@ def test_without_a_whole_checkpoint_the_newest_copy_comes_back(
     for folder in (run / "checkpoints").iterdir():
         damage(folder)
     damaged = files(run)
+    told = [found.on_resume for found in verify(run) if found.state == "damaged"]
+    assert len(told) == 3
+    assert all(each.startswith("the newest copy in object storage is used; this one moves to ") for each in told)
     _, after = storage.begin(run)
     assert newest(run).updates == 16
     assert names(run) == ["16", "16.damaged", "24.damaged", "8.damaged"]
