@@ -93,7 +93,7 @@ class Volume:
             )
         if claim.volume != self.name:
             raise ConflictError(
-                f"another learner has gone on with this run from {self.generations.url}; end it, then move "
+                f"another learner has gone on with this run from {self.generations.url}; end that one and move "
                 f"{self.directory} away to continue from there, or use another URL to continue from this folder"
             )
         return number

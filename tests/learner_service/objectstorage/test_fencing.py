@@ -41,7 +41,7 @@ def test_a_learner_that_lost_its_run_ends_and_leaves_it_interrupted(linger: bool
         with service_process(*learner) as process:
             assert process.end() == (code, told)
     assert code == EXIT_USER_ERROR
-    assert f"checkpoint.object_storage: another learner has gone on with this run from file://{stored}; end it" in told
+    assert f"checkpoint.object_storage: another learner has gone on with this run from file://{stored}; end" in told
     assert {path.name: path.read_bytes() for path in (stored / "claims").iterdir()} == claims
     assert json.loads((here / "summary.json").read_text())["state"] == "interrupted"
     assert not (here / "outcome.json").exists()
