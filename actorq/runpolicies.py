@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, Policy, RetainedPolicy, chosen_version
@@ -45,7 +47,7 @@ class RunPolicies:
         """The run's scheme. If that is "auto", the scheme in which the evaluator ran this version."""
         if self.config.scheme != AUTO:
             return self.config.scheme
-        evaluation = self.evaluation(version.version) or {}
+        evaluation = self.evaluation(version) or {}
         return next((each for each in (evaluation.get("scheme"), *version.schemes) if each in version.schemes), FP32)
 
     def stored(self, version: RetainedPolicy, scheme: str) -> Policy:
@@ -63,15 +65,22 @@ class RunPolicies:
             gone = f"newer versions have just replaced version {version.version} of {self.run.root}; try again"
             raise UserError(str(error) if folder.exists() else gone) from None
 
-    def evaluation(self, version: int) -> Mapping[str, Any] | None:
-        """The newest evaluation of a version: its fields `returns`, `scheme` and others; None without one."""
+    def evaluation(self, version: RetainedPolicy) -> Mapping[str, Any] | None:
+        """The evaluation of a version: its fields `returns`, `scheme` and others; None without one."""
         return newest_evaluation(self.run.evaluations, version)
 
 
-def newest_evaluation(path: Path, version: int) -> Mapping[str, Any] | None:
-    """The newest evaluation of a version in a run's log of evaluations; None without one."""
+def newest_evaluation(path: Path, version: RetainedPolicy) -> Mapping[str, Any] | None:
+    """The newest evaluation with the version's return in a run's log of evaluations; None without one.
+
+    The log also has flagged evaluations. The quantizer does not know their returns.
+    """
     if not path.exists():
         return None
     lines = (values["evaluation"] for _, values in read_lines(path) if values)
-    found: list[Mapping[str, Any]] = [each for each in lines if each["policy_version"] == version]
+    found: list[Mapping[str, Any]] = [
+        each
+        for each in lines
+        if (each["policy_version"], float(np.mean(each["returns"]))) == (version.version, version.mean_return)
+    ]
     return found[-1] if found else None

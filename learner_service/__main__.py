@@ -97,7 +97,8 @@ class LearnerService(Service):
         """Train until the run is over or this learner is told to end.
 
         Returns 0 when the run was solved, 3 when its budget ended, 4 when it was stopped, and 6 when it was
-        interrupted. A learner with `linger` serves until it is told to end, and always returns 0.
+        interrupted. A learner with `linger` serves until it is told to end, and always returns 0. Raises UserError
+        when another learner has gone on with the run from object storage. The run here is then interrupted.
         """
         run, lifecycle = self._run, self._run.lifecycle
         was_over = not lifecycle.wants_actors
@@ -108,6 +109,8 @@ class LearnerService(Service):
                     await lifecycle.ended.wait()
             run.beat()
             self._reporter.write_events()
+            if run.uploader is not None and run.uploader.conflict is not None:
+                self.begin_drain()
         scalars = run.records.events
         if lifecycle.fault is not None:
             await asyncio.to_thread(scalars.close)
@@ -120,6 +123,8 @@ class LearnerService(Service):
         if self._linger:
             await self._told_to_end.wait()
         await run.close()
+        if run.uploader is not None and run.uploader.conflict is not None:
+            raise UserError(f"checkpoint.object_storage: {run.uploader.conflict}")
         return EXIT_OK if self._linger else EXIT_OF_STATE[lifecycle.state]
 
     def metrics(self) -> Iterable[Metric]:

@@ -8,6 +8,7 @@ from typing import Any
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.findings import Finding, check_document, check_twice, report
 from actorq.statefiles.lines import read_lines
+from learner_service.objectstorage.volume import VOLUME_FILE
 from learner_service.policy import kept_graph
 from learner_service.replay.storage import verify as replay
 from learner_service.run.evaluations import count_file, synced_count
@@ -89,6 +90,8 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
             usable = True
             yield Finding(folder.name, "whole", f"{state.updates:,} updates")
     on_resume = "a whole checkpoint is used" if usable else "training starts with new networks and the stored replay"
+    if (directory.parent / VOLUME_FILE).exists():
+        on_resume = "the newest copy in object storage is used" + (", unless a whole checkpoint is newer" * usable)
     for name, reason in damaged:
         yield Finding(name, "damaged", reason, f"{on_resume}; this one moves to {name}.damaged")
 

@@ -23,7 +23,8 @@ FINAL = ("Solved", "BudgetEnded", "Stopped")
 HOPELESS = ("InvalidConfiguration", "NameInUse")
 COMPONENT = "actorq-operator"
 # A learner that waited for data longer than this share of the time since the last look is starved.
-_STARVED_SHARE = 0.5
+# The alert ActorQLearnerStarved has the same share (docs/how-to/monitor.md#alerts).
+_STARVED_SHARE = 0.9
 # A run needs a moment until its actors have joined.
 _JOINING_S = 30.0
 _MESSAGE_CHARACTERS = 1024

@@ -1,18 +1,17 @@
 """Keeps the policy with the best evaluation in a folder of the run, from where it is uploaded."""
 
-import logging
+import math
 from pathlib import Path
 
 from actorq.client import QuantizerClient
-from actorq.errors import NotFoundError
-from actorq.statefiles.documents import write_document
+from actorq.errors import InvalidInputError
+from actorq.statefiles.documents import read_document, write_document
 from actorq.statefiles.files import replace_file
 from actorq.statefiles.policies import descriptor_to_json
 from learner_service.run.evaluations import EvaluationLog
 
-_log = logging.getLogger(__name__)
-
 FOLDER = "best"
+_NONE = (-math.inf, 0)
 
 
 class BestPolicy:
@@ -22,31 +21,35 @@ class BestPolicy:
         self._folder = directory / FOLDER
         self._client = client
         self._evaluations = evaluations
-        self._missing = ""
 
     def update(self) -> None:
-        """Get the best policy from the quantizer, unless it is here already.
+        """Get the best policy from the quantizer, unless the present one is as good.
 
         Raises UnavailableError when the quantizer is away. Keeps the present one when the quantizer has lost the best.
         """
-        curve = self._evaluations.curve
-        if not curve:
+        schemes = {(each["mean_return"], each["policy_version"]): each["scheme"] for each in self._evaluations.curve}
+        if not schemes:
             return
-        best = max(curve, key=lambda point: (point["mean_return"], point["policy_version"]))
-        name = f"{best['policy_version']:08d}-{best['scheme']}"
-        described = self._folder / f"{name}.json"
-        if described.exists() or name == self._missing:
+        # The quantizer does not get flagged evaluations. Those that it has count.
+        counted = schemes.keys() & {(each.mean_return, each.version) for each in self._client.list()}
+        best = max(counted, default=None)
+        if best is None or best <= self._present():
             return
-        try:
-            policy = self._client.get(best["scheme"], best["policy_version"])
-        except NotFoundError as error:
-            self._missing = name
-            _log.warning("the best policy is not uploaded: %s", error)
-            return
+        mean_return, version = best
+        policy = self._client.get(schemes[best], version)
+        name = f"{version:08d}-{schemes[best]}"
         self._folder.mkdir(exist_ok=True)
         replace_file(self._folder / f"{name}.onnx", policy.model)
-        values = {**descriptor_to_json(policy.descriptor), "mean_return": best["mean_return"]}
-        write_document(described, values, sync=False)
+        values = {**descriptor_to_json(policy.descriptor), "mean_return": mean_return}
+        write_document(self._folder / f"{name}.json", values, sync=False)
         for other in self._folder.iterdir():
             if other.stem != name:
                 other.unlink()
+
+    def _present(self) -> tuple[float, int]:
+        """Mean return and version of the present policy. Without one, all others are better."""
+        try:
+            documents = map(read_document, self._folder.glob("*.json"))
+            return max(((each["mean_return"], each["version"]) for each in documents), default=_NONE)
+        except (InvalidInputError, KeyError):
+            return _NONE

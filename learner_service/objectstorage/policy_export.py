@@ -1,5 +1,6 @@
 """Writes the best policy to object storage at the end of a run, as `actorq export` writes it to a folder."""
 
+import contextlib
 import json
 import logging
 import threading
@@ -14,6 +15,7 @@ from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoun
 from actorq.quantization.description import describe
 from actorq.runpolicies import newest_evaluation
 from learner_service.objectstorage.store import ObjectStore
+from learner_service.objectstorage.volume import Volume
 
 _log = logging.getLogger(__name__)
 
@@ -24,12 +26,18 @@ _MOST_BYTES = 2**24
 class PolicyExport:
     """The export of one run. url: of the ONNX file once it and its description are written; empty before."""
 
-    def __init__(self, config: RunConfig, evaluations: Path, client: QuantizerClient) -> None:
-        """evaluations: the run's log of evaluations. Raises UserError for a URL that cannot be used."""
+    def __init__(
+        self, config: RunConfig, evaluations: Path, client: QuantizerClient, volume: Volume | None = None
+    ) -> None:
+        """evaluations: the run's log of evaluations. volume: of a run with object storage.
+
+        Raises UserError for a URL that cannot be used.
+        """
         self.url = ""
         self._config = config
         self._evaluations = evaluations
         self._client = client
+        self._volume = volume
         self._store: ObjectStore | None = None
         if url := config.policy_export.url:
             self._store = ObjectStore(url, config.checkpoint.object_storage_endpoint, "policy_export.url")
@@ -90,11 +98,15 @@ class PolicyExport:
         best = chosen_version(BEST, retained) or chosen_version(NEWEST, retained)
         if best is None:
             raise NotFoundError("the quantizer has no policy")
-        evaluated = newest_evaluation(self._evaluations, best.version)
+        evaluated = newest_evaluation(self._evaluations, best)
         own = FP32 if self._config.scheme == AUTO else self._config.scheme
         scheme = self._config.policy_export.scheme or (evaluated["scheme"] if evaluated else own)
         policy = self._client.get(scheme, best.version)
         self._require_own(store, policy.descriptor.run_id)
+        if self._volume is not None:
+            # The learner that has gone on with the run exports its own policy.
+            with contextlib.suppress(UnavailableError):
+                self._volume.check(policy.descriptor.run_id)
         description = describe(_MODEL, policy, best, environment, self._config.algorithm, evaluated)
         store.put(_MODEL, policy.model)
         store.put(_DESCRIPTION, (json.dumps(description, indent=2) + "\n").encode())

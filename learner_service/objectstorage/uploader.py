@@ -56,20 +56,19 @@ class Uploader:
         self._number = 0
         self._stored: set[Part] = set()
         self._generations: list[tuple[str, set[Part]]] = []
-        self._uploaded_at: float | None = None
+        self._uploaded_at = clock()
         self._had_checkpoint = False
         self.failures = 0
         """Failed attempts since this process started."""
-        self.superseded = False
-        """Whether another learner has the run now. Then nothing is uploaded any more."""
+        self.conflict: ConflictError | None = None
+        """Tells that another learner has the run now. Then nothing is uploaded any more."""
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
 
     @property
-    def age_s(self) -> float | None:
-        """Seconds since the newest uploaded checkpoint was read; None before the first."""
-        at = self._uploaded_at
-        return None if at is None else self._clock() - at
+    def age_s(self) -> float:
+        """Seconds since the newest uploaded checkpoint was read; before the first one, since the learner's start."""
+        return self._clock() - self._uploaded_at
 
     def request(self) -> None:
         """Upload the newest checkpoint soon. Returns at once."""
@@ -86,7 +85,7 @@ class Uploader:
             self._changed.notify_all()
         if self._requested:
             self._thread.join(timeout_s)
-        if self._thread.is_alive() or (self._done < self._requested and not self.superseded):
+        if self._thread.is_alive() or (self._done < self._requested and self.conflict is None):
             _log.warning("the last checkpoint is not in %s", self._volume.generations.url)
 
     def _run(self) -> None:
@@ -102,15 +101,14 @@ class Uploader:
                     wait_s, self._done = 0.0, requested
                     continue
                 wait_s = min(_LONGEST_WAIT_S, max(_FIRST_WAIT_S, 2 * wait_s))
-            if closing or self.superseded:
+            if closing or self.conflict is not None:
                 return
 
     def _attempt(self) -> bool:
         try:
             self._upload()
         except ConflictError as error:
-            self.superseded = True
-            _log.error("checkpoints are no longer uploaded: %s", error)
+            self.conflict = error
             return False
         except Exception as error:
             self.failures += 1

@@ -1,5 +1,6 @@
 """Brings a volume and object storage together before the learner starts: refuses another run, restores a lost one."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -12,6 +13,7 @@ from actorq.statefiles.documents import copy_of, read_document, read_either, wri
 from actorq.statefiles.files import sync_folder
 from learner_service.objectstorage.generations import Claim, Generations, Manifest
 from learner_service.objectstorage.store import ObjectStore
+from learner_service.training.checkpoint import read_checkpoint
 
 _log = logging.getLogger(__name__)
 
@@ -19,6 +21,7 @@ _log = logging.getLogger(__name__)
 # version for each publication. These are the most of both that are possible without a successful upload between.
 _LIVES, _VERSIONS = 2**12, 2**24
 _MOST_FILES = 1000
+VOLUME_FILE = "object_storage.json"
 RUN_FILE = "run.json"
 """Each generation has it. A volume without it has no run."""
 
@@ -33,7 +36,7 @@ class Volume:
     def __init__(self, directory: Path, generations: Generations) -> None:
         self.directory = directory
         self.generations = generations
-        self._file = directory / "object_storage.json"
+        self._file = directory / VOLUME_FILE
         try:
             self.name = str(read_document(self._file)["volume"])
         except (FileNotFoundError, InvalidInputError, KeyError):
@@ -45,14 +48,16 @@ class Volume:
         return path.exists() or copy_of(path).exists()
 
     def prepare(self, resume: bool) -> None:
-        """Restore the run if the volume has none. Call before the learner claims the volume.
+        """Restore the run if the volume has none, and its newest checkpoint if that is damaged.
 
-        Raises UserError when the storage cannot be read, and when a new run would replace a stored one.
+        Call before the learner claims the volume. Raises UserError when there is nothing whole to continue from and the
+        storage cannot be read, and when a new run would replace a stored one.
         """
-        if self._has_run:
-            return
         try:
-            self._fill(resume)
+            if not self._has_run:
+                self._fill(resume)
+            elif resume:
+                self._replace_damaged()
         except (ConflictError, InvalidInputError, NotFoundError, UnavailableError) as error:
             raise UserError(f"checkpoint.object_storage: {error}") from None
 
@@ -69,13 +74,17 @@ class Volume:
             raise UserError(f"checkpoint.object_storage: {error}") from None
 
     def require_claim(self, run_id: str) -> int:
-        """The number of this volume's claim. Claims the storage if no run is in it.
+        """The number of this volume's claim. Claims the storage if no run is in it. Raises as `check` does."""
+        return self.check(run_id) or self._claim(1, Claim(self.name, run_id))
+
+    def check(self, run_id: str) -> int:
+        """The number of this volume's claim; 0 if no run is in the storage.
 
         Raises ConflictError when another run, or another volume of this run, has the claim.
         """
         found = self.generations.newest_claim()
         if found is None:
-            return self._claim(1, Claim(self.name, run_id))
+            return 0
         number, claim = found
         if claim.run_id != run_id:
             raise ConflictError(
@@ -84,7 +93,7 @@ class Volume:
             )
         if claim.volume != self.name:
             raise ConflictError(
-                f"another learner has gone on with this run from {self.generations.url}; end it, then move "
+                f"another learner has gone on with this run from {self.generations.url}; end that one and move "
                 f"{self.directory} away to continue from there, or use another URL to continue from this folder"
             )
         return number
@@ -106,15 +115,10 @@ class Volume:
                 f"{self.generations.url} has run {claim.run_id}; add --resume to continue it, or use another URL"
             )
         self.name = uuid.uuid4().hex
-        partial = self.directory / ".restored.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            partial.mkdir(parents=True)
-            self._download_newest(partial, claim)
-        except OSError as error:
-            raise UserError(
-                f"--run-directory: {self.directory}: the run cannot be restored ({error.strerror})"
-            ) from None
+        partial, name = self._download_newest(claim)
+        told = f"the run is restored from {self.generations.url}, generation {name}"
+        empty = f"{self.generations.url} has no checkpoint yet: the run starts from its beginning"
+        _log.warning(told if name else empty)
         lives, versions = claim.lives, claim.versions
         lives = max(lives, (read_either(partial / RUN_FILE) or {}).get("lives", 0)) + _LIVES
         if (mark := partial / "published.json").exists():
@@ -133,11 +137,60 @@ class Volume:
         write_twice(self.directory / RUN_FILE, {"run_id": claim.run_id, "lives": lives})
         partial.rmdir()
 
-    def _download_newest(self, folder: Path, claim: Claim) -> None:
-        """Download the newest whole generation. Damaged ones are logged and skipped.
+    def _replace_damaged(self) -> None:
+        """Restore a checkpoint from its copy if the newest one is damaged, and the copy is newer than the whole ones.
 
-        Raises InvalidInputError when there are generations, but no whole one.
+        Renames the damaged ones to NAME.damaged. Raises an error of the storage if no checkpoint here is whole.
         """
+        whole, damaged = _check(self.directory / "checkpoints")
+        if not damaged:
+            return
+        try:
+            self._restore_checkpoint(whole, damaged)
+        except (InvalidInputError, NotFoundError, UnavailableError) as error:
+            if whole < 0:
+                raise
+            _log.warning("the run continues from its newest whole checkpoint, as no copy can be read: %s", error)
+
+    def _restore_checkpoint(self, whole: int, damaged: list[Path]) -> None:
+        found = self.generations.newest_claim()
+        # A volume that has lost its claim is refused later.
+        if found is None or found[1].volume != self.name:
+            return
+        partial, name = self._download_newest(found[1], "checkpoints/")
+        updates, _ = _check(partial / "checkpoints")
+        if updates > whole:
+            for path in damaged:
+                if not path.suffix:
+                    shutil.rmtree(aside := path.with_suffix(".damaged"), ignore_errors=True)
+                    path.rename(aside)
+            copy = Path("checkpoints", f"{updates:012d}")
+            (partial / copy).rename(self.directory / copy)
+            sync_folder(self.directory / "checkpoints")
+            names = ", ".join(sorted({path.stem for path in damaged}))
+            _log.error(
+                "damaged checkpoints: %s; checkpoint %d is restored from %s, generation %s",
+                *(names, updates, self.generations.url, name),
+            )
+        shutil.rmtree(partial)
+
+    def _download_newest(self, claim: Claim, beginning: str = "") -> tuple[Path, str]:
+        """Download the newest whole generation, or only its files with this beginning.
+
+        Returns the folder and the generation's name, which is empty when there is no generation. Damaged ones are
+        logged and skipped. Raises InvalidInputError when there are generations, but no whole one.
+        """
+        folder = self.directory / ".restored.partial"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir(parents=True)
+            return folder, self._download_whole(folder, claim, beginning)
+        except OSError as error:
+            raise UserError(
+                f"--run-directory: {self.directory}: the run cannot be restored ({error.strerror})"
+            ) from None
+
+    def _download_whole(self, folder: Path, claim: Claim, beginning: str) -> str:
         names = self.generations.manifests()
         for name in names:
             try:
@@ -146,17 +199,20 @@ class Volume:
                     raise InvalidInputError(f"{name}: expected run {claim.run_id}, got {manifest.run_id:.100}")
                 if RUN_FILE not in manifest.files:
                     raise InvalidInputError(f"{name}: expected the files of a run, got {len(manifest.files)} others")
-                self._download(manifest, folder)
+                files = {path: parts for path, parts in manifest.files.items() if path.startswith(beginning)}
+                self._download(Manifest(manifest.run_id, files), folder)
+                _, damaged = _check(folder / "checkpoints")
+                if damaged:
+                    raise InvalidInputError(f"{name}: its checkpoint is damaged")
             except (NotFoundError, InvalidInputError) as error:
                 _log.error("generation %s is damaged, trying the previous one: %s", name, error)
                 shutil.rmtree(folder)
                 folder.mkdir()
                 continue
-            _log.warning("the run is restored from %s, generation %s", self.generations.url, name)
-            return
+            return name
         if names:
             raise InvalidInputError(f"{self.generations.url}: none of {len(names)} generations is whole")
-        _log.warning("%s has no checkpoint yet: the run starts from its beginning", self.generations.url)
+        return ""
 
     def _download(self, manifest: Manifest, folder: Path) -> None:
         free = shutil.disk_usage(folder).free
@@ -172,6 +228,21 @@ class Volume:
                     file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def _check(folder: Path) -> tuple[int, list[Path]]:
+    """The updates of the newest whole checkpoint (-1: none is whole), and the newer, damaged ones.
+
+    Those that were renamed to NAME.damaged count as damaged: a killed learner may not have replaced them yet.
+    """
+    found = [path for path in folder.glob("[0-9]*") if path.stem.isdigit() and path.suffix in ("", ".damaged")]
+    damaged: list[Path] = []
+    for path in sorted(found, key=lambda path: (path.stem, not path.suffix), reverse=True):
+        if not path.suffix:
+            with contextlib.suppress(InvalidInputError):
+                return read_checkpoint(path).updates, damaged
+        damaged.append(path)
+    return -1, damaged
 
 
 def open_volume(config: CheckpointConfig, directory: Path) -> Volume | None:

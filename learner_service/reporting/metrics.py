@@ -208,8 +208,13 @@ def _uploads(run: Run) -> Iterator[Metric]:
     uploader = run.uploader
     yield gauge(
         "actorq_learner_object_storage_age_seconds",
-        "Age of the newest checkpoint in object storage.",
+        "Age of the newest checkpoint in object storage; before the first upload, time since the learner's start.",
         uploader.age_s if uploader else None,
+    )
+    yield gauge(
+        "actorq_learner_object_storage_period_seconds",
+        "Setting checkpoint.period_s: time between two copies of checkpoints.",
+        run.records.config.checkpoint.period_s if uploader else None,
     )
     yield counter(
         "actorq_learner_object_storage_failures",

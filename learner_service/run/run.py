@@ -56,8 +56,8 @@ class Run:
         stays_over: bool = False,
     ) -> None:
         """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
-        export = PolicyExport(config, RunDirectory(directory).evaluations, client)
         volume = open_volume(config.checkpoint, directory)
+        export = PolicyExport(config, RunDirectory(directory).evaluations, client, volume)
         if volume is not None:
             volume.prepare(resume)
         identity = RunIdentity.claim(directory, resume)

@@ -119,7 +119,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         model = standard_form(policy.model, how.opset or 0)
         report = _measured(emitter, checkpoint, model, policy.descriptor.fidelity)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
-    evaluation = policies.evaluation(version.version)
+    evaluation = policies.evaluation(version)
     description = describe(how.output.name, policy, version, environment, config.algorithm, evaluation, how.form)
     _write(how.output, policy.model, description)
     return EXIT_OK

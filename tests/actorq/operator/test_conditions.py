@@ -59,6 +59,17 @@ def test_the_reason_of_ready_names_what_is_wrong(seen: Object, reason: str) -> N
     assert ready["status"] == str(reason == "Running")
 
 
+def test_a_learner_that_another_one_has_replaced_leaves_an_interrupted_run_with_the_reason() -> None:
+    trained = new_status(look(live=run_status(environment_steps=700, actors=ACTING)), None)
+    seen = look(trained, pods=[pod("a", "learner", crash_loop(2, restarts=3))])
+    told = "error: checkpoint.object_storage: another learner has gone on with this run from s3://bucket/run"
+    after = new_status(seen, find_fault(seen), told)
+    assert after["state"] == "Interrupted"
+    assert told in after["reason"]
+    (failed,) = [each for each in after["conditions"] if each["type"] == "Failed"]
+    assert failed["status"] == "False"
+
+
 def test_a_quota_that_keeps_pods_away_is_named() -> None:
     said = event("tiny-learner", "FailedCreate", "pods is forbidden: exceeded quota: small", "2026-01-02T03:04:05Z")
     ready = conditions(look(workloads=[stuck_workload()], events=[said]))["Ready"]
@@ -68,10 +79,10 @@ def test_a_quota_that_keeps_pods_away_is_named() -> None:
 
 def test_a_learner_that_mostly_waits_is_starved_and_still_trains() -> None:
     earlier = run_status(elapsed_s=10.0, starved_s=1.0, actors=ACTING)
-    starved = run_status(elapsed_s=20.0, starved_s=9.0, actors=ACTING)
+    starved = run_status(elapsed_s=20.0, starved_s=10.5, actors=ACTING)
     training = conditions(look(live=starved, earlier=earlier))["Training"]
     assert (training["status"], training["reason"]) == ("True", "LearnerStarved")
-    busy = run_status(elapsed_s=20.0, starved_s=2.0, actors=ACTING)
+    busy = run_status(elapsed_s=20.0, starved_s=9.0, actors=ACTING)
     assert conditions(look(live=busy, earlier=earlier))["Training"]["reason"] == "Training"
 
 

@@ -13,20 +13,18 @@ import torch
 
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import UnavailableError, UserError
-from actorq.statefiles.documents import read_document, write_document, write_twice
+from actorq.statefiles.documents import read_document, write_document
 from learner_service.objectstorage import generations, volume
 from learner_service.objectstorage.generations import Manifest, manifest_name
 from learner_service.objectstorage.uploader import Uploader
-from learner_service.objectstorage.volume import Volume
 from learner_service.run.identity import RunIdentity
-from learner_service.training.checkpoint import Checkpoints, LearnerState
 from tests.builders.s3_server import CREDENTIALS, s3_server
-
-PATIENCE_S = 60.0
+from tests.learner_service.learner_parts import ManualClock
+from tests.learner_service.objectstorage.stored_runs import PATIENCE_S, Storage, newest, save
 
 
 @pytest.fixture(params=["file", "s3"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Storage"]:
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     if request.param == "file":
         yield Storage(CheckpointConfig(object_storage=f"file://{tmp_path}/bucket/run"), tmp_path / "bucket/run")
         return
@@ -35,48 +33,6 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
     with s3_server(tmp_path / "served") as server:
         settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
         yield Storage(settings, server.bucket / "run")
-
-
-class Storage:
-    """Settings, and the folder in which the service keeps the objects."""
-
-    def __init__(self, settings: CheckpointConfig, folder: Path) -> None:
-        self.settings = settings
-        self.folder = folder
-
-    def learner(self, directory: Path, updates: int, resume: bool = True, large: int = 0) -> RunIdentity:
-        """A learner's life: prepares its volume, writes one checkpoint, and ends when it is uploaded."""
-        opened, identity = self.begin(directory, resume)
-        write_twice(directory / "environment.json", {"environment_id": "CartPole-v1"})
-        write_document(directory / "published.json", {"mark": 100 + updates})
-        save(directory, updates, large)
-        uploader = Uploader(opened, identity.run_id, self.settings, lambda: None)
-        uploader.request()
-        uploader.close(PATIENCE_S)
-        assert (uploader.failures, uploader.superseded) == (0, False)
-        return identity
-
-    def begin(self, directory: Path, resume: bool = True) -> tuple[Volume, RunIdentity]:
-        opened = volume.open_volume(self.settings, directory)
-        assert opened is not None
-        opened.prepare(resume)
-        identity = RunIdentity.claim(directory, resume)
-        opened.begin(identity.run_id)
-        return opened, identity
-
-    def names(self, folder: str) -> list[str]:
-        return sorted(path.name for path in (self.folder / folder).iterdir())
-
-
-def save(directory: Path, updates: int, large: int = 0) -> None:
-    state = LearnerState(updates, {"weights": torch.full((4 + large,), float(updates))}, {"version": updates})
-    Checkpoints(directory / "checkpoints", keep=3).save(state)
-
-
-def newest(directory: Path) -> LearnerState:
-    state = Checkpoints(directory / "checkpoints", keep=3).load_newest()
-    assert state is not None
-    return state
 
 
 def test_a_lost_volume_comes_back_with_its_newest_checkpoint(storage: Storage, tmp_path: Path) -> None:
@@ -274,9 +230,7 @@ def test_another_run_is_refused(storage: Storage, tmp_path: Path) -> None:
         storage.begin(tmp_path / "other")
 
 
-def test_the_learner_that_lost_its_run_is_fenced(
-    storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_learner_that_lost_its_run_is_fenced(storage: Storage, tmp_path: Path) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
     opened, identity = storage.begin(tmp_path / "run")
     storage.learner(tmp_path / "other", 16)
@@ -284,8 +238,7 @@ def test_the_learner_that_lost_its_run_is_fenced(
     uploader = Uploader(opened, identity.run_id, storage.settings, lambda: None)
     uploader.request()
     uploader.close(PATIENCE_S)
-    assert (uploader.superseded, uploader.age_s) == (True, None)
-    assert "another learner has gone on with this run" in caplog.text
+    assert "another learner has gone on with this run" in str(uploader.conflict)
     with pytest.raises(UserError, match="another learner has gone on with this run"):
         storage.begin(tmp_path / "run")
     storage.begin(tmp_path / "third")
@@ -369,12 +322,14 @@ def test_uploads_go_on_when_the_service_is_back(
         storage.learner(tmp_path / "run", 8, resume=False)
         opened, identity = storage.begin(tmp_path / "run")
     logging.getLogger("learner_service").addHandler(told := Told())
-    uploader = Uploader(opened, identity.run_id, settings, no_best_policy)
+    clock = ManualClock()
+    uploader = Uploader(opened, identity.run_id, settings, no_best_policy, clock)
+    clock.now = 5.0
     save(tmp_path / "run", 16)
     uploader.request()
     assert told.event.wait(PATIENCE_S)
     logging.getLogger("learner_service").removeHandler(told)
-    assert (uploader.failures, uploader.age_s) == (1, None)
+    assert (uploader.failures, uploader.age_s) == (1, 5.0)
     # Checkpoints go on meanwhile. The newest one is uploaded.
     save(tmp_path / "run", 24)
     uploader.request()
@@ -382,6 +337,7 @@ def test_uploads_go_on_when_the_service_is_back(
         uploader.close(PATIENCE_S)
         assert len([record for record in caplog.records if "cannot be uploaded" in record.message]) == 1
         assert "checkpoints are uploaded again" in caplog.text
+        assert uploader.age_s == 0.0
         storage.begin(tmp_path / "other")
         assert newest(tmp_path / "other").updates == 24
 

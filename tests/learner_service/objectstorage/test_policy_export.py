@@ -14,12 +14,14 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState, RunStatus
 from actorq.domain.trajectory import Episode
 from actorq.errors import UserError
+from actorq.statefiles.documents import read_document
 from actorq.v1 import learner_pb2
 from learner_service.objectstorage.policy_export import PolicyExport
+from learner_service.objectstorage.volume import open_volume
 from learner_service.run.run import Run
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.learner_service.learner_parts import SPEC, config, evaluation, segment
-from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, running_learner, running_quantizer
+from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, actor, running_learner, running_quantizer
 
 
 @pytest.fixture
@@ -57,6 +59,36 @@ def solve(client: LearnerClient) -> RunStatus:
     *_, last = client.watch(0.05)
     assert last.state is RunState.SOLVED
     return last
+
+
+def test_flagged_evaluations_choose_no_policy(quantizer: str, tmp_path: Path) -> None:
+    tree = exporting(f"file://{tmp_path}/exported").model_dump()
+    tree["checkpoint"] = {"period_s": 1_000.0, "object_storage": f"file://{tmp_path}/stored"}
+    with (
+        running_learner(RunConfig.model_validate(tree), tmp_path / "run", quantizer) as running,
+        LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
+        QuantizerClient(quantizer) as policies,
+        actor(client, "judge", role="evaluator") as judge,
+        actor(client, "actor-0") as worker,
+    ):
+        worker.await_credit(1)
+        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+        worker.await_acknowledged(1)
+        next(status for status in client.watch(0.05) if policies.list())
+        for each in (evaluation(1, 1, 60.0), evaluation(2, 1, 9_000.0), evaluation(3, 2, 9_000.0)):
+            judge.send_evaluation(each)
+            judge.await_acknowledged(each.sequence)
+        assert client.status().flagged_evaluation
+        next(status for status in client.watch(0.05) if policies.list()[-1].mean_return == 60.0)
+        client.stop()
+        worker.await_directive(learner_pb2.DIRECTIVE_STOP)
+        judge.await_directive(learner_pb2.DIRECTIVE_STOP)
+        worker.close()
+        judge.close()
+        running.exit_code.result(DEADLINE_S)
+    assert check(tmp_path / "exported", 1, "int8")["evaluation"]["max_return"] == 60.0
+    (kept,) = (tmp_path / "run" / "best").glob("*.json")
+    assert (kept.name, read_document(kept)["mean_return"]) == ("00000001-int8.json", 60.0)
 
 
 def finished(run: RunConfig, directory: Path, quantizer: str) -> RunStatus:
@@ -99,6 +131,27 @@ def test_the_next_learner_of_a_finished_run_knows_the_address(quantizer: str, tm
     ):
         *_, again = client.watch(0.05)
     assert again.exported_policy == before.exported_policy == f"file://{tmp_path}/exported/policy.onnx"
+
+
+def test_a_run_that_another_learner_has_continued_exports_nothing(quantizer: str, tmp_path: Path) -> None:
+    tree = exporting(f"file://{tmp_path}/exported").model_dump()
+    tree["checkpoint"] = {"period_s": 1_000.0, "object_storage": f"file://{tmp_path}/stored"}
+    run = RunConfig.model_validate(tree)
+
+    def solved_too_late() -> None:
+        with (
+            running_learner(run, tmp_path / "run", quantizer) as running,
+            LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
+        ):
+            other = open_volume(run.checkpoint, tmp_path / "other")
+            assert other is not None
+            other.prepare(resume=True)
+            assert solve(client).exported_policy == ""
+            running.exit_code.result(DEADLINE_S)
+
+    with pytest.raises(UserError, match="another learner has gone on with this run"):
+        solved_too_late()
+    assert not list((tmp_path / "exported").iterdir())
 
 
 def test_a_policy_is_exported_in_the_scheme_of_choice(quantizer: str, tmp_path: Path) -> None:

@@ -115,3 +115,15 @@ def test_what_processes_call_themselves_does_not_become_ever_more_time_series(le
     services = {key[1] for key in told if key[0] == "actorq_learner_energy_joules_total"}
     assert services == {"learner", "other"}
     assert told["actorq_learner_energy_joules_total", "other"] > 0
+
+
+def test_the_age_of_the_newest_copy_is_told_with_object_storage_only(learner: Running, tmp_path: Path) -> None:
+    names = ("actorq_learner_object_storage_age_seconds", "actorq_learner_object_storage_period_seconds")
+    without = samples(learner)
+    assert not [name for name in names if (name,) in without]
+    tree = {**CONFIG.model_dump(), "checkpoint": {"period_s": 7.0, "object_storage": f"file://{tmp_path}/stored"}}
+    with running_learner(RunConfig.model_validate(tree), tmp_path / "copied", "127.0.0.1:1") as copied:
+        first, second = (samples(copied) for _ in range(2))
+    # Nothing is uploaded yet.
+    assert 0 <= first[names[0],] < second[names[0],]
+    assert second[names[1],] == 7.0

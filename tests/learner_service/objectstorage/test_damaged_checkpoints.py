@@ -1,0 +1,157 @@
+"""A run whose newest checkpoint is damaged takes the copy from object storage, if that is newer than what is whole."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from actorq.config.sections import CheckpointConfig
+from actorq.errors import UserError
+from actorq.statefiles.documents import read_document
+from learner_service.verify import verify
+from tests.builders.s3_server import CREDENTIALS, s3_server
+from tests.learner_service.objectstorage.stored_runs import Storage, newest, save
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(CheckpointConfig(object_storage=f"file://{tmp_path}/bucket/run"), tmp_path / "bucket/run")
+
+
+def change(folder: Path) -> None:
+    path = folder / "tensors.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+def cut(folder: Path) -> None:
+    path = folder / "state.json"
+    path.write_text(path.read_text()[:-9])
+
+
+def empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def files(directory: Path) -> dict[tuple[str, str], bytes]:
+    """The content of all files of checkpoints, by folder and name."""
+    found = (path for path in (directory / "checkpoints").rglob("*") if path.is_file())
+    return {(path.parent.name, path.name): path.read_bytes() for path in found}
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name.lstrip("0") for path in (directory / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("damage", [change, cut, empty])
+def test_without_a_whole_checkpoint_the_newest_copy_comes_back(
+    damage: Callable[[Path], None], storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    storage.learner(run, 8, resume=False)
+    before = storage.learner(run, 16)
+    save(run, 24)
+    for folder in (run / "checkpoints").iterdir():
+        damage(folder)
+    damaged = files(run)
+    told = [found.on_resume for found in verify(run) if found.state == "damaged"]
+    assert len(told) == 3
+    assert all(each.startswith("the newest copy in object storage is used; this one moves to ") for each in told)
+    _, after = storage.begin(run)
+    assert newest(run).updates == 16
+    assert names(run) == ["16", "16.damaged", "24.damaged", "8.damaged"]
+    aside = files(run)
+    assert all(aside[f"{folder}.damaged", name] == data for (folder, name), data in damaged.items())
+    assert f"checkpoint 16 is restored from {storage.settings.object_storage}, generation " in caplog.text
+    # All other files stay, and the volume keeps its claim.
+    assert (after.run_id, after.lives) == (before.run_id, before.lives + 1)
+    assert read_document(run / "published.json") == {"mark": 116}
+    assert storage.names("claims") == ["00000001.json"]
+    storage.learner(run, 32)
+
+
+@pytest.mark.parametrize(("copied", "expected"), [(24, 24), (8, 16)])
+def test_the_newer_one_of_an_older_checkpoint_and_the_copy_counts(
+    copied: int, expected: int, storage: Storage, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    storage.learner(run, copied, resume=False)
+    for updates in (16, 24):
+        save(run, updates)
+    change(run / "checkpoints" / f"{24:012d}")
+    storage.begin(run)
+    assert newest(run).updates == expected
+    assert "24.damaged" in names(run)
+
+
+def test_a_killed_restore_of_a_checkpoint_is_done_again(storage: Storage, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    storage.learner(run, 8, resume=False)
+    folder = run / "checkpoints" / f"{8:012d}"
+    # As after a kill between the two renames.
+    folder.rename(folder.with_suffix(".damaged"))
+    storage.begin(run)
+    assert newest(run).updates == 8
+
+
+def test_a_copy_with_a_damaged_checkpoint_is_skipped(
+    storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint was damaged before its upload."""
+    run = tmp_path / "run"
+    storage.learner(run, 8, resume=False)
+    opened, identity = storage.begin(run)
+    save(run, 16)
+    change(run / "checkpoints" / f"{16:012d}")
+    storage.upload(opened, identity)
+    change(run / "checkpoints" / f"{8:012d}")
+    storage.begin(run)
+    assert newest(run).updates == 8
+    storage.begin(tmp_path / "other")
+    assert newest(tmp_path / "other").updates == 8
+    assert caplog.text.count("its checkpoint is damaged") == 2
+
+
+def test_without_a_whole_checkpoint_here_or_there_the_start_is_refused(storage: Storage, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    storage.learner(run, 8, resume=False)
+    change(run / "checkpoints" / f"{8:012d}")
+    before = files(run)
+    shutil.rmtree(storage.folder / "objects")
+    with pytest.raises(UserError, match="none of 1 generations is whole"):
+        storage.begin(run)
+    assert files(run) == before
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_storage_that_is_away_refuses_only_a_start_without_a_whole_checkpoint(
+    whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    run = tmp_path / "run"
+    with s3_server(tmp_path / "served") as server:
+        settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
+        storage = Storage(settings, server.bucket / "run")
+        storage.learner(run, 8, resume=False)
+    save(run, 16)
+    for updates in (16,) if whole else (8, 16):
+        change(run / "checkpoints" / f"{updates:012d}")
+    if whole:
+        storage.begin(run)
+        assert newest(run).updates == 8
+    else:
+        with pytest.raises(UserError, match=r"^checkpoint.object_storage: s3://bucket/run: "):
+            storage.begin(run)
+        assert names(run) == ["16", "8"]
+
+
+def test_the_learner_that_lost_its_run_restores_no_checkpoint_of_the_other(storage: Storage, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    storage.learner(run, 8, resume=False)
+    storage.learner(tmp_path / "other", 16)
+    change(run / "checkpoints" / f"{8:012d}")
+    with pytest.raises(UserError, match="another learner has gone on with this run"):
+        storage.begin(run)
+    assert names(run) == ["8"]
