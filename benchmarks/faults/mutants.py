@@ -112,7 +112,7 @@ class Mutant:
 def mutants(file: str, source: str) -> Iterator[Mutant]:
     """All mutants of a file."""
     tree = ast.parse(source)
-    skipped = set(_decorators(tree))
+    skipped = set(_checks(tree))
     for index, node in enumerate(ast.walk(tree)):
         for change in () if node in skipped else _changes(node):
             changed = copy.deepcopy(tree)
@@ -122,12 +122,13 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
             yield Mutant(file, getattr(node, "lineno", 0), ast.unparse(node), ast.unparse(target), mutated)
 
 
-def _decorators(tree: ast.AST) -> Iterator[ast.AST]:
-    """The decorators of classes: an option such as `frozen` only forbids what the type checker finds anyway."""
+def _checks(tree: ast.AST) -> Iterator[ast.AST]:
+    """What only forbids a mistake: options of a class such as `frozen`, and `strict` of zip."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            for decorator in node.decorator_list:
-                yield from ast.walk(decorator)
+        for part in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+            yield from ast.walk(part)
+        if isinstance(node, ast.keyword) and node.arg == "strict":
+            yield node.value
 
 
 def _changes(node: ast.AST) -> Iterator[Callable[[Any], None]]:

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 from benchmarks.faults.mutants import GLUE, RULES, Reach, mutants, sample
 
 ROOT = Path(__file__).parents[3]
@@ -50,8 +52,11 @@ def test_what_is_logged_is_no_glue() -> None:
     assert list(mutants("store.py", "_log.info('stored')")) == []
 
 
-def test_options_of_a_dataclass_are_no_glue() -> None:
-    assert list(mutants("store.py", "@dataclass(frozen=True)\nclass Item:\n    size: int")) == []
+@pytest.mark.parametrize(
+    "source", ["@dataclass(frozen=True)\nclass Item:\n    n: int", "x = zip(a, strict=True)"]
+)
+def test_what_only_forbids_a_mistake_is_no_glue(source: str) -> None:
+    assert list(mutants("store.py", source)) == []
 
 
 def test_the_glue_and_its_tests_are_there() -> None:

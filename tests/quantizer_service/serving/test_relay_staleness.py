@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -15,7 +15,7 @@ from actorq.transport.reconnect import Backoff
 from quantizer_service.serving.policy_stream import policy_messages
 from quantizer_service.serving.relay import Relay
 from quantizer_service.serving.upstream import Upstream
-from tests.quantizer_service.scripted_upstream import ScriptedUpstream, policy, scripted_upstream
+from tests.quantizer_service.scripted_upstream import DEADLINE_S, ScriptedUpstream, policy, scripted_upstream
 
 
 @asynccontextmanager
@@ -140,6 +140,25 @@ def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drai
             # Its connections are closed.
             with pytest.raises(RuntimeError, match="after shutdown"):
                 await relay.describe("int8")
+
+    asyncio.run(scenario())
+
+
+def test_a_relay_tells_that_its_upstream_has_gone_away() -> None:
+    async def scenario() -> None:
+        with ExitStack() as there:
+            address, upstream = there.enter_context(scripted_upstream())
+            relay = Relay(Upstream(QuantizerClient(address)), Backoff(0.01, 0.1))
+            with await relay.subscribe("int8", 0) as watching:
+                upstream.send(policy_messages(policy(1)))
+                assert await watching.next() is not None
+                assert relay.connected == {"int8": True}
+                there.close()
+                async with asyncio.timeout(DEADLINE_S):
+                    while relay.connected != {"int8": False}:
+                        await asyncio.sleep(0.01)
+            relay.begin_drain()
+            await relay.settle()
 
     asyncio.run(scenario())
 
