@@ -26,14 +26,17 @@ class Call:
 
 
 def record(policy: nn.Module, examples: Mapping[str, Tensor]) -> tuple[list[Call], Any]:
-    """Run a policy once. Returns its torch calls in order, and its outputs.
+    """Run a policy. Returns its torch calls in order, and its outputs.
 
     Calls of other threads are not recorded. Raises the policy's own errors, and TypeError when the policy calls a torch
     function without a name.
     """
     recorder = _Recorder()
-    with torch.no_grad(), recorder:
-        outputs = policy(*examples.values())
+    with torch.no_grad():
+        # The first pass of a process also tries out operations (kernels/torch_private.py), which are not the policy's.
+        policy(*examples.values())
+        with recorder:
+            outputs = policy(*examples.values())
     return recorder.calls, outputs
 
 
