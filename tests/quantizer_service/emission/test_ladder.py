@@ -339,11 +339,14 @@ def test_what_the_gate_does_is_said_once(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.INFO):
         climber.report("layers.2")
         climber.report("layers.2")
+        for _ in range(FIRST_WAIT):
+            climber.report()
 
-    assert len(caplog.messages) == 2
+    assert len(caplog.messages) == 3
     assert "version 1 in int8 is refused with nothing in float: " in caplog.messages[0]
     assert "action error" in caplog.messages[0]
     assert "is served with layers ['layers.2'] in float" in caplog.messages[1]
+    assert "passes again with nothing in float" in caplog.messages[2]
 
 
 @pytest.mark.parametrize("error", [InvalidInputError("does not run"), OverdueError("took too long")], ids=str)
