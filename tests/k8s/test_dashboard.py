@@ -20,6 +20,7 @@ NOT_SHOWN = {
     "actorq_learner_run_info",
     "actorq_actor_info",
     "actorq_learner_elapsed_seconds",
+    "actorq_learner_object_storage_period_seconds",
     "process_virtual_memory_bytes",
     "process_start_time_seconds",
     "process_open_fds",

@@ -52,9 +52,7 @@ def test_what_is_logged_is_no_glue() -> None:
     assert list(mutants("store.py", "_log.info('stored')")) == []
 
 
-@pytest.mark.parametrize(
-    "source", ["@dataclass(frozen=True)\nclass Item:\n    n: int", "x = zip(a, strict=True)"]
-)
+@pytest.mark.parametrize("source", ["@dataclass(frozen=True)\nclass Item:\n    n: int", "x = zip(a, strict=True)"])
 def test_what_only_forbids_a_mistake_is_no_glue(source: str) -> None:
     assert list(mutants("store.py", source)) == []
 
