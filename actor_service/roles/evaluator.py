@@ -31,9 +31,7 @@ class Evaluator(Participant):
     def _prepare(self, spec: EnvironmentSpec, membership: Membership) -> None:
         run = membership.run
         self._sampling = run.evaluation_sampling
-        target = spec.reward_threshold if run.target_return is None else run.target_return
-        affordable = CpuBudget(run.evaluation_share).has_some
-        self._schedule = EvaluationSchedule(run.evaluation_period_updates, affordable, target)
+        self._schedule = EvaluationSchedule.of(run, spec, CpuBudget(run.evaluation_share).has_some)
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run = membership.run

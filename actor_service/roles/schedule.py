@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.status import RunSpec
+from actorq.domain.trajectory import EnvironmentSpec
 
 # The share of the way from the first return to the target above which the run counts as near its end.
 _NEAR = 0.8
@@ -33,6 +35,12 @@ class EvaluationSchedule:
         self._last_version = 0
         self._lost_version = 0
         self._wanted_version = 0
+
+    @classmethod
+    def of(cls, run: RunSpec, spec: EnvironmentSpec, affordable: Callable[[], bool]) -> "EvaluationSchedule":
+        """The schedule of a run. Without a target of its own the target is the environment's."""
+        target = spec.reward_threshold if run.target_return is None else run.target_return
+        return cls(run.evaluation_period_updates, affordable, target)
 
     def want(self, version: int) -> None:
         """Make this version, or the next newer one, due at once."""

@@ -198,6 +198,8 @@ def test_draining_ends_the_streams(tmp_path: Path) -> None:
 def test_questions_that_have_no_answer_are_refused(client: QuantizerClient) -> None:
     with pytest.raises(NotFoundError, match="no policy has been published yet"):
         client.get("int8")
+    with pytest.raises(NotFoundError, match=r"expected one of fp32, .*, got 'int3'"):
+        client.get("int3")
     opened(client, versions=1)
     with pytest.raises(NotFoundError, match=r"expected one of fp32, .*, got 'int3'"):
         client.get("int3")

@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from actor_service.roles.schedule import EvaluationSchedule
 from actorq.domain.policy import PolicyDescriptor
+from tests.actor_service.actor_peers import membership
 from tests.actor_service.actor_policies import random_policy
+from tests.actor_service.uploading.uploader_side import SPEC
 
 
 def version(number: int, learner_step: int) -> PolicyDescriptor:
@@ -71,3 +75,15 @@ def test_without_a_target_no_return_is_near_it() -> None:
     schedule.ended(0.0)
     schedule.ended(1e6)
     assert not schedule.is_due(version(1, 0))
+
+
+@pytest.mark.parametrize(("target", "near"), [(None, False), (100.0, True), (500.0, False)])
+def test_the_target_is_that_of_the_run_or_else_of_the_environment(target: float | None, near: bool) -> None:
+    run = membership(target_return=target, evaluation_period_updates=10).run
+    spec = replace(SPEC, reward_threshold=475.0)
+    schedule = EvaluationSchedule.of(run, spec, affordable=lambda: False)
+    for number, mean_return in enumerate((20.0, 90.0), 1):
+        schedule.begun(version(number, 10 * number))
+        schedule.ended(mean_return)
+    assert schedule.is_due(version(3, 30)) is near
+    assert not schedule.is_due(version(3, 29))

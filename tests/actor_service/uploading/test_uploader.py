@@ -12,8 +12,9 @@ from tests.actor_service.uploading.uploader_side import FOREVER, SPEC, Side, put
 
 
 def test_it_opens_the_stream_with_its_name_life_and_environment(learner: ScriptedLearner, side: Side) -> None:
-    side.start()
+    uploader = side.start()
     opened = learner.opened()
+    assert uploader.acknowledged == 0
     assert (opened.actor_name, opened.incarnation) == ("actor-0", 7)
     assert wire.environment_from_proto(opened.environment) == SPEC
 

@@ -334,6 +334,14 @@ def test_deep_policies_try_and_measure_a_bounded_number_of_times() -> None:
     assert len(climber.quantized) <= MAX_MEASURED + len(report.refused) + 1
 
 
+def test_a_single_quantized_layer_is_put_in_float_at_once() -> None:
+    source = strict(mlp(16, 16))
+    climber = Climber(source=source, thresholds=GateConfig(max_mean_error=1e-12, max_error=1e-12))
+    _, report = climber.emit(random_parameters(source, 1), random_observations())
+    assert len(report.gated_layers) == 1
+    assert climber.quantized == [frozenset(), None]
+
+
 def test_what_the_gate_does_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     climber = Climber(source=strict())
     with caplog.at_level(logging.INFO):

@@ -33,6 +33,12 @@ async def all_that_waits_is_done() -> None:
         await asyncio.sleep(0)
 
 
+async def until_connected(relay: Relay, connected: bool) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while relay.connected != {"int8": connected}:
+            await asyncio.sleep(0.01)
+
+
 async def version_of(relay: Relay) -> tuple[str, int]:
     descriptor = (await relay.get("int8")).descriptor
     return descriptor.run_id, descriptor.version
@@ -86,6 +92,18 @@ def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and
             # Versions of another run cannot be compared.
             upstream.newest = policy_messages(policy(2, "next"))
             assert await version_of(relay) == ("next", 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_version_that_is_here_is_not_asked_for_upstream() -> None:
+    async def scenario() -> None:
+        async with relayed() as (relay, upstream):
+            with await relay.subscribe("int8", 0) as watching:
+                upstream.send(policy_messages(policy(7)))
+                assert await watching.next() is not None
+                upstream.newest = policy_messages(policy(8))
+                assert (await relay.get("int8", 7)).descriptor.version == 7
 
     asyncio.run(scenario())
 
@@ -152,11 +170,10 @@ def test_a_relay_tells_that_its_upstream_has_gone_away() -> None:
             with await relay.subscribe("int8", 0) as watching:
                 upstream.send(policy_messages(policy(1)))
                 assert await watching.next() is not None
-                assert relay.connected == {"int8": True}
+                # The upstream has ended that stream, and the next one stays open.
+                await until_connected(relay, True)
                 there.close()
-                async with asyncio.timeout(DEADLINE_S):
-                    while relay.connected != {"int8": False}:
-                        await asyncio.sleep(0.01)
+                await until_connected(relay, False)
             relay.begin_drain()
             await relay.settle()
 
