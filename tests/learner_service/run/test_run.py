@@ -13,7 +13,9 @@ from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
 from learner_service.reporting.report import Reporter
 from learner_service.run.records import Records
+from learner_service.run.scaling import ScalingSignal
 from tests.learner_service.learner_parts import (
+    ManualClock,
     acknowledged,
     config,
     evaluation,
@@ -117,6 +119,22 @@ async def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptur
         await store(run, stream, segment(1))
         assert (await run.save())[0].exists()
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@on_a_loop
+async def test_actors_that_are_asked_for_make_what_is_missing_for_the_first_update(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(replay={"capacity": 2_000, "min_size": 600})) as run:
+        stream = await opened(run)
+        for number in range(1, 26):
+            await store(run, stream, segment(number))
+        clock = ManualClock()
+        run.records.scaling = ScalingSignal(run.records.config.rate_limiter.samples_per_insert, clock)
+        for second in range(20):
+            clock.now = second
+            run.records.scaling.note_report("a", 1, second, 0.0)
+            run.beat()
+        # 400 of 600 transitions in a minute, by actors with one transition per second.
+        assert run.records.scaling.desired_actors == 7
 
 
 @on_a_loop
