@@ -109,7 +109,8 @@ def begin(quantizer: ScriptedQuantizer, side: Side, choice: Selection | ActorQEr
 def test_it_acts_with_fp32_before_anything_is_measured_and_then_with_what_was_chosen(
     quantizer: ScriptedQuantizer, side: Side
 ) -> None:
-    assert quantizer.watched().scheme == "fp32"
+    request = quantizer.watched()
+    assert (request.scheme, request.after_version) == ("fp32", 0)
     quantizer.offer(*policies(1))
     for version in (1, 2):
         quantizer.serve(policy("fp32", version))

@@ -177,6 +177,13 @@ def test_a_report_follows_the_first_segment_however_short_the_run(learner: Scrip
     learner.answer(credit=1)
     uploader.put(small_segment(1), FOREVER)
     assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 2
+    # None follows the next ones, and the last word is the third.
+    learner.answer(acknowledged=1, credit=3)
+    put(uploader, 2, 3)
+    learner.received(3)
+    assert learner.reports.empty()
+    uploader.close()
+    assert learner.reports.get(timeout=DEADLINE_S).environment_steps == 3
 
 
 def test_closing_ends_the_stream_without_a_fault(learner: ScriptedLearner, side: Side) -> None:

@@ -36,6 +36,13 @@ async def test_the_same_place_in_the_same_run_has_the_same_seed_and_any_other_an
 
 
 @on_a_loop
+async def test_processes_without_a_nonce_have_lives_of_their_own(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        lives = [run.connections.join("a", 0, "actor").incarnation for _ in range(3)]
+        assert lives == sorted(set(lives))
+
+
+@on_a_loop
 async def test_joining_again_in_one_life_gives_the_same_seed(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         assert run.connections.join("a", 1, "actor") == run.connections.join("a", 1, "actor")

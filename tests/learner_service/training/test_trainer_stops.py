@@ -4,6 +4,7 @@ import errno
 import queue
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,19 @@ def test_paused_it_does_not_update_and_resumed_it_does(make_trainer: MakeTrainer
     fill(replay, range(9, 13))
     assert trainer.save() == trainer.save() == Path(f"/checkpoints/{updates}")
     assert trainer.updates == updates > 0
+
+
+def test_paused_it_does_not_spin(make_trainer: MakeTrainer) -> None:
+    trainer, others = make_trainer(), set(threading.enumerate())
+    trainer.start()
+    trainer.pause()
+    (thread,) = set(threading.enumerate()) - others
+    assert thread.ident is not None
+    clock = time.pthread_getcpuclockid(thread.ident)
+    before = time.clock_gettime(clock)
+    threading.Event().wait(0.5)
+    # Seconds of the processor, of which a thread that waits takes almost none.
+    assert time.clock_gettime(clock) - before < 0.1
 
 
 class Gated(DQN):

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,14 @@ def off_policy(training: Training) -> Algorithm:
     """Its algorithm, which samples batches."""
     assert not is_on_policy(training.algorithm)
     return cast(Algorithm, training.algorithm)
+
+
+def test_closed_it_leaves_no_thread(client: QuantizerClient, tmp_path: Path) -> None:
+    others = set(threading.enumerate())
+    training = build(client, tmp_path)
+    training.trainer.start()
+    training.close()
+    assert not set(threading.enumerate()) - others
 
 
 def trained(training: Training, samples: int) -> dict[str, torch.Tensor]:
