@@ -57,7 +57,8 @@ class Uploader:
         self._clock = clock
         self._waited_s = 0.0
         self._full_since: float | None = None
-        self._incarnation = 0
+        # Known once the actor has joined.
+        self._incarnation: int
         self._join = join
         self._report = report
         self._on_stop = on_stop
