@@ -315,6 +315,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     figures = {
         "seed": arguments.seed,
         "mutants": len(chosen),
+        "killed_earlier": len(earlier),
         "survivors": [f"{each.file}:{each.line}: {each.before} -> {each.after}" for each in survivors],
     }
     return figures, [Target("share of mutants that are killed", share, _LEAST_KILLED, False)]
