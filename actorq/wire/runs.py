@@ -162,7 +162,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         problem=bounds.text("problem", message.problem),
         refused_environments=bounds.count("refused_environments", message.refused_environments),
         storage=_storage_from_proto(message.storage) if message.HasField("storage") else None,
-        flagged_evaluation=message.flagged_evaluation,
+        flagged_evaluation=bounds.text("flagged_evaluation", message.flagged_evaluation),
         precision=bounds.text("precision", message.precision),
         rollout_queue=_rollout_queue_from_proto(message.rollout_queue) if message.HasField("rollout_queue") else None,
         exported_policy=bounds.text("exported_policy", message.exported_policy),
