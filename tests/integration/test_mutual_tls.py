@@ -219,6 +219,19 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
     assert "return mean" in again.stdout
 
 
+def test_a_learner_gets_the_policies_that_it_copies(certificates: Path, tmp_path: Path) -> None:
+    """To the place of its export, and to the run's folder for object storage."""
+    ended = actorq(
+        *("train", "--certificates", str(certificates), "--run-directory", str(tmp_path / "run"), "--actors", "1"),
+        *("--target-return", "501", "--max-environment-steps", "3000"),
+        *("--policy-export.url", f"file://{tmp_path}/exported"),
+        *("--checkpoint.object-storage", f"file://{tmp_path}/copies"),
+    )
+    assert ended.returncode == 3, ended.stderr
+    assert {path.name for path in (tmp_path / "exported").iterdir()} == {"policy.onnx", "policy.json"}
+    assert {path.suffix for path in (tmp_path / "run" / "best").iterdir()} == {".onnx", ".json"}
+
+
 def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_path: Path) -> None:
     aged = ("--transport.connection-age-s", "2", "--certificates", str(certificates))
     endless = (*ENDLESS, "--actors", "1")
