@@ -15,7 +15,7 @@ def test_it_opens_the_stream_with_its_name_life_and_environment(learner: Scripte
     uploader = side.start()
     opened = learner.opened()
     assert uploader.acknowledged == 0
-    assert (opened.actor_name, opened.incarnation) == ("actor-0", 7)
+    assert (opened.actor_name, opened.incarnation, opened.lost_through_sequence) == ("actor-0", 7, 0)
     assert wire.environment_from_proto(opened.environment) == SPEC
 
 
