@@ -212,8 +212,9 @@ def test_questions_that_have_no_answer_are_refused(client: QuantizerClient) -> N
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_policies_are_listed_in_pages(client: QuantizerClient) -> None:
-    opened(client, versions=5)
+@pytest.mark.parametrize(("versions", "expected"), [(5, [[5, 4], [3, 2], [1]]), (4, [[4, 3], [2, 1]])])
+def test_policies_are_listed_in_pages(client: QuantizerClient, versions: int, expected: list[list[int]]) -> None:
+    opened(client, versions=versions)
     token = ""
     pages: list[list[int]] = []
     while token or not pages:
@@ -222,7 +223,7 @@ def test_policies_are_listed_in_pages(client: QuantizerClient) -> None:
         pages.append([entry.version for entry in page.policies])
         token = page.next_page_token
 
-    assert pages == [[5, 4], [3, 2], [1]]
+    assert pages == expected
 
 
 def _until_version(policies: Iterator[Policy], version: int) -> list[int]:
