@@ -1,4 +1,4 @@
-"""A run whose newest checkpoint is damaged takes the copy from object storage, if that is newer than what is whole."""
+"""A newer copy from object storage replaces damaged checkpoints of a run."""
 
 import shutil
 from collections.abc import Callable
