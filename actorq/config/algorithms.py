@@ -143,7 +143,9 @@ class OnPolicyConfig(Settings):
         2048, description="environment steps per rollout, over all environments; a policy is published after each"
     )
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
-    value_cost: NonNegativeFloat = Field(0.5, description="weight of the value loss")
+    value_cost: NonNegativeFloat = Field(
+        0.5, description="weight of the value loss, which is half the squared error; Stable-Baselines3's is all of it"
+    )
     entropy_cost: NonNegativeFloat = Field(0.0, description="weight of the policy's entropy")
     max_gradient_norm: PositiveFloat = Field(
         0.5, description="global norm of the gradients of policy and value network, to which they are clipped"

@@ -5,6 +5,7 @@ Huang: Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Opti
 8 environments. Networks have two tanh layers of 64 units, policy and value apart, with orthogonal initialization.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,10 @@ class Task:
     steps: environment steps of a run.
     anneal, anneal_clip: whether the step size and the clipping bound fall to 0 linearly.
     normalize: running normalization of observations and rewards.
+    largest_action: bound of the environment's actions. Stable-Baselines3's policy tells actions, with a standard
+        deviation of 1 at first. ActorQ's tells shares of this bound.
+    synchronous: whether ActorQ's actor waits for each new policy, as Stable-Baselines3 does. Otherwise it collects
+        meanwhile, and the data are one or two versions old.
     """
 
     environment: str
@@ -34,6 +39,8 @@ class Task:
     anneal_clip: bool = False
     entropy_cost: float = 0.0
     normalize: bool = False
+    largest_action: float = 1.0
+    synchronous: bool = False
 
     @property
     def name(self) -> str:
@@ -56,6 +63,7 @@ class Task:
     def actorq(self) -> list[str]:
         """Flags of `actorq train`."""
         rollout = self.environments * self.horizon
+        updates = self.steps // self.batch_size * self.epochs
         settings: dict[str, Any] = {
             "algorithm": "ppo",
             "environment": self.environment,
@@ -69,6 +77,9 @@ class Task:
             "ppo.clip": self.clip,
             "ppo.clip-end": 0 if self.anneal_clip else "none",
             "ppo.value-clip": "none",
+            # Stable-Baselines3's value loss is (V - R)^2, of which it takes 0.5. ActorQ's is half of this square.
+            "ppo.value-cost": 1.0,
+            "ppo.log-std": -math.log(self.largest_action),
             "ppo.entropy-cost": self.entropy_cost,
             "ppo.hidden-sizes": "64,64",
             "ppo.value-sizes": "64,64",
@@ -76,6 +87,8 @@ class Task:
             "actors": 1,
             "environments-per-actor": self.environments,
             "actor.segment-length": self.horizon,
+            # Stable-Baselines3 makes no evaluations during a run.
+            "evaluation.period-updates": updates // 10,
             "max-environment-steps": self.steps,
             "scheme": "int8",
             "learner.device": "cpu",
@@ -83,9 +96,14 @@ class Task:
             # An unreachable return, so that the run does not end early.
             "target-return": "1e9",
         }
-        on = "" if self.normalize else "no-"
+        switches = {
+            "normalize-observations": self.normalize,
+            "queue.normalize-rewards": self.normalize,
+            "queue.synchronous": self.synchronous,
+            "energy.enabled": False,
+        }
         flags = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-        return [*flags, f"--{on}normalize-observations", f"--{on}queue.normalize-rewards", "--no-energy.enabled"]
+        return [*flags, *(f"--{'' if on else 'no-'}{name}" for name, on in switches.items())]
 
 
 TASKS = (
@@ -97,7 +115,12 @@ TASKS = (
     ),
     Task("Acrobot-v1", "Zoo", 300_000, 16, 256, 64, 4, 0.99, 0.94, normalize=True),
     Task("LunarLander-v3", "Zoo", 300_000, 16, 1024, 64, 4, 0.999, 0.98, entropy_cost=0.01),
-    Task("Pendulum-v1", "Zoo", 300_000, 4, 1024, 64, 10, 0.9, 0.95, learning_rate=1e-3),
-    Task("HalfCheetah-v5", "Huang", 300_000, 8, 256, anneal=True, normalize=True),
-    Task("Hopper-v5", "Huang", 300_000, 8, 256, anneal=True, normalize=True),
+    Task(
+        *("Pendulum-v1", "Zoo", 300_000, 4, 1024, 64, 10, 0.9, 0.95),
+        learning_rate=1e-3,
+        largest_action=2.0,
+        synchronous=True,
+    ),
+    Task("HalfCheetah-v5", "Huang", 300_000, 8, 256, anneal=True, normalize=True, synchronous=True),
+    Task("Hopper-v5", "Huang", 300_000, 8, 256, anneal=True, normalize=True, synchronous=True),
 )

@@ -28,6 +28,7 @@ from actorq.config.algorithms import IMPALAConfig
 from learner_service.algorithms.advantages import vtrace
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import (
+    Parts,
     PolicyGradient,
     explained_variance,
     flat,
@@ -90,12 +91,9 @@ class IMPALA(PolicyGradient):
         slopes[:-1] = settings.value_cost * shares * errors
         with torch.no_grad():
             entropies = self.policy.entropies(*distribution).cpu().numpy()
-        self.minimize(
-            distribution,
-            (logarithms, values),
-            (self._tensor(-(shares * targets.advantages).ravel()), self._tensor(slopes.ravel())),
-            self._tensor(shares.ravel()),
-        )
+        to_logarithms = self._tensor(-(shares * targets.advantages).ravel())
+        parts = Parts((logarithms, values), (to_logarithms, self._tensor(slopes.ravel())))
+        self.minimize(self.with_entropies(distribution, parts, self._tensor(shares.ravel())))
         return {
             "policy_loss": -float((shares * targets.advantages * logged).sum()),
             "value_loss": 0.5 * float((shares * errors**2).sum()),

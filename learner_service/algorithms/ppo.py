@@ -28,6 +28,7 @@ from actorq.config.algorithms import PPOConfig
 from learner_service.algorithms.advantages import generalized_advantages
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import (
+    Parts,
     PolicyGradient,
     annealed,
     explained_variance,
@@ -35,6 +36,7 @@ from learner_service.algorithms.policy_gradient import (
     importance_weights,
     joined,
 )
+from learner_service.kernels.recorded import Recorded
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import Flops
 
@@ -77,6 +79,7 @@ class PPO(PolicyGradient):
         super().make_networks(settings)
         self._settings, self.epochs = settings, settings.epochs
         self._slopes = self.compiled(self._slopes_of)
+        self._recorded = Recorded(self._differentiate)
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
@@ -151,19 +154,34 @@ class PPO(PolicyGradient):
         return map(Rows._make, zip(*shuffled, strict=True))
 
     def _step(self, rows: Rows, clip: float) -> Update:
+        # As tensors: recorded operations repeat Python's numbers.
+        numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
+        inputs = (*numbers.unbind(), *rows)
+        # The advantage of a single row is not normalized.
+        if self.can_record and len(rows.weights) > 1:
+            return Update(*self.minimize_recorded(self._recorded, *inputs))
+        parts, update = self._parts(*inputs)
+        self.minimize(parts)
+        return update
+
+    def _differentiate(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        parts, update = self._parts(*inputs)
+        return *self.gradients(parts), *update
+
+    def _parts(self, lowest: Tensor, highest: Tensor, share: Tensor, *columns: Tensor) -> tuple[Parts, Update]:
+        """log pi and V with the slopes of L. lowest, highest: bounds of r. share: 1 / B. columns: those of `Rows`."""
+        rows = Rows(*columns)
         distribution = self.policy.distribution(rows.observations)
         logarithms = self.policy.log_probabilities(rows.actions, *distribution)
         values = self._v(rows.observations)
-        update: Update
-        slopes, update = self._slopes(logarithms.detach(), values.detach(), rows, clip)
-        self.minimize(distribution, (logarithms, values), slopes, 1 / len(rows.weights))
-        return update
+        slopes, update = self._slopes(logarithms.detach(), values.detach(), rows, lowest, highest, share)
+        return self.with_entropies(distribution, Parts((logarithms, values), slopes), share), update
 
     def _slopes_of(
-        self, logarithms: Tensor, values: Tensor, rows: Rows, clip: float
+        self, logarithms: Tensor, values: Tensor, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor
     ) -> tuple[tuple[Tensor, Tensor], Update]:
         """dL / d log pi and dL / dV without the entropy, float32[B] each. logarithms: log pi; values: V."""
-        settings, share = self._settings, 1 / len(values)
+        settings = self._settings
         advantages = rows.advantages
         if settings.normalize_advantages and len(advantages) > 1:
             std, mean = torch.std_mean(advantages)
@@ -171,7 +189,7 @@ class PPO(PolicyGradient):
         log_ratios = logarithms - rows.proximal
         ratios = log_ratios.exp()
         advantages = advantages * rows.weights
-        gains, bounds = ratios * advantages, ratios.clamp(1 - clip, 1 + clip) * advantages
+        gains, bounds = ratios * advantages, ratios.clamp(lowest, highest) * advantages
         to_logarithms = (advantages * -share).mul_(ratios).masked_fill_(gains > bounds, 0.0)
         errors = values - rows.returns
         to_values = errors * (settings.value_cost * share)

@@ -102,12 +102,15 @@ class SoftmaxPolicy(Torso):
     @staticmethod
     def log_probabilities(actions: Tensor, logarithms: Tensor) -> Tensor:
         """log pi(a | s), float32[B]. actions: int64[B]."""
-        return logarithms.gather(1, actions.unsqueeze(1)).squeeze(1)
+        values: Tensor = _Chosen.apply(actions, logarithms)  # type: ignore[no-untyped-call]
+        return values
 
     @staticmethod
     def entropies(logarithms: Tensor) -> Tensor:
         """-sum_a pi(a | s) log pi(a | s) in nats, float32[B]."""
-        return -(logarithms.exp() * logarithms).sum(1)
+        # A product, because the recorded gradient of a sum over columns works for one number of rows only.
+        column = torch.ones_like(logarithms[:1]).t()
+        return -(logarithms.exp() * logarithms).mm(column).squeeze(1)
 
     @staticmethod
     def drawn(actions: Tensor) -> Tensor:
@@ -171,7 +174,7 @@ class DiagonalGaussianPolicy(Torso):
     @staticmethod
     def entropies(mean: Tensor, log_std: Tensor) -> Tensor:
         """The entropy of u in nats, sum_components log_std + (1 + log(2 pi)) / 2, float32[B]."""
-        return (log_std + (0.5 + _LOG_ROOT_2_PI)).sum().expand(len(mean))
+        return torch.zeros_like(mean[:, 0]) + (log_std + (0.5 + _LOG_ROOT_2_PI)).sum()
 
     @staticmethod
     def drawn(actions: Tensor) -> Tensor:
@@ -198,6 +201,25 @@ class ValueNetwork(Torso):
     def forward(self, observations: Tensor) -> Tensor:
         """Return the values."""
         return self.computed(observations).squeeze(1)
+
+
+class _Chosen(torch.autograd.Function):
+    """One column of each row: int64[B], float32[B, N] -> float32[B].
+
+    The recorded gradient of torch's own operation works for one number of rows only (kernels/recorded.py).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, columns: Tensor, x: Tensor) -> Tensor:
+        columns = columns.unsqueeze(1)
+        ctx.save_for_backward(columns, x)
+        return x.gather(1, columns).squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        columns, x = ctx.saved_tensors
+        return None, torch.zeros_like(x).scatter_(1, columns, gradient.unsqueeze(1))
 
 
 class _GaussianLogDensity(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """A network in training, together with its target network, optimizer, masks and FLOPs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +38,11 @@ class Minimizer:
         self._adam = Adam(parameters, learning_rate, epsilon)
         self._backward = backward()
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether the network has no masks."""
+        return self._topology is None
+
     def set_learning_rate(self, learning_rate: float) -> None:
         """The step size from the next step on."""
         self._adam.learning_rate = learning_rate
@@ -61,12 +66,10 @@ class Minimizer:
         self._adam.step(None if largest is None else clipping_divisor([self._parameters], largest))
 
     @staticmethod
-    def step_together(
-        minimizers: Sequence["Minimizer"], outputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...], largest: float
-    ) -> None:
-        """Take one step of several networks with one backward pass, and clip their global gradient norm to `largest`.
+    def step_together(minimizers: Sequence["Minimizer"], differentiate: Callable[[], None], largest: float) -> None:
+        """Take one step of several networks, and clip their global gradient norm to `largest`.
 
-        outputs: of the networks. slopes: the gradient of the loss with respect to each output, of the same shape.
+        differentiate: adds the gradients of their parameters.
         """
         for each in minimizers:
             if each._topology:
@@ -74,7 +77,7 @@ class Minimizer:
         with ExitStack() as gradients:
             for each in minimizers:
                 gradients.enter_context(each._parameters.new_gradient())
-            minimizers[0]._backward(outputs, slopes)
+            differentiate()
         moving = [
             each
             for each in minimizers
@@ -157,11 +160,14 @@ class TrainedNetwork(Generic[M]):
         """Take one step of Adam; see `Minimizer.step`."""
         self._minimizer.step(loss, slopes)
 
-    def minimize_with(
-        self, other: "TrainedNetwork[Any]", outputs: tuple[Tensor, ...], slopes: tuple[Tensor, ...], largest: float
-    ) -> None:
+    def minimize_with(self, other: "TrainedNetwork[Any]", differentiate: Callable[[], None], largest: float) -> None:
         """Take one step of two networks; see `Minimizer.step_together`."""
-        Minimizer.step_together((self._minimizer, other._minimizer), outputs, slopes, largest)
+        Minimizer.step_together((self._minimizer, other._minimizer), differentiate, largest)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but autograd computes the gradients of a dense network."""
+        return self._minimizer.is_dense and not self.parameters[0].writes_gradients
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The step size from the next step on."""

@@ -92,6 +92,16 @@ def test_steps_that_only_reset_do_not_count() -> None:
     assert mismatch.mean("policy_lag") == 0.0
 
 
+def test_small_rollouts_are_measured_once_in_2048_transitions_and_the_lag_of_all_counts() -> None:
+    mismatch, alone = a_mismatch(1, 2), a_mismatch(1, 2)
+    for version, drawn in ((2, 1.0), (2, 2.0), (2, 3.0), (1, 4.0)):
+        mismatch.measure([trajectories([version] * 1024, drawn=drawn)])
+    for drawn in (1.0, 3.0):
+        alone.measure([trajectories([2] * 2048, drawn=drawn)])
+    assert mismatch.mean("divergence") == alone.mean("divergence")
+    assert mismatch.mean("policy_lag") == pytest.approx(0.25)
+
+
 def test_samples_of_a_large_rollout_are_spread_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NDArray[Any]] = []
 
