@@ -109,7 +109,7 @@ class LearnerService(Service):
                     await lifecycle.ended.wait()
             run.beat()
             self._reporter.write_events()
-            if run.uploader is not None and run.uploader.conflict is not None:
+            if run.conflict is not None:
                 self.begin_drain()
         scalars = run.records.events
         if lifecycle.fault is not None:
@@ -123,8 +123,8 @@ class LearnerService(Service):
         if self._linger:
             await self._told_to_end.wait()
         await run.close()
-        if run.uploader is not None and run.uploader.conflict is not None:
-            raise UserError(f"checkpoint.object_storage: {run.uploader.conflict}")
+        if run.conflict is not None:
+            raise UserError(f"checkpoint.object_storage: {run.conflict}")
         return EXIT_OK if self._linger else EXIT_OF_STATE[lifecycle.state]
 
     def metrics(self) -> Iterable[Metric]:

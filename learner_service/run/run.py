@@ -92,6 +92,11 @@ class Run:
         """The parts that depend on the environment; None before they are built."""
         return self.preparation.training
 
+    @property
+    def conflict(self) -> ConflictError | None:
+        """Tells that another learner has gone on with the run from object storage; None as long as none has."""
+        return None if self.uploader is None else self.uploader.conflict
+
     def beat(self) -> None:
         """Write time and evaluations to the disk, and update the scaling measurements. Call once a second."""
         self._storage.submit(
