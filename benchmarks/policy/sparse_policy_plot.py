@@ -19,7 +19,10 @@ def plot(found: Sequence[Bytes], calls: Sequence[Calls], bounds: Mapping[str, fl
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    drawing, panels = pyplot.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    drawing, panels = pyplot.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7)
     tasks = list(dict.fromkeys(each.task for each in found))
     for offset, (masks, color) in enumerate(_COLORS.items()):
         own = [each for each in found if each.masks == masks]
@@ -42,9 +45,6 @@ def plot(found: Sequence[Bytes], calls: Sequence[Calls], bounds: Mapping[str, fl
         axes.axhline(1, color="0.6", linewidth=1)
         axes.set_title(f"calls, batch {batch}: times faster", fontsize=9)
     panels[2].legend(frameon=False, fontsize=7)
-    for axes in panels:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=7)
     file.parent.mkdir(parents=True, exist_ok=True)
     drawing.savefig(file, dpi=110)
     pyplot.close(drawing)
