@@ -33,6 +33,8 @@ _PATIENCE_S = 60.0
 _STATUS_PERIOD_S, _END_S = 0.2, 2.0
 # Time to fill queues and warm caches.
 _WARM_UP_S = 0.5
+# An actor may be faster than was measured before. It must not run out of credit.
+_MARGIN = 4
 # With fewer versions, the quantizer's cost in a window is mostly idle cost.
 _FEWEST_VERSIONS = 10
 
@@ -121,7 +123,7 @@ def measure_links(
     step_s: seconds per transition in the actor's loop. rollout_size: of an on-policy algorithm; None for others.
     """
     path = folder / "links.yaml"
-    steps = (_WARM_UP_S + seconds / 2) / step_s
+    steps = _MARGIN * (_WARM_UP_S + seconds / 2) / step_s
     path.write_text(settings.to_yaml(_short_run(config, steps, rollout_size, frame_stack)), encoding="utf-8")
     with ExitStack() as stack:
         learner, quantizer = stack.enter_context(reserved_addresses(2))
