@@ -154,7 +154,7 @@ class PPO(PolicyGradient):
         return map(Rows._make, zip(*shuffled, strict=True))
 
     def _step(self, rows: Rows, clip: float) -> Update:
-        # As tensors: recorded operations repeat Python's numbers.
+        # As tensors, because a recording keeps Python's numbers as constants.
         numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
         inputs = (*numbers.unbind(), *rows)
         # The advantage of a single row is not normalized.

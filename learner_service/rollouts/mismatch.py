@@ -21,7 +21,9 @@ LogProbabilities = Callable[[NDArray[np.generic], NDArray[np.generic], Mapping[s
 
 
 class Mismatch:
-    """Means over the run's used transitions; None before the first. Thread-safe to read, else for the trainer's thread.
+    """Means over the run's used transitions, the first two over samples; None before the first.
+
+    Thread-safe to read, else for the trainer's thread.
 
     pi is an FP32 policy, mu the quantized policy that drew the action, often with an older version.
 
