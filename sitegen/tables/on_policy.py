@@ -10,7 +10,15 @@ from sitegen.results import figures
 
 def on_policy_ppo() -> str:
     """Returns and steps per second of PPO in both libraries, by task."""
-    runs = figures("on_policy_ppo")["runs"]
+    return _both_libraries(figures("on_policy_ppo")["runs"])
+
+
+def on_policy_pendulum() -> str:
+    """The same for more seeds on Pendulum."""
+    return _both_libraries(figures("on_policy_pendulum")["runs"])
+
+
+def _both_libraries(runs: list[dict[str, Any]]) -> str:
     rows = []
     for task in dict.fromkeys(run["task"] for run in runs):
         sides = {
