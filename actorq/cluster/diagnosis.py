@@ -205,7 +205,7 @@ def _container_fault(status: Object) -> tuple[str, str] | None:
         return None
     how = f"killed, {ended['reason']}" if ended.get("reason") == "OOMKilled" else f"exit code {ended.get('exitCode')}"
     if ended.get("exitCode") == EXIT_USER_ERROR:
-        return "InvalidConfiguration", f"ended at once ({how}, an error in its settings)"
+        return "InvalidConfiguration", f"ended at once ({how}: its settings do not work)"
     # The first crash may be a race with another service. The second is not.
     restarts = int(status.get("restartCount", 0))
     if restarts <= 1 or not ended.get("exitCode"):

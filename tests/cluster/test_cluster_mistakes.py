@@ -91,7 +91,7 @@ def test_a_setting_that_is_none_comes_with_what_the_learner_says(run: ClusterRun
         container["args"].append("--dqn.bach-size=3")
 
     fault = run.failing("up", changed_overlay(run, tmp_path, only("learner", misspell)))
-    assert fault.startswith("error: pod learner-0 ended at once (exit code 2, an error in its settings): ")
+    assert fault.startswith("error: pod learner-0 ended at once (exit code 2: its settings do not work): ")
     assert "bach-size" in fault
 
 

@@ -45,7 +45,7 @@ def test_a_container_that_cannot_start_says_why() -> None:
 
 @pytest.mark.parametrize("state", [container(terminated(2)), crash_loop(2, restarts=1)], ids=["ended", "waiting"])
 def test_a_mistake_in_the_settings_is_told_at_once(state: Object) -> None:
-    expected = "pod learner-0 ended at once (exit code 2, an error in its settings): last words"
+    expected = "pod learner-0 ended at once (exit code 2: its settings do not work): last words"
     assert line(pod("learner-0", "learner", state)) == expected
 
 

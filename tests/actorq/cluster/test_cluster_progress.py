@@ -162,7 +162,7 @@ def test_the_fault_of_a_pod_that_is_being_replaced_ends_nothing(api: ClusterApi)
 def test_a_crash_ends_it_with_the_error_of_the_log(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
     api.logs["learner-0"] = "INFO began\nerror: unknown setting 'dqn.bach_size'\n\n"
-    expected = "pod learner-0 ended at once (exit code 2, an error in its settings): unknown setting 'dqn.bach_size'"
+    expected = "pod learner-0 ended at once (exit code 2: its settings do not work): unknown setting 'dqn.bach_size'"
     assert wait(api)[2] == expected
 
 
@@ -170,7 +170,7 @@ def test_the_error_of_one_that_was_started_again_meanwhile_is_in_the_log_before(
     api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
     api.logs["learner-0"] = ""
     api.previous_logs["learner-0"] = "error: unknown setting 'dqn.bach_size'\n"
-    assert wait(api)[2].endswith("(exit code 2, an error in its settings): unknown setting 'dqn.bach_size'")
+    assert wait(api)[2].endswith("(exit code 2: its settings do not work): unknown setting 'dqn.bach_size'")
 
 
 def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
