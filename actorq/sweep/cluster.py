@@ -13,7 +13,6 @@ from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError
-from actorq.local.events import Events
 from actorq.statefiles.files import replace_file
 from actorq.sweep.space import Value, changes_tree
 from actorq.sweep.trials import Progress, RunEnd, Trial, folder_below, own_urls
@@ -138,7 +137,7 @@ class ClusterRuns:
         self._pruned.add(trial.number)
         self._cluster.delete(API_VERSION, KIND, self.name(trial))
 
-    def interrupt(self, events: Events) -> None:
+    def interrupt(self) -> None:
         """Suspend all running objects. They keep their volumes."""
         for trial in self._running.values():
             try:

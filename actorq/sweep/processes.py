@@ -106,7 +106,7 @@ class Processes:
         if child := self._children.get(trial.number):
             child.terminate()
 
-    def interrupt(self, events: Events) -> None:
+    def interrupt(self) -> None:
         """Ask all runs to end, and wait. They go on from their checkpoints later."""
         alive = {child.name: child for child in self._children.values() if child.name not in self._codes}
         for child in alive.values():
@@ -114,7 +114,7 @@ class Processes:
         deadline = time.monotonic() + self._drain_s + DRAIN_MARGIN_S
         while alive.keys() - self._codes.keys():
             try:
-                event = events.get(timeout=max(0.0, deadline - time.monotonic()))
+                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
             if isinstance(event, SignalReceived):

@@ -80,7 +80,7 @@ def run_sweep(
     except BaseException:
         if active:
             observer.line("ending the running trials; the same command goes on with them")
-            backend.interrupt(events)
+            backend.interrupt()
         raise
 
 

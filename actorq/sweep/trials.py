@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol
 
 from actorq.config.run_config import RunConfig
-from actorq.local.events import Events
 from actorq.sweep.space import Value
 
 
@@ -128,7 +127,7 @@ class Backend(Protocol):
         """End the run, which does not go on later. `progress` tells when it has ended."""
         ...
 
-    def interrupt(self, events: Events) -> None:
+    def interrupt(self) -> None:
         """End all runs so that they can go on later, and wait for that. A further signal ends them at once."""
         ...
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from actorq.local.events import Events
 from actorq.sweep.space import Space, read_space
 from actorq.sweep.study import Study
 from actorq.sweep.trials import Objective, Progress, RunEnd, Trial, TrialResult
@@ -78,7 +77,7 @@ class StagedRuns:
     def prune(self, trial: Trial) -> None:
         self.pruned.append(trial.number)
 
-    def interrupt(self, events: Events) -> None:
+    def interrupt(self) -> None:
         self.interrupted = True
 
     def keep_best(self, trial: Trial, folder: Path) -> str:

@@ -61,5 +61,5 @@ def test_trials_share_no_folder_of_object_storage(tmp_path: Path) -> None:
         runs.start(TRIAL)
         config = settings.build(RunConfig, settings.from_file(tmp_path / "configs" / "trial-004.yaml"))
     finally:
-        runs.interrupt(queue.SimpleQueue())
+        runs.interrupt()
     assert config.checkpoint.object_storage == config.policy_export.url == f"{storage}/a1b2c3-004"
