@@ -13,8 +13,10 @@ import pytest
 import actorq as package
 from tests.integration.training_run import actorq
 
+# A run takes some seconds, so that it cannot end between two looks at it.
+STEPS = 30_000
 TASK = (
-    *("--max-environment-steps", "8000", "--target-return", "501", "--no-energy.enabled"),
+    *("--max-environment-steps", str(STEPS), "--target-return", "501", "--no-energy.enabled"),
     *("--evaluation.episodes", "2", "--dqn.hidden-sizes", "16,16"),
 )
 
@@ -78,7 +80,7 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
     found = json.loads((folder / "trials.json").read_text())
     assert [trial["state"] for trial in found["trials"]] == ["complete", "complete"]
     assert (run_id(folder, 0), run_id(folder, 1)) == (first, second)
-    assert all(trial["steps"] >= 8000 for trial in found["trials"])
+    assert all(trial["steps"] >= STEPS for trial in found["trials"])
     rows = list(csv.DictReader((folder / "trials.csv").open()))
     assert [float(row["value"]) for row in rows] == [trial["value"] for trial in found["trials"]]
     assert (folder / "sweep.png").stat().st_size > 1000
