@@ -31,7 +31,7 @@ class Processes:
     root: the sweep's folder, with FOLDERS.
     identity: part of the runs' URLs, so that two sweeps never share them.
     config_of: the settings of a run with the values of a trial.
-    events: gets the exits of the processes.
+    events: the queue of the sweep, which has its signals; gets the exits of the processes.
     lock: the descriptor of the sweep's lock, which the runs inherit.
     """
 
