@@ -12,6 +12,7 @@ Run = dict[str, Any]
 
 # Results that were made at different times.
 _RETURNS = ("returns", "returns_mountain_car_continuous")
+_RLX2 = ("rlx2", "rlx2_hopper")
 
 
 def speedup() -> str:
@@ -188,7 +189,7 @@ def parity() -> str:
 def rlx2() -> str:
     """Returns of sparse methods."""
     rows = []
-    for task, of_task in _by("task", figures("rlx2")["runs"]).items():
+    for task, of_task in _by("task", _runs(*_RLX2)).items():
         for method, runs in _by("method", of_task).items():
             new = [run["confirmed"]["mean_return"] for run in runs]
             settled = [run["settled"] for run in runs]
