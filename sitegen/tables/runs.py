@@ -1,9 +1,11 @@
 """Tables of whole training runs: speed, returns, energy, and other libraries."""
 
 from collections.abc import Iterable
+from dataclasses import astuple
 from statistics import fmean, median
 from typing import Any
 
+from benchmarks.training.rlx2_sparsities import PAPER, PUBLISHED_MEANS, PUBLISHED_RETURNS
 from sitegen.markdown import interval, number, percent, spread, table
 from sitegen.results import figures
 
@@ -12,7 +14,7 @@ Run = dict[str, Any]
 
 # Results that were made at different times.
 _RETURNS = ("returns", "returns_mountain_car_continuous")
-_RLX2 = ("rlx2", "rlx2_hopper")
+_RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d")
 
 
 def speedup() -> str:
@@ -190,14 +192,40 @@ def rlx2() -> str:
     """Returns of sparse methods."""
     rows = []
     for task, of_task in _by("task", _runs(*_RLX2)).items():
+        methods = _by("method", of_task)
+        new = {method: [run["confirmed"]["mean_return"] for run in runs] for method, runs in methods.items()}
+        for method, runs in methods.items():
+            mean, settled = fmean(new[method]), [run["settled"] for run in runs]
+            shares = (percent(mean / fmean(new[of])) for of in ("dense", "control"))
+            settled_columns = (", ".join(map(number, settled)), fmean(settled))
+            rows.append((task, method, ", ".join(map(number, new[method])), mean, *shares, *settled_columns))
+    head = ("task", "method", "new episodes, by seed", "mean", "of dense", "of control")
+    return table((*head, "last quarter, by seed", "mean"), rows)
+
+
+def rlx2_costs() -> str:
+    """Floating-point operations and bytes of sparse methods, and how often their policies act in int8."""
+    rows = []
+    for task, of_task in _by("task", _runs(*_RLX2)).items():
         for method, runs in _by("method", of_task).items():
-            new = [run["confirmed"]["mean_return"] for run in runs]
-            settled = [run["settled"] for run in runs]
-            ratios = [runs[0]["flops"][of]["ratio"] for of in ("update", "action")]
-            lists = (", ".join(map(number, new)), fmean(new), ", ".join(map(number, settled)), fmean(settled))
-            rows.append((task, method, *lists, *ratios))
-    head = ("task", "method", "new episodes, by seed", "mean", "last quarter, by seed", "mean")
-    return table((*head, "FLOPs of an update over dense", "FLOPs of an action over dense"), rows)
+            # Schedules do not depend on the seed.
+            flops, acted = runs[0]["flops"], [run["transitions_by_scheme"] for run in runs]
+            int8 = (percent(each.get("int8", 0) / sum(each.values())) for each in acted)
+            sizes = spread(run["policy_bytes"]["emitted"] for run in runs)
+            ratios = (flops[of]["ratio"] for of in ("update", "action"))
+            rows.append((task, method, *ratios, f"{flops['training']:.3g}", sizes, ", ".join(int8)))
+    head = ("task", "method", "FLOPs of an update over dense", "FLOPs of an action over dense", "FLOPs of the training")
+    return table((*head, "bytes of the last policy as emitted", "steps acted in int8, by seed"), rows)
+
+
+def rlx2_published() -> str:
+    """What the paper found, over dense training."""
+    returns = [(*key, *map(percent, astuple(PAPER[key])), f"{share}%") for key, share in PUBLISHED_RETURNS.items()]
+    methods = list(PUBLISHED_MEANS["td3"])
+    means = [(algorithm, *(f"{share}%" for share in of.values())) for algorithm, of in PUBLISHED_MEANS.items()]
+    head = ("algorithm", "environment", "sparsity of the actor", "of the critics", "RLx2, of dense")
+    by_task = table(head, returns)
+    return f"{by_task}\n\nMeans over the environments, of dense:\n\n{table(('algorithm', *methods), means)}"
 
 
 def joint() -> str:
