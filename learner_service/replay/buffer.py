@@ -116,6 +116,9 @@ class ReplayBuffer(SegmentBuffer):
 
     def _take_in(self, segment: Segment, inserted: Inserted) -> int:
         self._sampler.on_insert(inserted)
+        if not self._store.transitions:
+            # Segments of resets only cost no credit, and have evicted all transitions.
+            self._await_enough()
         return inserted.transitions
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.errors import ConflictError
 from learner_service.replay.buffer import ReplayBuffer
 from learner_service.replay.n_step import NStepBatch
 from learner_service.replay.samplers import Sampled
@@ -28,7 +29,8 @@ class Prefetcher:
 
     A batch drawn ahead misses the priorities of the batch in use, and the inserts since the draw. It is older by one
     batch, no more. A batch is drawn only when the rate limiter allows it, and counted when the learner takes it. The
-    permission cannot expire in between, because only the learner samples, and inserts only allow more samples.
+    permission cannot expire in between, because only the learner samples, and inserts only allow more samples. But the
+    transitions may be gone: damaged, or evicted by segments without any.
     """
 
     def __init__(self, replay: ReplayBuffer, size: int, empty: Callable[[int], NStepBatch]) -> None:
@@ -37,7 +39,7 @@ class Prefetcher:
         self._size = size
         self._batches = tuple(empty(size) for _ in range(_BATCHES))
         self._next = 0
-        self._ahead: Future[Drawn] | None = None
+        self._ahead: Future[Drawn | None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetcher")
 
     @property
@@ -46,7 +48,7 @@ class Prefetcher:
         return sum(batch.nbytes for batch in self._batches)
 
     def take(self, timeout: float) -> Drawn | None:
-        """The next batch, once the limiter allows it; None after `timeout` seconds.
+        """The next batch, once the limiter allows it; None after `timeout` seconds, and while the replay is empty.
 
         The batch is valid until the next call. Raises the errors of `ReplayBuffer.draw`.
         """
@@ -58,6 +60,8 @@ class Prefetcher:
         assert self._ahead is not None
         drawn = self._ahead.result()
         self._ahead = None
+        if drawn is None:
+            return None
         limiter.sample(self._size)
         if limiter.can_sample(self._size):
             self._draw()
@@ -95,5 +99,9 @@ class Prefetcher:
         self._next = (self._next + 1) % _BATCHES
         self._ahead = self._thread.submit(self._fill, batch)
 
-    def _fill(self, batch: NStepBatch) -> Drawn:
-        return Drawn(*self._replay.draw(self._size, batch))
+    def _fill(self, batch: NStepBatch) -> Drawn | None:
+        try:
+            return Drawn(*self._replay.draw(self._size, batch))
+        except ConflictError:
+            # The replay is empty. The limiter allows the next draw once it has enough again.
+            return None

@@ -2,11 +2,14 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from actorq.errors import ConflictError
 from learner_service.replay import (
     Drawn,
     NStepBatch,
@@ -156,3 +159,28 @@ def test_closing_twice_is_fine(draws: Draws) -> None:
     draws.take()
     draws.prefetcher.close()
     draws.prefetcher.close()
+
+
+def test_segments_of_resets_only_may_evict_everything(draws: Draws) -> None:
+    draws.insert(4)
+    draws.take()
+    inserted = 0
+    while draws.replay.transitions:
+        resets = plain_segment(1000 + inserted)
+        resets = replace(resets, valid=np.zeros_like(resets.valid))
+        assert draws.replay.limiter.try_reserve(4)
+        draws.replay.insert(resets, source(inserted, "another"), 4)
+        inserted += 1
+    # The first one was drawn before.
+    draws.prefetcher.take(timeout=0.0)
+    assert draws.prefetcher.take(timeout=0.0) is None
+    draws.insert(2)
+    draws.take()
+
+
+def test_a_draw_that_was_allowed_finds_nothing(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
+    draws.insert(2)
+    monkeypatch.setattr(draws.replay, "draw", Mock(side_effect=ConflictError("empty")))
+    assert draws.prefetcher.take(timeout=0.0) is None
+    monkeypatch.undo()
+    draws.take()
