@@ -133,8 +133,11 @@ class Trainable:
         self.updates = int(state.get("updates", 0))
         if "generator" in state:
             _restore(self.generator, state["generator"].cpu())
+        normalizer = below("normalizer", state)
         if self._normalizer is not None:
-            self._normalizer.load_state_dict(below("normalizer", state))
+            self._normalizer.load_state_dict(normalizer)
+        elif normalizer:
+            raise RuntimeError("the saved networks normalize observations, but normalize_observations is off")
 
 
 def _restore(generator: torch.Generator, saved: Tensor) -> None:

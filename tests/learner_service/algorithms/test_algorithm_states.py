@@ -74,6 +74,13 @@ def test_a_state_of_other_networks_is_refused(name: str) -> None:
         make(name).load_state({})
 
 
+def test_networks_that_normalize_are_not_continued_without(name: str) -> None:
+    original = make(name, normalize_observations=True)
+    original.normalize(np.full(3, 50.0), np.full(3, 10.0))
+    with pytest.raises(RuntimeError, match="normalize_observations is off"):
+        make(name).load_state(original.state())
+
+
 def test_the_same_seed_gives_the_same_networks_whatever_torch_drew_before(name: str) -> None:
     first = make(name, seed=5)
     torch.rand(3)
