@@ -40,6 +40,7 @@ class Temperature(nn.Module):
     """The weight alpha of the entropy: constant, or adjusted until the policy has the target entropy.
 
     target_entropy: in nats, of actions in [-1, 1].
+    log_alpha: of the adjusted weight. A constant one is no parameter, so that a resumed run takes that of its settings.
     """
 
     def __init__(self, config: SACConfig, components: int) -> None:
@@ -48,6 +49,13 @@ class Temperature(nn.Module):
         initial = 1.0 if config.temperature is None else config.temperature
         self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
         self._is_constant = config.temperature is not None
+        self._constant = initial
+
+    @property
+    def alpha(self) -> Tensor:
+        """The present weight, float32[]."""
+        adjusted = self.log_alpha.detach()
+        return torch.full_like(adjusted, self._constant) if self._is_constant else adjusted.exp()
 
     def loss(self, log_probabilities: Tensor) -> Tensor:
         """L_alpha from log pi of sampled actions, float32[B]. Low entropy raises alpha, high entropy lowers it."""
@@ -83,11 +91,11 @@ class SAC(GradientAlgorithm):
     @property
     def temperature(self) -> float:
         """The present weight alpha of the entropy."""
-        return float(self._temperature.log_alpha.detach().exp())
+        return float(self._temperature.alpha)
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""
-        alpha = self._temperature.log_alpha.detach().exp()
+        alpha = self._temperature.alpha
 
         # The policy samples outside of the compiled function, because quantized layers may replace its layers.
         with torch.no_grad():

@@ -186,6 +186,17 @@ def test_a_constant_temperature_stays() -> None:
     assert sac.temperature == pytest.approx(0.25, rel=1e-6)
 
 
+def test_a_resumed_run_has_the_constant_temperature_of_its_settings() -> None:
+    batch = random_batch(np.random.default_rng(0), CONTINUOUS, 4 * BATCH)
+    adjusted = make_sac()
+    adjusted.update(batch, ones(4 * BATCH))
+    resumed = make_sac(temperature=0.01)
+    resumed.load_state(adjusted.state())
+    assert resumed.temperature == pytest.approx(0.01)
+    resumed.update(batch, ones(4 * BATCH))
+    assert resumed.temperature == pytest.approx(0.01)
+
+
 def test_a_terminal_state_has_no_entropy_to_bootstrap_from() -> None:
     batch = random_batch(np.random.default_rng(0), CONTINUOUS, BATCH)
     terminal = replace(batch, bootstrap_discounts=0 * ones())
