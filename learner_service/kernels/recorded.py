@@ -21,6 +21,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 _log = logging.getLogger(__name__)
 
+# With fewer rows, the half of them would be all of them or one. Neither shows whether a shape is a constant.
+_FEWEST_ROWS = 3
+
 Function = Callable[..., tuple[Tensor, ...]]
 
 
@@ -38,6 +41,8 @@ class Recorded:
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of the function."""
         if self._repeat is None:
+            if any(each.ndim and len(each) < _FEWEST_ROWS for each in inputs):
+                return self._function(*inputs)
             self._repeat = self._tried(inputs) or self._function
         return self._repeat(*inputs)
 

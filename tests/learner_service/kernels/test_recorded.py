@@ -110,3 +110,14 @@ def test_recorded_updates_of_ppo_are_those_of_autograd(
         for name, value in by_autograd.state().items():
             torch.testing.assert_close(recorded.state()[name], value, rtol=0, atol=0, msg=name)
     assert not caplog.records
+
+
+def test_too_few_rows_to_try_a_recording_out_are_not_recorded() -> None:
+    def flattened(x: Tensor) -> tuple[Tensor, ...]:
+        """Its shapes are constants in a recording."""
+        return (x.flatten(1) * 2.0,)
+
+    recorded = Recorded(flattened)
+    for rows in (2, 1, 5, 64):
+        x = torch.randn(rows, 2, 3)
+        assert same(recorded(x), flattened(x))
