@@ -161,10 +161,13 @@ class Rollouts(Batches):
         self._rollout = self.queue.take(timeout) or ()
         return bool(self._rollout)
 
+    def prepare(self) -> None:
+        """Measure how far the rollout is from the policy, which computes in FP32 here."""
+        self.mismatch.measure(self._rollout)
+
     def learn(self, progress: float) -> Learned:
-        """Measure how far the rollout is from the policy, then learn from it."""
+        """Learn from the rollout."""
         rollout, self._rollout = self._rollout, ()
-        self.mismatch.measure(rollout)
         learned = self._algorithm.learn(rollout, progress)
         share = -(-self._observed // len(rollout))
         self.observed = np.concatenate([_spread(trajectories, share) for trajectories in rollout])[: self._observed]

@@ -9,6 +9,7 @@ On-policy: a rollout is taken out of the queue and learned from, then a policy i
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import OBSERVATIONS_INPUT
-from actorq.errors import ConflictError, UnavailableError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
@@ -206,6 +207,12 @@ class Trainer:
         share = 1.0 if batches.observed is None else _LOSS_SHARE
         with self._quantization_aware.applied(self.updates, steps):
             learned = batches.learn(min(1.0, steps / self._config.max_environment_steps))
+        if not math.isfinite(learned.loss):
+            # Neither published nor saved. The quantizer would refuse the policy, and actors would wait for a new one.
+            raise InvalidInputError(
+                f"training has diverged: the loss after update {self.updates + learned.updates} is {learned.loss}; try "
+                "a smaller learning rate, or look for absurd numbers in observations and rewards"
+            )
         self.loss += share * (learned.loss - self.loss)
         self.figures = learned.figures
         before, self.updates = self.updates, self.updates + learned.updates

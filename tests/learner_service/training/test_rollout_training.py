@@ -1,7 +1,9 @@
 """On-policy training: the trainer's loop with a queue, and a whole training from settings, with a small algorithm."""
 
 import json
+import math
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,21 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import Segment
 from actorq.errors import InvalidInputError, UserError
 from learner_service.actors.members import Member
+from learner_service.algorithms.base import Learned
 from learner_service.rollouts import RolloutQueue
 from learner_service.training.batches import Rollouts
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.publisher import Snapshot
 from learner_service.training.training import Training, build_training
-from tests.learner_service.learner_parts import SPEC, await_samples, config, drawn_segment, reinforce, segment
+from tests.learner_service.learner_parts import (
+    DEADLINE_S,
+    SPEC,
+    await_samples,
+    config,
+    drawn_segment,
+    reinforce,
+    segment,
+)
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
 Build = Callable[..., Training]
@@ -143,6 +154,42 @@ def test_the_mismatch_goes_over_the_whole_run(build: Build) -> None:
     for name in ("mismatch", "divergence", "policy_lag"):
         assert (mean := before.mean(name)) is not None
         assert again.batches.mismatch.mean(name) == mean
+
+
+def test_the_mismatch_is_measured_before_the_updates_which_may_round_the_policy(build: Build) -> None:
+    training = build()
+    insert(training, drawn_segment(1), drawn_segment(2))
+    batches = training.batches
+    assert isinstance(batches, Rollouts)
+    assert batches.take(0.0)
+    assert batches.mismatch.mean("divergence") is None
+    batches.prepare()
+    assert batches.mismatch.mean("divergence") is not None
+
+
+def test_a_run_that_has_diverged_ends_and_publishes_nothing(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    training, has_learned = build(), threading.Event()
+    offered: list[Snapshot] = []
+
+    def offer(snapshot: Snapshot) -> int:
+        offered.append(snapshot)
+        return len(offered)
+
+    def diverge(progress: float) -> Learned:
+        diverged = replace(learn(progress), loss=math.nan)
+        has_learned.set()
+        return diverged
+
+    learn = training.batches.learn
+    monkeypatch.setattr(training.publisher, "offer", offer)
+    monkeypatch.setattr(training.batches, "learn", diverge)
+    insert(training, drawn_segment(1), drawn_segment(2))
+    training.trainer.start()
+    assert has_learned.wait(DEADLINE_S)
+    training.trainer.stop()
+    assert "training has diverged: the loss after update 2 is nan" in str(training.trainer.fault)
+    # The policy from before the first update.
+    assert [snapshot.learner_step for snapshot in offered] == [0]
 
 
 def test_probabilities_are_sent_if_and_only_if_the_run_draws_actions(build: Build, tmp_path: Path) -> None:
