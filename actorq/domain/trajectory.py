@@ -21,6 +21,9 @@ _IMAGE_DTYPES = ("uint8", "bool")
 # Pixels of a side: the kernel of the smallest network for images.
 SMALLEST_IMAGE = 3
 
+# Share of the range of an action. A policy's arithmetic rounds.
+_BOUNDS_SLACK = 1e-3
+
 # Length of a value in an error: bounds may have one number for each of thousands of elements.
 _SHOWN_CHARACTERS = 60
 
@@ -171,7 +174,7 @@ class Segment:
     observations: [K - 1 + T + 1, N, *observation] with K the frame stack. The first K - 1 rows precede the segment and
                   only serve as stacked frames. Of the other rows, row t + 1 follows action t. The last row only serves
                   to bootstrap.
-    actions:      [T, N, *action]; with `log_probabilities`, continuous actions are the drawn values before they are
+    actions:      [T, N, *action], within their bounds; with `log_probabilities`, continuous actions are the drawn values before they are
                   clipped or squashed, in units of half the range around its middle
     rewards:      float32[T, N]
     terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
@@ -243,6 +246,8 @@ class Segment:
             int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.discrete_actions
         ):
             raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
+        if self.log_probabilities is None:
+            self._check_bounds(spec.actions)
         if self.greedy_actions is not None:
             if spec.discrete_actions:
                 raise InvalidInputError(
@@ -264,6 +269,17 @@ class Segment:
                     f"segment: episodes must have finite returns, lengths of at least 1 and environments below "
                     f"{environments}, got {episode}"
                 )
+
+    def _check_bounds(self, spec: ArraySpec) -> None:
+        """Raise InvalidInputError for actions that no actor sends, because it clips them to the bounds."""
+        if self.actions.dtype.kind != "f" or not spec.bounded:
+            return
+        low, high = (bound.astype(np.float64) for bound in spec.bounds())
+        actions, slack = self.actions.astype(np.float64), _BOUNDS_SLACK * (high - low)
+        if (outside := (actions < low - slack) | (actions > high + slack)).any():
+            raise InvalidInputError(
+                f"segment: actions must be within the environment's bounds, got {actions[outside][0]:g}"
+            )
 
     def _check_spans(self, steps: int) -> None:
         starts = [span.first_step for span in self.spans]

@@ -215,7 +215,7 @@ class Noisy:
         self.steps = 0
 
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
-        self.greedy_actions[:] = 0.1 * self.steps
+        self.greedy_actions[:] = 0.01 * self.steps
         self.steps += 1
         actions: NDArray[Any] = self.greedy_actions + self.steps % 2
         return actions
@@ -232,7 +232,7 @@ def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot
         segment = collecting.collect(threading.Event())
         assert segment is not None
         segment.check(spec)
-        expected = np.broadcast_to(0.1 * np.arange(first, first + LENGTH)[:, None, None], (LENGTH, COUNT, 1))
+        expected = np.broadcast_to(0.01 * np.arange(first, first + LENGTH)[:, None, None], (LENGTH, COUNT, 1))
         assert segment.greedy_actions is not None
         np.testing.assert_allclose(segment.greedy_actions.astype(float), expected, rtol=1e-6)
         np.testing.assert_allclose(segment.actions[::2].astype(float), expected[::2] + 1, rtol=1e-6)

@@ -128,3 +128,16 @@ def test_a_spec_knows_the_bytes_of_one_element() -> None:
 
 def test_an_evaluation_is_told_by_its_mean() -> None:
     assert Evaluation(1, 2, 3, "int8", (1.0, 2.0, 6.0), (1, 2, 6), 0.5).mean_return == 3.0
+
+
+@pytest.mark.parametrize("action", [1.01, -1.01, 3e38])
+def test_actions_outside_of_the_bounds_are_refused(action: float) -> None:
+    bounded = replace(CONTINUOUS, actions=replace(CONTINUOUS.actions, low=(-1.0,), high=(1.0,)))
+    actions = np.zeros((3, 2, 1), np.float32)
+    actions[0, 0], actions[2, 1] = 1.0005, -1.0005
+    segment(bounded, actions=actions).check(bounded)
+    actions[1, 1] = action
+    with pytest.raises(InvalidInputError, match="within the environment's bounds"):
+        segment(bounded, actions=actions).check(bounded)
+    # Drawn values, before they are clipped, may be larger.
+    segment(bounded, actions=actions, log_probabilities=np.zeros((3, 2), np.float32)).check(bounded)
