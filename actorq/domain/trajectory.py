@@ -174,7 +174,7 @@ class Segment:
     observations: [K - 1 + T + 1, N, *observation] with K the frame stack. The first K - 1 rows precede the segment and
                   only serve as stacked frames. Of the other rows, row t + 1 follows action t. The last row only serves
                   to bootstrap.
-    actions:      [T, N, *action], within their bounds; with `log_probabilities`, continuous actions are the drawn values
+    actions:      [T, N, *action], within the bounds; with `log_probabilities`, continuous actions are the drawn values
                   before they are clipped or squashed, in units of half the range around its middle
     rewards:      float32[T, N]
     terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
