@@ -28,7 +28,9 @@ _PATIENCE_S = 1.0
 
 
 class Quantizer:
-    """Publishes, serves and lists policies. Must be used in one event loop, which gets answers in the order of calls.
+    """Publishes, serves and lists policies. Must be used in one event loop.
+
+    A learner's calls are answered in their order, and so are those of all readers together.
 
     resources: measures this process.
     clock: seconds, to time emissions.
@@ -52,6 +54,8 @@ class Quantizer:
         self.worker = worker or Worker(QuantizerConfig().work_limit_s)
         self.counts = EmissionCounts()
         self._publishing: set[asyncio.Task[Receipt]] = set()
+        # Each message of a publication waits for one reader at most, no matter how many there are.
+        self._reader = asyncio.Lock()
         self.clock = clock
         self.draining = asyncio.Event()
         self.policies.put(map(EncodedPolicy.of, self._catalog.newest_policies))
@@ -63,6 +67,11 @@ class Quantizer:
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run CPU work off the event loop, after all waiting work. See Worker.do."""
         return await self.worker.do(function, *args, **kwargs)
+
+    async def _read(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """As `work`, after all readers that wait."""
+        async with self._reader:
+            return await self.work(function, *args, **kwargs)
 
     async def claim(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
         """Begin the stream of a learner whose actors use `scheme`. See Catalog.claim.
@@ -102,19 +111,19 @@ class Quantizer:
         newest = self.policies.get(scheme)
         if newest is not None and self._is_newest(scheme) and version in (0, newest.descriptor.version):
             return newest
-        return await self.work(self._get, scheme, version)
+        return await self._read(self._get, scheme, version)
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
         """The descriptor of a retained policy. See Catalog.get."""
-        return (await self.work(self._catalog.get, scheme, version)).descriptor
+        return (await self._read(self._catalog.get, scheme, version)).descriptor
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
         """See Catalog.list_versions."""
-        return await self.work(self._catalog.list_versions, page_size, page_token)
+        return await self._read(self._catalog.list_versions, page_size, page_token)
 
     async def lease(self, version: int, seconds: float) -> float:
         """See Catalog.lease."""
-        return await self.work(self._catalog.lease, version, seconds)
+        return await self._read(self._catalog.lease, version, seconds)
 
     async def record_evaluation(self, evaluation: Evaluation) -> None:
         """See Catalog.record_evaluation."""

@@ -193,6 +193,33 @@ def test_a_version_whose_publisher_has_gone_is_not_emitted_when_its_turn_comes(t
     asyncio.run(scenario())
 
 
+def test_a_publication_does_not_wait_for_all_readers_before_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        worker = Worker(DEADLINE_S)
+        quantizer = quantizer_at(tmp_path, worker)
+        for version in (1, 2):
+            await quantizer.publish(checkpoint(SOURCE, version), "int8", 0.0)
+        release, begun = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            begun.set()
+            release.wait(DEADLINE_S)
+
+        busy = asyncio.ensure_future(worker.do(wait))
+        await asyncio.to_thread(begun.wait, DEADLINE_S)
+        reading = (quantizer.get("int8", 1), quantizer.describe("int8", 1), quantizer.list_versions(10, ""))
+        readers = [asyncio.ensure_future(each) for each in (*reading, *(quantizer.lease(1, 1.0) for _ in range(20)))]
+        await asyncio.sleep(0)
+        publication = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 3), "int8", 0.0))
+        await asyncio.sleep(0)
+        release.set()
+        await publication
+        assert sum(each.done() for each in readers) < 5
+        await asyncio.gather(busy, *readers)
+
+    asyncio.run(scenario())
+
+
 def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored(tmp_path: Path) -> None:
     class Waiting(Emitter):
         def publish(self, checkpoint: Checkpoint, schemes: object, announce: object = None) -> object:  # type: ignore[override]
