@@ -196,12 +196,8 @@ class Reconciler:
         """The run's objects besides its workloads, and those of others that have a name that the run needs."""
         kinds = dict.fromkeys((*_ALWAYS, *((each["apiVersion"], each["kind"]) for each in wanted)))
         found = _listed(cluster, key, [each for each in kinds if each not in _WORKLOADS])
-        for manifest in wanted:
-            place = (manifest["kind"], name_of(manifest))
-            if place not in found and place not in workloads:
-                there = cluster.get(manifest["apiVersion"], *place)
-                if there is not None:
-                    found[place] = there
+        known = found | workloads
+        found |= _there(cluster, [each for each in wanted if (each["kind"], name_of(each)) not in known])
         return found
 
     def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, before: Object) -> Fault | None:
@@ -213,7 +209,8 @@ class Reconciler:
         existing = {name_of(each): each for each in found.of("Secret")}
         try:
             made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
-            if (taken := foreign(found, made, run.name, run.uid)) is not None:
+            others = _there(cluster, [each for each in made if name_of(each) not in existing])
+            if (taken := foreign(others, made, run.name, run.uid)) is not None:
                 return taken
             changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
             for manifest in (*made, *changed):
@@ -308,6 +305,16 @@ class Reconciler:
         if memory.watch is not None:
             memory.watch.close()
             memory.watch = None
+
+
+def _there(cluster: Cluster, manifests: Iterable[Object]) -> Found:
+    """The objects that have the names of these manifests, whoever they belong to."""
+    found = Found()
+    for manifest in manifests:
+        place = manifest["kind"], name_of(manifest)
+        if (there := cluster.get(manifest["apiVersion"], *place)) is not None:
+            found[place] = there
+    return found
 
 
 def _listed(cluster: Cluster, key: Key, kinds: Iterable[tuple[str, str]]) -> Found:

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 class RunWatch:
     """The newest status of one run. A thread reads it from the learner until the run is over or the learner is gone.
 
-    tell: called from that thread when the state of the run has changed, and when the watch ends.
+    tell: called from that thread when the state of the run has changed, and when the run is over.
     """
 
     def __init__(self, address: str, certificates: Certificates | None, tell: Callable[[], object]) -> None:
@@ -51,4 +51,6 @@ class RunWatch:
         finally:
             self._client.close()
             self.ended = True
-            self._tell()
+            # A learner that is gone or refuses is looked at in its turn. At once, a refusal would lead to the next one.
+            if self.newest is not None:
+                self._tell()

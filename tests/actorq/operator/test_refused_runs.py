@@ -52,6 +52,18 @@ def test_a_name_in_use_is_told_and_what_has_it_stays(world: World) -> None:
     assert world.api.names("Deployment")
 
 
+def test_a_secret_of_somebody_else_is_neither_replaced_nor_deleted(world: World) -> None:
+    data = {"tls.crt": "bWluZQ==", "tls.key": "bWluZQ=="}
+    world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tiny-learner-tls"}, "data": data})
+    world.run(tls={"mode": "generated"})
+    world.look()
+    assert world.api.condition("tiny", "Failed")["reason"] == "NameInUse"
+    assert "Secret tiny-learner-tls" in world.api.condition("tiny", "Failed")["message"]
+    assert world.api.get("Secret", "tiny-learner-tls")["data"] == data
+    world.api.delete("TrainingRun", "tiny")
+    assert "tiny-learner-tls" in world.api.names("Secret")
+
+
 def test_a_retained_volume_of_an_earlier_run_of_that_name_is_used_again(world: World) -> None:
     world.run()
     world.look()
