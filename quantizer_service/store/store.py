@@ -14,7 +14,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -124,8 +124,10 @@ class PolicyStore(PolicyReader):
         tensors, digest = policy_files.sealed_tensors(checkpoint)
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
         policies = tuple(policies)
-        with _writing(folder):
+        with _writing(folder), ExitStack() as undo:
             partial.mkdir()
+            # A full disk is not filled further by what does not fit.
+            undo.callback(shutil.rmtree, partial, ignore_errors=True)
             (partial / "checkpoint.safetensors").write_bytes(tensors)
             tree = {
                 "version": checkpoint.version,
@@ -186,11 +188,12 @@ class PolicyStore(PolicyReader):
         for version in self._entries.keys() - kept:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
-            with _writing(folder):
-                # Renamed first, so that a half removed folder does not look like a damaged version.
+            # Renamed first, so that a half removed folder does not look like a damaged version.
+            with _writing(folder), suppress(FileNotFoundError):
                 folder.replace(removed)
-                shutil.rmtree(removed)
             del self._entries[version]
+            # What is left is removed at the next start.
+            shutil.rmtree(removed, ignore_errors=True)
         self._drop_unused_graphs()
 
     def _evaluated(self) -> Iterable[int]:

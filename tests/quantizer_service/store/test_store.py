@@ -1,11 +1,14 @@
 """A store keeps what it is given, over restarts, and as much as its settings say."""
 
+import errno
+import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from actorq.errors import ConflictError, NotFoundError
+from actorq.errors import ConflictError, NotFoundError, UnavailableError
 from tests.quantizer_service.policy_graphs import dueling, mlp
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.store.filled_stores import SOURCE, filled, opened, policy, read, retained
@@ -80,6 +83,26 @@ def test_the_newest_the_best_and_the_last_evaluated_are_kept(tmp_path: Path) -> 
     assert not (tmp_path / "00000002").exists()
     with pytest.raises(NotFoundError, match="version 2 is not retained; retained versions: 5, newest 7"):
         store.checkpoint(2)
+
+
+def test_a_folder_that_somebody_has_removed_does_not_end_retention(tmp_path: Path) -> None:
+    store = filled(tmp_path, 3)
+    shutil.rmtree(tmp_path / "00000001")
+    for version in range(4, 12):
+        store.add_version(checkpoint(SOURCE, version), [policy(version)])
+
+    assert retained(store) == retained(read(tmp_path)) == [11, 10, 9]
+
+
+def test_a_version_that_does_not_fit_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path, 1)
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(UnavailableError, match="No space left on device"):
+            store.add_version(checkpoint(SOURCE, 2), [policy(2)])
+    assert not list(tmp_path.glob(".*.partial"))
+    store.add_version(checkpoint(SOURCE, 2), [policy(2)])
+    assert retained(store) == [2, 1]
 
 
 def test_every_nth_version_is_kept_for_good_besides(tmp_path: Path) -> None:
