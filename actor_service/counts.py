@@ -29,7 +29,7 @@ class ActorCounts:
     policy_wait_seconds: time that the loop waited for a newer policy.
     dropped_segments: segments in which an environment failed.
     environment_restarts: environments recreated after an error.
-    environment_resets: episodes ended by NaN or infinity in an observation or reward.
+    environment_resets: episodes ended by an observation or reward out of range.
     """
 
     learner_retries: Count = field(default_factory=Count)

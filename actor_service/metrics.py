@@ -79,7 +79,7 @@ def _faults(counts: ActorCounts) -> Iterator[Metric]:
     )
     yield labelled_counter(
         "actorq_actor_environment_faults",
-        "Environments recreated after an error, or reset after NaN or infinity.",
+        "Environments recreated after an error, or reset after a number out of range.",
         ("reason",),
-        {("error",): counts.environment_restarts.value, ("not finite",): counts.environment_resets.value},
+        {("error",): counts.environment_restarts.value, ("out of range",): counts.environment_resets.value},
     )

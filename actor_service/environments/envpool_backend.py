@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment
 from actor_service.environments.dm_control_backend import observation_parts
-from actor_service.environments.interface import Environments, Fault, Step
+from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.loop import MOST_FAULTS
 from actor_service.environments.spaces import action_spec
 from actor_service.environments.step_columns import StepColumns
 from actorq.domain.environments import EnvironmentArguments
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.trajectory import EnvironmentSpec, within_numbers
 from actorq.errors import ActorQError, UserError
 
 _log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def _threads(environment_id: str, count: int) -> int:
 
 
 class PooledEnvironments(Environments):
-    """A batch in one pool. NaN or infinity resets one environment. An error recreates the whole pool."""
+    """A batch in one pool. A number `OUT_OF_RANGE` resets one environment. An error recreates the whole pool."""
 
     def __init__(
         self, spec: EnvironmentSpec, task: str, settings: dict[str, Any], parts: tuple[str, ...], count: int
@@ -126,7 +126,7 @@ class PooledEnvironments(Environments):
             self._mend(broken)
         else:
             self._faults_in_a_row = 0
-        faults = tuple(Fault(index, "NaN or infinity", restarted=False) for index in broken)
+        faults = tuple(Fault(index, OUT_OF_RANGE, restarted=False) for index in broken)
         step = columns.finish([index for index in self._ended if index not in broken], endings, faults)
         self._ended = endings
         return step
@@ -181,13 +181,13 @@ class PooledEnvironments(Environments):
         return [part.reshape(count, -1) for part in parts]
 
     def _mend(self, broken: list[int]) -> None:
-        """Begin new episodes in the environments that returned NaN or infinity."""
-        what = f"environments {broken} of {self.spec.environment_id}: NaN or infinity"
+        """Begin new episodes in the environments with a number out of range."""
+        what = f"environments {broken} of {self.spec.environment_id}: {OUT_OF_RANGE}"
         while broken:
             self._count_fault(what)
             observations = self._pool.reset(np.array(broken, np.int32))[0]
             self._rows[broken] = np.concatenate(self._columns_of(observations, len(broken)), axis=1)
-            broken = [index for index in broken if not np.isfinite(self._rows[index]).all()]
+            broken = [index for index in broken if not within_numbers(self._rows[index]).all()]
 
     def _restart(self, error: Exception) -> Step:
         """Recreate the pool. The current step of all environments is lost."""

@@ -6,13 +6,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import EnvironmentSpec, Episode
+from actorq.domain.trajectory import LARGEST_NUMBER, EnvironmentSpec, Episode
+
+OUT_OF_RANGE = f"NaN or a number beyond {LARGEST_NUMBER:g}"
+"""The reason of a fault: a reward or observation that the learner would refuse."""
 
 
 class Fault(NamedTuple):
     """A failed step of one environment, which has begun a new episode since.
 
-    restarted: True if it raised an error and was recreated; False if it returned NaN or infinity and was reset.
+    restarted: True if it raised an error and was recreated; False if a number was `OUT_OF_RANGE` and it was
+        reset.
     """
 
     environment: int

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.environments.interface import Environments, Fault, Step
+from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.step_columns import StepColumns
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.trajectory import EnvironmentSpec, within_numbers
 from actorq.errors import ActorQError
 
 _log = logging.getLogger(__name__)
@@ -47,8 +47,9 @@ class Single(Protocol):
 class LoopedEnvironments(Environments):
     """A batch of single environments.
 
-    An environment that raises, or returns values outside its spaces' shapes and types, is closed and recreated. NaN or
-    infinity resets it. The step lists both as faults. `MOST_FAULTS` consecutive faults of one raise ActorQError.
+    An environment that raises, or returns values outside its spaces' shapes and types, is closed and recreated. A
+    number `OUT_OF_RANGE` resets it. The step lists both as faults. `MOST_FAULTS` consecutive faults of one raise
+    ActorQError.
 
     make: makes one environment.
     limit: steps after which an episode is truncated; 0 if the environments truncate it. Replaces Gymnasium's TimeLimit,
@@ -147,11 +148,11 @@ class LoopedEnvironments(Environments):
         self._spare = self._limit - 2 - int(self.lengths.max())
 
     def _mend(self, index: int, what: str) -> Fault:
-        """Begin a new episode in an environment that returned NaN or infinity."""
-        self._count_fault(index, f"NaN or infinity: {what}")
+        """Begin a new episode in an environment with a number out of range."""
+        self._count_fault(index, f"{OUT_OF_RANGE}: {what}")
         broken = self._singles[index]
         self._columns.observations[index] = self._first_observation(index, None)
-        return Fault(index, "NaN or infinity", restarted=self._singles[index] is not broken)
+        return Fault(index, OUT_OF_RANGE, restarted=self._singles[index] is not broken)
 
     def _replace_misfits(self, observations: list[Any], rewards: list[Any]) -> list[Fault]:
         """Recreate the environments whose observation or reward has a wrong shape or type."""
@@ -184,9 +185,9 @@ class LoopedEnvironments(Environments):
                 observation = self._fitting(self._singles[index].reset(seed=seed)[0])
             except Exception as error:
                 observation = self._restart(index, error)
-            if self._columns.observations.dtype.kind != "f" or np.isfinite(observation).all():
+            if self._columns.observations.dtype.kind != "f" or within_numbers(observation).all():
                 return observation
-            self._count_fault(index, "NaN or infinity in the first observation of an episode")
+            self._count_fault(index, f"{OUT_OF_RANGE} in the first observation of an episode")
 
     def _restart(self, index: int, error: BaseException) -> NDArray[Any]:
         """Recreate an environment and return its first observation."""

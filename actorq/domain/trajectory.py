@@ -21,6 +21,10 @@ _IMAGE_DTYPES = ("uint8", "bool")
 # Pixels of a side: the kernel of the smallest network for images.
 SMALLEST_IMAGE = 3
 
+# Largest absolute value of an observation, a reward and a drawn action. The squares of gradients, which Adam keeps in
+# float32, stay finite (docs/decisions/0051-numbers-of-actors.md).
+LARGEST_NUMBER = 1e9
+
 # Share of the range of an action. A policy's arithmetic rounds.
 _BOUNDS_SLACK = 1e-3
 
@@ -230,13 +234,13 @@ class Segment:
         return versions
 
     def check(self, spec: EnvironmentSpec) -> None:
-        """Raise InvalidInputError unless all columns fit `spec` and each other, and all numbers are finite."""
+        """Raise InvalidInputError unless all columns fit `spec` and each other, within `LARGEST_NUMBER`."""
         steps, environments = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
         if steps < 1 or environments < 1:
             raise InvalidInputError(f"segment: rewards must be [T >= 1, N >= 1], got {list(self.rewards.shape)}")
         rows, batch = (steps, environments), (spec.frame_stack + steps, environments)
         _check_column("observations", self.observations, (*batch, *spec.observations.shape), spec.observations.dtype)
-        _check_column("actions", self.actions, (*rows, *spec.actions.shape), spec.actions.dtype)
+        _check_shape("actions", self.actions, (*rows, *spec.actions.shape), spec.actions.dtype)
         _check_column("rewards", self.rewards, rows, _FLOAT32)
         _check_column("terminated", self.terminated, rows, _BOOL)
         _check_column("truncated", self.truncated, rows, _BOOL)
@@ -248,6 +252,7 @@ class Segment:
             raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
         if self.log_probabilities is None:
             self._check_bounds(spec.actions)
+        _check_numbers("actions", self.actions)
         if self.greedy_actions is not None:
             if spec.discrete_actions:
                 raise InvalidInputError(
@@ -311,9 +316,26 @@ Role = Literal["actor", "evaluator", "standalone"]
 
 
 def _check_column(name: str, column: Array, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    _check_shape(name, column, shape, dtype)
+    _check_numbers(name, column)
+
+
+def _check_shape(name: str, column: Array, shape: tuple[int, ...], dtype: DTypeLike) -> None:
     if column.shape != shape or column.dtype != dtype:
         raise InvalidInputError(
             f"segment: {name} must be {np.dtype(dtype)}{list(shape)}, got {column.dtype}{list(column.shape)}"
         )
-    if column.dtype.kind == "f" and not np.isfinite(column).all():
-        raise InvalidInputError(f"segment: {name} must be finite, got NaN or infinity")
+
+
+def _check_numbers(name: str, column: NDArray[Any]) -> None:
+    # False for NaN too.
+    if column.size and not (column.max() <= LARGEST_NUMBER and column.min() >= -LARGEST_NUMBER):
+        raise InvalidInputError(
+            f"segment: {name} must be from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, got "
+            f"{column[~within_numbers(column)][0]:g}; scale them in the environment"
+        )
+
+
+def within_numbers(numbers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which numbers are from -LARGEST_NUMBER to LARGEST_NUMBER, bool of their shape; NaN is not."""
+    return (numbers >= -LARGEST_NUMBER) & (numbers <= LARGEST_NUMBER)

@@ -42,6 +42,8 @@ from learner_service.sparsity import Flops
 
 # Keeps advantages that are all equal from a division by 0.
 _SMALLEST_DEVIATION = 1e-8
+# Keeps r finite for a drawn action that no policy near pi_prox draws. An honest ratio is far below exp(20).
+_LARGEST_LOG_RATIO = 20.0
 
 
 class Rows(NamedTuple):
@@ -186,7 +188,7 @@ class PPO(PolicyGradient):
         if settings.normalize_advantages and len(advantages) > 1:
             std, mean = torch.std_mean(advantages)
             advantages = (advantages - mean) / (std + _SMALLEST_DEVIATION)
-        log_ratios = logarithms - rows.proximal
+        log_ratios = (logarithms - rows.proximal).clamp_(max=_LARGEST_LOG_RATIO)
         ratios = log_ratios.exp()
         advantages = advantages * rows.weights
         gains, bounds = ratios * advantages, ratios.clamp(lowest, highest) * advantages

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import LARGEST_NUMBER, ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm, make_algorithm
 from learner_service.replay import NStepBatch
 
@@ -83,6 +83,12 @@ def random_batch(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> 
         bootstrap_observations=observations(),
         policy_versions=np.ones(size, np.int64),
     )
+
+
+def spoil(rng: np.random.Generator, numbers: NDArray[Any]) -> None:
+    """Replace a fifth of the numbers by the largest and the smallest that the learner takes from an actor."""
+    places = rng.random(numbers.shape) < 0.2
+    numbers[places] = rng.choice([-LARGEST_NUMBER, LARGEST_NUMBER], size=int(places.sum()))
 
 
 def trained(algorithm: Algorithm, spec: EnvironmentSpec, updates: int = 5) -> Algorithm:

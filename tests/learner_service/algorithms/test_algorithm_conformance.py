@@ -30,6 +30,7 @@ from tests.learner_service.algorithms.algorithm_parts import (
     random_batch,
     rows,
     spec_of,
+    spoil,
     trained,
     values,
 )
@@ -293,6 +294,20 @@ def test_priorities_are_the_errors_of_the_values(name: str) -> None:
     priorities = algorithm.update(terminal, ones()).priorities
     assert priorities.dtype == np.float32
     np.testing.assert_allclose(priorities, believed + 6.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["raw", "normalized"])
+def test_networks_and_optimizers_stay_finite_with_the_largest_numbers(name: str, normalize: bool) -> None:
+    spec, rng = spec_of(name), np.random.default_rng(0)
+    algorithm = make(name, normalize_observations=normalize)
+    for _ in range(20):
+        batch = random_batch(rng, spec, BATCH)
+        for column in (batch.observations, batch.bootstrap_observations, batch.returns):
+            spoil(rng, column)
+        losses = algorithm.update(batch, ones())
+        assert np.isfinite([losses.loss, *losses.priorities]).all()
+        algorithm.update(random_batch(rng, spec, BATCH), ones())
+    assert all(bool(value.isfinite().all()) for value in algorithm.state().values() if value.is_floating_point())
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int32", "uint8"])

@@ -16,7 +16,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.rollouts import Trajectories
-from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE
+from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE, spoil
 from tests.learner_service.algorithms.on_policy_parts import (
     CLASSES,
     N,
@@ -238,6 +238,22 @@ def test_segments_of_different_lengths_are_learned_together(name: str, spec: Env
     learned = algorithm.learn(rollout, 0.0)
     assert learned.updates > 0
     assert all(math.isfinite(value) for value in (learned.loss, *learned.figures.values()))
+    assert all(bool(value.isfinite().all()) for value in algorithm.state().values() if value.is_floating_point())
+
+
+@pytest.mark.parametrize("normalize", [False, True], ids=["raw", "normalized"])
+def test_networks_and_optimizers_stay_finite_with_the_largest_numbers(
+    name: str, spec: EnvironmentSpec, normalize: bool
+) -> None:
+    rng, algorithm = np.random.default_rng(0), make(name, spec, normalize_observations=normalize)
+    for _ in range(5):
+        rollout = random_rollout(rng, spec)
+        for steps in rollout:
+            drawn = () if spec.discrete_actions else (steps.actions, steps.log_probabilities)
+            for column in (steps.observations, steps.rewards, *drawn):
+                spoil(rng, column)
+        learned = algorithm.learn(rollout, 0.0)
+        assert all(math.isfinite(value) for value in (learned.loss, *learned.figures.values()))
     assert all(bool(value.isfinite().all()) for value in algorithm.state().values() if value.is_floating_point())
 
 
