@@ -11,7 +11,7 @@ from actor_service.counts import ActorCounts
 from actor_service.environments import Backend, make_environments
 from actor_service.policies.policy import LoadPolicy, PolicySlot, load_policy, policy_outputs
 from actor_service.policies.selection import Selection, select
-from actor_service.roles.evaluation import MOST_ENVIRONMENTS, EvaluationEpisodes
+from actor_service.roles.evaluation import MOST_ENVIRONMENTS, EvaluationEpisodes, batch_size
 from actor_service.roles.video import Video
 from actor_service.uploader import Uploader
 from actorq.client import QuantizerClient
@@ -147,9 +147,8 @@ class Actor:
     ) -> EvaluationEpisodes:
         """Episodes in a batch of environments. rows: most observations per call of the policy."""
         recorded = self._record is not None
-        count = 1 if recorded else min(episodes, MOST_ENVIRONMENTS)
-        rows = min(rows, count)
-        count -= count % rows
+        rows = 1 if recorded else min(rows, episodes, MOST_ENVIRONMENTS)
+        count = 1 if recorded else batch_size(episodes, rows)
         with watched:
             environments = make_environments(
                 spec.environment_id, count, self._host.backend, spec.environment_arguments, rendered=recorded

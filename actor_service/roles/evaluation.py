@@ -26,6 +26,14 @@ MOST_ENVIRONMENTS = 32
 MOST_FAILED = 100
 
 
+def batch_size(episodes: int, rows: int) -> int:
+    """Number of environments for an evaluation: a multiple of `rows`, at most `MOST_ENVIRONMENTS`.
+
+    It is rounded up, because a second episode in each environment takes twice as long.
+    """
+    return min(-(-episodes // rows), MOST_ENVIRONMENTS // rows) * rows
+
+
 class EvaluationEpisodes:
     """Runs episodes with greedy actions, or with actions drawn from the policy's distribution.
 

@@ -35,6 +35,7 @@ class EvaluationSchedule:
         self._last_version = 0
         self._lost_version = 0
         self._wanted_version = 0
+        self._has_reached_target = False
 
     @classmethod
     def of(cls, run: RunSpec, spec: EnvironmentSpec, affordable: Callable[[], bool]) -> "EvaluationSchedule":
@@ -53,23 +54,28 @@ class EvaluationSchedule:
         wanted = self._last_version < self._wanted_version <= descriptor.version
         # The absolute value, because a learner restored from a checkpoint has fewer updates than before.
         due = abs(descriptor.learner_step - self._last_update) >= self._period_updates
-        return wanted or (due and (self._is_near or self._affordable()))
+        return wanted or (due and not self._has_reached_target and (self._is_near or self._affordable()))
 
     def begun(self, descriptor: PolicyDescriptor) -> None:
         """Note that the evaluation of this version has begun."""
         self._last_update, self._last_version = descriptor.learner_step, descriptor.version
 
     def ended(self, mean_return: float) -> None:
-        """Note the result of the evaluation."""
+        """Note the result. At the target nothing more is due until `try_again`, because the run should end."""
         if self._first_return is None:
             self._first_return = mean_return
         way = None if self._target_return is None else self._target_return - self._first_return
         self._is_near = way is not None and mean_return - self._first_return >= _NEAR * way
+        self._has_reached_target = self._target_return is not None and mean_return >= self._target_return
 
     def lost(self, version: int) -> None:
         """Note that the quantizer no longer has this version. It is not due until `try_again`."""
         self._lost_version = version
 
     def try_again(self) -> None:
-        """Make a lost version due again, because the learner republishes versions that a new quantizer lacks."""
+        """Make a lost version due again, and others if the run did not end at the target.
+
+        The learner republishes versions that a new quantizer lacks.
+        """
         self._lost_version = 0
+        self._has_reached_target = False

@@ -105,8 +105,8 @@ class EvaluationConfig(Settings):
     period_updates: PositiveInt = Field(250, description="minimum number of gradient updates between two evaluations")
     share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.03,
-        description="maximum share of the machine's CPU time for the evaluator; evaluations in its first 5 s, near the "
-        "target, and at the end always run",
+        description="maximum share of the machine's CPU time for the evaluator; evaluations in its first 0.5 s, near "
+        "the target, and at the end always run",
     )
     sampled: bool = Field(
         False, description="draw actions from the policy's distribution instead of greedy ones; on-policy algorithms"

@@ -10,7 +10,7 @@ import pytest
 
 from actor_service.counts import ActorCounts
 from actor_service.environments import make_environments
-from actor_service.roles.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, EvaluationEpisodes
+from actor_service.roles.evaluation import MOST_ENVIRONMENTS, MOST_FAILED, EvaluationEpisodes, batch_size
 from actorq.domain.policy import Policy
 from actorq.domain.status import Sampling
 from actorq.domain.trajectory import Episode, Evaluation
@@ -82,6 +82,14 @@ def test_a_policy_is_called_with_as_many_rows_as_in_an_actor() -> None:
     called.clear()
     assert run(parts) == expected
     assert called == [4] * (3 * calls)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "rows", "environments"),
+    [(20, 8, 24), (20, 1, 20), (100, 8, 32), (100, 5, 30), (3, 3, 3), (40, 32, 32)],
+)
+def test_as_many_episodes_as_possible_run_at_once(episodes: int, rows: int, environments: int) -> None:
+    assert batch_size(episodes, rows) == environments
 
 
 def test_it_says_which_policy_was_evaluated() -> None:

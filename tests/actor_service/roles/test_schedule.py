@@ -70,6 +70,17 @@ def test_near_the_target_cpu_time_does_not_count() -> None:
         assert schedule.is_due(version(1, 0)) is near
 
 
+def test_at_the_target_it_waits_whether_the_run_ends() -> None:
+    schedule = EvaluationSchedule(100, target_return=475.0)
+    schedule.begun(version(1, 100))
+    schedule.ended(475.0)
+    assert not schedule.is_due(version(2, 200))
+    schedule.want(3)
+    assert schedule.is_due(version(3, 210))
+    schedule.try_again()
+    assert schedule.is_due(version(2, 200))
+
+
 def test_without_a_target_no_return_is_near_it() -> None:
     schedule = EvaluationSchedule(100, affordable=lambda: False)
     schedule.ended(0.0)
