@@ -1,16 +1,17 @@
 """Measures the cost of a transition and of a version on their ways between the real services.
 
-A learner, a quantizer and one actor run for some seconds. At first the learner is paused, so that it only receives and
-stores. The rate limiter's error buffer, or the on-policy queue, has room for the actor's transitions in that time. Once
-it is full, the learner resumes, and the actor keeps step with it as in any run.
+A learner, a quantizer and the actors run for some seconds. At first the learner is paused, so that it only receives
+and stores. The rate limiter's error buffer, or the on-policy queue, has room for the actors' transitions in that time.
+Once it is full, the learner resumes, and the actors keep step with it as in any run.
 """
 
 import math
+import os
 import queue
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import psutil
@@ -33,38 +34,94 @@ _PATIENCE_S = 60.0
 _STATUS_PERIOD_S, _END_S = 0.2, 2.0
 # Time to fill queues and warm caches.
 _WARM_UP_S = 0.5
-# An actor may be faster than was measured before. It must not run out of credit.
+# Actors may be faster than was measured before. They must not run out of credit.
 _MARGIN = 4
 # With fewer versions, the quantizer's cost in a window is mostly idle cost.
 _FEWEST_VERSIONS = 10
 
 
 @dataclass(frozen=True)
-class LinkFigures:
-    """Costs in processor seconds. `actor_s`, `learner_s`: per transition while the learner is paused.
+class Counters:
+    """The counters of a run at one time, or their growth in a window.
 
-    update_s: of the learner per update while everything runs, without the cost of transitions.
-    quantizer_version_s, actor_version_s: per version in fp32 while everything runs; None with too few versions.
-    steps_per_s: transitions per second of an actor that does not wait, beside the paused learner.
+    at: seconds of the clock. starved_s: seconds for which the trainer has waited for data.
+    actors_s, learner_s, quantizer_s: processor seconds; those of the actors together.
     """
 
-    actor_s: float
-    learner_s: float
-    steps_per_s: float
-    update_s: float
-    quantizer_version_s: float | None
-    actor_version_s: float | None
-
-
-@dataclass(frozen=True)
-class _Look:
-    """The run's counters at one time, and the processor seconds of its processes."""
-
     at: float
+    starved_s: float
     steps: int
     updates: int
     versions: int
-    cpu: dict[str, float]
+    actors_s: float
+    learner_s: float
+    quantizer_s: float
+
+    def since(self, before: "Counters") -> "Counters":
+        """The growth since an earlier time."""
+        return Counters(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+
+
+@dataclass(frozen=True)
+class LinkFigures:
+    """What `actors` actors, a learner and a quantizer did in fp32 in two windows. Costs are processor seconds.
+
+    paused: while the learner only stores, so that actors do not wait. training: while everything runs.
+    """
+
+    actors: int
+    paused: Counters
+    training: Counters
+
+    @property
+    def actor_s(self) -> float:
+        """Seconds of an actor per transition while the learner is paused."""
+        return self.paused.actors_s / self.paused.steps
+
+    @property
+    def learner_s(self) -> float:
+        """Seconds of the learner per transition while it is paused."""
+        return self.paused.learner_s / self.paused.steps
+
+    @property
+    def update_s(self) -> float:
+        """Seconds of the learner per update and its share of a version, beside all else, without transitions."""
+        return max(0.0, self.training.learner_s - self.training.steps * self.learner_s) / self.training.updates
+
+    @property
+    def learner_share(self) -> float:
+        """Cores that the learner keeps busy while its trainer does not wait for data, at most 1.
+
+        Its threads wait for the interpreter lock, and for processors that others use.
+        """
+        return min(1.0, self.training.learner_s / max(1e-9, self.training.at - self.training.starved_s))
+
+    @property
+    def quantizer_version_s(self) -> float | None:
+        """Seconds of the quantizer per version; None with too few versions."""
+        return self.training.quantizer_s / self.training.versions if self._enough_versions else None
+
+    @property
+    def actor_version_s(self) -> float | None:
+        """Seconds of an actor per version, with the excess of its steps beside all else; None with too few versions."""
+        if not self._enough_versions:
+            return None
+        excess = self.training.actors_s - self.training.steps * self.actor_s
+        return max(0.0, excess) / (self.training.versions * self.actors)
+
+    def slowdown(self, version_s: float) -> float:
+        """How many times as long a transition takes an actor while the learner trains, if a version takes `version_s`.
+
+        1 with enough versions, because `actor_version_s` has the excess then.
+        """
+        if self._enough_versions or not self.training.steps:
+            return 1.0
+        stepping = self.training.actors_s - self.training.versions * self.actors * version_s
+        return max(1.0, stepping / (self.training.steps * self.actor_s))
+
+    @property
+    def _enough_versions(self) -> bool:
+        return self.training.versions >= _FEWEST_VERSIONS
 
 
 class _Services:
@@ -74,7 +131,7 @@ class _Services:
         self._children = children
         self._told = told
 
-    def look(self, wanted: Callable[[RunStatus], bool]) -> _Look:
+    def look(self, wanted: Callable[[RunStatus], bool]) -> Counters:
         """Look at the first status that is wanted. Raises ActorQError when a process ends before."""
         asked = time.monotonic()
         while True:
@@ -85,17 +142,15 @@ class _Services:
             if isinstance(told, ChildExited):
                 raise self._children[told.name].failure(told.code, "while it was measured")
             if wanted(told):
-                return _Look(
-                    time.monotonic(), told.environment_steps, told.updates, told.policy_version, self._cpu_seconds()
-                )
+                return self._counters(told)
 
-    def after(self, seconds: float, steps: int = -1) -> _Look:
+    def after(self, seconds: float, steps: int = -1) -> Counters:
         """Look after `seconds` seconds, once more than `steps` transitions are stored."""
         moment = time.monotonic() + seconds
         return self.look(lambda status: time.monotonic() >= moment and status.environment_steps > steps)
 
     def when_blocked(self) -> None:
-        """Wait until the actor stops for lack of credit."""
+        """Wait until the actors stop for lack of credit."""
         steps = -1
 
         def stands_still(status: RunStatus) -> bool:
@@ -105,14 +160,17 @@ class _Services:
 
         self.look(stands_still)
 
-    def after_update(self, seconds: float) -> _Look:
+    def after_update(self, seconds: float) -> Counters:
         """Look just after the first update that ends after `seconds` seconds, so that only whole updates count."""
         updates = self.after(seconds).updates
         return self.look(lambda status: status.updates > updates)
 
-    def _cpu_seconds(self) -> dict[str, float]:
+    def _counters(self, status: RunStatus) -> Counters:
+        at, counts = time.monotonic(), (status.environment_steps, status.updates, status.policy_version)
         times = {name: psutil.Process(child.pid).cpu_times() for name, child in self._children.items()}
-        return {name: each.user + each.system for name, each in times.items()}
+        spent = {name: each.user + each.system for name, each in times.items()}
+        learner, quantizer = spent.pop("learner"), spent.pop("quantizer")
+        return Counters(at, status.starved_s, *counts, sum(spent.values()), learner, quantizer)
 
 
 def measure_links(
@@ -123,13 +181,15 @@ def measure_links(
     step_s: seconds per transition in the actor's loop. rollout_size: of an on-policy algorithm; None for others.
     """
     path = folder / "links.yaml"
-    steps = _MARGIN * (_WARM_UP_S + seconds / 2) / step_s
-    path.write_text(settings.to_yaml(_short_run(config, steps, rollout_size, frame_stack)), encoding="utf-8")
+    # More actors than cores would only share them.
+    actors = min(config.actors, len(os.sched_getaffinity(0)))
+    steps = _MARGIN * actors * (_WARM_UP_S + seconds / 2) / step_s
+    path.write_text(settings.to_yaml(_short_run(config, actors, steps, rollout_size, frame_stack)), encoding="utf-8")
     with ExitStack() as stack:
         learner, quantizer = stack.enter_context(reserved_addresses(2))
         told: queue.SimpleQueue[RunStatus | ChildExited] = queue.SimpleQueue()
         children: dict[str, Child] = {}
-        for name, command in _commands(path, folder, learner, quantizer).items():
+        for name, command in _commands(path, folder, learner, quantizer, actors).items():
             children[name] = Child(name, command, folder / f"{name}.log", told.put)
             stack.callback(children[name].end, _END_S)
         stack.callback(StatusWatch(learner, None, told.put, _STATUS_PERIOD_S).close)
@@ -141,22 +201,24 @@ def measure_links(
         ended = services.after(seconds / 2, began.steps)
         services.when_blocked()
         client.resume()
-        return _figures(began, ended, services.after_update(_WARM_UP_S), services.after_update(seconds / 2))
+        first = services.after_update(_WARM_UP_S)
+        return LinkFigures(actors, ended.since(began), services.after_update(seconds / 2).since(first))
 
 
-def _commands(config: Path, folder: Path, learner: str, quantizer: str) -> dict[str, tuple[str, ...]]:
+def _commands(config: Path, folder: Path, learner: str, quantizer: str, actors: int) -> dict[str, tuple[str, ...]]:
     given = ("--config", str(config), "--lifeline")
     state = ("--run-directory", str(folder / "links"), "--quantizer", quantizer, "--listen", learner)
     store = ("--store", str(folder / "links-policies"), "--listen", quantizer)
+    actor = module_command(Kind.ACTOR, *given, "--learner", learner, "--quantizer", quantizer)
     return {
         "learner": module_command(Kind.LEARNER, *given, *state),
         "quantizer": module_command(Kind.QUANTIZER, *given, *store),
-        "actor": module_command(Kind.ACTOR, *given, "--learner", learner, "--quantizer", quantizer),
+        **{f"actor-{index}": actor for index in range(actors)},
     }
 
 
-def _short_run(config: RunConfig, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
-    """The run with one actor that always acts with its policy, and does not wait in the first `steps` transitions."""
+def _short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
+    """The run with actors that always act with their policy, and do not wait in the first `steps` transitions."""
     ratio = config.rate_limiter.samples_per_insert
     buffer = max(config.rate_limiter.error_buffer, steps * ratio)
     waiting, capacity = config.queue, config.replay.capacity
@@ -170,7 +232,7 @@ def _short_run(config: RunConfig, steps: float, rollout_size: int | None, frame_
         capacity = max(capacity, rows)
     return config.model_copy(
         update={
-            "actors": 1,
+            "actors": actors,
             "scheme": FP32,
             "max_environment_steps": 10**12,
             "target_return": 1e30,
@@ -182,21 +244,4 @@ def _short_run(config: RunConfig, steps: float, rollout_size: int | None, frame_
             "actor": config.actor.model_copy(update={"max_steps_per_policy": 0}),
             "transport": config.transport.model_copy(update={"certificates": None, "drain_s": 1.0}),
         }
-    )
-
-
-def _figures(began: _Look, ended: _Look, first: _Look, last: _Look) -> LinkFigures:
-    """The figures from a window with a paused learner, and from a window in which it trains."""
-    stored = ended.steps - began.steps
-    actor_s, learner_s = ((ended.cpu[name] - began.cpu[name]) / stored for name in ("actor", "learner"))
-    steps, updates, versions = last.steps - first.steps, last.updates - first.updates, last.versions - first.versions
-    spent = {name: last.cpu[name] - first.cpu[name] for name in last.cpu}
-    enough = versions >= _FEWEST_VERSIONS
-    return LinkFigures(
-        actor_s=actor_s,
-        learner_s=learner_s,
-        steps_per_s=stored / (ended.at - began.at),
-        update_s=max(0.0, spent["learner"] - steps * learner_s) / updates,
-        quantizer_version_s=spent["quantizer"] / versions if enough else None,
-        actor_version_s=max(0.0, spent["actor"] - steps * actor_s) / versions if enough else None,
     )

@@ -15,7 +15,7 @@ from actorq.domain.policy import FP32
 from actorq.local.child import failed_command
 from actorq.local.forkserver import child_environment
 from actorq.profile.exchange import Folder
-from actorq.profile.links import LinkFigures, measure_links
+from actorq.profile.links import Counters, LinkFigures, measure_links
 from actorq.profile.model import ActorCosts, Costs, LearnerCosts, Workload
 
 _DEFAULT_EPISODE_STEPS = 1000
@@ -23,7 +23,7 @@ _DEFAULT_EPISODE_STEPS = 1000
 
 @dataclass(frozen=True)
 class Figures:
-    """The services' measurements. `links` is measured in fp32 with the configured number of environments."""
+    """The services' measurements. `links` is measured in fp32 with the configured actors and environments."""
 
     config: RunConfig
     actor: dict[str, Any]
@@ -71,12 +71,14 @@ class Figures:
         versions = self.learner["version_s"] / self.workload.updates_per_version
         alone_s, alone_cpu_s = self.learner["update_s"], self.learner["update_cpu_s"]
         update_cpu_s = max(alone_cpu_s, self.links.update_s - versions)
+        learner_share = 1.0
         if self.learner["device"] == "cpu":
+            learner_share = self.links.learner_share
             # Other programs lengthen wall-clock times. A trainer that never waits for data is never idle.
             alone_s = min(alone_s, alone_cpu_s)
         return Costs(
             ActorCosts(
-                step_s=loop + self.upload_s * fewer,
+                step_s=(loop + self.upload_s * fewer) * self.links.slowdown(self.actor["load_s"][FP32]),
                 version_s=_on_the_way(self.links.actor_version_s, self.actor["load_s"], scheme),
                 evaluation_s=loop * episodes,
             ),
@@ -85,6 +87,7 @@ class Figures:
                 update_cpu_s=update_cpu_s,
                 step_s=self.links.learner_s * fewer,
                 version_s=self.learner["version_s"],
+                share=learner_share,
             ),
             _on_the_way(self.links.quantizer_version_s, self.quantizer["version_s"], scheme),
         )
@@ -120,7 +123,8 @@ class Figures:
     @classmethod
     def from_json(cls, config: RunConfig, tree: dict[str, Any]) -> "Figures":
         """The figures of `to_json`, for a run of these settings."""
-        links = LinkFigures(**tree["links"])
+        windows = {name: Counters(**tree["links"][name]) for name in ("paused", "training")}
+        links = LinkFigures(tree["links"]["actors"], **windows)
         steps = int(tree.get("max_episode_steps", 0))
         return cls(config, tree["actor"], tree["learner"], tree["quantizer"], links, steps)
 

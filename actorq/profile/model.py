@@ -66,12 +66,14 @@ class LearnerCosts:
     update_cpu_s: processor time of an update over all threads.
     step_s: receiving and storing a transition.
     version_s: a snapshot and its way to the quantizer.
+    share: share of the time in which it works if the trainer never waits for data. Else it waits for other threads.
     """
 
     update_s: float
     update_cpu_s: float
     step_s: float
     version_s: float
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,8 @@ def _busy_learner(costs: Costs, work: Workload) -> Callable[[float], float]:
 
     def busy(rate: float) -> float:
         updating = rate * work.updates_per_step * learner.update_s
-        return updating + rate * learner.step_s + versions_per_s(costs, work, rate) * learner.version_s
+        working = updating + rate * learner.step_s + versions_per_s(costs, work, rate) * learner.version_s
+        return working / learner.share
 
     return busy
 

@@ -1,9 +1,9 @@
 """Compares predicted and measured environment steps per second: the model of `actorq profile`, and real runs.
 
-Each task's parts are measured once, as in `actorq profile`. Runs with other schemes and samples per insert are then
-predicted and made. Steps per second are counted over a window after the first updates. The fidelity gate is open, so
-that an untrained policy acts in the requested scheme. The window has no evaluations, because the length of their
-episodes depends on the training.
+Before each run its parts are measured and its speed is predicted, as `actorq profile` with its settings does. The parts
+are measured in fp32 where all run together, for a few seconds. Steps per second of the run are counted over a window
+after the first updates. The fidelity gate is open, so that an untrained policy acts in the requested scheme. The window
+has no evaluations, because the length of their episodes depends on the training.
 
 Other work on the machine takes cores away. The benchmark measures the cores that were left in each window, and predicts
 for that number. A run waits until little else is running.
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +185,8 @@ def _updates(client: LearnerClient) -> int:
 
 
 def _compare(figures: Figures, task: Task, variant: Variant, measured: Measured) -> dict[str, Any]:
-    config = config_of((*task.flags, *_COMMON, *variant.flags))
-    told = replace(figures, config=config)
     cores = (psutil.cpu_count() or 1) - measured.other_cores
-    prediction = predict(told.costs(variant.scheme), told.workload, variant.actors, cores)
+    prediction = predict(figures.costs(variant.scheme), figures.workload, variant.actors, cores)
     busy = prediction.cores
     return {
         "task": task.name,
@@ -202,6 +200,7 @@ def _compare(figures: Figures, task: Task, variant: Variant, measured: Measured)
             name: getattr(busy, name) / prediction.steps_per_s for name in ("actors", "learner", "quantizer")
         },
         "measured": asdict(measured),
+        "parts": figures.to_json(),
     }
 
 
@@ -230,33 +229,31 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     logging.basicConfig(level=logging.ERROR)
     tasks = [task for task in TASKS if not arguments.task or any(part in task.name for part in arguments.task)]
     rows: list[dict[str, Any]] = []
-    parts: dict[str, Any] = {}
-    earlier = json.loads(arguments.again.read_text(encoding="utf-8"))["figures"] if arguments.again else None
+    earlier = json.loads(arguments.again.read_text(encoding="utf-8"))["figures"]["runs"] if arguments.again else None
     for task in tasks:
-        if earlier is None:
-            _await_quiet()
-            figures = measure(config_of((*task.flags, *_COMMON)), arguments.part_s, lambda text: None)
-        else:
-            figures = Figures.from_json(config_of((*task.flags, *_COMMON)), earlier["parts"][task.name])
-        parts[task.name] = figures.to_json()
         for variant in task.variants:
+            flags = (*task.flags, *_COMMON, *variant.flags)
+            config = config_of(flags)
             if earlier is None:
                 _await_quiet()
-                measured = run((*task.flags, *_COMMON, *variant.flags), arguments.warm_up, arguments.seconds)
+                figures = measure(config, arguments.part_s, lambda text: None)
+                _await_quiet()
+                measured = run(flags, arguments.warm_up, arguments.seconds)
             else:
-                measured = _measured_before(earlier["runs"], task, variant)
+                row = _row_of(earlier, task, variant)
+                figures, measured = Figures.from_json(config, row["parts"]), Measured(**row["measured"])
             rows.append(_compare(figures, task, variant, measured))
             _print(rows[-1])
     within = sum(abs(row["error"]) <= _WITHIN for row in rows)
     least = _LEAST * len(rows) / sum(len(task.variants) for task in TASKS)
-    return {"runs": rows, "parts": parts}, [
+    return {"runs": rows}, [
         Target(f"runs of {len(rows)} whose prediction is within {_WITHIN:.0%}", within, least, at_most=False)
     ]
 
 
-def _measured_before(rows: list[dict[str, Any]], task: Task, variant: Variant) -> Measured:
+def _row_of(rows: list[dict[str, Any]], task: Task, variant: Variant) -> dict[str, Any]:
     wanted = {"task": task.name, **asdict(variant)}
-    return Measured(**next(row["measured"] for row in rows if wanted.items() <= row.items()))
+    return next(row for row in rows if wanted.items() <= row.items())
 
 
 def _print(row: dict[str, Any]) -> None:

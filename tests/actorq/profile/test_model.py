@@ -23,7 +23,7 @@ seconds = st.floats(1e-7, 1e-1)
 costs = st.builds(
     Costs,
     st.builds(ActorCosts, seconds, seconds, seconds),
-    st.builds(LearnerCosts, seconds, seconds, seconds, seconds),
+    st.builds(LearnerCosts, seconds, seconds, seconds, seconds, st.floats(0.1, 1.0)),
     seconds,
 )
 works = st.builds(Workload, st.floats(1e-3, 4.0), st.integers(1, 1000), st.integers(1, 10_000))
@@ -38,6 +38,13 @@ def test_without_versions_each_limit_is_the_inverse_of_its_costs() -> None:
     assert prediction.limits[Limit.PROCESSORS] == pytest.approx(8 / (20e-6 + 0.25 * 1.2e-3 + 4e-6))
     assert prediction.limit is Limit.LEARNER
     assert prediction.steps_per_s == prediction.limits[Limit.LEARNER]
+
+
+def test_a_learner_whose_threads_wait_for_each_other_is_slower() -> None:
+    waiting = replace(NO_VERSIONS, learner=replace(NO_VERSIONS.learner, share=0.9))
+    whole, prediction = (predict(each, WORK, actors=3, cores=8) for each in (NO_VERSIONS, waiting))
+    assert prediction.steps_per_s == pytest.approx(0.9 * whole.steps_per_s)
+    assert prediction.core_seconds_per_step == pytest.approx(whole.core_seconds_per_step)
 
 
 @given(costs, works, actors, cores)
