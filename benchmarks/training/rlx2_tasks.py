@@ -98,15 +98,25 @@ class Task:
 ALL = ("dense", "control", "tiny", "static", "set", "rigl", "rlx2")
 _LONG = ("dense", "control", "rigl", "rlx2")
 _NEAR_CONTROL = (Bound("rlx2", "control", 0.9),)
-# The other tasks of the paper, with the sparsities of TD3.
+# Other tasks of the paper.
 _OTHERS = tuple(
     Task(
-        *("td3", environment, 300_000, 2, PAPER["td3", environment], ("dense", "control", "static", "rigl", "rlx2")),
+        algorithm,
+        environment,
+        steps=300_000,
+        seeds=2,
+        sparsity=PAPER[algorithm, environment],
+        methods=("dense", "control", "static", "rigl", "rlx2"),
         bounds=(*_NEAR_CONTROL, Bound("rlx2", "static", 1.0)),
         episodes=20,
         updates_per_step=_LONG_UPDATES_PER_STEP,
     )
-    for environment in ("Hopper-v5", "Walker2d-v5", "Ant-v5")
+    for algorithm, environment in (
+        ("td3", "Hopper-v5"),
+        ("td3", "Walker2d-v5"),
+        ("td3", "Ant-v5"),
+        ("sac", "Hopper-v5"),
+    )
 )
 TASKS = (
     Task(

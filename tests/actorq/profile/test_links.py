@@ -14,8 +14,8 @@ FIGURES = LinkFigures(2, PAUSED, TRAINING)
 
 
 def test_growth_is_the_difference_of_each_counter() -> None:
-    later = Counters(*(2 * number + 1 for number in (1.0, 1.0, 100_000, 0, 0, 1.0, 0.5, 0.0)))
-    assert later.since(PAUSED) == Counters(2.0, 2.0, 100_001, 1, 1, 2.0, 1.5, 1.0)
+    later = replace(PAUSED, at=3.0, steps=100_001, versions=2, actors_s=1.5)
+    assert later.since(PAUSED) == Counters(2.0, 0.0, 1, 0, 2, 0.5, 0.0, 0.0)
 
 
 def test_transitions_cost_what_they_cost_while_the_learner_is_paused() -> None:
