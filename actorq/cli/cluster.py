@@ -15,7 +15,8 @@ from actorq.cli.display.cluster_view import rows, summary, table
 from actorq.cli.display.display import display_of
 from actorq.cli.display.view import RunView
 from actorq.cluster import access, configuration, deployment, diagnosis, manifests
-from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.connection import Cluster
+from actorq.cluster.context import connect
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.logs import stream_logs
 from actorq.cluster.objects import TRAINING_RUN, items, run_of

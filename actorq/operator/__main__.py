@@ -15,7 +15,7 @@ from uuid import uuid4
 import kopf
 
 from actorq import __version__
-from actorq.cluster.connection import connect
+from actorq.cluster.context import connect
 from actorq.config.parser import OneLineParser
 from actorq.errors import ActorQError, UserError
 from actorq.operator.controller import Controller, DueQueue

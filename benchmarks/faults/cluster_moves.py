@@ -14,7 +14,8 @@ from typing import Any
 
 from actorq.client import LearnerClient
 from actorq.cluster import access, diagnosis
-from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.connection import Cluster
+from actorq.cluster.context import connect
 from actorq.cluster.objects import Object
 from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError

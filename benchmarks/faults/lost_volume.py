@@ -27,7 +27,8 @@ import yaml
 from kubernetes import client
 
 from actorq.cluster import access
-from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.connection import Cluster
+from actorq.cluster.context import connect
 from actorq.cluster.objects import ACTORQ, TRAINING_RUN, Object, name_of
 from actorq.cluster.storage import VOLUME
 from actorq.domain.status import RunStatus

@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 from kubernetes import client
 
-from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.connection import Cluster
+from actorq.cluster.context import connect
 from actorq.cluster.objects import RUN_LABEL, TRAINING_RUN, name_of, part
 from actorq.errors import ActorQError, UserError
 from actorq.operator.leader import LEASE

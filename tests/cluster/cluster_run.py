@@ -16,7 +16,8 @@ from kubernetes.stream import stream
 
 from actorq.client import ActorClient, QuantizerClient
 from actorq.cluster import access, diagnosis
-from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.connection import Cluster
+from actorq.cluster.context import connect
 from actorq.cluster.logs import stream_logs
 from actorq.cluster.objects import ACTORQ
 from actorq.cluster.portforward import PortForward, open_pod_port

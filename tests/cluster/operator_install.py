@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from kubernetes import client
 
-from actorq.cluster.connection import Cluster, connect
+from actorq.cluster.connection import Cluster
+from actorq.cluster.context import connect
 from actorq.cluster.objects import Object, items, part
 from actorq.errors import NotFoundError
 from actorq.operator.leader import LEASE

@@ -201,7 +201,7 @@ def _backend(
         return Processes(given.directory, identity, config_of, events, lock)
     if find_spec("kubernetes") is None:
         raise UserError("actorq sweep --template needs kubernetes: pip install 'actorq[cluster]'")
-    from actorq.cluster.connection import connect
+    from actorq.cluster.context import connect
     from actorq.sweep.cluster import ClusterRuns
 
     cluster = connect(given.namespace or template["metadata"].get("namespace"))
