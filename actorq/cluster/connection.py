@@ -5,24 +5,29 @@ Objects are plain JSON trees, as in the API.
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from kubernetes import client, watch
 from kubernetes.client.exceptions import ApiException
+from kubernetes.client.rest import RESTClientObject
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.discovery import LazyDiscoverer
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from kubernetes.stream.ws_client import create_websocket
 from urllib3.exceptions import HTTPError
+from urllib3.util import Retry
 
 from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object
 from actorq.cluster.refusals import explained
 from actorq.errors import NotFoundError, UserError
 
 FIELD_MANAGER = "actorq"
-_READ_TIMEOUT_S = 30.0
+TIMEOUT_S = 30.0
+# urllib3 would repeat a GET three times without a pause. A server that hangs would hold it four times as long.
+_ONCE = Retry(total=None, connect=0, read=0, other=0, redirect=3)
 
 
 class _Discoverer(LazyDiscoverer):
@@ -32,33 +37,105 @@ class _Discoverer(LazyDiscoverer):
         pass
 
 
+class UnreachableError(UserError):
+    """The API server does not answer. For a process that has reached it before, the same call may succeed later."""
+
+
+class _Rest(RESTClientObject):
+    """Ends each request in time, also those that the library makes by itself."""
+
+    def __init__(self, configuration: client.Configuration, timeout_s: float) -> None:
+        super().__init__(configuration)
+        self._timeout_s = timeout_s
+
+    def request(
+        self,
+        method: Any,
+        url: Any,
+        headers: Any = None,
+        body: Any = None,
+        post_params: Any = None,
+        _request_timeout: Any = None,
+    ) -> Any:
+        timeout = _request_timeout or self._timeout_s
+        return super().request(method, url, headers, body, post_params, timeout)  # type: ignore[no-untyped-call]
+
+
+class _Kinds:
+    """The kinds that the cluster has. One that was found is not looked up again. Thread-safe."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._configuration = configuration
+        self._lock = threading.Lock()
+        self._dynamic: DynamicClient | None = None
+        self._found: dict[tuple[str, str], Any] = {}
+
+    def find(self, api_version: str, kind: str) -> Any:
+        """The library's access to a kind; None if the cluster lacks it."""
+        if (known := self._found.get((api_version, kind))) is not None:
+            return known
+        with self._lock:
+            try:
+                found = self._discovered().resources.get(api_version=api_version, kind=kind)
+            except ResourceNotFoundError:
+                return None
+            except Exception:
+                # What the library knows may be half of the answer.
+                self._dynamic = None
+                raise
+            self._found[api_version, kind] = found
+            return found
+
+    def _discovered(self) -> DynamicClient:
+        if self._dynamic is None:
+            nowhere = os.path.join(os.devnull, "none")
+            try:
+                self._dynamic = DynamicClient(_client(self._configuration, TIMEOUT_S), nowhere, _Discoverer)
+            except (AttributeError, TypeError, ValueError):
+                # The library does not check that the answer comes from a Kubernetes API server.
+                raise UserError(
+                    f"no cluster: the server at {self._configuration.host} is no Kubernetes API server; check the "
+                    "`server` of the current context (`kubectl config view --minify`)"
+                ) from None
+        return self._dynamic
+
+
 class Cluster:
     """One namespace of the cluster of the current context; all namespaces, to list objects only, where it is empty.
 
     run: name of the run whose objects are meant; empty for the only run of the namespace.
     manager: the name under which the API server keeps the fields that `apply` writes.
+    timeout_s: seconds in which the API server must answer a request.
     """
 
     def __init__(
-        self, configuration: client.Configuration, namespace: str, manager: str = FIELD_MANAGER, run: str = ""
+        self,
+        configuration: client.Configuration,
+        namespace: str,
+        manager: str = FIELD_MANAGER,
+        run: str = "",
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.namespace = namespace
         self.run = run
         self.selector = f"{ACTORQ},{RUN_LABEL}={run}" if run else ACTORQ
         self.host = str(configuration.host)
         self._manager = manager
+        self.timeout_s = timeout_s
+        configuration.retries = _ONCE
         self._configuration = configuration
-        self._dynamic: DynamicClient | None = None
+        self._kinds = _Kinds(configuration)
 
-    def at(self, namespace: str, manager: str = "") -> "Cluster":
+    def at(self, namespace: str, manager: str = "", timeout_s: float = 0.0) -> "Cluster":
         """Another namespace of the same cluster. It shares what is known of the cluster's kinds."""
-        other = Cluster(self._configuration, namespace, manager or self._manager, self.run)
-        other._dynamic = self._dynamic
+        changed = manager or self._manager, self.run, timeout_s or self.timeout_s
+        other = Cluster(self._configuration, namespace, *changed)
+        other._kinds = self._kinds
         return other
 
     def core(self) -> client.CoreV1Api:
         """Typed access to everything that is not an object. It has its own connection, because streams change it."""
-        return client.CoreV1Api(client.ApiClient(self._configuration))
+        return client.CoreV1Api(_client(self._configuration, self.timeout_s))
 
     def open_websocket(self, path: str, query: str) -> Any:
         """A WebSocket to a subresource of an object, such as "pods/learner-0/portforward"."""
@@ -134,9 +211,10 @@ class Cluster:
         with self.refusals(f"scale {kind} {name}"):
             scale = self._resource(api_version, kind).subresources["scale"]
             where = {"name": name, "namespace": self.namespace}
-            before: Object = scale.get(**where).to_dict()
+            before: Object = scale.get(**where, _request_timeout=self.timeout_s).to_dict()
             change = {"spec": {"replicas": replicas}}
-            scale.patch(**where, body=change, content_type="application/merge-patch+json")
+            content_type = "application/merge-patch+json"
+            scale.patch(**where, body=change, content_type=content_type, _request_timeout=self.timeout_s)
         return int(before["spec"].get("replicas") or 0)
 
     def delete(self, api_version: str, kind: str, name: str) -> bool:
@@ -156,7 +234,7 @@ class Cluster:
     def has_kind(self, api_version: str, kind: str) -> bool:
         """Whether the cluster has a kind of objects."""
         with self.refusals(f"look up {kind}"):
-            return self._find(api_version, kind) is not None
+            return self._kinds.find(api_version, kind) is not None
 
     def await_pod_change(self, selector: str, at_most_s: int) -> None:
         """Return when a pod changes, or after `at_most_s` seconds."""
@@ -170,7 +248,7 @@ class Cluster:
                 serialize=False,
                 timeout_seconds=at_most_s,
                 # The server ends the request. This timeout is for a server that disappears.
-                _request_timeout=at_most_s + _READ_TIMEOUT_S,
+                _request_timeout=at_most_s + TIMEOUT_S,
             )
             next(iter(events), None)
 
@@ -182,34 +260,15 @@ class Cluster:
         except ApiException as error:
             raise explained(error, doing) from error
         except HTTPError as error:
-            raise UserError(
+            raise UnreachableError(
                 f"no cluster: {self.host} cannot be reached ({_reason(error)}); check `kubectl config current-context`"
             ) from error
 
     def _resource(self, api_version: str, kind: str) -> Any:
-        found = self._find(api_version, kind)
+        found = self._kinds.find(api_version, kind)
         if found is None:
             raise UserError(f"the cluster has no kind {kind} ({api_version}): install its provider, or leave it out")
         return found
-
-    def _find(self, api_version: str, kind: str) -> Any:
-        try:
-            return self._discovered().resources.get(api_version=api_version, kind=kind)
-        except ResourceNotFoundError:
-            return None
-
-    def _discovered(self) -> DynamicClient:
-        if self._dynamic is None:
-            nowhere = os.path.join(os.devnull, "none")
-            try:
-                self._dynamic = DynamicClient(client.ApiClient(self._configuration), nowhere, _Discoverer)
-            except (AttributeError, TypeError, ValueError):
-                # The library does not check that the answer comes from a Kubernetes API server.
-                raise UserError(
-                    f"no cluster: the server at {self.host} is no Kubernetes API server; check the `server` of the "
-                    "current context (`kubectl config view --minify`)"
-                ) from None
-        return self._dynamic
 
     def _request(self, verb: str, api_version: str, kind: str, subresource: str = "", **arguments: Any) -> Object:
         resource = self._resource(api_version, kind)
@@ -218,9 +277,15 @@ class Cluster:
         if subresource:
             resource = resource.subresources[subresource]
         # The library would wrap each value of the answer in an object of its own.
-        answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=_READ_TIMEOUT_S)
+        answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=self.timeout_s)
         tree: Object = json.loads(answer.data)
         return tree
+
+
+def _client(configuration: client.Configuration, timeout_s: float) -> client.ApiClient:
+    found = client.ApiClient(configuration)
+    found.rest_client = _Rest(configuration, timeout_s)
+    return found
 
 
 def _reason(error: HTTPError) -> str:

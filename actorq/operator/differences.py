@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 
 from actorq.cluster.configuration import kept_setting
+from actorq.cluster.connection import UnreachableError
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.objects import RUN_LABEL, Object, items, name_of, part
 from actorq.cluster.storage import VOLUME
@@ -89,7 +90,9 @@ def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object
 
 
 def refusal(error: UserError) -> Fault:
-    """The fault of a request that the API server refuses."""
+    """The fault of a request that the API server refuses. Raises the error of a server that does not answer."""
+    if isinstance(error, UnreachableError):
+        raise error
     text = str(error)
     reason = "Refused"
     if "exceeded quota" in text:

@@ -289,7 +289,7 @@ class Reconciler:
                 # Told before.
                 continue
             except UserError as error:
-                _log.warning("%s: %s", event["message"], error)
+                _log.warning("%s: %s", event["message"], refusal(error).text)
 
     def _is_expired(self, run: TrainingRun | None, before: Object) -> bool:
         if run is None or "finishedAt" not in before:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from actorq import wire
+from actorq.cluster.connection import Cluster
 from actorq.domain.status import ActorStatus, RunStatus
 from actorq.operator.reconcile import PERIOD_S, Key, Reconciler
 from actorq.transport.server import Server
@@ -70,10 +71,10 @@ class World:
         self.woken: queue.Queue[Key] = queue.Queue()
         self.operator = self.another()
 
-    def another(self) -> Reconciler:
+    def another(self, cluster: Cluster | None = None) -> Reconciler:
         """An operator that knows nothing yet."""
         return Reconciler(
-            self.api.cluster(),
+            cluster or self.api.cluster(),
             self.woken.put,
             address_of=lambda key: self.learner.address,
             clock=lambda: self.at,

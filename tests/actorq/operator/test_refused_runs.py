@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from actorq.cluster.connection import UnreachableError
 from actorq.errors import ActorQError
 from actorq.operator.controller import Controller, DueQueue
 from actorq.operator.reconcile import Key
+from tests.actorq.cluster.hanging import hanging
 from tests.actorq.operator.kube_api import NAMESPACE, Object
 from tests.actorq.operator.operator_world import KEY, World, operator_world, training_run
 
@@ -124,6 +126,21 @@ def test_a_missing_permission_names_the_rule_to_add(world: World) -> None:
     ready = world.api.condition("tiny", "Ready")
     assert ready["reason"] == "NoPermission"
     assert "ask for a Role with the verb patch on deployments.apps" in ready["message"]
+
+
+def test_a_server_that_hangs_for_one_request_leaves_the_status_as_it_is(world: World) -> None:
+    world.start()
+    world.settle()
+    before = world.api.status("tiny")
+    world.api.delete("Service", "tiny-learner")
+    world.at += 60
+    impatient = world.api.cluster().at(NAMESPACE, timeout_s=0.2)
+    world.operator.close()
+    world.operator = world.another(impatient)
+    with hanging(world.api, lambda verb, kind: verb == "apply") as requests, pytest.raises(UnreachableError):
+        world.look()
+    assert not requests.outlasted
+    assert world.api.status("tiny") == before
 
 
 def test_pods_without_an_image_are_a_condition(world: World) -> None:

@@ -1,0 +1,64 @@
+"""An API server that hangs holds nobody for long, and lost connections are no reason to forget its kinds."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from actorq.cluster.connection import Cluster, UnreachableError
+from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
+from tests.actorq.cluster.hanging import hanging
+
+POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "learner-0"}}
+
+
+@pytest.fixture
+def api() -> Iterator[ClusterApi]:
+    with cluster_api() as server:
+        server.add("apps/v1", "statefulsets", {**POD, "kind": "StatefulSet", "spec": {"replicas": 1}})
+        yield server
+
+
+def impatient(api: ClusterApi) -> Cluster:
+    """It has looked up the kinds before the server hangs."""
+    cluster = api.cluster().at("lab", timeout_s=0.1)
+    for api_version, kind in (("v1", "Pod"), ("apps/v1", "StatefulSet")):
+        assert cluster.has_kind(api_version, kind)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda cluster: cluster.get("v1", "Pod", "learner-0"),
+        lambda cluster: cluster.list("v1", "Pod"),
+        lambda cluster: cluster.patch("v1", "Pod", "learner-0", {}),
+        lambda cluster: cluster.apply(POD),
+        lambda cluster: cluster.delete("v1", "Pod", "learner-0"),
+        lambda cluster: cluster.scale("apps/v1", "StatefulSet", "learner-0", 0),
+    ],
+    ids=["get", "list", "patch", "apply", "delete", "scale"],
+)
+def test_a_request_to_a_server_that_hangs_is_made_once_and_ends(
+    api: ClusterApi, request_of: Callable[[Cluster], object]
+) -> None:
+    cluster = impatient(api)
+    with hanging(api, lambda verb, kind: True) as requests:
+        with pytest.raises(UnreachableError, match=r"^no cluster: .* cannot be reached \(.*timed out"):
+            request_of(cluster)
+        assert (requests.count, requests.outlasted) == (1, False)
+
+
+def test_a_kind_that_was_missing_is_found_once_it_is_there(api: ClusterApi) -> None:
+    cluster = api.cluster()
+    leases = api.kinds.pop("coordination.k8s.io/v1")
+    assert not cluster.has_kind("coordination.k8s.io/v1", "Lease")
+    api.kinds["coordination.k8s.io/v1"] = leases
+    assert cluster.has_kind("coordination.k8s.io/v1", "Lease")
+
+
+def test_kinds_are_known_to_all_namespaces_of_a_cluster(api: ClusterApi) -> None:
+    cluster = api.cluster()
+    other = cluster.at("elsewhere")
+    assert other.has_kind("v1", "Pod")
+    api.kinds.clear()
+    assert cluster.has_kind("v1", "Pod")
