@@ -8,17 +8,24 @@ from typing import Any
 
 from kubernetes.client.exceptions import ApiException
 
-from actorq.cluster.connection import Cluster
+from actorq.cluster.connection import Cluster, UnreachableError
 from actorq.errors import ActorQError
 
 _LAST_LINES = 20
+# A line of a log may be of any length, and the log of a pod on a lost node does not come.
+_LAST_BYTES, _LAST_S = 65_536, 5.0
+# A pod whose log is followed may say nothing for hours.
+_SILENCE_S = 86_400.0
 _CLOSE_S = 5.0
 
 
 def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
     """The line with the reason of a container's end: the last one that begins with "error", or else the last line."""
-    # A restarted container without output has an empty log. In that case the earlier log counts.
-    lines = _last_lines(cluster, pod, container) or _last_lines(cluster, pod, container, previous=True)
+    try:
+        # A restarted container without output has an empty log. In that case the earlier log counts.
+        lines = _last_lines(cluster, pod, container) or _last_lines(cluster, pod, container, previous=True)
+    except UnreachableError:
+        return ""
     errors = [line for line in lines if line.startswith("error: ")]
     return (errors or lines or [""])[-1].removeprefix("error: ")
 
@@ -27,8 +34,16 @@ def _last_lines(cluster: Cluster, pod: str, container: str, previous: bool = Fal
     try:
         with cluster.refusals(f"read the log of pod {pod}"):
             text = cluster.core().read_namespaced_pod_log(
-                pod, cluster.namespace, container=container, tail_lines=_LAST_LINES, previous=previous
+                pod,
+                cluster.namespace,
+                container=container,
+                tail_lines=_LAST_LINES,
+                limit_bytes=_LAST_BYTES,
+                previous=previous,
+                _request_timeout=min(cluster.timeout_s, _LAST_S),
             )
+    except UnreachableError:
+        raise
     except ActorQError:
         return []
     return [line.strip() for line in str(text).splitlines() if line.strip()]
@@ -48,7 +63,11 @@ def stream_logs(
 
     If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
     """
-    options = {"follow": follow, "previous": previous, **({} if tail is None else {"tail_lines": tail})}
+    options: dict[str, Any] = {"follow": follow, "previous": previous}
+    if tail is not None:
+        options["tail_lines"] = tail
+    if follow:
+        options["_request_timeout"] = (cluster.timeout_s, _SILENCE_S)
     if len(pods) == 1:
         for line in _lines(cluster, pods[0], options):
             write(pods[0], line)

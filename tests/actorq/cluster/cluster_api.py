@@ -123,7 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._fail(
                     400, f'container "service" in pod "{place.name}" is waiting to start: image can\'t be pulled'
                 )
-            return self._send(200, logs[place.name].encode(), "text/plain")
+            limit = int(query["limitBytes"][0]) if "limitBytes" in query else None
+            return self._send(200, logs[place.name].encode()[:limit], "text/plain")
         if verb == "watch":
             # What changes here has changed before the answer.
             for path in self.server.ending:

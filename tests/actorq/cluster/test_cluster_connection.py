@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from actorq.cluster.connection import Cluster, UnreachableError
+from actorq.cluster.logs import last_log_line
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
 from tests.actorq.cluster.hanging import hanging
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "learner-0"}}
+LIMIT_BYTES = 65_536
 
 
 @pytest.fixture
@@ -46,6 +48,20 @@ def test_a_request_to_a_server_that_hangs_is_made_once_and_ends(
         with pytest.raises(UnreachableError, match=r"^no cluster: .* cannot be reached \(.*timed out"):
             request_of(cluster)
         assert (requests.count, requests.outlasted) == (1, False)
+
+
+def test_the_last_line_of_a_log_that_does_not_come_is_empty(api: ClusterApi) -> None:
+    api.logs["learner-0"] = "error: a\n"
+    cluster = impatient(api)
+    with hanging(api, lambda verb, kind: kind == "Pod") as requests:
+        assert last_log_line(cluster, "learner-0", "learner") == ""
+        assert (requests.count, requests.outlasted) == (1, False)
+    assert last_log_line(cluster, "learner-0", "learner") == "a"
+
+
+def test_no_more_of_a_log_is_read_than_the_limit(api: ClusterApi) -> None:
+    api.logs["learner-0"] = "x" * (LIMIT_BYTES + 1)
+    assert len(last_log_line(api.cluster(), "learner-0", "learner")) == LIMIT_BYTES
 
 
 def test_a_kind_that_was_missing_is_found_once_it_is_there(api: ClusterApi) -> None:
