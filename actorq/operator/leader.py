@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from actorq.cluster.connection import Cluster
 from actorq.cluster.objects import Object, part
-from actorq.errors import ActorQError, ConflictError, UserError
+from actorq.errors import ActorQError, ConflictError, UnavailableError, UserError
 
 LEASE = "actorq-operator"
 VERSION_ANNOTATION = "actorq/version"
@@ -30,7 +30,10 @@ class NewerVersionError(UserError):
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of an election. A holder gives up before another one may take over: give_up_s < duration_s."""
+    """Seconds of an election. A holder gives up before another one may take over: give_up_s < duration_s.
+
+    An attempt may take give_up_s, all of its requests together.
+    """
 
     duration_s: float = 15.0
     give_up_s: float = 10.0
@@ -58,6 +61,8 @@ class Leader:
         self._times = times
         self._clock = clock
         self._seen: tuple[object, float] = (None, 0.0)
+        # When the last successful attempt began.
+        self._renewed = float("-inf")
         # Whether this replica held the Lease at its last attempt.
         self.leads = False
         self._stopped = threading.Event()
@@ -79,23 +84,28 @@ class Leader:
 
     def hold(self) -> bool:
         """Renew the Lease until it is lost (returns False) or `stop` is called (returns True)."""
-        renewed = self._clock()
-        while not self._stopped.wait(self._times.retry_s):
+        while (left_s := self._renewed + self._times.give_up_s - self._clock()) > 0:
+            if self._stopped.wait(min(self._times.retry_s, left_s)):
+                return True
             try:
-                if not self.try_once():
+                if not self.try_once(self._renewed + self._times.give_up_s):
                     return False
-                renewed = self._clock()
-            except ActorQError:
-                if self._clock() - renewed >= self._times.give_up_s:
-                    return False
-        return True
+            except ActorQError as error:
+                _log.warning("the Lease: %s", error)
+        return False
 
-    def try_once(self) -> bool:
-        """Take or renew the Lease if that is allowed now. Returns whether this replica holds it."""
-        lease = self._cluster.get(*_API, LEASE)
+    def try_once(self, deadline: float | None = None) -> bool:
+        """Take or renew the Lease if that is allowed now. Returns whether this replica holds it.
+
+        deadline: when to give up, by the clock.
+        """
+        began = self._clock()
+        end = began + self._times.give_up_s if deadline is None else deadline
+        lease = self._until(end).get(*_API, LEASE)
         try:
             if lease is None:
-                self._cluster.create({**self._record(), "apiVersion": _API[0], "kind": _API[1]})
+                self._until(end).create({**self._record(), "apiVersion": _API[0], "kind": _API[1]})
+                self._renewed = began
                 return True
             spec = part(lease, "spec")
             holder = str(spec.get("holderIdentity") or "")
@@ -103,7 +113,8 @@ class Leader:
                 self._refuse_to_follow(lease)
                 if holder and not self._is_expired(spec):
                     return False
-            self._cluster.patch(*_API, LEASE, self._record(lease))
+            self._until(end).patch(*_API, LEASE, self._record(lease))
+            self._renewed = began
         except ConflictError:
             # Another replica was faster.
             return False
@@ -120,6 +131,13 @@ class Leader:
         if lease is not None and part(lease, "spec").get("holderIdentity") == self._name:
             condition = {"resourceVersion": lease["metadata"].get("resourceVersion")}
             self._cluster.patch(*_API, LEASE, {"metadata": condition, "spec": {"holderIdentity": ""}})
+
+    def _until(self, deadline: float) -> Cluster:
+        """The cluster for a request that ends by then. Raises UnavailableError when it is too late for one."""
+        left_s = deadline - self._clock()
+        if left_s <= 0:
+            raise UnavailableError(f"the API server has not answered in {self._times.give_up_s:g} s")
+        return self._cluster.at(self._cluster.namespace, timeout_s=left_s)
 
     def _is_expired(self, spec: Object) -> bool:
         record = (spec.get("holderIdentity"), spec.get("renewTime"))

@@ -6,6 +6,7 @@ import pytest
 
 from actorq.errors import ActorQError
 from actorq.operator.leader import LEASE, Leader, NewerVersionError, Times
+from tests.actorq.cluster.hanging import hanging
 from tests.actorq.operator.kube_api import KubeApi, kube_api
 
 TIMES = Times(duration_s=15.0, give_up_s=10.0, retry_s=0.001)
@@ -94,6 +95,33 @@ def test_a_holder_that_cannot_renew_stops_before_another_may_begin(api: KubeApi)
     api.refuse = lambda verb, kind, name: (500, "down")
     assert not first.hold()
     assert clock.at - began < TIMES.duration_s
+
+
+@pytest.mark.parametrize("verb", ["get", "patch"])
+def test_a_holder_gives_up_in_time_when_the_server_hangs(api: KubeApi, verb: str) -> None:
+    first = Leader(api.cluster(), "a", "0.2.0", Times(duration_s=1.5, give_up_s=1.0, retry_s=0.01))
+    assert first.acquire()
+    with hanging(api, lambda each, kind: (each, kind) == (verb, "Lease")) as requests:
+        assert not first.hold()
+        assert requests.begun.is_set()
+        assert not requests.outlasted
+
+
+def test_the_time_to_give_up_counts_from_the_beginning_of_the_last_renewal(api: KubeApi) -> None:
+    clock = Clock()
+    first = leader(api, "a", clock)
+
+    def slow(verb: str, kind: str, name: str) -> None:
+        # The renewal is written at this time, and its answer is late.
+        clock.at += 4 if (verb, kind) == ("patch", "Lease") else 0
+
+    assert first.acquire()
+    api.refuse = slow
+    assert first.try_once()
+    api.refuse = lambda verb, kind, name: (500, "down")
+    clock.at += 6
+    assert not first.hold()
+    assert clock.at == 10
 
 
 def test_of_two_that_try_at_once_one_wins(api: KubeApi) -> None:
