@@ -116,12 +116,16 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
     settings.posting.enabled = False
     settings.scanning.disabled = True
     leading = threading.Thread(target=_lead, args=(queue, controller, leader), name="leader", daemon=True)
+
+    def healthy() -> bool:
+        return leading.is_alive() and controller.works()
+
     metrics = open_metrics(
         flags.metrics,
         CallCounts(),
         lambda: operator_metrics(leader, controller, queue),
-        alive=leading.is_alive,
-        serving=leading.is_alive,
+        alive=healthy,
+        serving=healthy,
         loop=asyncio.get_running_loop(),
     )
     leading.start()
@@ -164,6 +168,10 @@ def _lead(queue: DueQueue[Key], controller: Controller, leader: Leader) -> None:
         leave(EXIT_FAILED)
     except ActorQError as error:
         _log.warning("the Lease could not be released: %s", error)
+    except Exception:
+        # Without this thread nobody renews the Lease, and another replica begins to act.
+        _log.exception("the election has failed: ending")
+        leave(EXIT_FAILED)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from actorq.telemetry.histogram import Histogram
 
 # Seconds between lists of all runs: a lost event is made up for after at most this time.
 LIST_PERIOD_S = 60.0
+# A look at a run, or a list of all, that takes longer hangs. Each of its requests ends after 30 s.
+LOOK_LIMIT_S = 180.0
 MAX_NAMES = 10_000
 # Results of a look at a run.
 DONE, CONFLICT, FAILED = "done", "conflict", "failed"
@@ -101,6 +103,15 @@ class Controller:
         self._clock = clock
         self.looks = dict.fromkeys((DONE, CONFLICT, FAILED), 0)
         self.look_seconds = Histogram()
+        # When the present look, or list, began.
+        self._busy_since: float | None = None
+        self._ended = False
+
+    def works(self) -> bool:
+        """Whether no look hangs, and `run` has not ended before the queue was closed. Thread-safe."""
+        since = self._busy_since
+        hangs = since is not None and self._clock() - since > LOOK_LIMIT_S
+        return not hangs and (not self._ended or self._queue.closed)
 
     def list_runs(self) -> None:
         """Make all runs due, also those whose deletion was missed. Raises UserError when a permission is missing."""
@@ -116,22 +127,32 @@ class Controller:
 
     def run(self) -> None:
         """Reconcile until the queue is closed."""
+        try:
+            self._run()
+        finally:
+            self._ended = True
+            self._reconciler.close()
+
+    def _run(self) -> None:
         listed = float("-inf")
         while not self._queue.closed:
             if self._clock() - listed >= LIST_PERIOD_S:
-                listed = self._clock()
+                listed = self._busy_since = self._clock()
                 try:
                     self.list_runs()
                 except ActorQError as error:
                     _log.warning("the list of runs: %s", error)
+                except Exception:
+                    _log.exception("the list of runs")
+                self._busy_since = None
             key = self._queue.take(max(0.0, listed + LIST_PERIOD_S - self._clock()))
             if key is not None:
                 self.look(key)
-        self._reconciler.close()
 
     def look(self, key: Key) -> None:
         """Reconcile one run and put it back for the next look."""
         began, result = self._clock(), FAILED
+        self._busy_since = began
         try:
             delay_s, result = self._reconciler.reconcile(key), DONE
         except ConflictError:
@@ -143,6 +164,7 @@ class Controller:
             # A fault of the operator at one run must not stop the others.
             _log.exception("%s/%s", *key)
             delay_s = LIST_PERIOD_S
+        self._busy_since = None
         self.looks[result] += 1
         self.look_seconds.observe(self._clock() - began)
         if delay_s is not None:
