@@ -42,8 +42,12 @@ PERIOD_S = 5.0
 # A run that works has all of its objects compared at most once in this time. At other looks its workloads are enough.
 CHECK_PERIOD_S = 60.0
 _WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
-# Listed also for a run whose specification is invalid.
-_ALWAYS = (("v1", VOLUME), ("v1", "Secret"))
+# Listed also when the specification is invalid, or asks for none of them any more.
+_ALWAYS = (
+    *(("v1", kind) for kind in (VOLUME, "Secret", "ConfigMap", "Service", "ServiceAccount")),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+    ("policy/v1", "PodDisruptionBudget"),
+)
 
 _log = logging.getLogger(__name__)
 
@@ -194,7 +198,9 @@ class Reconciler:
 
     def _others(self, cluster: Cluster, key: Key, wanted: Sequence[Object], workloads: Found) -> Found:
         """The run's objects besides its workloads, and those of others that have a name that the run needs."""
-        kinds = dict.fromkeys((*_ALWAYS, *((each["apiVersion"], each["kind"]) for each in wanted)))
+        # Kubernetes before 1.21 has no policy/v1.
+        always = [each for each in _ALWAYS if cluster.has_kind(*each)]
+        kinds = dict.fromkeys((*always, *((each["apiVersion"], each["kind"]) for each in wanted)))
         found = _listed(cluster, key, [each for each in kinds if each not in _WORKLOADS])
         known = found | workloads
         found |= _there(cluster, [each for each in wanted if (each["kind"], name_of(each)) not in known])

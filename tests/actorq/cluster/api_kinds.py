@@ -20,6 +20,7 @@ KINDS: Kinds = {
     ],
     "apps/v1": namespaced("StatefulSet Deployment ReplicaSet"),
     "policy/v1": namespaced("PodDisruptionBudget"),
+    "networking.k8s.io/v1": [("NetworkPolicy", "networkpolicies", True)],
     "coordination.k8s.io/v1": namespaced("Lease"),
     "actorq.dev/v1alpha1": namespaced("TrainingRun"),
     "scheduling.k8s.io/v1": [("PriorityClass", "priorityclasses", False)],

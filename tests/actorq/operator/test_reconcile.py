@@ -8,6 +8,7 @@ import pytest
 from actorq.domain.status import RunState
 from actorq.operator.reconcile import CHECK_PERIOD_S, PERIOD_S
 from tests.actorq.operator.operator_world import ACTING, World, operator_world
+from tests.actorq.operator.training_runs import SPECS
 from tests.builders.run_status import run_status
 
 
@@ -106,6 +107,30 @@ def test_relays_that_are_no_longer_wanted_go(world: World) -> None:
     world.look()
     assert "tiny-relay" not in world.api.names("Deployment")
     assert "tiny-actor" in world.api.names("Deployment")
+
+
+def test_network_policies_that_are_no_longer_wanted_go(world: World) -> None:
+    world.run(networkPolicies=True)
+    world.look()
+    metadata = {"name": "of-somebody", "labels": {"actorq/run": "tiny"}}
+    world.api.put({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata})
+    assert len(world.api.names("NetworkPolicy")) > 1
+    world.run(networkPolicies=False)
+    world.look()
+    assert world.api.names("NetworkPolicy") == {"of-somebody"}
+
+
+@pytest.mark.parametrize("options", ["plain", "full"])
+def test_no_object_of_an_option_is_left_when_the_run_no_longer_asks_for_it(world: World, options: str) -> None:
+    world.run()
+    world.look()
+    plain = {each for each in world.api.there if each[0] != "Event"}
+    world.run(**{**SPECS[options], "tls": {"mode": "none"}})
+    world.look()
+    assert {"NetworkPolicy", "Deployment"} <= {kind for kind, _ in set(world.api.there) - plain}
+    world.run()
+    world.look()
+    assert {each for each in world.api.there if each[0] != "Event"} == plain
 
 
 def test_the_status_of_the_learner_becomes_the_status_of_the_run(world: World) -> None:
