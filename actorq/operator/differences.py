@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from actorq.cluster.configuration import kept_setting
 from actorq.cluster.connection import UnreachableError
 from actorq.cluster.diagnosis import Fault
-from actorq.cluster.objects import RUN_LABEL, Object, items, name_of, part
+from actorq.cluster.manifests import component_of
+from actorq.cluster.objects import RUN_LABEL, WORKLOADS, Object, items, name_of, part
 from actorq.cluster.storage import VOLUME
 from actorq.errors import UserError
+from actorq.operator.render import KEPT
 from actorq.operator.resource import KIND
 
 DIGEST = "actorq/digest"
@@ -86,6 +88,17 @@ def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object
         each
         for key, each in found.items()
         if key not in names and each["kind"] not in (VOLUME, "Secret") and is_owned(each, uid) and digest_of(each)
+    ]
+
+
+def restless(found: Found, uid: str, suspended: bool, over: bool) -> list[Object]:
+    """Workloads that may have pods, although the run is suspended or over."""
+    return [
+        each
+        for each in found.of(*WORKLOADS)
+        if is_owned(each, uid)
+        and part(each, "spec").get("replicas") != 0
+        and (suspended or (over and component_of(each) not in KEPT))
     ]
 
 

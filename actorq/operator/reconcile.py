@@ -29,18 +29,20 @@ from actorq.operator.differences import (
     foreign,
     is_owned,
     refusal,
+    restless,
     stamped,
     superfluous,
 )
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
-from actorq.operator.resource import API_VERSION, KIND, TrainingRun
+from actorq.operator.resource import API_VERSION, KIND, TrainingRun, TrainingRunSpec
 from actorq.operator.runstatus import RunWatch
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
 # A run that works has all of its objects compared at most once in this time. At other looks its workloads are enough.
 CHECK_PERIOD_S = 60.0
+_TTL = "ttlSecondsAfterFinished"
 _WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
 # Listed also when the specification is invalid, or asks for none of them any more.
 _ALWAYS = (
@@ -141,13 +143,15 @@ class Reconciler:
         look = Look(resource, self._now(), live, memory.earlier, pods, list(found.values()), refusal=plan.fault)
         if not self._is_enough(look, plan, found):
             found |= self._others(cluster, key, plan.wanted, found)
-            if self._is_expired(plan.run, before):
+            if self._left_s(look) <= 0:
                 memory.plan = None
                 wait_s = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
                 memory.ended = version if wait_s is None else ""
                 return wait_s
             if plan.run is not None and plan.fault is None:
                 look = replace(look, refusal=self._make(cluster, plan.run, plan, found, before))
+            if look.refusal is not None:
+                self._rest(cluster, look, found)
             look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
@@ -155,7 +159,7 @@ class Reconciler:
         line = ""
         if worst is not None and worst.container is not None:
             line = last_log_line(cluster, worst.subject.removeprefix("pod "), worst.container)
-        wait_s = self._write(cluster, look, conditions.new_status(look, worst, line), memory, plan.run)
+        wait_s = self._write(cluster, look, conditions.new_status(look, worst, line), memory)
         if wait_s is None or wait_s > PERIOD_S:
             # A run that rests occupies no memory.
             memory.plan = None
@@ -239,6 +243,15 @@ class Reconciler:
                 _log.info("%s: %s %s deleted", cluster.namespace, each["kind"], name_of(each))
         return PERIOD_S if owned else None
 
+    def _rest(self, cluster: Cluster, look: Look, found: Found) -> None:
+        """End the pods of a run that is suspended or over, although its objects cannot be as its specification says."""
+        for each in restless(found, look.resource["metadata"]["uid"], look.suspended, look.over):
+            try:
+                cluster.patch(each["apiVersion"], each["kind"], name_of(each), {"spec": {"replicas": 0}})
+                _log.info("%s: %s %s has no pods", cluster.namespace, each["kind"], name_of(each))
+            except UserError as error:
+                _log.warning("%s %s: %s", each["kind"], name_of(each), refusal(error).text)
+
     def _live(
         self, cluster: Cluster, key: Key, memory: _Memory, resource: Object, pods: Sequence[Object]
     ) -> RunStatus | None:
@@ -262,9 +275,7 @@ class Reconciler:
         lacking = any(conditions.lacks_pods(each) for each in found.of(*WORKLOADS))
         return cluster.list("v1", "Event") if pending or lacking else []
 
-    def _write(
-        self, cluster: Cluster, look: Look, status: Object, memory: _Memory, run: TrainingRun | None
-    ) -> float | None:
+    def _write(self, cluster: Cluster, look: Look, status: Object, memory: _Memory) -> float | None:
         """Write the status unless it is too early. Returns when to look again."""
         wait_s = PERIOD_S
         if status != look.before:
@@ -279,12 +290,11 @@ class Reconciler:
             if "finishedAt" in status and "finishedAt" not in look.before:
                 # At once: actors end with the run.
                 return 0.0
-        elif run is None or (look.suspended and not look.pods):
+        elif "finishedAt" in status and status["actors"] == 0:
+            wait_s = max(self._left_s(look), 0.0)
+        elif not look.pods and (look.suspended or (memory.plan is not None and memory.plan.run is None)):
             # Nothing changes until somebody changes the object.
             return None
-        elif "finishedAt" in status and status["actors"] == 0:
-            left_s = conditions.seconds(status["finishedAt"]) + run.spec.ttlSecondsAfterFinished - look.now
-            wait_s = max(left_s, 0.0)
         return wait_s
 
     def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:
@@ -297,10 +307,13 @@ class Reconciler:
             except UserError as error:
                 _log.warning("%s: %s", event["message"], refusal(error).text)
 
-    def _is_expired(self, run: TrainingRun | None, before: Object) -> bool:
-        if run is None or "finishedAt" not in before:
-            return False
-        return self._now() >= conditions.seconds(before["finishedAt"]) + run.spec.ttlSecondsAfterFinished
+    def _left_s(self, look: Look) -> float:
+        """Seconds that learner and quantizer of a finished run still serve."""
+        if "finishedAt" not in look.before:
+            return float("inf")
+        # Read here, because the rest of the specification may have a fault.
+        kept_s = part(look.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
+        return conditions.seconds(look.before["finishedAt"]) + float(kept_s) - look.now
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)

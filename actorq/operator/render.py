@@ -27,8 +27,8 @@ VERSION_LABEL = "app.kubernetes.io/version"
 _GPU = "nvidia.com/gpu"
 # Of RUN_PATTERN in actorq/transport/security/identity.py.
 _LONGEST_IDENTITY = 63
-# Serve status and policies after the end of a run.
-_KEPT = ("learner", "quantizer")
+KEPT = ("learner", "quantizer")
+"""The components that serve status and policies after the end of a run."""
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
 
 
@@ -137,7 +137,7 @@ def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished:
         "relay": spec.relays.replicas,
         "evaluator": spec.evaluator.replicas,
     }
-    body["replicas"] = 0 if spec.suspend or (finished and component not in _KEPT) else replicas.get(component, 1)
+    body["replicas"] = 0 if spec.suspend or (finished and component not in KEPT) else replicas.get(component, 1)
     pod = body["template"]["spec"]
     (container,) = pod["containers"]
     image = {"learner": spec.images.learner, "actor": spec.images.actor, "evaluator": spec.images.actor}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from actorq.cluster.connection import UnreachableError
+from actorq.domain.status import RunState
 from actorq.errors import ActorQError
 from actorq.operator.controller import Controller, DueQueue
 from actorq.operator.reconcile import Key
@@ -88,6 +89,63 @@ def test_a_run_with_progress_keeps_its_settings(world: World) -> None:
     assert "12345" not in world.api.get("ConfigMap", "tiny-run-config")["data"]["config.yaml"]
     assert world.api.condition("tiny", "Failed")["status"] == "False"
     assert world.api.status("tiny")["state"] == "Training"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"config": {"no_such_setting": 1}},
+        {"config": {"replay": {"capacity": 12_345}}},
+        {"config": {"transport": {"drain_s": 1000}}},
+    ],
+    ids=["impossible", "kept", "cannot be rendered"],
+)
+def test_a_run_whose_specification_has_a_fault_can_be_suspended(world: World, spec: Object) -> None:
+    world.start()
+    world.run(**spec, suspend=True)
+    world.settle()
+    world.api.kubelet()
+    world.settle()
+    assert not world.api.names("Pod")
+    assert world.api.status("tiny")["state"] == "Suspended"
+    assert world.api.condition("tiny", "Ready")["reason"] in ("InvalidConfiguration", "Immutable")
+    world.run()
+    world.settle()
+    world.api.kubelet()
+    assert {"tiny-learner-0", "tiny-actor-0"} <= world.api.names("Pod")
+
+
+def test_a_run_whose_specification_has_a_fault_ends_as_others(world: World) -> None:
+    world.start(ttlSecondsAfterFinished=100)
+    world.run(ttlSecondsAfterFinished=100, config={"no_such_setting": 1})
+    world.send(state=RunState.SOLVED)
+    world.settle()
+    world.api.kubelet()
+    assert {each.rpartition("-")[0] for each in world.api.names("Pod")} == {"tiny-learner", "tiny-quantizer"}
+    world.at += 100
+    world.settle()
+    assert {kind for kind, _ in world.api.there} == {"TrainingRun", "PersistentVolumeClaim", "Event"}
+
+
+def test_a_run_that_trains_is_followed_although_its_new_specification_has_a_fault(world: World) -> None:
+    world.start()
+    world.run(config={"no_such_setting": 1})
+    world.settle()
+    assert world.look() is not None
+    world.send(environment_steps=5000)
+    assert world.api.status("tiny")["environmentSteps"] == 5000
+
+
+def test_a_suspended_run_that_the_server_refuses_to_change_says_so(world: World) -> None:
+    said = 'User "operator" cannot patch resource "deployments" in API group "apps" in the namespace "lab"'
+    world.start()
+    world.api.refuse = lambda verb, kind, name: (
+        (403, said) if kind == "Deployment" and verb in ("apply", "patch") else None
+    )
+    world.run(suspend=True)
+    world.settle()
+    assert world.api.condition("tiny", "Ready")["reason"] == "NoPermission"
+    assert world.api.get("StatefulSet", "tiny-learner")["spec"]["replicas"] == 0
 
 
 def test_deletion_while_pods_start_makes_nothing_again(world: World) -> None:
