@@ -20,7 +20,7 @@ from actorq.operator.resource import GROUP, KIND, VERSION
 PENDING, SUSPENDED, INTERRUPTED, REFUSED = "Pending", "Suspended", "Interrupted", "Refused"
 FINAL = ("Solved", "BudgetEnded", "Stopped")
 # Reasons of a run that cannot begin until somebody changes something.
-HOPELESS = ("InvalidConfiguration", "NameInUse")
+HOPELESS = ("InvalidConfiguration", "NameInUse", "KindMissing")
 COMPONENT = "actorq-operator"
 # A learner that waited for data longer than this share of the time since the last look is starved.
 # The alert ActorQLearnerStarved has the same share (docs/how-to/monitor.md#alerts).

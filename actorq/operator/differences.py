@@ -114,4 +114,9 @@ def refusal(error: UserError) -> Fault:
         reason = "NoPermission"
     elif any(each in text for each in _FIXED_FIELDS):
         reason = "Immutable"
+    elif text.startswith("the cluster has no kind"):
+        reason = "KindMissing"
+        if "cert-manager.io" in text:
+            lacks = text.partition(":")[0]
+            text = f"{lacks}: install cert-manager, or make another TrainingRun with tls.mode generated"
     return Fault("the operator:", text, reason=reason)

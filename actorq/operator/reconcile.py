@@ -142,17 +142,21 @@ class Reconciler:
         live = self._live(cluster, key, memory, resource, pods)
         look = Look(resource, self._now(), live, memory.earlier, pods, list(found.values()), refusal=plan.fault)
         if not self._is_enough(look, plan, found):
-            found |= self._others(cluster, key, plan.wanted, found)
-            if self._left_s(look) <= 0:
-                memory.plan = None
-                wait_s = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
-                memory.ended = version if wait_s is None else ""
-                return wait_s
-            if plan.run is not None and plan.fault is None:
-                look = replace(look, refusal=self._make(cluster, plan.run, plan, found, before))
+            try:
+                found |= self._others(cluster, key, plan.wanted, found)
+                if self._left_s(look) <= 0:
+                    memory.plan = None
+                    wait_s = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
+                    memory.ended = version if wait_s is None else ""
+                    return wait_s
+                if plan.run is not None and plan.fault is None:
+                    look = replace(look, refusal=self._make(cluster, plan.run, plan, found, before))
+                look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
+            except UserError as error:
+                fault = refusal(error)
+                look = replace(look, refusal=look.refusal or fault)
             if look.refusal is not None:
                 self._rest(cluster, look, found)
-            look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
         worst = conditions.find_fault(look)
@@ -211,25 +215,22 @@ class Reconciler:
         return found
 
     def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, before: Object) -> Fault | None:
-        """Apply what differs. Returns why that is refused; objects that are there stay as they are."""
+        """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
         fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, before)
         if fault is not None:
             return fault
         existing = {name_of(each): each for each in found.of("Secret")}
-        try:
-            made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
-            others = _there(cluster, [each for each in made if name_of(each) not in existing])
-            if (taken := foreign(others, made, run.name, run.uid)) is not None:
-                return taken
-            changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
-            for manifest in (*made, *changed):
-                cluster.apply(manifest)
-                _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
-            doomed = superfluous(found, wanted, run.uid)
-            self._delete(cluster, doomed, run.uid)
-        except UserError as error:
-            return refusal(error)
+        made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
+        others = _there(cluster, [each for each in made if name_of(each) not in existing])
+        if (taken := foreign(others, made, run.name, run.uid)) is not None:
+            return taken
+        changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
+        for manifest in (*made, *changed):
+            cluster.apply(manifest)
+            _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
+        doomed = superfluous(found, wanted, run.uid)
+        self._delete(cluster, doomed, run.uid)
         if not (made or changed or doomed):
             plan.checked = self._clock()
         return None

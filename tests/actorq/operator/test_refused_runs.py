@@ -201,6 +201,31 @@ def test_a_server_that_hangs_for_one_request_leaves_the_status_as_it_is(world: W
     assert world.api.status("tiny") == before
 
 
+def test_a_missing_cert_manager_is_a_condition_until_it_is_there(world: World) -> None:
+    world.run(tls={"mode": "issuer", "issuer": {"name": "company"}})
+    world.look()
+    failed = world.api.condition("tiny", "Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "KindMissing")
+    assert failed["message"] == (
+        "the operator: the cluster has no kind Certificate (cert-manager.io/v1): install cert-manager, or make another "
+        "TrainingRun with tls.mode generated"
+    )
+    assert world.api.reasons() == ["KindMissing"]
+    assert not world.api.names("Deployment")
+    world.api.kinds["cert-manager.io/v1"] = [("Certificate", "certificates", True)]
+    world.look()
+    assert ("apply", "Certificate", "tiny-learner") in world.api.writes
+    assert world.api.condition("tiny", "Failed")["status"] == "False"
+
+
+def test_a_permission_that_is_missing_to_list_objects_is_a_condition(world: World) -> None:
+    said = 'User "operator" cannot list resource "services" in API group "" in the namespace "lab"'
+    world.api.refuse = lambda verb, kind, name: (403, said) if (verb, kind) == ("list", "Service") else None
+    world.run()
+    world.look()
+    assert world.api.condition("tiny", "Ready")["reason"] == "NoPermission"
+
+
 def test_pods_without_an_image_are_a_condition(world: World) -> None:
     world.run()
     world.look()
