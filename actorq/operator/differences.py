@@ -4,6 +4,8 @@ import hashlib
 import json
 from collections.abc import Sequence
 
+from kubernetes.utils.quantity import parse_quantity
+
 from actorq.cluster.configuration import kept_setting
 from actorq.cluster.connection import UnreachableError
 from actorq.cluster.diagnosis import Fault
@@ -45,6 +47,20 @@ def differs(wanted: Object, found: Object | None) -> bool:
     replicas = part(wanted, "spec").get("replicas")
     scaled = replicas is not None and replicas != part(found, "spec").get("replicas")
     return scaled or digest_of(wanted) != digest_of(found)
+
+
+def fitted(wanted: Object, found: Object | None) -> Object:
+    """The object as it can be applied: with the volumes that are there, which may have grown by hand.
+
+    Kubernetes shrinks no volume, and changes no template of volumes.
+    """
+    spec, there = part(wanted, "spec"), part(found, "spec")
+    if wanted["kind"] == VOLUME and there:
+        sizes = [str(part(each, "resources", "requests").get("storage") or 0) for each in (spec, there)]
+        spec = {**spec, "resources": {"requests": {"storage": max(sizes, key=parse_quantity)}}}
+    elif "volumeClaimTemplates" in there:
+        spec = {**spec, "volumeClaimTemplates": there["volumeClaimTemplates"]}
+    return {**wanted, "spec": spec} if spec else wanted
 
 
 def digest_of(manifest: Object) -> str:

@@ -26,6 +26,7 @@ from actorq.operator.differences import (
     Found,
     changed_setting,
     differs,
+    fitted,
     foreign,
     is_owned,
     refusal,
@@ -227,7 +228,7 @@ class Reconciler:
             return taken
         changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
         for manifest in (*made, *changed):
-            cluster.apply(manifest)
+            cluster.apply(fitted(manifest, found.get((manifest["kind"], name_of(manifest)))))
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
         doomed = superfluous(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)

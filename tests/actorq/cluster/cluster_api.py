@@ -87,6 +87,10 @@ class ClusterApi(ThreadingHTTPServer):
             if other in self.objects and any(owner.get("uid") == uid for owner in _owners(each)):
                 self.remove(other)
 
+    def immutable(self, before: Object, after: Object) -> str:
+        """Why an object cannot be changed; empty if it can."""
+        return ""
+
     def names(self, plural: str) -> set[str]:
         """Names of the objects of a kind."""
         return {place.name for place in map(place_of, self.objects) if place.plural == plural}
@@ -160,6 +164,8 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         path = url.path.removesuffix(f"/{place.part}") if place.part else url.path
         before = self.server.objects.get(path)
+        if is_apply and before is not None and (said := self.server.immutable(before, body)):
+            return self._fail(422, f'{before["kind"]} "{place.name}" is invalid: {said}')
         if is_apply:
             return self._answer(200, body) if "dryRun" in parse_qs(url.query) else self._keep(path, "apply", body)
         if before is None:

@@ -4,6 +4,8 @@ from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any
 
+from kubernetes.utils.quantity import parse_quantity
+
 from tests.actorq.cluster.api_kinds import KINDS, list_path
 from tests.actorq.cluster.cluster_api import ClusterApi, serving
 
@@ -15,6 +17,14 @@ _PATHS = {kind: list_path(version, plural) for version, kinds in KINDS.items() f
 
 class KubeApi(ClusterApi):
     """Objects of one namespace. `kubelet` makes the pods of workloads."""
+
+    def immutable(self, before: Object, after: Object) -> str:
+        if before["kind"] == "PersistentVolumeClaim" and _size(after) < _size(before):
+            return "spec.resources.requests.storage: Forbidden: field can not be less than previous value"
+        templates = [each.get("spec", {}).get("volumeClaimTemplates") for each in (before, after)]
+        if templates[0] != templates[1]:
+            return "spec: Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden"
+        return ""
 
     @property
     def there(self) -> list[tuple[str, str]]:
@@ -85,6 +95,10 @@ class KubeApi(ClusterApi):
                     }
                 )
             workload["status"] = {"replicas": len(wanted), "observedGeneration": workload["metadata"]["generation"]}
+
+
+def _size(claim: Object) -> Any:
+    return parse_quantity(claim["spec"]["resources"]["requests"]["storage"])
 
 
 def kube_api() -> AbstractContextManager[KubeApi]:

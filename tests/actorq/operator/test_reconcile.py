@@ -7,6 +7,7 @@ import pytest
 
 from actorq.domain.status import RunState
 from actorq.operator.reconcile import CHECK_PERIOD_S, PERIOD_S
+from tests.actorq.operator.kube_api import Object
 from tests.actorq.operator.operator_world import ACTING, World, operator_world
 from tests.actorq.operator.training_runs import SPECS
 from tests.builders.run_status import run_status
@@ -131,6 +132,60 @@ def test_no_object_of_an_option_is_left_when_the_run_no_longer_asks_for_it(world
     world.run()
     world.look()
     assert {each for each in world.api.there if each[0] != "Event"} == plain
+
+
+def made(world: World) -> list[Object]:
+    """The objects of the operator."""
+    return [each for each in world.api.objects.values() if each["kind"] not in ("Event", "TrainingRun", "Pod")]
+
+
+def upgraded(world: World) -> None:
+    """All objects come from another version of the operator, and so are applied again."""
+    for each in made(world):
+        each["metadata"].setdefault("annotations", {})["actorq/digest"] = "of another version"
+    world.operator.close()
+    world.operator = world.another()
+
+
+def is_current(world: World) -> bool:
+    """Whether the operator has applied all of them."""
+    return all(each["metadata"]["annotations"]["actorq/digest"] != "of another version" for each in made(world))
+
+
+@pytest.mark.parametrize("claim", ["data-tiny-learner-0", "tiny-policies"])
+def test_a_volume_that_has_grown_by_hand_keeps_its_size_after_an_upgrade(world: World, claim: str) -> None:
+    world.start()
+    grown = deepcopy(world.api.get("PersistentVolumeClaim", claim))
+    grown["spec"]["resources"]["requests"]["storage"] = "1Ti"
+    world.api.put(grown)
+    upgraded(world)
+    world.settle()
+    assert is_current(world)
+    assert world.api.get("PersistentVolumeClaim", claim)["spec"]["resources"]["requests"]["storage"] == "1Ti"
+
+
+def test_a_stateful_set_that_was_made_again_for_a_larger_volume_stays(world: World) -> None:
+    world.start()
+    made_again = deepcopy(world.api.get("StatefulSet", "tiny-learner"))
+    (template,) = made_again["spec"]["volumeClaimTemplates"]
+    template["spec"]["resources"]["requests"]["storage"] = "1Ti"
+    world.api.put(made_again)
+    upgraded(world)
+    world.settle()
+    assert is_current(world)
+    (template,) = world.api.get("StatefulSet", "tiny-learner")["spec"]["volumeClaimTemplates"]
+    assert template["spec"]["resources"]["requests"]["storage"] == "1Ti"
+
+
+def test_a_retained_volume_of_another_size_is_used_as_it_is(world: World) -> None:
+    world.run(learner={"storage": "50Gi"})
+    world.look()
+    world.api.delete("TrainingRun", "tiny")
+    world.run()
+    world.look()
+    assert "tiny-learner" in world.api.names("StatefulSet")
+    kept = world.api.get("PersistentVolumeClaim", "data-tiny-learner-0")["spec"]
+    assert kept["resources"]["requests"]["storage"] == "50Gi"
 
 
 def test_the_status_of_the_learner_becomes_the_status_of_the_run(world: World) -> None:
