@@ -32,10 +32,11 @@ def stamp(manifests: Sequence[Object]) -> None:
             metadata["annotations"] = {**part(metadata, "annotations"), ANNOTATION: _digest(mounted)}
 
 
-def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object]) -> str:
+def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object], over: bool = False) -> str:
     """What changes, although the run must keep it, in a ConfigMap of the run; empty for nothing. Raises UserError.
 
     found: the objects in the cluster, by kind and name.
+    over: whether the run is over, and so keeps all settings.
     """
     for each in wanted:
         there = found.get((each["kind"], name_of(each)))
@@ -49,7 +50,7 @@ def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Objec
         kept = {*KEPT, *_KEPT_OF_SPARSITY, *earlier.horizon}
         before, after = (dict(settings.flat(config.model_dump(mode="json"))) for config in (earlier, _config(each)))
         for name in {**before, **after}:
-            if before.get(name) != after.get(name) and kept & {name, name.partition(".")[0]}:
+            if before.get(name) != after.get(name) and (over or kept & {name, name.partition(".")[0]}):
                 return f"{name} is {before.get(name)!r} and cannot become {after.get(name)!r}"
     return ""
 

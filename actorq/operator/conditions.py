@@ -202,7 +202,7 @@ def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> l
     text = fault.line(log_line) if fault else ""
     ready, reason, message = True, "Running", "the learner answers and actors act"
     if over:
-        ready, reason, message = False, state, f"the run is over: {state}"
+        ready, reason, message = False, state, f"the run is over: {state}{f'; {text}' if text else ''}"
     elif look.suspended and fault is None:
         ready, reason, message = False, SUSPENDED, "spec.suspend is true"
     elif fault is not None:

@@ -89,11 +89,15 @@ def foreign(found: Found, wanted: Sequence[Object], name: str, uid: str) -> Faul
     return None
 
 
-def changed_setting(found: Found, wanted: Sequence[Object], before: Object) -> Fault | None:
-    """The fault of a setting that a run with progress must keep."""
-    text = kept_setting(found, wanted) if before.get("environmentSteps") else ""
+def changed_setting(found: Found, wanted: Sequence[Object], before: Object, over: bool) -> Fault | None:
+    """The fault of a setting that a run with progress must keep. A run that is over keeps all of them."""
+    text = kept_setting(found, wanted, over) if over or before.get("environmentSteps") else ""
     if not text:
         return None
+    if over:
+        # With another budget or target, its learner would train on, without actors.
+        remedy = "to go on from its volumes, delete the TrainingRun and make it again with the new settings"
+        return Fault("spec", f"{text}, because the run is over; {remedy}", reason="Immutable")
     return Fault("spec", f"{text}: the run keeps it; set it back, or make another run", reason="Immutable")
 
 

@@ -151,7 +151,7 @@ class Reconciler:
                     memory.ended = version if wait_s is None else ""
                     return wait_s
                 if plan.run is not None and plan.fault is None:
-                    look = replace(look, refusal=self._make(cluster, plan.run, plan, found, before))
+                    look = replace(look, refusal=self._make(cluster, plan.run, plan, found, look))
                 look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
             except UserError as error:
                 fault = refusal(error)
@@ -215,10 +215,10 @@ class Reconciler:
         found |= _there(cluster, [each for each in wanted if (each["kind"], name_of(each)) not in known])
         return found
 
-    def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, before: Object) -> Fault | None:
+    def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, look: Look) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
-        fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, before)
+        fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over)
         if fault is not None:
             return fault
         existing = {name_of(each): each for each in found.of("Secret")}
