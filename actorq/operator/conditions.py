@@ -37,6 +37,7 @@ class Look:
     resource: the TrainingRun. workloads, volumes: its other objects; those of a list need their kind.
     live: the status from the learner; None when it does not answer. earlier: that of the look before.
     refusal: why the objects of the run could not be made. now: Unix seconds.
+    awaited: whether this operator has asked the learner for the first time, and does not know yet whether it answers.
     """
 
     resource: Object
@@ -48,6 +49,7 @@ class Look:
     volumes: Sequence[Object] = ()
     events: Sequence[Object] = ()
     refusal: Fault | None = None
+    awaited: bool = False
 
     @property
     def before(self) -> Object:
@@ -118,7 +120,7 @@ def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
             status["return"] = round(live.evaluation.mean_return, 2)
         if live.exported_policy:
             status["policy"] = live.exported_policy
-    else:
+    elif not look.awaited:
         status["stepsPerSecond"] = 0
     if look.over:
         status.setdefault("finishedAt", timestamp(look.now))
@@ -192,7 +194,7 @@ def _state(look: Look, fault: Fault | None) -> str:
     # A ready learner of which this operator has no status yet keeps its state.
     return (
         earlier
-        if earlier != SUSPENDED and any(_role(each) == "learner" and is_ready(each) for each in look.pods)
+        if earlier != SUSPENDED and any(role_of(each) == "learner" and is_ready(each) for each in look.pods)
         else INTERRUPTED
     )
 
@@ -220,7 +222,7 @@ def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> l
     starved = training and _is_starved(look)
     failed = not over and "startedAt" not in look.before and fault is not None and fault.reason in HOPELESS
     said = f"the run is {state}"
-    return [
+    made = [
         _condition(look, "Ready", ready, reason, message),
         _condition(
             look,
@@ -238,6 +240,12 @@ def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> l
             *((SUSPENDED, "spec.suspend is true") if look.suspended else ("Active", "spec.suspend is false")),
         ),
     ]
+    if not look.awaited or over or look.suspended:
+        return made
+    # Only the learner can say something else than it said to the operator before.
+    kept = {each.get("type"): each for each in items(look.before, "conditions")}
+    asked = ("Training",) if fault else ("Ready", "Training")
+    return [kept.get(each["type"], each) if each["type"] in asked else each for each in made]
 
 
 def _condition(look: Look, kind: str, holds: bool, reason: str, message: str) -> Object:
@@ -282,12 +290,13 @@ def lacks_pods(workload: Object) -> bool:
     return int(part(workload, "status").get("replicas") or 0) < wanted
 
 
-def _role(pod: Object) -> str:
+def role_of(pod: Object) -> str:
+    """The component of a pod."""
     return str(part(pod, "metadata", "labels").get(COMPONENT_LABEL, ""))
 
 
 def _count(pods: Sequence[Object], role: str) -> int:
-    return sum(_role(pod) == role and not pod["metadata"].get("deletionTimestamp") for pod in pods)
+    return sum(role_of(pod) == role and not pod["metadata"].get("deletionTimestamp") for pod in pods)
 
 
 def is_ready(pod: Object) -> bool:

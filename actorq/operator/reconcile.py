@@ -15,7 +15,7 @@ from typing import NamedTuple
 from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.logs import last_log_line
-from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, name_of, part
+from actorq.cluster.objects import RUN_LABEL, WORKLOADS, Object, name_of, part
 from actorq.cluster.storage import VOLUME
 from actorq.domain.status import RunStatus
 from actorq.errors import ConflictError, UserError
@@ -37,7 +37,7 @@ from actorq.operator.differences import (
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
 from actorq.operator.resource import API_VERSION, KIND, TrainingRun, TrainingRunSpec
-from actorq.operator.runstatus import RunWatch
+from actorq.operator.runstatus import Answers
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
@@ -79,16 +79,16 @@ class _Plan:
 
 @dataclass
 class _Memory:
-    """What is kept of a run between looks, and can be lost: its plan, its status stream, and when it was written.
+    """What is kept of a run between looks, and can be lost: its plan, what its learner says, and when it was written.
 
     ended: the version of the object of a run of which nothing is left to delete; empty before.
     """
 
     uid: str
+    answers: Answers
     state: str = ""
     ended: str = ""
     plan: _Plan | None = None
-    watch: RunWatch | None = None
     earlier: RunStatus | None = None
     written: float = float("-inf")
 
@@ -132,7 +132,9 @@ class Reconciler:
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
             self._forget(key)
-            memory = self._memories[key] = _Memory(uid)
+            memory = self._memories[key] = _Memory(
+                uid, Answers(self._address_of(key), lambda: self._wake(key), self._clock)
+            )
         memory.state = str(before.get("state") or conditions.PENDING)
         version = str(resource["metadata"].get("resourceVersion", ""))
         if version and memory.ended == version:
@@ -140,8 +142,11 @@ class Reconciler:
         plan = memory.plan = self._plan(memory, resource)
         found = _listed(cluster, key, _WORKLOADS)
         pods = cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}")
-        live = self._live(cluster, key, memory, resource, pods)
-        look = Look(resource, self._now(), live, memory.earlier, pods, list(found.values()), refusal=plan.fault)
+        asked = [] if "finishedAt" in before else pods
+        secret = prefixed(key.name, "operator-tls")
+        live = memory.answers.newest(asked, lambda: certificates(cluster.get("v1", "Secret", secret) or {}))
+        seen = live, memory.earlier, pods, list(found.values())
+        look = Look(resource, self._now(), *seen, refusal=plan.fault, awaited=memory.answers.awaited)
         if not self._is_enough(look, plan, found):
             try:
                 found |= self._others(cluster, key, plan.wanted, found)
@@ -254,23 +259,6 @@ class Reconciler:
             except UserError as error:
                 _log.warning("%s %s: %s", each["kind"], name_of(each), refusal(error).text)
 
-    def _live(
-        self, cluster: Cluster, key: Key, memory: _Memory, resource: Object, pods: Sequence[Object]
-    ) -> RunStatus | None:
-        """The newest status from the learner; None while it does not answer."""
-        learners = [each for each in pods if part(each, "metadata", "labels").get(COMPONENT_LABEL) == "learner"]
-        is_there = any(not each["metadata"].get("deletionTimestamp") for each in learners)
-        watch = memory.watch
-        if "finishedAt" in part(resource, "status") or not is_there:
-            self._close(memory)
-            return None
-        if watch is not None and (not watch.ended or (watch.newest is not None and watch.newest.state.final)):
-            return watch.newest
-        if any(conditions.is_ready(each) for each in learners):
-            secret = cluster.get("v1", "Secret", prefixed(key.name, "operator-tls"))
-            memory.watch = RunWatch(self._address_of(key), certificates(secret or {}), lambda: self._wake(key))
-        return None
-
     def _events(self, cluster: Cluster, found: Found) -> list[Object]:
         """The events of the namespace, where one of them may explain what is missing."""
         pending = any(part(each, "status").get("phase") == "Pending" for each in found.of(VOLUME))
@@ -320,12 +308,7 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)
         if memory is not None:
-            self._close(memory)
-
-    def _close(self, memory: _Memory) -> None:
-        if memory.watch is not None:
-            memory.watch.close()
-            memory.watch = None
+            memory.answers.close()
 
 
 def _there(cluster: Cluster, manifests: Iterable[Object]) -> Found:

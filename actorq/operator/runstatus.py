@@ -2,11 +2,13 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from actorq.client import LearnerClient
+from actorq.cluster.objects import Object
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError
+from actorq.operator.conditions import is_ready, role_of
 from actorq.transport.options import Certificates
 
 _PERIOD_S = 1.0
@@ -54,3 +56,40 @@ class RunWatch:
             # A learner that is gone or refuses is looked at in its turn. At once, a refusal would lead to the next one.
             if self.newest is not None:
                 self._tell()
+
+
+class Answers:
+    """What the learner of one run says, for looks at the run now and then.
+
+    tell: as of RunWatch.
+    awaited: whether the learner was asked for the first time, and may still answer. Until then nothing is known of it.
+    """
+
+    def __init__(self, address: str, tell: Callable[[], object], clock: Callable[[], float]) -> None:
+        self.awaited = False
+        self._address = address
+        self._tell = tell
+        self._clock = clock
+        self._first_until = clock() + _PATIENCE_S
+        self._watch: RunWatch | None = None
+
+    def newest(self, pods: Sequence[Object], ask: Callable[[], Certificates | None]) -> RunStatus | None:
+        """The newest status; None while the learner does not answer. `ask` returns the certificates for a new watch."""
+        live, watch = None, self._watch
+        learners = [each for each in pods if role_of(each) == "learner"]
+        if all(each["metadata"].get("deletionTimestamp") for each in learners):
+            self.close()
+        elif watch is not None and (not watch.ended or (watch.newest is not None and watch.newest.state.final)):
+            live = watch.newest
+        elif any(map(is_ready, learners)):
+            self._watch = RunWatch(self._address, ask(), self._tell)
+        if live is not None or (watch is not None and watch.ended):
+            self._first_until = float("-inf")
+        self.awaited = live is None and self._watch is not None and self._clock() < self._first_until
+        return live
+
+    def close(self) -> None:
+        """End the watch."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None

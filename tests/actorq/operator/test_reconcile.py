@@ -1,6 +1,8 @@
 """The operator against an API server and a learner: objects, status, events, and the end of a run."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 
 import pytest
@@ -298,6 +300,46 @@ def test_an_operator_that_comes_after_the_end_keeps_the_status(world: World) -> 
     world.settle()
     assert world.api.status("tiny") == before
     assert world.api.condition("tiny", "Solved")["reason"] == "BudgetEnded"
+
+
+def test_another_operator_keeps_the_status_until_the_learner_has_answered_it(world: World) -> None:
+    world.start()
+    world.settle()
+    before, writes = world.api.status("tiny"), len(world.api.writes)
+    world.operator.close()
+    world.operator = world.another()
+    for _ in range(2):
+        world.look()
+        world.at += 1
+    assert (world.api.status("tiny"), len(world.api.writes)) == (before, writes)
+    while world.api.status("tiny")["environmentSteps"] != 9000:
+        world.learner.put(run_status(environment_steps=9000, actors=ACTING))
+        world.woken.get(timeout=10)
+        world.look()
+    assert world.api.condition("tiny", "Training")["status"] == "True"
+
+
+def test_another_operator_waits_for_the_first_answer_for_ten_seconds(world: World) -> None:
+    world.start()
+    world.settle()
+    world.operator.close()
+    world.operator = world.another()
+    with never_answering() as world.learner.address:
+        world.look()
+        world.at += 9
+        world.look()
+        assert world.api.condition("tiny", "Ready")["status"] == "True"
+        world.at += 1
+        world.look()
+    assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
+    assert world.api.condition("tiny", "Training")["status"] == "False"
+
+
+@contextmanager
+def never_answering() -> Iterator[str]:
+    """The address of a server that accepts connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_a_suspended_run_has_no_pods_and_goes_on_afterwards(world: World) -> None:
