@@ -59,6 +59,14 @@ class KubeApi(ClusterApi):
         """Delete an object and what it owns."""
         self.remove(f"{_PATHS[kind]}/{name}")
 
+    def collect(self) -> None:
+        """Delete each object whose owners are all gone, also if they were gone before it was made."""
+        uids = {each["metadata"]["uid"] for each in self.objects.values()}
+        for path, each in list(self.objects.items()):
+            owners = [owner["uid"] for owner in each["metadata"].get("ownerReferences", [])]
+            if path in self.objects and owners and not uids & set(owners):
+                self.remove(path)
+
     def scale(self, run: str, replicas: int) -> None:
         """`kubectl scale trainingrun`."""
         scaled = deepcopy(self.get("TrainingRun", run))

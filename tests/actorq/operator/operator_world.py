@@ -119,6 +119,18 @@ def training_run(name: str = "tiny", **spec: Any) -> Object:
     return {"apiVersion": RUNS, "kind": "TrainingRun", "metadata": {"name": name}, "spec": given}
 
 
+def requests_of_a_look(world: World) -> list[tuple[str, str]]:
+    """Verb and kind of each request."""
+    made: list[tuple[str, str]] = []
+
+    def note(verb: str, kind: str, name: str) -> None:
+        made.append((verb, kind))
+
+    world.api.refuse = note
+    world.look()
+    return made
+
+
 @contextmanager
 def operator_world() -> Iterator[World]:
     """A world for one test."""

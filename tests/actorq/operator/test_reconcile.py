@@ -9,8 +9,7 @@ import pytest
 
 from actorq.domain.status import RunState
 from actorq.operator.reconcile import CHECK_PERIOD_S, PERIOD_S
-from tests.actorq.operator.kube_api import Object
-from tests.actorq.operator.operator_world import ACTING, KEY, World, operator_world
+from tests.actorq.operator.operator_world import ACTING, World, operator_world, requests_of_a_look
 from tests.actorq.operator.training_runs import SPECS
 from tests.builders.run_status import run_status
 
@@ -46,18 +45,6 @@ def test_an_object_that_somebody_deleted_comes_back(world: World) -> None:
     world.api.delete("Deployment", "tiny-actor")
     world.look()
     assert "tiny-actor" in world.api.names("Deployment")
-
-
-def requests_of_a_look(world: World) -> list[tuple[str, str]]:
-    """Verb and kind of each request."""
-    made: list[tuple[str, str]] = []
-
-    def note(verb: str, kind: str, name: str) -> None:
-        made.append((verb, kind))
-
-    world.api.refuse = note
-    world.look()
-    return made
 
 
 def test_a_look_at_a_run_that_works_reads_only_what_changes(world: World) -> None:
@@ -136,60 +123,6 @@ def test_no_object_of_an_option_is_left_when_the_run_no_longer_asks_for_it(world
     assert {each for each in world.api.there if each[0] != "Event"} == plain
 
 
-def made(world: World) -> list[Object]:
-    """The objects of the operator."""
-    return [each for each in world.api.objects.values() if each["kind"] not in ("Event", "TrainingRun", "Pod")]
-
-
-def upgraded(world: World) -> None:
-    """All objects come from another version of the operator, and so are applied again."""
-    for each in made(world):
-        each["metadata"].setdefault("annotations", {})["actorq/digest"] = "of another version"
-    world.operator.close()
-    world.operator = world.another()
-
-
-def is_current(world: World) -> bool:
-    """Whether the operator has applied all of them."""
-    return all(each["metadata"]["annotations"]["actorq/digest"] != "of another version" for each in made(world))
-
-
-@pytest.mark.parametrize("claim", ["data-tiny-learner-0", "tiny-policies"])
-def test_a_volume_that_has_grown_by_hand_keeps_its_size_after_an_upgrade(world: World, claim: str) -> None:
-    world.start()
-    grown = deepcopy(world.api.get("PersistentVolumeClaim", claim))
-    grown["spec"]["resources"]["requests"]["storage"] = "1Ti"
-    world.api.put(grown)
-    upgraded(world)
-    world.settle()
-    assert is_current(world)
-    assert world.api.get("PersistentVolumeClaim", claim)["spec"]["resources"]["requests"]["storage"] == "1Ti"
-
-
-def test_a_stateful_set_that_was_made_again_for_a_larger_volume_stays(world: World) -> None:
-    world.start()
-    made_again = deepcopy(world.api.get("StatefulSet", "tiny-learner"))
-    (template,) = made_again["spec"]["volumeClaimTemplates"]
-    template["spec"]["resources"]["requests"]["storage"] = "1Ti"
-    world.api.put(made_again)
-    upgraded(world)
-    world.settle()
-    assert is_current(world)
-    (template,) = world.api.get("StatefulSet", "tiny-learner")["spec"]["volumeClaimTemplates"]
-    assert template["spec"]["resources"]["requests"]["storage"] == "1Ti"
-
-
-def test_a_retained_volume_of_another_size_is_used_as_it_is(world: World) -> None:
-    world.run(learner={"storage": "50Gi"})
-    world.look()
-    world.api.delete("TrainingRun", "tiny")
-    world.run()
-    world.look()
-    assert "tiny-learner" in world.api.names("StatefulSet")
-    kept = world.api.get("PersistentVolumeClaim", "data-tiny-learner-0")["spec"]
-    assert kept["resources"]["requests"]["storage"] == "50Gi"
-
-
 def test_the_status_of_the_learner_becomes_the_status_of_the_run(world: World) -> None:
     world.start()
     world.send(environment_steps=4000, environment_steps_per_s=812.34, policy_version=3)
@@ -225,81 +158,6 @@ def test_milestones_are_events_each_once(world: World) -> None:
     world.send(state=RunState.TRAINING)
     world.send(state=RunState.SOLVED)
     assert world.api.reasons() == ["FirstPolicy", "Interrupted", "Resumed", "Solved"]
-
-
-def test_at_the_end_actors_go_then_the_rest_but_volumes_and_the_status(world: World) -> None:
-    world.start(ttlSecondsAfterFinished=100)
-    world.send(state=RunState.SOLVED, environment_steps=30_000)
-    assert world.api.condition("tiny", "Solved")["status"] == "True"
-    world.settle()
-    replicas = {name: world.api.get("Deployment", name)["spec"]["replicas"] for name in world.api.names("Deployment")}
-    assert replicas == {"tiny-actor": 0, "tiny-evaluator": 0, "tiny-quantizer": 1}
-    assert world.api.get("StatefulSet", "tiny-learner")["spec"]["replicas"] == 1
-    world.at += 100
-    world.settle()
-    left = {kind for kind, _ in world.api.there}
-    assert left == {"TrainingRun", "PersistentVolumeClaim", "Event"}
-    assert world.api.status("tiny")["state"] == "Solved"
-    assert world.api.status("tiny")["environmentSteps"] == 30_000
-    assert world.look() is None
-    assert requests_of_a_look(world) == [("get", "TrainingRun")]
-
-
-def test_a_finished_run_stays_finished_with_a_higher_budget_and_says_how_to_go_on(world: World) -> None:
-    world.start(config={"max_environment_steps": 20_000})
-    world.send(state=RunState.BUDGET_ENDED)
-    world.settle()
-    before = world.api.get("StatefulSet", "tiny-learner")["spec"]
-    world.run(config={"max_environment_steps": 30_000})
-    world.settle()
-    assert world.api.get("StatefulSet", "tiny-learner")["spec"] == before
-    assert "30000" not in world.api.get("ConfigMap", "tiny-run-config")["data"]["config.yaml"]
-    assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 0
-    status = world.api.status("tiny")
-    assert (status["state"], world.api.condition("tiny", "Finished")["status"]) == ("BudgetEnded", "True")
-    assert status["reason"] == (
-        "the run is over: BudgetEnded; spec max_environment_steps is 20000 and cannot become 30000, because the run is "
-        "over; to go on from its volumes, delete the TrainingRun and make it again with the new settings"
-    )
-    world.run(config={"max_environment_steps": 20_000})
-    world.settle()
-    assert world.api.status("tiny")["reason"] == "the run is over: BudgetEnded"
-
-
-def test_a_budget_that_is_raised_as_the_run_ends_comes_too_late(world: World) -> None:
-    world.start(config={"max_environment_steps": 20_000})
-    while not world.woken.empty():
-        world.woken.get()
-    world.learner.put(run_status(state=RunState.BUDGET_ENDED))
-    assert world.woken.get(timeout=10) == KEY
-    world.run(config={"max_environment_steps": 30_000})
-    world.settle()
-    assert "30000" not in world.api.get("ConfigMap", "tiny-run-config")["data"]["config.yaml"]
-    assert world.api.status("tiny")["state"] == "BudgetEnded"
-
-
-def test_a_run_that_is_made_again_with_a_higher_budget_goes_on_from_its_volumes(world: World) -> None:
-    world.start(config={"max_environment_steps": 20_000})
-    world.send(state=RunState.BUDGET_ENDED)
-    world.settle()
-    volumes = world.api.names("PersistentVolumeClaim")
-    world.api.delete("TrainingRun", "tiny")
-    world.run(config={"max_environment_steps": 30_000})
-    world.settle()
-    assert world.api.names("PersistentVolumeClaim") == volumes
-    assert "30000" in world.api.get("ConfigMap", "tiny-run-config")["data"]["config.yaml"]
-    assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 2
-
-
-def test_an_operator_that_comes_after_the_end_keeps_the_status(world: World) -> None:
-    world.start(ttlSecondsAfterFinished=0)
-    world.send(state=RunState.BUDGET_ENDED)
-    world.settle()
-    before = world.api.status("tiny")
-    world.operator = world.another()
-    world.settle()
-    assert world.api.status("tiny") == before
-    assert world.api.condition("tiny", "Solved")["reason"] == "BudgetEnded"
 
 
 def test_another_operator_keeps_the_status_until_the_learner_has_answered_it(world: World) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from actorq.cluster.connection import UnreachableError
-from actorq.domain.status import RunState
 from actorq.errors import ActorQError
 from actorq.operator.controller import Controller, DueQueue
 from actorq.operator.reconcile import Key
@@ -67,17 +66,6 @@ def test_a_secret_of_somebody_else_is_neither_replaced_nor_deleted(world: World)
     assert "tiny-learner-tls" in world.api.names("Secret")
 
 
-def test_a_retained_volume_of_an_earlier_run_of_that_name_is_used_again(world: World) -> None:
-    world.run()
-    world.look()
-    world.api.delete("TrainingRun", "tiny")
-    assert {kind for kind, _ in world.api.there} <= {"PersistentVolumeClaim", "Event"}
-    world.run()
-    world.look()
-    assert world.api.condition("tiny", "Failed")["status"] == "False"
-    assert "tiny-learner" in world.api.names("StatefulSet")
-
-
 def test_a_run_with_progress_keeps_its_settings(world: World) -> None:
     world.start()
     world.run(config={"replay": {"capacity": 12_345}})
@@ -115,18 +103,6 @@ def test_a_run_whose_specification_has_a_fault_can_be_suspended(world: World, sp
     assert {"tiny-learner-0", "tiny-actor-0"} <= world.api.names("Pod")
 
 
-def test_a_run_whose_specification_has_a_fault_ends_as_others(world: World) -> None:
-    world.start(ttlSecondsAfterFinished=100)
-    world.run(ttlSecondsAfterFinished=100, config={"no_such_setting": 1})
-    world.send(state=RunState.SOLVED)
-    world.settle()
-    world.api.kubelet()
-    assert {each.rpartition("-")[0] for each in world.api.names("Pod")} == {"tiny-learner", "tiny-quantizer"}
-    world.at += 100
-    world.settle()
-    assert {kind for kind, _ in world.api.there} == {"TrainingRun", "PersistentVolumeClaim", "Event"}
-
-
 def test_a_run_that_trains_is_followed_although_its_new_specification_has_a_fault(world: World) -> None:
     world.start()
     world.run(config={"no_such_setting": 1})
@@ -146,18 +122,6 @@ def test_a_suspended_run_that_the_server_refuses_to_change_says_so(world: World)
     world.settle()
     assert world.api.condition("tiny", "Ready")["reason"] == "NoPermission"
     assert world.api.get("StatefulSet", "tiny-learner")["spec"]["replicas"] == 0
-
-
-def test_deletion_while_pods_start_makes_nothing_again(world: World) -> None:
-    world.run(checkpoint={"retain": False})
-    world.look()
-    world.api.get("TrainingRun", "tiny")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    world.api.delete("Deployment", "tiny-actor")
-    assert world.look() is None
-    assert "tiny-actor" not in world.api.names("Deployment")
-    world.api.delete("TrainingRun", "tiny")
-    assert world.look() is None
-    assert {kind for kind, _ in world.api.there} <= {"Event"}
 
 
 def test_a_quota_is_named(world: World) -> None:
@@ -301,18 +265,6 @@ def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None
     assert queue_of_runs.take(10) == KEY
     controller.look(KEY)
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
-
-
-def test_a_run_whose_deletion_was_missed_is_forgotten(world: World) -> None:
-    world.run()
-    world.look()
-    world.api.delete("TrainingRun", "tiny")
-    queue_of_runs: DueQueue[Key] = DueQueue()
-    controller = Controller(world.api.cluster(), (NAMESPACE,), queue_of_runs, world.operator)
-    controller.list_runs()
-    assert queue_of_runs.take(0) == KEY
-    controller.look(KEY)
-    assert world.operator.known() == []
 
 
 def test_twenty_runs_two_at_a_time_by_suspending_the_others(world: World) -> None:
