@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 import torch
@@ -28,12 +29,14 @@ from actorq.process import (
     parse_arguments,
     run_process,
 )
+from actorq.statefiles.documents import write_document
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.algorithms import chosen_algorithm
 from learner_service.keda_servicer import ScalerServicer
 from learner_service.reporting.metrics import learner_metrics
 from learner_service.reporting.report import Reporter
 from learner_service.run.failure import fails_again
+from learner_service.run.lifecycle import written_at_the_end
 from learner_service.run.run import Run
 from learner_service.servicer import LearnerServicer
 
@@ -78,6 +81,7 @@ class LearnerService(Service):
         self._directory = settings.run_directory
         self._summary = settings.run_directory / "summary.json"
         self._linger = settings.linger
+        self._summary_writes = written_at_the_end("summary.json", settings.linger)
         self._told_to_end = asyncio.Event()
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
@@ -119,7 +123,15 @@ class LearnerService(Service):
         await run.streams.until_closed(_FAREWELL_S)
         if not (was_over and self._summary.exists()):
             run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
-            await asyncio.to_thread(scalars.close, self._reporter.write_summary(self._summary))
+            summary = self._reporter.summary()
+            written = self._write_end(summary)
+            await asyncio.to_thread(scalars.close, summary)
+            # The disk may have room again while the learner lingers.
+            while not written and self._linger and not self._told_to_end.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_PERIOD_S):
+                        await self._told_to_end.wait()
+                written = self._write_end(summary)
         if self._linger:
             await self._told_to_end.wait()
         await run.close()
@@ -130,6 +142,15 @@ class LearnerService(Service):
     def metrics(self) -> Iterable[Metric]:
         """The Prometheus metrics of the run."""
         return learner_metrics(self._run, self._reporter)
+
+    def _write_end(self, summary: Mapping[str, Any]) -> bool:
+        """Write summary and outcome. Returns False when the disk refuses one of them."""
+        written = self._summary_writes.attempt(partial(write_document, self._summary, summary, indent=2))
+        if not written:
+            # The summary of an earlier life must not pass for this one's.
+            with contextlib.suppress(OSError):
+                self._summary.unlink()
+        return self._run.lifecycle.write_outcome() and written
 
     def _raise(self, fault: BaseException) -> NoReturn:
         if isinstance(fault, UserError):

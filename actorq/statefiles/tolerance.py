@@ -9,9 +9,10 @@ _log = logging.getLogger(__name__)
 class Tolerated:
     """A write with retries. It logs one line when the write begins to fail, and one when it works again."""
 
-    def __init__(self, what: str) -> None:
-        """what: names the file in the log."""
+    def __init__(self, what: str, otherwise: str = "trying again") -> None:
+        """what: names the file in the log. otherwise: says what happens when the write fails."""
         self._what = what
+        self._otherwise = otherwise
         self.error: OSError | None = None
         """The error of the last attempt; None after a success."""
 
@@ -21,7 +22,7 @@ class Tolerated:
             write()
         except OSError as error:
             if self.error is None:
-                _log.error("%s cannot be written (%s); trying again", self._what, error.strerror or error)
+                _log.error("%s cannot be written (%s); %s", self._what, error.strerror or error, self._otherwise)
             self.error = error
             return False
         if self.error is not None:

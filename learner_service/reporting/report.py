@@ -2,11 +2,9 @@
 
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from actorq.domain.status import Energy, RunState, RunStatus
-from actorq.statefiles.documents import write_document
 from learner_service.actors.intake import NOTHING_STORED
 from learner_service.reporting.meters import RateMeter
 from learner_service.run.run import Run
@@ -78,17 +76,12 @@ class Reporter:
         if self._run.training is not None:
             self._run.records.events.figures(self._run.training.trainer.figures, status.environment_steps, time.time())
 
-    def write_summary(self, path: Path) -> dict[str, Any]:
-        """Write summary.json, whole or not at all. Returns what it has."""
-        summary = self._summary()
-        write_document(path, summary, indent=2)
-        return summary
-
     def _flops(self) -> Flops | None:
         """FLOPs of the networks; None before they are built, and for an algorithm without `flops`."""
         return getattr(self._run.training.algorithm, "flops", None) if self._run.training else None
 
-    def _summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json."""
         run, records, status = self._run, self._run.records, self.status()
         evaluation, emitted = status.evaluation, status.emitted
         elapsed = status.elapsed_s

@@ -127,9 +127,11 @@ class EvaluationLog:
         return max((incarnation for evaluator, incarnation in list(self._last) if evaluator == name), default=0)
 
     def close(self) -> None:
-        """Sync and close the file."""
-        self.sync()
-        self._file.close()
+        """Sync and close the file. Raises OSError when the disk refuses, and closes the file all the same."""
+        try:
+            self.sync()
+        finally:
+            self._file.close()
 
     def _write_count(self, count: int) -> None:
         write_document(count_file(self._path), {"count": count})

@@ -25,6 +25,11 @@ _FINAL_EXPORT_S = 15.0
 _MOVING = "the learner is moving; the run continues when it is back"
 
 
+def written_at_the_end(name: str, lingers: bool) -> Tolerated:
+    """The write of a file at the end of a run. Only a learner that lingers repeats it."""
+    return Tolerated(name, "trying again" if lingers else "the run ends without it")
+
+
 class Lifecycle:
     """Restores a run, and ends or interrupts it with everything saved. Lives on the event loop.
 
@@ -55,6 +60,8 @@ class Lifecycle:
         self.interrupted = False
         self.ended = asyncio.Event()
         self._state_when_over: RunState | None = None
+        self._unwritten: Outcome | None = None
+        self._outcome_writes = written_at_the_end("outcome.json", stays_over)
         self._fault: BaseException | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._records = records
@@ -150,6 +157,15 @@ class Lifecycle:
         elif outcome is RunState.SOLVED and self.outcome is RunState.BUDGET_ENDED:
             self.outcome = outcome
 
+    def write_outcome(self) -> bool:
+        """Write the outcome of a run that is over, unless it is written. Returns False when the disk refuses."""
+        if self._unwritten is not None:
+            if not self._outcome_writes.attempt(partial(self._unwritten.write, self._directory)):
+                return False
+            self._unwritten = None
+            self._upload()
+        return True
+
     def _stay_over(self, ended: Outcome | None) -> None:
         if ended is not None and ended.holds_for(self._records.config):
             _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
@@ -164,15 +180,12 @@ class Lifecycle:
             training = self._preparation.training
             if training is not None:
                 await self._finish_training(training)
-            records.clock.stop()
+            Tolerated("the run's clock").attempt(records.clock.stop)
             if training is not None:
                 counted = None if self._judge.flagged else self._judge.evaluation
                 await asyncio.to_thread(self._export.write, training.spec, counted, _FINAL_EXPORT_S)
-            outcome = Outcome.of(self.outcome, records.clock.elapsed_s, records.config, self.exported_policy)
-            outcome.write(self._directory)
-            self._upload()
-        except OSError as error:
-            _log.error("the run could not be ended cleanly: %s", error)
+            self._unwritten = Outcome.of(self.outcome, records.clock.elapsed_s, records.config, self.exported_policy)
+            self.write_outcome()
         except Exception:
             _log.exception("the run could not be ended cleanly")
         self._streams.tell_over()
@@ -198,7 +211,7 @@ class Lifecycle:
         """End the updates and write a checkpoint. Comes first, so that nothing is lost when time runs out."""
         await asyncio.to_thread(training.trainer.stop)
         write = partial(self._preparation.save, training.trainer.updates)
-        await asyncio.to_thread(Tolerated("the last checkpoint").attempt, write)
+        await asyncio.to_thread(Tolerated("the last checkpoint", "the one before it counts").attempt, write)
 
     async def _finish_training(self, training: Training) -> None:
         await self._save_training(training)

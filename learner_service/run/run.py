@@ -141,7 +141,7 @@ class Run:
         await self._storage.close()
         if self.training is not None:
             await asyncio.to_thread(self.training.close)
-        self.records.close()
+        Tolerated("the log of evaluations", "the next learner reads what it has").attempt(self.records.close)
         # The time until the next learner of an interrupted run is a restart, not a pause.
         self._beats.attempt(partial(self.records.clock.beat, ended=not self.lifecycle.interrupted))
         if self.uploader is not None:

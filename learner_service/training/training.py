@@ -139,7 +139,7 @@ class Training:
         self.trainer.stop()
         self.publisher.close()
         self.flusher.close()
-        Tolerated("the replay").attempt(self.replay.close)
+        Tolerated("the replay", "the next learner finds what the last flush has written").attempt(self.replay.close)
 
 
 def build_training(

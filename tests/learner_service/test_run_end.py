@@ -16,7 +16,8 @@ from actorq.errors import UserError
 from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_STOPPED
 from actorq.v1 import learner_pb2
 from learner_service.__main__ import LearnerService, LearnerSettings
-from tests.learner_service.learner_parts import config, evaluation, segment
+from learner_service.replay import ReplayStore
+from tests.learner_service.learner_parts import SPEC, config, evaluation, segment
 from tests.learner_service.learner_servers import DEADLINE_S, Running, actor, joined, running_learner, running_quantizer
 
 
@@ -160,6 +161,38 @@ def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunStat
 
 def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]) -> None:
     assert "add --resume to continue it" in refused_start(solved[0], config(), resume=False)
+
+
+def test_a_run_ends_with_its_exit_code_when_no_file_of_its_end_can_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with solvable_run(tmp_path, policy_export={"url": f"file://{tmp_path}/exported"}) as (running, client):
+        with actor(client, "judge", role="evaluator") as judge, actor(client, "actor-0") as worker:
+            worker.await_credit(1)
+            worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+            worker.send_segments(range(2, 9))
+            next(status for status in client.watch(0.05) if status.emitted)
+            # Nothing can be written to these paths, as on a full disk.
+            (tmp_path / "exported" / "policy.onnx").mkdir()
+            for name in ("summary.json", "outcome.json", "clock.json", "evaluations.count.json"):
+                (tmp_path / "run" / f".{name}.partial").mkdir()
+            # Of an earlier life.
+            (tmp_path / "run" / "summary.json").write_text("{}")
+            judge.send_evaluation(evaluation(1, 1, 150.0))
+            judge.await_directive(learner_pb2.DIRECTIVE_STOP)
+        assert running.exit_code.result(DEADLINE_S) == EXIT_OK
+    told = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert not [record for record in told if record.exc_info or "\n" in record.getMessage()]
+    for text in (
+        "summary.json cannot be written (Is a directory); the run ends without it",
+        "outcome.json cannot be written (Is a directory); the run ends without it",
+        "the log of evaluations cannot be written (Is a directory); the next learner reads what it has",
+        "the best policy is not exported: ",
+    ):
+        assert len([record for record in told if record.getMessage().startswith(text)]) == 1, text
+    assert not (tmp_path / "run" / "summary.json").exists()
+    # The replay is closed: another process may open it.
+    ReplayStore.open(tmp_path / "run" / "replay", SPEC, 2_000).close()
 
 
 def test_used_up_steps_end_the_run_after_its_last_policy_was_evaluated(tmp_path: Path) -> None:

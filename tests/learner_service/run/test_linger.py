@@ -109,6 +109,22 @@ def test_a_run_that_is_over_is_served_until_its_learner_is_told_to_end_and_by_th
     assert (directory / "summary.json").read_bytes() == summary
 
 
+def test_a_run_that_ends_on_a_full_disk_stays_over_once_there_is_room(quantizer: str, tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    blocks = [directory / f".{name}.partial" for name in ("summary.json", "outcome.json")]
+    with learner(directory, quantizer) as (client, running):
+        for block in blocks:
+            block.mkdir()
+        feed(client)
+        ended = final(client)
+        for block in blocks:
+            block.rmdir()
+    assert running.exit_code.result(0) == EXIT_OK
+    assert json.loads((directory / "summary.json").read_text())["state"] == "budget ended"
+    with learner(directory, quantizer) as (client, _):
+        assert final(client).elapsed_s == ended.elapsed_s
+
+
 def test_a_larger_budget_goes_on_with_a_run_that_is_over(quantizer: str, tmp_path: Path) -> None:
     with learner(tmp_path / "run", quantizer) as (client, _):
         feed(client)

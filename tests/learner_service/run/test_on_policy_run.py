@@ -95,8 +95,7 @@ async def test_a_run_collects_until_its_first_rollout_and_ends_with_its_budget(t
         await asyncio.wait_for(run.lifecycle.ended.wait(), DEADLINE_S)
         assert run.lifecycle.outcome is RunState.BUDGET_ENDED
         assert run.lifecycle.fault is None
-        Reporter(run).write_summary(tmp_path / "summary.json")
-        summary = json.loads((tmp_path / "summary.json").read_text())
+        summary = Reporter(run).summary()
         queue = summary["rollout_queue"]
         used = summary["updates"] // 2 * 16
         assert 16 <= used <= 48
