@@ -10,9 +10,10 @@ from typing import BinaryIO
 
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import ActorQError, ConflictError, UnavailableError
+from actorq.statefiles.documents import copy_of
 from learner_service.objectstorage.best_policy import FOLDER
 from learner_service.objectstorage.generations import PART_BYTES, Manifest, Part, manifest_name, number_of
-from learner_service.objectstorage.volume import RUN_FILE, Volume
+from learner_service.objectstorage.volume import RUN_FILE, Volume, require_whole_documents
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _LEAST_KEPT = 2
 # Small files of a run, if it has them.
 _FILES = (
-    *(RUN_FILE, "published.json", "environment.json", "environment.copy.json"),
+    *(RUN_FILE, copy_of(Path(RUN_FILE)).name, "published.json", "environment.json", "environment.copy.json"),
     *("outcome.json", "outcome.copy.json", "evaluations.jsonl"),
 )
 # The order matters. The rows change while they are read, and the checksums of segments find out which. The table of
@@ -135,6 +136,8 @@ class Uploader:
         except (ActorQError, OSError) as error:
             _log.info("the best policy is not uploaded yet: %s", error)
         at = self._clock()
+        # Otherwise damaged copies would soon replace all whole ones.
+        require_whole_documents(self._volume.directory)
         files = self._read()
         self._require_whole(files)
         # Another volume may have claimed the run meanwhile.

@@ -24,6 +24,9 @@ _MOST_FILES = 1000
 VOLUME_FILE = "object_storage.json"
 RUN_FILE = "run.json"
 """Each generation has it. A volume without it has no run."""
+_MARK_FILE = "published.json"
+# A generation in which one of them is damaged is not whole. All but the mark have a copy.
+_DOCUMENTS = (RUN_FILE, _MARK_FILE, "environment.json", "outcome.json")
 
 
 class Volume:
@@ -121,10 +124,8 @@ class Volume:
         _log.warning(told if name else empty)
         lives, versions = claim.lives, claim.versions
         lives = max(lives, (read_either(partial / RUN_FILE) or {}).get("lives", 0)) + _LIVES
-        if (mark := partial / "published.json").exists():
-            versions = max(versions, read_document(mark)["mark"])
-        versions += _VERSIONS
-        write_document(mark, {"mark": versions})
+        versions = max(versions, (read_either(partial / _MARK_FILE) or {}).get("mark", 0)) + _VERSIONS
+        write_document(partial / _MARK_FILE, {"mark": versions})
         # From now on the learner that lost the volume cannot upload, if it still lives.
         self._claim(number + 1, Claim(self.name, claim.run_id, lives, versions))
         for path in (partial / RUN_FILE, copy_of(partial / RUN_FILE)):
@@ -201,6 +202,7 @@ class Volume:
                     raise InvalidInputError(f"{name}: expected the files of a run, got {len(manifest.files)} others")
                 files = {path: parts for path, parts in manifest.files.items() if path.startswith(beginning)}
                 self._download(Manifest(manifest.run_id, files), folder)
+                require_whole_documents(folder)
                 _, damaged = _check(folder / "checkpoints")
                 if damaged:
                     raise InvalidInputError(f"{name}: its checkpoint is damaged")
@@ -228,6 +230,12 @@ class Volume:
                     file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+
+
+def require_whole_documents(folder: Path) -> None:
+    """Raise InvalidInputError when a small file of a run in this folder is damaged, and has no whole copy."""
+    for name in _DOCUMENTS:
+        read_either(folder / name)
 
 
 def _check(folder: Path) -> tuple[int, list[Path]]:

@@ -5,7 +5,7 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,8 @@ import torch
 
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import UnavailableError, UserError
-from actorq.statefiles.documents import read_document, write_document
-from learner_service.objectstorage import generations, volume
-from learner_service.objectstorage.generations import Manifest, manifest_name
+from actorq.statefiles.documents import read_document
+from learner_service.objectstorage import generations
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.run.identity import RunIdentity
 from tests.builders.s3_server import CREDENTIALS, s3_server
@@ -115,106 +114,6 @@ def test_a_volume_that_is_deleted_below_its_learner_replaces_no_copy(
     assert f"{tmp_path / 'run'} has lost files of the run" in caplog.text
     storage.begin(tmp_path / "other")
     assert newest(tmp_path / "other").updates == 8
-
-
-@pytest.mark.parametrize("storage", ["file"], indirect=True)
-def test_a_copy_without_the_files_of_a_run_is_skipped(storage: Storage, tmp_path: Path) -> None:
-    identity = storage.learner(tmp_path / "run", 8, resume=False)
-    opened = volume.open_volume(storage.settings, tmp_path / "run")
-    assert opened is not None
-    opened.generations.write(manifest_name(1, 2), Manifest(identity.run_id, {}))
-    storage.begin(tmp_path / "other")
-    assert newest(tmp_path / "other").updates == 8
-
-
-def damaged_object(folder: Path, name: str) -> None:
-    path = part_of_weights(folder, name)
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
-def cut_object(folder: Path, name: str) -> None:
-    path = part_of_weights(folder, name)
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def longer_object(folder: Path, name: str) -> None:
-    path = part_of_weights(folder, name)
-    path.write_bytes(path.read_bytes() + b"0")
-
-
-def missing_object(folder: Path, name: str) -> None:
-    part_of_weights(folder, name).unlink()
-
-
-def damaged_manifest(folder: Path, name: str) -> None:
-    path = folder / "manifests" / name
-    path.write_text(path.read_text().replace("CartPole", "Cartpole").replace("state.json", "stale.json"))
-
-
-def manifest_of_another_run(folder: Path, name: str) -> None:
-    rewrite(folder / "manifests" / name, lambda values: {**values, "run_id": "another"})
-
-
-def manifest_with_a_path_outside(folder: Path, name: str) -> None:
-    rewrite(folder / "manifests" / name, lambda values: {**values, "files": {"../outside": []}})
-
-
-def manifest_with_a_huge_part(folder: Path, name: str) -> None:
-    rewrite(folder / "manifests" / name, lambda values: {**values, "files": {"file": [["0" * 64, 2**40]]}})
-
-
-def part_of_weights(folder: Path, name: str) -> Path:
-    files = json.loads((folder / "manifests" / name).read_text())["files"]
-    (path,) = (path for path in files if path.endswith("tensors.safetensors"))
-    return folder / "objects" / str(files[path][0][0])
-
-
-def rewrite(path: Path, change: Callable[[dict[str, object]], dict[str, object]]) -> None:
-    write_document(path, change(read_document(path)))
-
-
-FAULTS = [
-    damaged_object,
-    cut_object,
-    longer_object,
-    missing_object,
-    damaged_manifest,
-    manifest_of_another_run,
-    manifest_with_a_path_outside,
-    manifest_with_a_huge_part,
-]
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("storage", ["file"], indirect=True)
-def test_a_damaged_generation_costs_one_generation(
-    storage: Storage, fault: Callable[[Path, str], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    storage.learner(tmp_path / "run", 8, resume=False)
-    storage.learner(tmp_path / "run", 16)
-    fault(storage.folder, storage.names("manifests")[-1])
-    storage.begin(tmp_path / "other")
-    assert newest(tmp_path / "other").updates == 8
-    assert len([record for record in caplog.records if "is damaged, trying the previous one" in record.message]) == 1
-    assert not (tmp_path / "outside").exists()
-    # The next learner uploads all the same.
-    storage.learner(tmp_path / "other", 24)
-    storage.begin(tmp_path / "third")
-    assert newest(tmp_path / "third").updates == 24
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("storage", ["file"], indirect=True)
-def test_without_a_whole_generation_the_start_is_refused(
-    storage: Storage, fault: Callable[[Path, str], None], tmp_path: Path
-) -> None:
-    storage.learner(tmp_path / "run", 8, resume=False)
-    fault(storage.folder, storage.names("manifests")[-1])
-    with pytest.raises(UserError, match="none of 1 generations is whole"):
-        storage.begin(tmp_path / "other")
-    assert not (tmp_path / "other" / "run.json").exists()
 
 
 def test_a_new_run_does_not_replace_a_stored_one(storage: Storage, tmp_path: Path) -> None:
