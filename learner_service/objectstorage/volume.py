@@ -13,7 +13,7 @@ from actorq.statefiles.documents import copy_of, read_document, read_either, wri
 from actorq.statefiles.files import sync_folder
 from learner_service.objectstorage.generations import Claim, Generations, Manifest
 from learner_service.objectstorage.store import ObjectStore
-from learner_service.training.checkpoint import read_checkpoint
+from learner_service.training.checkpoint import read_checkpoint, set_damaged_aside
 
 _log = logging.getLogger(__name__)
 
@@ -163,8 +163,7 @@ class Volume:
         if updates > whole:
             for path in damaged:
                 if not path.suffix:
-                    shutil.rmtree(aside := path.with_suffix(".damaged"), ignore_errors=True)
-                    path.rename(aside)
+                    set_damaged_aside(path)
             copy = Path("checkpoints", f"{updates:012d}")
             (partial / copy).rename(self.directory / copy)
             sync_folder(self.directory / "checkpoints")

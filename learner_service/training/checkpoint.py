@@ -87,8 +87,7 @@ class Checkpoints:
                 damaged.append(folder)
         for folder in damaged:
             # A damaged checkpoint must not count among the newest `keep`.
-            shutil.rmtree(aside := folder.with_suffix(".damaged"), ignore_errors=True)
-            folder.replace(aside)
+            set_damaged_aside(folder)
         if damaged and state is None:
             _log.error("no checkpoint is whole: training starts with new networks and the stored replay")
         return state
@@ -116,6 +115,15 @@ def read_checkpoint(folder: Path) -> LearnerState:
     if digest != header["sha256"]:
         raise InvalidInputError(f"tensors.safetensors: expected sha256 {header['sha256']}, got {digest}")
     return LearnerState(header["updates"], safetensors.torch.load(tensors), header["values"])
+
+
+def set_damaged_aside(folder: Path) -> None:
+    """Rename a damaged checkpoint to NAME.damaged, or to NAME.damaged-2 and so on if that name is taken."""
+    aside = first = folder.with_suffix(".damaged")
+    number = 1
+    while aside.exists():
+        aside = first.with_name(f"{first.name}-{(number := number + 1)}")
+    folder.rename(aside)
 
 
 def _restore(replaced: Path) -> None:

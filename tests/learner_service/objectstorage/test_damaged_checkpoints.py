@@ -95,6 +95,21 @@ def test_a_killed_restore_of_a_checkpoint_is_done_again(storage: Storage, tmp_pa
     assert newest(run).updates == 8
 
 
+def test_a_checkpoint_that_is_damaged_twice_is_restored_twice_and_both_are_kept(
+    storage: Storage, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    storage.learner(run, 8, resume=False)
+    for text in ("first", "second"):
+        (run / "checkpoints" / f"{8:012d}" / "tensors.safetensors").write_text(text)
+        storage.begin(run)
+        assert newest(run).updates == 8
+    assert names(run) == ["8", "8.damaged", "8.damaged-2"]
+    kept = files(run)
+    texts = [kept[f"{8:012d}.{aside}", "tensors.safetensors"] for aside in ("damaged", "damaged-2")]
+    assert texts == [b"first", b"second"]
+
+
 def test_a_copy_with_a_damaged_checkpoint_is_skipped(
     storage: Storage, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

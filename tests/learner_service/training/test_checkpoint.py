@@ -143,6 +143,17 @@ def remove_tensors(folder: Path) -> None:
 DAMAGES = [truncate_tensors, flip_a_bit, truncate_state, drop_values, change_format, remove_tensors]
 
 
+def test_each_damaged_one_of_the_same_number_is_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for number in range(3):
+        folder = checkpoints.save(state(8))
+        (folder / "tensors.safetensors").write_text(f"damaged {number}")
+        assert checkpoints.load_newest() is None
+    names = ("000000000008.damaged", "000000000008.damaged-2", "000000000008.damaged-3")
+    texts = [(tmp_path / name / "tensors.safetensors").read_text() for name in names]
+    assert texts == ["damaged 0", "damaged 1", "damaged 2"]
+
+
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_a_damaged_newest_one_falls_back_to_the_one_before(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
