@@ -1,10 +1,10 @@
 """Brings a volume and object storage together before the learner starts: refuses another run, restores a lost one."""
 
-import contextlib
 import logging
 import os
 import shutil
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from actorq.config.sections import CheckpointConfig
@@ -13,7 +13,7 @@ from actorq.statefiles.documents import copy_of, read_document, read_either, wri
 from actorq.statefiles.files import sync_folder
 from learner_service.objectstorage.generations import Claim, Generations, Manifest
 from learner_service.objectstorage.store import ObjectStore
-from learner_service.training.checkpoint import read_checkpoint, set_damaged_aside
+from learner_service.training.checkpoint import Found, find_newest
 
 _log = logging.getLogger(__name__)
 
@@ -50,17 +50,17 @@ class Volume:
         path = self.directory / RUN_FILE
         return path.exists() or copy_of(path).exists()
 
-    def prepare(self, resume: bool) -> None:
+    def prepare(self, resume: bool) -> Found | None:
         """Restore the run if the volume has none, and its newest checkpoint if that is damaged.
 
-        Call before the learner claims the volume. Raises UserError when there is nothing whole to continue from and the
+        Call before the learner claims the volume. Returns the checkpoints that it has read; None if it has not looked.
+        Raises UserError when there is nothing whole to continue from and the
         storage cannot be read, and when a new run would replace a stored one.
         """
         try:
             if not self._has_run:
-                self._fill(resume)
-            elif resume:
-                self._replace_damaged()
+                return self._fill(resume)
+            return self._replace_damaged() if resume else None
         except (ConflictError, InvalidInputError, NotFoundError, UnavailableError) as error:
             raise UserError(f"checkpoint.object_storage: {error}") from None
 
@@ -107,18 +107,18 @@ class Volume:
         self.generations.claim(number, claim)
         return number
 
-    def _fill(self, resume: bool) -> None:
+    def _fill(self, resume: bool) -> Found | None:
         """Restore the run into a volume without one. The file run.json comes last, so a killed restore begins again."""
         found = self.generations.newest_claim()
         if found is None:
-            return
+            return None
         number, claim = found
         if not resume:
             raise ConflictError(
                 f"{self.generations.url} has run {claim.run_id}; add --resume to continue it, or use another URL"
             )
         self.name = uuid.uuid4().hex
-        partial, name = self._download_newest(claim)
+        partial, name, checkpoints = self._download_newest(claim)
         told = f"the run is restored from {self.generations.url}, generation {name}"
         empty = f"{self.generations.url} has no checkpoint yet: the run starts from its beginning"
         _log.warning(told if name else empty)
@@ -137,60 +137,61 @@ class Volume:
         sync_folder(self.directory)
         write_twice(self.directory / RUN_FILE, {"run_id": claim.run_id, "lives": lives})
         partial.rmdir()
+        return checkpoints
 
-    def _replace_damaged(self) -> None:
+    def _replace_damaged(self) -> Found:
         """Restore a checkpoint from its copy if the newest one is damaged, and the copy is newer than the whole ones.
 
         Renames the damaged ones to NAME.damaged. Raises an error of the storage if no checkpoint here is whole.
         """
-        whole, damaged = _check(self.directory / "checkpoints")
-        if not damaged:
-            return
+        found = find_newest(self.directory / "checkpoints")
         try:
-            self._restore_checkpoint(whole, damaged)
+            return self._restore_checkpoint(found) if found.damaged else found
         except (InvalidInputError, NotFoundError, UnavailableError) as error:
-            if whole < 0:
+            if found.state is None:
                 raise
             _log.warning("the run continues from its newest whole checkpoint, as no copy can be read: %s", error)
+            return found
 
-    def _restore_checkpoint(self, whole: int, damaged: list[Path]) -> None:
-        found = self.generations.newest_claim()
+    def _restore_checkpoint(self, found: Found) -> Found:
+        claim = self.generations.newest_claim()
         # A volume that has lost its claim is refused later.
-        if found is None or found[1].volume != self.name:
-            return
-        partial, name = self._download_newest(found[1], "checkpoints/")
-        updates, _ = _check(partial / "checkpoints")
-        if updates > whole:
-            for path in damaged:
-                if not path.suffix:
-                    set_damaged_aside(path)
-            copy = Path("checkpoints", f"{updates:012d}")
-            (partial / copy).rename(self.directory / copy)
+        if claim is None or claim[1].volume != self.name:
+            return found
+        partial, name, copy = self._download_newest(claim[1], "checkpoints/", found.updates)
+        if copy.state is not None:
+            found.set_damaged_aside()
+            path = Path("checkpoints", f"{copy.updates:012d}")
+            (partial / path).rename(self.directory / path)
             sync_folder(self.directory / "checkpoints")
-            names = ", ".join(sorted({path.stem for path in damaged}))
+            names = ", ".join(sorted({path.stem for path in found.damaged}))
             _log.error(
                 "damaged checkpoints: %s; checkpoint %d is restored from %s, generation %s",
-                *(names, updates, self.generations.url, name),
+                *(names, copy.updates, self.generations.url, name),
             )
+            found = copy
         shutil.rmtree(partial)
+        return found
 
-    def _download_newest(self, claim: Claim, beginning: str = "") -> tuple[Path, str]:
+    def _download_newest(self, claim: Claim, beginning: str = "", above: int = -1) -> tuple[Path, str, Found]:
         """Download the newest whole generation, or only its files with this beginning.
 
-        Returns the folder and the generation's name, which is empty when there is no generation. Damaged ones are
-        logged and skipped. Raises InvalidInputError when there are generations, but no whole one.
+        above: a generation whose checkpoint has no more updates than this is not downloaded, nor is one before it.
+
+        Returns the folder, the generation's name, which is empty when there is none, and its checkpoint. Damaged ones
+        are logged and skipped. Raises InvalidInputError when there are generations, but no whole one.
         """
         folder = self.directory / ".restored.partial"
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir(parents=True)
-            return folder, self._download_whole(folder, claim, beginning)
+            return folder, *self._download_whole(folder, claim, beginning, above)
         except OSError as error:
             raise UserError(
                 f"--run-directory: {self.directory}: the run cannot be restored ({error.strerror})"
             ) from None
 
-    def _download_whole(self, folder: Path, claim: Claim, beginning: str) -> str:
+    def _download_whole(self, folder: Path, claim: Claim, beginning: str, above: int) -> tuple[str, Found]:
         names = self.generations.manifests()
         for name in names:
             try:
@@ -199,21 +200,23 @@ class Volume:
                     raise InvalidInputError(f"{name}: expected run {claim.run_id}, got {manifest.run_id:.100}")
                 if RUN_FILE not in manifest.files:
                     raise InvalidInputError(f"{name}: expected the files of a run, got {len(manifest.files)} others")
+                if beginning and _updates(manifest.files) <= above:
+                    return "", Found()
                 files = {path: parts for path, parts in manifest.files.items() if path.startswith(beginning)}
                 self._download(Manifest(manifest.run_id, files), folder)
                 require_whole_documents(folder)
-                _, damaged = _check(folder / "checkpoints")
-                if damaged:
-                    raise InvalidInputError(f"{name}: its checkpoint is damaged")
+                checkpoint = find_newest(folder / "checkpoints")
+                for reason in checkpoint.damaged.values():
+                    raise InvalidInputError(f"{name}: its checkpoint is damaged ({reason})")
             except (NotFoundError, InvalidInputError) as error:
                 _log.error("generation %s is damaged, trying the previous one: %s", name, error)
                 shutil.rmtree(folder)
                 folder.mkdir()
                 continue
-            return name
+            return name, checkpoint
         if names:
             raise InvalidInputError(f"{self.generations.url}: none of {len(names)} generations is whole")
-        return ""
+        return "", Found()
 
     def _download(self, manifest: Manifest, folder: Path) -> None:
         free = shutil.disk_usage(folder).free
@@ -237,19 +240,10 @@ def require_whole_documents(folder: Path) -> None:
         read_either(folder / name)
 
 
-def _check(folder: Path) -> tuple[int, list[Path]]:
-    """The updates of the newest whole checkpoint (-1: none is whole), and the newer, damaged ones.
-
-    Those that were renamed to NAME.damaged count as damaged: a killed learner may not have replaced them yet.
-    """
-    found = [path for path in folder.glob("[0-9]*") if path.stem.isdigit() and path.suffix in ("", ".damaged")]
-    damaged: list[Path] = []
-    for path in sorted(found, key=lambda path: (path.stem, not path.suffix), reverse=True):
-        if not path.suffix:
-            with contextlib.suppress(InvalidInputError):
-                return read_checkpoint(path).updates, damaged
-        damaged.append(path)
-    return -1, damaged
+def _updates(files: Iterable[str]) -> int:
+    """The updates of the checkpoint among a generation's files; -1 without one."""
+    numbers = (path.split("/")[1] for path in files if path.startswith("checkpoints/"))
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
 def open_volume(config: CheckpointConfig, directory: Path) -> Volume | None:

@@ -19,7 +19,7 @@ from actorq.tasks import may_be_left
 from actorq.text import one_line
 from learner_service.actors.members import Member
 from learner_service.run.records import Records
-from learner_service.training.checkpoint import Checkpoints, LearnerState
+from learner_service.training.checkpoint import Checkpoints, Found, LearnerState
 from learner_service.training.training import Training, build_training
 
 _log = logging.getLogger(__name__)
@@ -28,12 +28,13 @@ _log = logging.getLogger(__name__)
 _MOST_BYTES = 500
 
 
-def newest_state(config: RunConfig, directory: Path) -> LearnerState | None:
+def newest_state(config: RunConfig, directory: Path, found: Found | None) -> LearnerState | None:
     """The state in the newest whole checkpoint of a run; None when there is none.
 
-    Raises UserError when another version of ActorQ wrote it.
+    found: the checkpoints that were read for object storage; None without it. Raises UserError when another version of
+    ActorQ wrote the newest one.
     """
-    return _open_checkpoints(config, directory).load_newest()
+    return _open_checkpoints(config, directory).load_newest(found)
 
 
 class Preparation:

@@ -58,11 +58,10 @@ class Run:
         """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
         volume = open_volume(config.checkpoint, directory)
         export = PolicyExport(config, RunDirectory(directory).evaluations, client, volume)
-        if volume is not None:
-            volume.prepare(resume)
+        found = volume.prepare(resume) if volume is not None else None
         identity = RunIdentity.claim(directory, resume)
         export.begin(identity.run_id)
-        restored = newest_state(config, directory) if resume else None
+        restored = newest_state(config, directory, found) if resume else None
         values = restored.values if restored else {}
         self.records = Records(config, identity, values, node)
         self.uploader: Uploader | None = None

@@ -3,7 +3,8 @@
 import hashlib
 import logging
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,31 @@ class LearnerState:
     values: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint of a folder, None without one, and the newer damaged ones with what is wrong.
+
+    Those that were renamed to NAME.damaged are among them: a killed learner may not have replaced them yet.
+    """
+
+    state: LearnerState | None = None
+    damaged: Mapping[Path, str] = field(default_factory=dict)
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole one; -1 without one."""
+        return -1 if self.state is None else self.state.updates
+
+    def set_damaged_aside(self) -> None:
+        """Rename to NAME.damaged, or to NAME.damaged-2 and so on if that name is taken."""
+        for folder in self.damaged:
+            aside, number = folder.with_suffix(".damaged"), 1
+            while aside.exists():
+                aside = folder.with_suffix(f".damaged-{(number := number + 1)}")
+            if not folder.suffix:
+                folder.rename(aside)
+
+
 class Checkpoints:
     """The checkpoints of one run, the newest `keep` of them on disk."""
 
@@ -37,8 +63,6 @@ class Checkpoints:
         directory.mkdir(parents=True, exist_ok=True)
         for leftover in directory.glob("*.partial"):
             shutil.rmtree(leftover)
-        for replaced in directory.glob("*.replaced"):
-            _restore(replaced)
 
     def save(self, state: LearnerState) -> Path:
         """Write and fsync a checkpoint, then remove the oldest ones beyond `keep`. Returns its folder.
@@ -71,29 +95,43 @@ class Checkpoints:
             shutil.rmtree(old)
         return final
 
-    def load_newest(self) -> LearnerState | None:
+    def load_newest(self, found: Found | None = None) -> LearnerState | None:
         """The newest whole checkpoint; None when there is none. Renames newer, damaged ones to NAME.damaged.
 
-        Raises UserError when another version of ActorQ wrote it.
+        found: what was read before; the files are not read again. Raises UserError when another version of ActorQ wrote
+        the checkpoint.
         """
-        damaged = []
-        state = None
-        for folder in self._folders():
-            try:
-                state = read_checkpoint(folder)
-                break
-            except InvalidInputError as error:
-                _log.error("checkpoint %s is damaged, trying the previous one: %s", folder, error)
-                damaged.append(folder)
-        for folder in damaged:
-            # A damaged checkpoint must not count among the newest `keep`.
-            set_damaged_aside(folder)
-        if damaged and state is None:
+        found = found or find_newest(self._directory)
+        damaged = {folder: reason for folder, reason in found.damaged.items() if not folder.suffix}
+        for folder, reason in damaged.items():
+            _log.error("checkpoint %s is damaged, trying the previous one: %s", folder, reason)
+        # A damaged checkpoint must not count among the newest `keep`.
+        found.set_damaged_aside()
+        if damaged and found.state is None:
             _log.error("no checkpoint is whole: training starts with new networks and the stored replay")
-        return state
+        return found.state
 
     def _folders(self) -> list[Path]:
         return sorted((path for path in self._directory.iterdir() if path.name.isdigit()), reverse=True)
+
+
+def find_newest(directory: Path) -> Found:
+    """Read the checkpoints in a folder, from the newest to the first whole one.
+
+    Raises UserError when another version of ActorQ wrote that one.
+    """
+    for replaced in directory.glob("*.replaced"):
+        _restore(replaced)
+    folders = [path for path in directory.glob("[0-9]*") if path.stem.isdigit() and path.suffix in ("", ".damaged")]
+    damaged: dict[Path, str] = {}
+    for folder in sorted(folders, key=lambda path: (path.stem, not path.suffix), reverse=True):
+        try:
+            if not folder.suffix:
+                return Found(read_checkpoint(folder), damaged)
+            damaged[folder] = "it was set aside"
+        except InvalidInputError as error:
+            damaged[folder] = str(error)
+    return Found(None, damaged)
 
 
 def read_checkpoint(folder: Path) -> LearnerState:
@@ -115,15 +153,6 @@ def read_checkpoint(folder: Path) -> LearnerState:
     if digest != header["sha256"]:
         raise InvalidInputError(f"tensors.safetensors: expected sha256 {header['sha256']}, got {digest}")
     return LearnerState(header["updates"], safetensors.torch.load(tensors), header["values"])
-
-
-def set_damaged_aside(folder: Path) -> None:
-    """Rename a damaged checkpoint to NAME.damaged, or to NAME.damaged-2 and so on if that name is taken."""
-    aside = first = folder.with_suffix(".damaged")
-    number = 1
-    while aside.exists():
-        aside = first.with_name(f"{first.name}-{(number := number + 1)}")
-    folder.rename(aside)
 
 
 def _restore(replaced: Path) -> None:

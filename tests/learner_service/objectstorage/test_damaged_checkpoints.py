@@ -1,8 +1,11 @@
 """A newer copy from object storage replaces damaged checkpoints of a run."""
 
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,9 @@ from actorq.errors import UserError
 from actorq.statefiles.documents import read_document
 from learner_service.verify import verify
 from tests.builders.s3_server import CREDENTIALS, s3_server
+from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store
 from tests.learner_service.objectstorage.stored_runs import Storage, newest, save
+from tests.learner_service.run.run_parts import a_run, opened
 
 
 @pytest.fixture
@@ -69,6 +74,53 @@ def test_without_a_whole_checkpoint_the_newest_copy_comes_back(
     assert read_document(run / "published.json") == {"mark": 116}
     assert storage.names("claims") == ["00000001.json"]
     storage.learner(run, 32)
+
+
+@contextmanager
+def reads_of_tensors() -> Iterator[list[str]]:
+    """The files with tensors of checkpoints that are opened to read them."""
+    read: list[str] = []
+    counting = True
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        # The interpreter cannot remove a hook.
+        if counting and event == "open" and "tensors" in str(arguments[0]) and arguments[1] == "r":
+            read.append(str(arguments[0]))
+
+    sys.addaudithook(note)
+    try:
+        yield read
+    finally:
+        counting = False
+
+
+@pytest.mark.parametrize("case", ["whole", "damaged", "lost volume"])
+@on_a_loop
+async def test_a_resume_reads_the_newest_checkpoint_once(case: str, storage: Storage, tmp_path: Path) -> None:
+    stored = config(checkpoint=storage.settings.model_dump())
+    async with a_run(tmp_path / "run", stored) as run:
+        await store(run, await opened(run), segment(1))
+        path, updates = await run.save()
+    if case == "damaged":
+        change(path)
+    with reads_of_tensors() as read:
+        async with a_run(tmp_path / ("other" if case == "lost volume" else "run"), stored, resume=True) as run:
+            assert run.preparation.known == SPEC
+    # A damaged one is read once too, and then its copy.
+    assert len(read) == (2 if case == "damaged" else 1)
+    assert int(Path(read[-1]).parent.name) == updates
+
+
+def test_a_copy_that_is_no_newer_is_not_downloaded(storage: Storage, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    storage.learner(run, 8, resume=False)
+    save(run, 16)
+    change(run / "checkpoints" / f"{16:012d}")
+    # A download would find out.
+    shutil.rmtree(storage.folder / "objects")
+    with reads_of_tensors() as read:
+        storage.begin(run)
+    assert [Path(each).parent.name.lstrip("0") for each in read] == ["16", "8"]
 
 
 @pytest.mark.parametrize(("copied", "expected"), [(24, 24), (8, 16)])
