@@ -57,10 +57,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A generation: the parts of each file by the file's path in the run's folder."""
+    """A generation: the parts of each file by the file's path in the run's folder.
+
+    resets: of the run's environment, before the generation.
+    """
 
     run_id: str
     files: Mapping[str, tuple[Part, ...]]
+    resets: int = 0
 
     @property
     def parts(self) -> set[Part]:
@@ -111,14 +115,14 @@ class Generations:
             if values["format"] != _FORMAT:
                 raise InvalidInputError(f"{name}: expected format {_FORMAT}, got {values['format']!r:.20}")
             files = {_checked_path(path): tuple(map(_part, parts)) for path, parts in values["files"].items()}
-            return Manifest(str(values["run_id"]), files)
+            return Manifest(str(values["run_id"]), files, int(values.get("resets", 0)))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInputError(f"{name}: expected a manifest, got {error!r:.100}") from None
 
     def write(self, name: str, manifest: Manifest) -> None:
         """Write a generation. All its parts must be stored."""
         files = {path: [(part.sha256, part.size) for part in parts] for path, parts in manifest.files.items()}
-        values = {"format": _FORMAT, "run_id": manifest.run_id, "files": files}
+        values = {"format": _FORMAT, "run_id": manifest.run_id, "resets": manifest.resets, "files": files}
         # The digest is over plain JSON values: lists, not tuples.
         self._store.put(f"manifests/{name}", encode_document(json.loads(json.dumps(values))))
 
@@ -138,20 +142,20 @@ class Generations:
                 raise InvalidInputError(f"{part.name}: expected {part.size} bytes, got {len(data)} with sha256 {got}")
             yield data
 
-    def kept(self, keep: int) -> list[tuple[str, set[Part]]]:
-        """The newest `keep` generations with their parts, oldest first. A damaged one counts as one without parts.
+    def kept(self, keep: int) -> list[tuple[str, Manifest]]:
+        """The newest `keep` generations, oldest first. A damaged one counts as one without files.
 
         Removes the others, and objects of none. Only the volume with the newest claim may call it.
         """
         names = self.manifests()
-        kept: list[tuple[str, set[Part]]] = []
+        kept: list[tuple[str, Manifest]] = []
         for name in reversed(names[:keep]):
             try:
-                kept.append((name, self.read(name).parts))
+                kept.append((name, self.read(name)))
             except (NotFoundError, InvalidInputError) as error:
                 _log.warning("%s: %s", self.url, error)
-                kept.append((name, set()))
-        needed = {part.name for _, parts in kept for part in parts}
+                kept.append((name, Manifest("", {})))
+        needed = {part.name for _, manifest in kept for part in manifest.parts}
         self.remove(names[keep:], {f"objects/{name}" for name in self._store.names("objects")} - needed)
         return kept
 

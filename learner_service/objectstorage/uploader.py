@@ -56,9 +56,10 @@ class Uploader:
         self._closing = False
         self._number = 0
         self._stored: set[Part] = set()
-        self._generations: list[tuple[str, set[Part]]] = []
+        self._generations: list[tuple[str, Manifest]] = []
         self._uploaded_at = clock()
-        self._had_checkpoint = False
+        # Resets of the run at the newest generation with a checkpoint; -1 before the first.
+        self._had_checkpoint = -1
         self.failures = 0
         """Failed attempts since this process started."""
         self.conflict: ConflictError | None = None
@@ -138,32 +139,35 @@ class Uploader:
         at = self._clock()
         # Otherwise damaged copies would soon replace all whole ones.
         require_whole_documents(self._volume.directory)
+        resets = self._volume.resets
         files = self._read()
-        self._require_whole(files)
+        self._require_whole(files, resets)
         # Another volume may have claimed the run meanwhile.
         claim = self._volume.require_claim(self._run_id)
-        name, manifest = manifest_name(claim, self._number), Manifest(self._run_id, files)
+        name, manifest = manifest_name(claim, self._number), Manifest(self._run_id, files, resets)
         generations.write(name, manifest)
         self._number += 1
         self._uploaded_at = at
-        self._generations.append((name, manifest.parts))
-        gone, self._generations = self._generations[: -self._keep], self._generations[-self._keep :]
+        before = self._generations
+        kept = [each for each in before if each[1].resets == resets][1 - self._keep :]
+        self._generations = [*kept, (name, manifest)]
         # Also what failed attempts have stored.
         unused, self._stored = self._stored - self._needed(), self._stored & self._needed()
-        generations.remove((name for name, _ in gone), (part.name for part in unused))
+        generations.remove((each[0] for each in before if each not in kept), (part.name for part in unused))
 
-    def _require_whole(self, files: Mapping[str, object]) -> None:
+    def _require_whole(self, files: Mapping[str, object], resets: int) -> None:
         """Raise UnavailableError when the volume has lost files, for example because somebody deletes it.
 
         Otherwise a generation without progress would be the newest one.
         """
         has_checkpoint = any(name.startswith("checkpoints/") for name in files)
-        if RUN_FILE not in files or (self._had_checkpoint and not has_checkpoint):
+        if RUN_FILE not in files or (self._had_checkpoint == resets and not has_checkpoint):
             raise UnavailableError(f"{self._volume.directory} has lost files of the run")
-        self._had_checkpoint = has_checkpoint
+        if has_checkpoint:
+            self._had_checkpoint = resets
 
     def _needed(self) -> set[Part]:
-        return {part for _, parts in self._generations for part in parts}
+        return {part for _, manifest in self._generations for part in manifest.parts}
 
     def _read(self) -> dict[str, tuple[Part, ...]]:
         """Store the parts of all files. A checkpoint stays readable here also when the learner removes it meanwhile."""

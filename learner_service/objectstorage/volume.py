@@ -50,6 +50,11 @@ class Volume:
         path = self.directory / RUN_FILE
         return path.exists() or copy_of(path).exists()
 
+    @property
+    def resets(self) -> int:
+        """Resets of the run's environment so far. Copies from before the last one count no more."""
+        return int((read_either(self.directory / RUN_FILE) or {}).get("resets", 0))
+
     def prepare(self, resume: bool) -> Found | None:
         """Restore the run if the volume has none, and its newest checkpoint if that is damaged.
 
@@ -123,7 +128,8 @@ class Volume:
         empty = f"{self.generations.url} has no checkpoint yet: the run starts from its beginning"
         _log.warning(told if name else empty)
         lives, versions = claim.lives, claim.versions
-        lives = max(lives, (read_either(partial / RUN_FILE) or {}).get("lives", 0)) + _LIVES
+        run = read_either(partial / RUN_FILE) or {}
+        lives = max(lives, run.get("lives", 0)) + _LIVES
         versions = max(versions, (read_either(partial / _MARK_FILE) or {}).get("mark", 0)) + _VERSIONS
         write_document(partial / _MARK_FILE, {"mark": versions})
         # From now on the learner that lost the volume cannot upload, if it still lives.
@@ -135,7 +141,7 @@ class Volume:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
             path.rename(target)
         sync_folder(self.directory)
-        write_twice(self.directory / RUN_FILE, {"run_id": claim.run_id, "lives": lives})
+        write_twice(self.directory / RUN_FILE, {**run, "run_id": claim.run_id, "lives": lives})
         partial.rmdir()
         return checkpoints
 
@@ -179,7 +185,8 @@ class Volume:
         above: a generation whose checkpoint has no more updates than this is not downloaded, nor is one before it.
 
         Returns the folder, the generation's name, which is empty when there is none, and its checkpoint. Damaged ones
-        are logged and skipped. Raises InvalidInputError when there are generations, but no whole one.
+        are logged and skipped. Those from before a reset of the environment do not count. Raises InvalidInputError when
+        there are generations, but no whole one.
         """
         folder = self.directory / ".restored.partial"
         shutil.rmtree(folder, ignore_errors=True)
@@ -192,10 +199,14 @@ class Volume:
             ) from None
 
     def _download_whole(self, folder: Path, claim: Claim, beginning: str, above: int) -> tuple[str, Found]:
-        names = self.generations.manifests()
-        for name in names:
+        resets, damaged = self.resets, 0
+        for name in self.generations.manifests():
             try:
                 manifest = self.generations.read(name)
+                if manifest.resets < resets:
+                    # An operator has dropped this one and all before it.
+                    break
+                resets = manifest.resets
                 if manifest.run_id != claim.run_id:
                     raise InvalidInputError(f"{name}: expected run {claim.run_id}, got {manifest.run_id:.100}")
                 if RUN_FILE not in manifest.files:
@@ -208,14 +219,17 @@ class Volume:
                 checkpoint = find_newest(folder / "checkpoints")
                 for reason in checkpoint.damaged.values():
                     raise InvalidInputError(f"{name}: its checkpoint is damaged ({reason})")
+                if checkpoint.state is not None and checkpoint.state.values.get("resets", resets) < resets:
+                    raise InvalidInputError(f"{name}: it was uploaded while the environment was reset")
             except (NotFoundError, InvalidInputError) as error:
                 _log.error("generation %s is damaged, trying the previous one: %s", name, error)
                 shutil.rmtree(folder)
                 folder.mkdir()
-                continue
-            return name, checkpoint
-        if names:
-            raise InvalidInputError(f"{self.generations.url}: none of {len(names)} generations is whole")
+                damaged += 1
+            else:
+                return name, checkpoint
+        if damaged:
+            raise InvalidInputError(f"{self.generations.url}: none of {damaged} generations is whole")
         return "", Found()
 
     def _download(self, manifest: Manifest, folder: Path) -> None:

@@ -22,16 +22,17 @@ _RESTART_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunIdentity:
     """The run in a directory.
 
-    lives: number of learner processes of the run, this one included.
+    lives: number of learner processes of the run, this one included. resets: of its environment.
     """
 
     directory: Path
     run_id: str
     lives: int
+    resets: int = 0
 
     @classmethod
     def claim(cls, directory: Path, resume: bool) -> "RunIdentity":
@@ -52,9 +53,18 @@ class RunIdentity:
                 f"--run-directory: {directory}: {error}, and no copy of it is whole; restore one of the two from a "
                 "backup, or choose another folder to start a new run"
             ) from None
-        run_id, lives = values["run_id"], values["lives"] + 1
-        write_twice(path, {"run_id": run_id, "lives": lives})
-        return cls(directory, run_id, lives)
+        identity = cls(directory, values["run_id"], values["lives"] + 1, values.get("resets", 0))
+        identity._write()
+        return identity
+
+    def count_reset(self) -> None:
+        """Count a reset, before files are set aside. Copies of checkpoints from before it then count no more."""
+        self.resets += 1
+        self._write()
+
+    def _write(self) -> None:
+        values = {"run_id": self.run_id, "lives": self.lives, "resets": self.resets}
+        write_twice(self.directory / "run.json", values)
 
     def read_environment(self) -> EnvironmentSpec | None:
         """The environment's spec; None before the first actor, or when the files are damaged, which is logged."""

@@ -56,7 +56,7 @@ class Preparation:
         """restored: the state to resume from; None for a new run.
 
         on_receipt: called for each receipt of the quantizer. on_built: called with the training and its graph.
-        on_saved: called after each checkpoint, on any thread.
+        on_saved: called after each checkpoint and each reset, on any thread.
         """
         self._records = records
         self._config = records.config
@@ -209,6 +209,9 @@ class Preparation:
             self._resetting = None
         self._built = self._restored = None
         self.problem = ""
+        if set_aside is not None:
+            # Until this copy is uploaded, the loss of the volume brings the earlier files back.
+            self._on_saved()
         _log.warning("the run's environment was reset; its earlier files are in %s", set_aside)
         return EnvironmentReset(set_aside, spec)
 
@@ -222,6 +225,7 @@ class Preparation:
         ]
         if names == ["checkpoints"] and not any((self._directory / "checkpoints").iterdir()):
             return None
+        self._records.identity.count_reset()
         folder = _unused_folder(self._directory)
         folder.mkdir()
         self._records.evaluations.set_aside(folder)

@@ -73,6 +73,7 @@ class Records:
     def values(self) -> dict[str, object]:
         """The values for a checkpoint."""
         return {
+            "resets": self.identity.resets,
             "energy": self.resources.state(),
             "elapsed_s": self.clock.elapsed_s,
             "first_transition_s": self.clock.first_transition_s,

@@ -50,8 +50,9 @@ class Storage:
         return sorted(path.name for path in (self.folder / folder).iterdir())
 
 
-def save(directory: Path, updates: int, large: int = 0) -> None:
-    state = LearnerState(updates, {"weights": torch.full((4 + large,), float(updates))}, {"version": updates})
+def save(directory: Path, updates: int, large: int = 0, resets: int = 0) -> None:
+    tensors = {"weights": torch.full((4 + large,), float(updates))}
+    state = LearnerState(updates, tensors, {"version": updates, "resets": resets})
     Checkpoints(directory / "checkpoints", keep=3).save(state)
 
 

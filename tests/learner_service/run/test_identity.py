@@ -51,7 +51,7 @@ def test_a_damaged_identity_has_a_copy_and_both_are_written_again(tmp_path: Path
         RunIdentity.claim(tmp_path, resume=False)
     second = RunIdentity.claim(tmp_path, resume=True)
     assert (second.run_id, second.lives) == (first.run_id, 2)
-    assert read_document(tmp_path / name) == {"run_id": first.run_id, "lives": 2}
+    assert read_document(tmp_path / name) == {"run_id": first.run_id, "lives": 2, "resets": 0}
 
 
 def test_a_run_that_nobody_can_identify_is_refused_in_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
