@@ -14,8 +14,10 @@ from actorq.statefiles.highwater import LEAP
 from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
 from learner_service.actors.schemes import acting_schemes
-from learner_service.replay import LastSequences, SegmentBuffer, SegmentSource, actor_key
+from learner_service.replay import SegmentBuffer
 from learner_service.reporting.meters import Episodes, StalenessHistogram
+
+_MOST_LOST = 2**62
 
 _log = logging.getLogger(__name__)
 
@@ -59,9 +61,6 @@ class Intake:
         self._published_version = published_version
         # Never held while waiting for the replay's lock or the disk, because the event loop takes it too.
         self._lock = threading.Lock()
-        self._sequences = LastSequences()
-        for (key, incarnation), sequence in replay.last_sequences().items():
-            self._sequences.advance(SegmentSource(key, incarnation, sequence))
         self._episodes = Episodes()
         self._plausibility = Plausibility(spec.max_episode_steps)
         self._staleness = StalenessHistogram()
@@ -91,7 +90,6 @@ class Intake:
             self.note_duplicate(member, segment.sequence)
             return
         with self._lock:
-            self._sequences.advance(source)
             self._count(segment)
 
     def give_back(self, reserved: int) -> None:
@@ -108,21 +106,14 @@ class Intake:
         """Skip the segments after `stored` up to `through`, which both the replay and the actor have lost."""
         lost = through - stored
         _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
-        source = member.source(through)
-        self._replay.skip(source)
+        self._replay.skip(member.source(through))
         with self._lock:
-            self._sequences.advance(source)
-            self._lost_segments += lost
+            # Each peer may tell any number. Their sum must fit into a message.
+            self._lost_segments = min(self._lost_segments + lost, _MOST_LOST)
 
     def resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation; 0 when there is none."""
-        with self._lock:
-            return self._sequences.last(*member.source_key)
-
-    def newest_incarnation(self, name: str) -> int:
-        """The highest incarnation of this name that has a stored segment; 0 when there is none."""
-        with self._lock:
-            return self._sequences.newest_incarnation(actor_key(name))
+        return self._replay.sequences.last(*member.source_key)
 
     def doubt(self, evaluation: Evaluation) -> str:
         """Why an evaluation contradicts the data of the actors; empty when it is plausible."""

@@ -68,6 +68,7 @@ class Members:
         self._clock = clock
         self._next_incarnation = (learner_life << _LIFE_BITS) + 1
         self._members: dict[str, Member] = {}
+        self._keys: set[bytes] = set()
         self._lives: dict[tuple[Role, int], int] = {}
         self._indexes: dict[Role, Indexes] = {"actor": Indexes(), "evaluator": Indexes()}
         self._connected: Counter[Role] = Counter()
@@ -79,6 +80,10 @@ class Members:
     def known(self, name: str) -> Member | None:
         """The newest incarnation of the member with this name, present or left."""
         return self._members.get(name)
+
+    def has_key(self, key: bytes) -> bool:
+        """Whether a member, present or left, has this key in the tables of last sequences."""
+        return key in self._keys
 
     def join(self, name: str, incarnation: int, role: Role, nonce: int = 0, newest_stored: int = 0) -> Member:
         """Admit an actor or evaluator. A known name gets its old index again if that is free.
@@ -166,6 +171,7 @@ class Members:
         life = self._lives[role, index] = self._lives.get((role, index), 0) + 1
         member = Member(name, role, index, incarnation, life, nonce=nonce)
         self._members[name] = member
+        self._keys.add(member.source_key[0])
         self._waiting[name] = self._clock()
         _log.info("%s joined as %s %d", name, role, index)
         return member
@@ -200,7 +206,7 @@ class Members:
         if not self._left:
             raise ExhaustedError(f"a run takes at most {_MAX_MEMBERS} actors, and has that many")
         name, _ = self._left.popitem(last=False)
-        del self._members[name]
+        self._keys.discard(self._members.pop(name).source_key[0])
 
 
 def _is_same(known: Member, incarnation: int, role: Role, nonce: int) -> bool:

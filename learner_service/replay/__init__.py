@@ -23,11 +23,12 @@ from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import LinearSchedule, PrioritizedSampler, Sampled, Sampler, UniformSampler
 from learner_service.replay.segment_buffer import SegmentBuffer, Storage
-from learner_service.replay.storage.sequences import LastSequences, SegmentSource, actor_key
+from learner_service.replay.storage.sequences import MOST_ACTORS, LastSequences, SegmentSource, actor_key
 from learner_service.replay.storage.space import DiskWatch
 from learner_service.replay.storage.store import Inserted, ReplayStore
 
 __all__ = [
+    "MOST_ACTORS",
     "DelayedReturns",
     "DiskWatch",
     "Drawn",

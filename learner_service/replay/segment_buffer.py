@@ -18,7 +18,7 @@ from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.directory import Record
 from learner_service.replay.storage.mapped_files import Machine
-from learner_service.replay.storage.sequences import SegmentSource
+from learner_service.replay.storage.sequences import LastSequences, SegmentSource
 from learner_service.replay.storage.store import Inserted, ReplayStore
 
 _log = logging.getLogger(__name__)
@@ -91,10 +91,10 @@ class SegmentBuffer(ABC):
         """Transitions ever inserted, over all restarts. Does not wait for the lock."""
         return self._store.total_transitions
 
-    def last_sequences(self) -> dict[tuple[bytes, int], int]:
-        """(actor key, incarnation) -> last sequence number inserted."""
-        with self._lock:
-            return self._store.sequences.as_dict()
+    @property
+    def sequences(self) -> LastSequences:
+        """The last inserted sequence of each actor. Only the buffer advances it."""
+        return self._store.sequences
 
     def storage(self) -> Storage:
         """The present `Storage`."""

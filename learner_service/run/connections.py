@@ -7,11 +7,12 @@ from functools import partial
 
 from actorq.domain.status import Membership, RunState
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role
-from actorq.errors import UnavailableError
+from actorq.errors import NotFoundError, UnavailableError
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member, taken_over
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
+from learner_service.replay import MOST_ACTORS, LastSequences, actor_key
 from learner_service.run.judge import Judge
 from learner_service.run.lifecycle import Lifecycle
 from learner_service.run.membership import membership
@@ -40,10 +41,13 @@ class Connections:
         self.lifecycle.require_here()
         self.lifecycle.require_restored()
         records, training = self.records, self.preparation.training
-        newest_stored = records.evaluations.newest_incarnation(name)
-        if training is not None:
-            newest_stored = max(newest_stored, training.intake.newest_incarnation(name))
         before = records.members.known(name)
+        tables: dict[Role, LastSequences] = {"evaluator": records.evaluations.sequences}
+        if training is not None:
+            tables["actor"] = training.replay.sequences
+        if incarnation and role in tables and (before is None or before.incarnation != incarnation):
+            _require_remembered(tables[role], name, incarnation)
+        newest_stored = max(table.newest_incarnation(actor_key(name)) for table in tables.values())
         member = records.members.join(name, incarnation, role, nonce, newest_stored)
         if before is not None and before is not member:
             self.streams.end(before, taken_over(name, before.incarnation))
@@ -91,6 +95,7 @@ class Connections:
 
     def admit(self, training: Training) -> None:
         """Let actors send, because the training is built."""
+        training.replay.sequences.is_member = self.records.members.has_key
         config = self.records.config
         transitions = config.actor.segment_length * config.environments_per_actor
         self.streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
@@ -138,3 +143,12 @@ class Connections:
         if member.role == "actor" and training is not None:
             training.intake.note_lost(member, stored, lost_through)
         return lost_through
+
+
+def _require_remembered(sequences: LastSequences, name: str, incarnation: int) -> None:
+    """Raise NotFoundError when the last sequence of an incarnation may be forgotten: its data could be stored twice."""
+    if sequences.may_have_forgotten(actor_key(name), incarnation):
+        raise NotFoundError(
+            f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of {MOST_ACTORS} "
+            "actors, and has forgotten those of older ones; start it again, so that it joins with 0"
+        )

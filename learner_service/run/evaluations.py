@@ -14,6 +14,7 @@ from actorq.statefiles.documents import read_document, write_document
 from actorq.statefiles.files import append_whole, replace_file, sync_folder
 from actorq.statefiles.lines import encode_line, read_lines
 from learner_service.actors.members import Member
+from learner_service.replay import LastSequences, SegmentSource
 
 _CURVE_POINTS = 10_000
 
@@ -57,7 +58,8 @@ class EvaluationLog:
         self.count = 0
         self._curve: deque[dict[str, Any]] = deque(maxlen=_CURVE_POINTS)
         self.newest: Evaluation | None = None
-        self._last: dict[tuple[str, int], int] = {}
+        self.sequences = LastSequences()
+        """The last stored sequence of each evaluator."""
         self._path = path
         self._lock = threading.Lock()
         self._writing = threading.Lock()
@@ -67,7 +69,7 @@ class EvaluationLog:
         sync_folder(path.parent)
         self._check_count(self.count + damaged)
         self._synced = self.count
-        self._durable = dict(self._last)
+        self._durable = self.sequences.as_dict()
 
     @property
     def curve(self) -> tuple[dict[str, Any], ...]:
@@ -92,7 +94,7 @@ class EvaluationLog:
         """Block until all evaluations are on the disk. Another thread may append meanwhile."""
         with self._writing:
             if self._synced != (count := self.count):
-                last = dict(self._last)
+                last = self.sequences.as_dict()
                 os.fsync(self._file.fileno())
                 self._write_count(count)
                 self._synced, self._durable = count, last
@@ -104,11 +106,11 @@ class EvaluationLog:
 
     def last_sequence(self, member: Member) -> int:
         """The highest stored sequence of this incarnation; 0 when there is none."""
-        return self._last.get((member.name, member.incarnation), 0)
+        return self.sequences.last(*member.source_key)
 
     def durable_sequence(self, member: Member) -> int:
         """The highest sequence of this incarnation that the last `sync` has flushed; 0 when there is none."""
-        return self._durable.get((member.name, member.incarnation), 0)
+        return self._durable.get(member.source_key, 0)
 
     def set_aside(self, folder: Path) -> None:
         """Move the file into `folder` and start a new one. Keeps the sequences only."""
@@ -121,10 +123,6 @@ class EvaluationLog:
             self._curve.clear()
         self.count = self._synced = 0
         self.newest = None
-
-    def newest_incarnation(self, name: str) -> int:
-        """The highest incarnation of this evaluator with a stored evaluation; 0 when there is none."""
-        return max((incarnation for evaluator, incarnation in list(self._last) if evaluator == name), default=0)
 
     def close(self) -> None:
         """Sync and close the file. Raises OSError when the disk refuses, and closes the file all the same."""
@@ -166,7 +164,7 @@ class EvaluationLog:
             self._curve.append(entry.point())
         self.count += 1
         self.newest = entry.evaluation
-        self._last[(entry.evaluator, entry.incarnation)] = entry.evaluation.sequence
+        self.sequences.advance(SegmentSource.from_name(entry.evaluator, entry.incarnation, entry.evaluation.sequence))
 
 
 def count_file(path: Path) -> Path:

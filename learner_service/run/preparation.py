@@ -18,6 +18,7 @@ from actorq.statefiles.documents import copy_of
 from actorq.tasks import may_be_left
 from actorq.text import one_line
 from learner_service.actors.members import Member
+from learner_service.replay import LastSequences, SegmentSource
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints, Found, LearnerState
 from learner_service.training.training import Training, build_training
@@ -76,7 +77,8 @@ class Preparation:
         self._resetting: asyncio.Task[EnvironmentReset] | None = None
         # After a reset: the newest version and the stored sequences from before it.
         self._published = 0
-        self._sequences: dict[tuple[bytes, int], int] = {}
+        self._sequences = LastSequences()
+        self._sequences.is_member = records.members.has_key
 
     async def restore(self) -> None:
         """Build the training for the known spec, if there is one. Raises the build's errors."""
@@ -99,7 +101,7 @@ class Preparation:
     def resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation, including before a reset; 0 when there is none."""
         stored = self.training.intake.resume_after(member) if self.training else 0
-        return max(stored, self._sequences.get(member.source_key, 0))
+        return max(stored, self._sequences.last(*member.source_key))
 
     def save(self, updates: int) -> Path:
         """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
@@ -202,7 +204,8 @@ class Preparation:
             await on_forget()
             if training is not None:
                 self._published = training.publisher.version
-                self._sequences |= training.replay.last_sequences()
+                for source, sequence in training.replay.sequences.as_dict().items():
+                    self._sequences.advance(SegmentSource(*source, sequence))
                 await asyncio.to_thread(training.close)
             set_aside = await asyncio.to_thread(self._set_aside)
         finally:

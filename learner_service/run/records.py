@@ -35,6 +35,7 @@ class Records:
         self.identity = identity
         self.members = Members(identity.lives, time.monotonic)
         self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
+        self.evaluations.sequences.is_member = self.members.has_key
         self.resources = Resources(EnergyLedger.from_state(restored["energy"]) if restored else None, node)
         known_s = max(self.evaluations.elapsed_s, restored.get("elapsed_s", 0.0))
         self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)

@@ -11,12 +11,16 @@ from learner_service.replay.storage.sequences import LastSequences, save_sequenc
 
 @dataclass(frozen=True)
 class Mark:
-    """The progress of a store: segments and transitions ever inserted, oldest live segment, last sequences."""
+    """The progress of a store: segments and transitions ever inserted, oldest live segment, last sequences.
+
+    forgotten: as in `LastSequences`.
+    """
 
     index: int = 0
     transitions: int = 0
     oldest: int = 0
     sequences: dict[tuple[bytes, int], int] | None = None
+    forgotten: int = 0
 
 
 class Durability:
@@ -56,7 +60,8 @@ class Durability:
             self._touch_since(self.durable.index)
         directory = self._directory
         oldest = directory.live[0].index if directory.live else directory.head
-        return Mark(directory.head, directory.total_transitions, oldest, self._sequences.as_dict())
+        sequences = self._sequences.as_dict()
+        return Mark(directory.head, directory.total_transitions, oldest, sequences, self._sequences.forgotten)
 
     def sync(self, mark: Mark) -> None:
         """Block until everything before `mark` and the watermark are on the disk. Other calls may run meanwhile.
@@ -75,7 +80,7 @@ class Durability:
             self._directory.sync()
             self._refused, self.durable = False, mark
             if mark.index - self._saved_through >= self._directory.slots // 4:
-                save_sequences(self._table, mark.sequences or {}, mark.index)
+                save_sequences(self._table, mark.sequences or {}, mark.index, mark.forgotten)
                 self._saved_through = mark.index
 
     def _touch_since(self, index: int) -> None:

@@ -7,6 +7,9 @@ the last stored one is therefore a duplicate.
 import contextlib
 import hashlib
 import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,8 @@ KEY_BYTES = 16
 # Two processes may use one actor's name for a while, for example a slow old process and its successor. Each needs its
 # own last number. A few incarnations are enough, and bound the size of the table.
 _INCARNATIONS_KEPT = 4
+# More than a run has members, so that one of the actors is always no member.
+MOST_ACTORS = 32_768
 
 
 def actor_key(name: str) -> bytes:
@@ -50,41 +55,73 @@ class SegmentSource:
 
 
 class LastSequences:
-    """The last sequence number per (actor key, incarnation), for the latest few incarnations of each actor."""
+    """The last sequence number per (actor key, incarnation), for the latest few incarnations of each actor.
+
+    Thread-safe.
+    Of more than `MOST_ACTORS` actors it forgets the one that has stored nothing for the longest time and is no member
+    (docs/decisions/0050-forgotten-actors.md).
+    """
 
     def __init__(self) -> None:
         """Start with no actors."""
-        self._actors: dict[bytes, dict[int, int]] = {}
+        self.is_member: Callable[[bytes], bool] = lambda actor_key: False
+        """Whether the run knows an actor with this key. Its numbers are kept."""
+        self.forgotten = 0
+        """The highest incarnation of a forgotten actor; 0 for none."""
+        # The latest user is the last one.
+        self._actors: OrderedDict[bytes, dict[int, int]] = OrderedDict()
+        self._lock = threading.Lock()
 
     def contains(self, source: SegmentSource) -> bool:
         """True when a segment of this incarnation with this or a later number has been recorded."""
-        last = self._actors.get(source.actor_key, {}).get(source.incarnation)
-        return last is not None and source.sequence <= last
+        return source.sequence <= self._last(source.actor_key, source.incarnation, -1)
 
     def last(self, actor_key: bytes, incarnation: int) -> int:
         """The last number of an incarnation; 0 when there is none."""
-        return self._actors.get(actor_key, {}).get(incarnation, 0)
+        return self._last(actor_key, incarnation, 0)
+
+    def may_have_forgotten(self, actor_key: bytes, incarnation: int) -> bool:
+        """Whether this incarnation may have stored segments, although there is no number of it."""
+        return self._last(actor_key, incarnation, -1) < 0 and incarnation <= self.forgotten
 
     def newest_incarnation(self, actor_key: bytes) -> int:
         """The highest incarnation of an actor; 0 when there is none."""
-        return max(self._actors.get(actor_key, {}), default=0)
+        with self._lock:
+            return max(self._actors.get(actor_key, {}), default=0)
 
     def advance(self, source: SegmentSource) -> None:
         """Record `source`. A number below the recorded one changes nothing."""
-        incarnations = self._actors.setdefault(source.actor_key, {})
-        # Removing and reinserting the entry keeps the dict ordered by latest use, so its first entry is the oldest.
-        last = incarnations.pop(source.incarnation, -1)
-        incarnations[source.incarnation] = max(last, source.sequence)
-        if len(incarnations) > _INCARNATIONS_KEPT:
-            del incarnations[next(iter(incarnations))]
+        with self._lock:
+            incarnations = self._actors.setdefault(source.actor_key, {})
+            self._actors.move_to_end(source.actor_key)
+            # Removing and reinserting the entry keeps the dict ordered by latest use, so its first entry is the oldest.
+            last = incarnations.pop(source.incarnation, -1)
+            incarnations[source.incarnation] = max(last, source.sequence)
+            if len(incarnations) > _INCARNATIONS_KEPT:
+                del incarnations[next(iter(incarnations))]
+            if len(self._actors) > MOST_ACTORS:
+                self._forget_one()
 
     def as_dict(self) -> dict[tuple[bytes, int], int]:
-        """A copy: (actor key, incarnation) -> last sequence number."""
-        return {
-            (key, incarnation): sequence
-            for key, incarnations in self._actors.items()
-            for incarnation, sequence in incarnations.items()
-        }
+        """A copy: (actor key, incarnation) -> last sequence number, in the order of the actors' latest use."""
+        with self._lock:
+            return {
+                (key, incarnation): sequence
+                for key, incarnations in self._actors.items()
+                for incarnation, sequence in incarnations.items()
+            }
+
+    def _last(self, actor_key: bytes, incarnation: int, default: int) -> int:
+        with self._lock:
+            return self._actors.get(actor_key, {}).get(incarnation, default)
+
+    def _forget_one(self) -> None:
+        for _ in range(MOST_ACTORS):
+            key = next(iter(self._actors))
+            if not self.is_member(key):
+                self.forgotten = max(self.forgotten, *self._actors.pop(key))
+                return
+            self._actors.move_to_end(key)
 
     def load(self, path: Path) -> int:
         """Load the table that `save_sequences` wrote to `path`, and return its `through`; 0 without a file.
@@ -96,6 +133,7 @@ class LastSequences:
                 table = read_checked(candidate)
                 if table is None:
                     continue
+                self.forgotten = max(self.forgotten, table.get("forgotten", 0))
                 for key, incarnations in table["actors"].items():
                     for incarnation, sequence in incarnations:
                         self.advance(SegmentSource(bytes.fromhex(key), incarnation, sequence))
@@ -105,14 +143,17 @@ class LastSequences:
         return 0
 
 
-def save_sequences(path: Path, last: dict[tuple[bytes, int], int], through: int) -> None:
-    """Replace the table at `path`. The new table covers the records before global index `through`."""
+def save_sequences(path: Path, last: dict[tuple[bytes, int], int], through: int, forgotten: int = 0) -> None:
+    """Replace the table at `path`. The new table covers the records before global index `through`.
+
+    forgotten: as in `LastSequences`, read after `last`.
+    """
     actors: dict[str, list[tuple[int, int]]] = {}
     for (key, incarnation), sequence in last.items():
         actors.setdefault(key.hex(), []).append((incarnation, sequence))
     with contextlib.suppress(FileNotFoundError):
         path.replace(_previous(path))
-    write_checked(path, {"through": through, "actors": actors})
+    write_checked(path, {"through": through, "forgotten": forgotten, "actors": actors})
 
 
 def _previous(path: Path) -> Path:

@@ -134,7 +134,7 @@ def test_skipped_segments_count_as_inserted(tmp_path: Path) -> None:
     buffer = _buffer(tmp_path)
     _insert(buffer, 0)
     buffer.skip(source(5))
-    assert list(buffer.last_sequences().values()) == [5]
+    assert list(buffer.sequences.as_dict().values()) == [5]
     assert buffer.limiter.try_reserve(4)
     assert buffer.insert(plain_segment(5), source(5), 4) is None
 
@@ -163,7 +163,7 @@ def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_
     assert buffer.state_dict() == {**new, "samples": 0}
     buffer.load_state_dict(checkpoint)
     assert buffer.state_dict() == {**new, "samples": 10}
-    assert list(buffer.last_sequences().values()) == [1]
+    assert list(buffer.sequences.as_dict().values()) == [1]
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_actors_and_a_learner_on_threads_get_through_with_every_transition_count
             work.result()
     assert buffer.limiter.inserts == buffer.total_transitions == total
     assert buffer.limiter.samples == batches * 16
-    assert len(buffer.last_sequences()) == actors
+    assert len(buffer.sequences.as_dict()) == actors
 
 
 def _numbered(number: int) -> Segment:

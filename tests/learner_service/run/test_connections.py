@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import Role
-from actorq.errors import UnavailableError
+from actorq.errors import NotFoundError, UnavailableError
+from learner_service.replay import MOST_ACTORS, SegmentSource
+from learner_service.reporting.report import Reporter
+from learner_service.run.run import Run
 from tests.learner_service.learner_parts import SPEC, acknowledged, config, evaluation, on_a_loop, segment, store, until
 from tests.learner_service.run.run_parts import a_run, opened
 
@@ -130,6 +134,60 @@ async def test_a_gap_that_an_actor_cannot_fill_is_counted_and_the_stream_goes_on
         assert (await run.connections.open_stream("a", 1, SPEC, lost_through=5)).acknowledged == 6
         assert run.training is not None
         assert run.training.storage().lost_segments == 4
+
+
+def fill(run: Run) -> None:
+    """As many actors store a segment as the learner remembers, each with a name of its own."""
+    assert run.training is not None
+    for number in range(MOST_ACTORS):
+        run.training.replay.sequences.advance(SegmentSource(number.to_bytes(16), 2**33 + number, 1))
+
+
+@on_a_loop
+async def test_an_actor_whose_last_sequence_is_forgotten_stores_nothing_twice(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        gone, kept = (run.connections.join(name, 0, "actor").incarnation for name in ("gone", "kept"))
+        for name, incarnation in (("gone", gone), ("kept", kept)):
+            await store(run, await run.connections.open_stream(name, incarnation, SPEC), segment(1), segment(2))
+    async with a_run(tmp_path, resume=True) as run:
+        await run.lifecycle.restore()
+        # It is back in time, and remains silent.
+        assert run.connections.join("kept", kept, "actor").resume_after_sequence == 2
+        fill(run)
+        assert run.connections.join("kept", kept, "actor").resume_after_sequence == 2
+        told = f"^actor 'gone' with incarnation {gone}: .* start it again, so that it joins with 0$"
+        with pytest.raises(NotFoundError, match=told):
+            run.connections.join("gone", gone, "actor")
+        again = run.connections.join("gone", 0, "actor")
+        assert (again.incarnation > gone, again.resume_after_sequence) == (True, 0)
+        stream = await run.connections.open_stream("gone", again.incarnation, SPEC)
+        await store(run, stream, segment(1))
+        assert run.connections.join("gone", again.incarnation, "actor").resume_after_sequence == 1
+
+
+@on_a_loop
+async def test_an_older_process_of_a_name_is_forgotten_too(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        old = run.connections.join("a", 0, "actor").incarnation
+        await store(run, await run.connections.open_stream("a", old, SPEC), segment(1))
+    async with a_run(tmp_path, resume=True) as run:
+        await run.lifecycle.restore()
+        fill(run)
+        # Another process takes the name with a number that was never used.
+        with pytest.raises(NotFoundError):
+            run.connections.join("a", old - 1, "actor")
+        with pytest.raises(NotFoundError):
+            run.connections.join("a", old, "actor")
+
+
+@on_a_loop
+async def test_lost_sequences_that_hostile_members_tell_fit_into_the_status(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        for number in range(5):
+            run.connections.join(f"a-{number}", 1, "actor")
+            await run.connections.open_stream(f"a-{number}", 1, SPEC, lost_through=2**62 - 1)
+        message = wire.run_status_to_proto(Reporter(run).status())
+        assert message.storage.lost_segments == 2**62
 
 
 @on_a_loop

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learner_service.replay import SegmentSource
+from learner_service.replay import MOST_ACTORS, SegmentSource
 from learner_service.replay.storage.sequences import LastSequences, save_sequences
 from tests.learner_service.replay.replay_segments import source
 
@@ -35,6 +35,42 @@ def test_the_stalest_incarnations_of_an_actor_are_forgotten() -> None:
     kept = sorted(incarnation for key, incarnation in sequences.as_dict() if key == source(0).actor_key)
     assert kept == [0, 97, 98, 99]
     assert sequences.contains(source(9, name="other"))
+
+
+def others(first: int, count: int) -> list[SegmentSource]:
+    return [SegmentSource(number.to_bytes(16), number, 1) for number in range(first, first + count)]
+
+
+def test_of_too_many_actors_the_one_that_has_stored_nothing_for_the_longest_time_is_forgotten(tmp_path: Path) -> None:
+    sequences = LastSequences()
+    for each in others(1, MOST_ACTORS):
+        sequences.advance(each)
+    sequences.advance(SegmentSource((1).to_bytes(16), 1, 2))
+    sequences.advance(source(5, name="new", incarnation=90_000))
+    assert len(sequences.as_dict()) == MOST_ACTORS
+    # The second one, because the first has stored again.
+    assert sequences.may_have_forgotten((2).to_bytes(16), 2)
+    assert sequences.forgotten == 2
+    assert not sequences.may_have_forgotten((1).to_bytes(16), 1)
+    # Later incarnations have stored nothing that is forgotten.
+    assert not sequences.may_have_forgotten((2).to_bytes(16), 3)
+    save_sequences(tmp_path / "table.json", sequences.as_dict(), 1, sequences.forgotten)
+    loaded = LastSequences()
+    loaded.load(tmp_path / "table.json")
+    for table in (sequences, loaded):
+        table.advance(source(1, name="newer", incarnation=90_001))
+        assert table.forgotten == 3
+    assert list(loaded.as_dict().items()) == list(sequences.as_dict().items())
+
+
+def test_members_are_never_forgotten() -> None:
+    sequences = LastSequences()
+    members = {each.actor_key for each in others(1, 100)}
+    sequences.is_member = members.__contains__
+    for each in others(1, 2 * MOST_ACTORS):
+        sequences.advance(each)
+    assert len(sequences.as_dict()) == MOST_ACTORS
+    assert members <= {key for key, _ in sequences.as_dict()}
 
 
 def test_a_saved_table_loads_to_the_same(tmp_path: Path) -> None:
