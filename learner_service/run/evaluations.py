@@ -11,7 +11,7 @@ from typing import Any
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError
 from actorq.statefiles.documents import read_document, write_document
-from actorq.statefiles.files import append_whole, replace_file, sync_folder
+from actorq.statefiles.files import append_whole, sync_folder
 from actorq.statefiles.lines import encode_line, read_lines
 from learner_service.actors.members import Member
 from learner_service.replay import LastSequences, SegmentSource
@@ -182,15 +182,16 @@ def synced_count(path: Path) -> int:
 
 def _set_damaged_lines_aside(path: Path) -> Path:
     """Move all damaged lines to the end of another file. Returns the path of the other file."""
-    whole, damaged = bytearray(), bytearray()
-    for line, values in read_lines(path):
-        (damaged if values is None else whole).extend(line + b"\n")
-    aside = path.with_name(f"{path.name}.damaged")
-    with aside.open("ab") as file:
-        file.write(damaged)
-        file.flush()
-        os.fsync(file.fileno())
-    replace_file(path, bytes(whole), sync=True)
+    aside, partial = path.with_name(f"{path.name}.damaged"), path.with_name(f".{path.name}.partial")
+    # Line by line, because the log may be larger than the memory.
+    with aside.open("ab") as damaged, partial.open("wb") as whole:
+        for line, values in read_lines(path):
+            (damaged if values is None else whole).write(line + b"\n")
+        for file in (damaged, whole):
+            file.flush()
+            os.fsync(file.fileno())
+    partial.replace(path)
+    sync_folder(path.parent)
     return aside
 
 

@@ -8,14 +8,20 @@ from functools import partial
 
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError, UnavailableError
+from actorq.text import size_text
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.schemes import acting_schemes
 from learner_service.actors.storage_thread import StorageThread
+from learner_service.replay.storage.mapped_files import Machine
+from learner_service.run.allowance import EvaluationAllowance
 from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
 from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
+
+# Evaluations leave so much more free space than `replay.min_free_bytes`. They thus never make actors wait.
+_ROOM = 1.25
 
 
 class Judge:
@@ -36,6 +42,8 @@ class Judge:
         self._storage = storage
         self._on_solved = on_solved
         self._evaluated = asyncio.Event()
+        self._allowance = EvaluationAllowance(time.monotonic)
+        self._disk_is_low = False
 
     @property
     def target_return(self) -> float | None:
@@ -51,18 +59,21 @@ class Judge:
     def take(self, stream: ActorStream, evaluation: Evaluation) -> None:
         """Store an evaluation, acknowledge it, and compare it with the target return.
 
-        Raises InvalidInputError when the sender is no evaluator, or when no actor may run the policy.
+        Raises InvalidInputError when the sender is no evaluator, or when no actor may run the policy. Raises
+        ExhaustedError when evaluators send too much.
         """
         if stream.member.role != "evaluator" or evaluation.scheme not in self._acting or evaluation.policy_version < 1:
             raise InvalidInputError(
                 f"evaluation: expected one by an evaluator of a published {' or '.join(self._acting)} policy, got one "
                 f"by an {stream.member.role} of version {evaluation.policy_version} {evaluation.scheme!r}"
             )
+        if evaluation.sequence > stream.received:
+            self._allowance.take(stream.member, evaluation)
         _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
         stream.received = max(stream.received, evaluation.sequence)
         training = self._preparation.training
         assert training is not None
-        store = partial(self._store, stream, evaluation, training.replay.total_transitions)
+        store = partial(self._store, stream, evaluation, training)
         self._storage.submit(store, partial(self._stored, stream, evaluation), stream.fail)
 
     async def until_evaluated(self, version: int, timeout_s: float) -> None:
@@ -72,8 +83,10 @@ class Judge:
                 self._evaluated.clear()
                 await self._evaluated.wait()
 
-    def _store(self, stream: ActorStream, evaluation: Evaluation, steps: int) -> bool:
+    def _store(self, stream: ActorStream, evaluation: Evaluation, training: Training) -> bool:
         """Runs on the storage thread. Returns False when the evaluation was stored before."""
+        self._require_room(training.replay.machine)
+        steps = training.replay.total_transitions
         try:
             if not self._records.evaluations.append(stream.member, evaluation, steps, self._records.clock.elapsed_s):
                 return False
@@ -82,6 +95,17 @@ class Judge:
             raise UnavailableError(reason) from error
         self._records.events.evaluation(evaluation, steps, time.time())
         return True
+
+    def _require_room(self, machine: Machine) -> None:
+        """Raise UnavailableError while the disk is low. Logs one line when that begins."""
+        least = int(_ROOM * self._records.config.replay.min_free_bytes)
+        free = machine.free_bytes(self._records.identity.directory)
+        was_low, self._disk_is_low = self._disk_is_low, free < least
+        if self._disk_is_low:
+            reason = f"the disk has {size_text(free)}, and evaluations need {size_text(least)}"
+            if not was_low:
+                _log.warning("evaluations wait: %s", reason)
+            raise UnavailableError(f"evaluation: {reason}: send it again later")
 
     def _stored(self, stream: ActorStream, evaluation: Evaluation, is_new: bool) -> None:
         stream.acknowledge(evaluation.sequence)
