@@ -95,6 +95,7 @@ class LearnerServiceServicer:
         """An actor joins the run and receives all that it needs to act. Idempotent: the same incarnation, or the same nonce,
         gets the same incarnation and index again. A process that joins for the first time takes over its name at once. The
         stream of the earlier process then ends with FAILED_PRECONDITION, and so does its next Join.
+        An incarnation that was silent while very many others came gets NOT_FOUND: its process has to start again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,6 +108,7 @@ class LearnerServiceServicer:
         When the stream breaks, also with UNAVAILABLE because the learner moves, the actor keeps its queue, opens a new
         stream and continues after the last stored sequence. After a power cut that is lower than the last acknowledged
         one. The learner drops duplicates, so that each segment is stored exactly once.
+        Too many evaluations end the stream with RESOURCE_EXHAUSTED. The evaluator sends them again later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
