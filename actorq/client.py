@@ -195,10 +195,15 @@ class LearnerClient(_Client):
 
 
 class QuantizerClient(_Client):
-    """Get policies."""
+    """Get policies.
+
+    run_id: the run whose policies are taken; empty for any run. A policy of another run raises UnavailableError, because
+        a relay or a name may lead to another run for a while.
+    """
 
     service = "quantizer"
     make_stub = quantizer_pb2_grpc.QuantizerServiceStub
+    run_id = ""
 
     def watch(self, scheme: str, after_version: int = 0) -> Iterator[Policy]:
         """The newest policy of a scheme, then each newer one as soon as it is available. A slow caller misses some.
@@ -208,16 +213,24 @@ class QuantizerClient(_Client):
         """
         request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version, encodings=ENCODINGS)
         with translated(self.peer):
-            yield from _policies(self.stub.WatchPolicies(request), self.peer)
+            yield from self._policies(self.stub.WatchPolicies(request))
         raise UnavailableError(f"{self.peer} has ended the stream of {scheme} policies; watch again")
 
     def get(self, scheme: str, version: int = 0) -> Policy:
         """One retained policy, the newest for version 0. Raises NotFoundError when the version is not retained."""
         request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
         with translated(self.peer):
-            for policy in _policies(self.stub.GetPolicy(request, timeout=self._deadline), self.peer):
+            for policy in self._policies(self.stub.GetPolicy(request, timeout=self._deadline)):
                 return policy
         raise CorruptedError(f"{self.peer}: the stream of the policy ended before its last part")
+
+    def _policies(self, responses: Iterator[Any]) -> Iterator[Policy]:
+        for policy in _policies(responses, self.peer):
+            if self.run_id not in ("", policy.descriptor.run_id):
+                raise UnavailableError(
+                    f"{self.peer}: expected policies of run {self.run_id}, got one of run {policy.descriptor.run_id}"
+                )
+            yield policy
 
     def list(self) -> list[RetainedPolicy]:
         """All retained versions, newest first."""

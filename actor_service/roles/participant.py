@@ -17,7 +17,7 @@ from actor_service.policies.scheme import SchemeSubscription
 from actor_service.roles.actor import Actor, Host
 from actor_service.uploader import Uploader
 from actorq import __version__
-from actorq.client import LearnerClient
+from actorq.client import LearnerClient, QuantizerClient
 from actorq.domain.policy import AUTO, Policy, PolicyDescriptor
 from actorq.domain.status import ActorReport, Membership
 from actorq.domain.trajectory import EnvironmentSpec
@@ -113,13 +113,20 @@ class Participant(Actor):
         def load(policy: Policy) -> OnnxPolicy:
             return check.watch(make(policy, spec, batch, greedy, sampled))
 
-        parts = (self._host.connect, self._slot, load, self._fail, check, self.counts)
+        parts = (self._connect, self._slot, load, self._fail, check, self.counts)
         if scheme == AUTO:
             self._subscription = AutoSubscription(*parts, partial(self._select, spec))
         else:
             self._subscription = FallbackSubscription(*parts, scheme, self._is_wanted)
         self._check = check
         self._subscription.start()
+
+    def _connect(self) -> QuantizerClient:
+        """A client that takes policies of this run only."""
+        assert self._membership is not None
+        client = self._host.connect()
+        client.run_id = self._membership.run.run_id
+        return client
 
     @property
     def _acting_scheme(self) -> str:
@@ -161,6 +168,7 @@ class Participant(Actor):
 
     def _take_part(self, membership: Membership) -> None:
         run = membership.run
+        self._quantizer.run_id = run.run_id
         _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
         check_modules(run.environment_id, run.environment_arguments, self._allowed_modules)
         with self._own_call:

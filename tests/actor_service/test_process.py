@@ -176,6 +176,22 @@ def test_an_actor_ends_when_its_learner_has_another_run(learner: ScriptedLearner
             ended.result(DEADLINE_S)
 
 
+def test_an_actor_takes_no_policy_of_another_run_and_waits_for_those_of_its_own(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner.membership = membership(segment_length=2)
+    other = constant_policy([0.0, 1.0], version=500)
+    with running_actor(beside(learner, quantizer)) as (_, ended):
+        first_policy(learner, quantizer, replace(other, descriptor=replace(other.descriptor, run_id="before")))
+        # Its own run's versions are lower.
+        assert quantizer.watched().after_version == 0
+        quantizer.serve(constant_policy([0.0, 1.0], version=3))
+        learner.answer(credit=1)
+        assert learner.segments.get(timeout=DEADLINE_S).spans[0].version == 3
+        stop(learner, ended)
+    assert any("expected policies of run run, got one of run before" in message for message in caplog.messages)
+
+
 def test_an_actor_that_cannot_make_its_environment_ends_with_the_reason(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:
