@@ -10,10 +10,13 @@ from actor_service.counts import ActorCounts
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy, PolicyDescriptor
-from actorq.errors import InvalidInputError
+from actorq.errors import ActorQError, DeniedError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
+
+# Errors of a stream that only another scheme or another certificate would mend.
+_FINAL = (NotFoundError, DeniedError, UserError)
 
 
 class Subscription:
@@ -94,12 +97,18 @@ class Subscription:
             self._counts.quantizer_retries.add()
 
     def _watch(self, connected: Callable[[], None]) -> None:
-        for policy in self._client.watch(self.scheme, self._newest_version):
-            connected()
-            with self._changed:
-                self._received = policy
-                self._newest_version = policy.descriptor.version
-                self._changed.notify_all()
+        try:
+            for policy in self._client.watch(self.scheme, self._newest_version):
+                connected()
+                with self._changed:
+                    self._received = policy
+                    self._newest_version = policy.descriptor.version
+                    self._changed.notify_all()
+        except (*_FINAL, UnavailableError):
+            raise
+        except ActorQError as error:
+            # A later attempt may succeed: with another version, or with a quantizer that is repaired or replaced.
+            raise UnavailableError(str(error)) from error
 
     def _load_newest(self) -> None:
         while (policy := self._next()) is not None:

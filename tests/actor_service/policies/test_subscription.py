@@ -13,7 +13,7 @@ from actor_service.policies.subscription import Subscription
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy, PolicyDescriptor
 from actorq.domain.trajectory import ArraySpec
-from actorq.errors import ExhaustedError, NotFoundError, UnavailableError
+from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError, UnavailableError
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
 from tests.actor_service.actor_policies import as_policy, constant_policy
 
@@ -138,9 +138,21 @@ def test_a_broken_policy_opens_the_stream_again(quantizer: ScriptedQuantizer, si
     assert side.faults.empty()
 
 
-def test_a_quantizer_that_is_full_is_asked_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        ExhaustedError("this service takes at most 1 open calls at a time; try again later"),
+        InvalidInputError("it took more than 60 s and was ended"),
+        ConflictError("this quantizer does not have the graph"),
+        RuntimeError("an error in the quantizer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_quantizer_that_cannot_serve_now_is_asked_again(
+    quantizer: ScriptedQuantizer, side: Side, error: Exception
+) -> None:
     quantizer.watched()
-    quantizer.fail(ExhaustedError("this service takes at most 1 open calls at a time; try again later"))
+    quantizer.fail(error)
     quantizer.watched()
     quantizer.serve(good(1))
     assert side.has(1)
