@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from actor_service.policies.policy import OnnxPolicy
 from actorq.client import QuantizerClient
 from actorq.domain.policy import FLOAT_SCHEMES, FP32, FidelityReport, Policy, PolicyDescriptor
-from actorq.errors import ActorQError
+from actorq.errors import ActorQError, ConflictError
 
 _log = logging.getLogger(__name__)
 
@@ -148,10 +148,13 @@ class PolicyCheck:
     def run(self, client: QuantizerClient, due: PolicyDescriptor) -> bool:
         """Compare the newest policy of the due scheme with FP32. Blocks. Returns whether they do not match.
 
-        If a policy cannot be fetched or run, the comparison waits for a newer version.
+        If a policy cannot be fetched or run, or the newest one has no quantized layer, the comparison waits for a newer
+        version.
         """
         try:
             quantized = client.get(due.scheme)
+            if not self.is_due(quantized.descriptor):
+                raise ConflictError(f"the newest version {quantized.descriptor.version} does not fit a comparison")
             reference = client.get(FP32, quantized.descriptor.version)
             with self._lock:
                 batches = list(self._batches)

@@ -124,6 +124,29 @@ def test_a_comparison_that_fails_is_tried_again_with_a_newer_version(quantizer: 
     assert quantizer.watched().scheme == "int8-weights"
 
 
+IN_FLOAT = replace(REPORT, layers=(LayerReport("a", FLOAT32, "fidelity gate"),))
+
+
+@pytest.mark.parametrize(
+    "newest",
+    [policy("int8", 6, report=IN_FLOAT), policy("int8", 6, report=replace(REPORT, observations=1))],
+    ids=["nothing is quantized", "measured on zeros"],
+)
+def test_a_newest_version_that_proves_nothing_leaves_the_comparison_to_a_later_one(
+    quantizer: ScriptedQuantizer, side: Side, newest: Policy
+) -> None:
+    quantizer.watched()
+    # The gate puts the next version in float before this one is compared.
+    quantizer.offer(policy("fp32", 6), newest)
+    quantizer.serve(policy("int8", 5, factor=0.5))
+    side.acts("int8", 5)
+    assert quantizer.asked.get(timeout=DEADLINE_S) == "int8"
+    quantizer.offer(policy("fp32", 7), policy("int8", 7, factor=0.5))
+    quantizer.serve(policy("int8", 7, factor=0.5))
+    side.acts("int8", 7, rows=0)
+    assert quantizer.watched().scheme == "int8-weights"
+
+
 def test_without_a_dot_product_it_is_int8_weights_from_the_start(
     quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
