@@ -137,7 +137,7 @@ class Uploader:
             return len(self._waiting) + len(self._in_flight)
 
     def abandon(self) -> None:
-        """Make `flush` return at once, because the run is over and the learner stores nothing more."""
+        """Make `flush` return at once, because the learner stores nothing more."""
         with self._changed:
             self._abandoned = True
             self._changed.notify_all()
@@ -155,6 +155,7 @@ class Uploader:
         except BaseException as error:
             if not self._closed.is_set():
                 self._on_fault(error)
+                self.abandon()
 
     def _stream(self, connected: Callable[[], None]) -> None:
         """Join and run one stream until it ends."""

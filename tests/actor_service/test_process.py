@@ -15,7 +15,7 @@ from actor_service.environments import make_environments
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import Exploration, Membership
 from actorq.domain.trajectory import Evaluation
-from actorq.errors import ConflictError, NotFoundError, UnavailableError, UserError
+from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.process import EXIT_OK
 from actorq.v1 import learner_pb2
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner, ScriptedQuantizer, membership, serving
@@ -81,6 +81,24 @@ def test_an_actor_that_is_drained_waits_no_more_when_the_run_is_over(
         learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
         # The drain would take nearly all of the call's time.
         assert ended.result(DEADLINE_S / 2) == EXIT_OK
+        draining.join(DEADLINE_S)
+
+
+def test_an_actor_that_is_drained_waits_no_more_when_the_learner_refuses_its_segments(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer
+) -> None:
+    learner.membership = membership(segment_length=2)
+    patient = RunConfig.model_validate({"transport": {"drain_s": 1_000.0}})
+    with running_actor(beside(learner, quantizer), patient) as (client, ended):
+        first_policy(learner, quantizer, constant_policy([0.0, 1.0]))
+        learner.answer(credit=1)
+        assert learner.received(1) == [("segment", 1)]
+        draining = threading.Thread(target=client.drain)
+        draining.start()
+        status_when(client, "leaving")
+        learner.fail(InvalidInputError("a wrong shape"))
+        with pytest.raises(InvalidInputError, match="a wrong shape"):
+            ended.result(DEADLINE_S / 2)
         draining.join(DEADLINE_S)
 
 
