@@ -78,6 +78,7 @@ class Uploader:
         self._period_s = 1.0
         self._capacity = 1
         self._spec: EnvironmentSpec | None = None
+        self._call: Any = None
         self._thread = threading.Thread(target=self._run, name="uploader", daemon=True)
 
     def start(self, spec: EnvironmentSpec, capacity: int, period_s: float) -> None:
@@ -142,12 +143,18 @@ class Uploader:
             self._abandoned = True
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """End the stream and wait for the thread."""
+    def close(self, patience_s: float = 2.0) -> None:
+        """End the stream after a last report, and wait for the thread.
+
+        patience_s: time for the learner to end its side, after which the stream is cancelled.
+        """
         self._closed.set()
         self.wake()
         if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+            self._thread.join(patience_s)
+            if self._call is not None:
+                self._call.cancel()
+            self._thread.join(timeout=1.0)
 
     def _run(self) -> None:
         try:
@@ -164,7 +171,7 @@ class Uploader:
         self._resume_after(membership.resume_after_sequence)
         ended = threading.Event()
         opened = False
-        call = self._client.stub.StreamTrajectories(self._requests(ended))
+        call = self._call = self._client.stub.StreamTrajectories(self._requests(ended))
         try:
             for response in call:
                 connected()

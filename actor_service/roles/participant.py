@@ -221,4 +221,5 @@ class Participant(Actor):
             self._unsent = self._uploader.flush(self._flush_s)
             if self._unsent:
                 _log.info("%d segments were not stored before the actor ended", self._unsent)
-            self._uploader.close()
+            # A drain has no time left for a learner that has not taken the items.
+            self._uploader.close(patience_s=0.0 if self._unsent and self._flush_s else 2.0)

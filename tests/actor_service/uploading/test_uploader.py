@@ -1,13 +1,17 @@
 """Exactly once and in order, whatever the learner at the other end does."""
 
+import asyncio
 import queue
 import threading
+from collections.abc import AsyncIterator
+from typing import Any
 
 from actor_service.uploader import Uploader
 from actorq import wire
+from actorq.client import LearnerClient
 from actorq.domain.trajectory import Evaluation
 from actorq.v1 import learner_pb2
-from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner, small_segment
+from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner, serving, small_segment
 from tests.actor_service.uploading.uploader_side import FOREVER, SPEC, Side, put, segments, wait_until
 
 
@@ -194,6 +198,26 @@ def test_closing_ends_the_stream_without_a_fault(learner: ScriptedLearner, side:
     assert "uploader" not in {thread.name for thread in threading.enumerate()}
     assert uploader.flush(DEADLINE_S) == 1
     assert side.faults.empty()
+
+
+class SilentLearner(ScriptedLearner):
+    """Keeps a stream open after the actor has ended its side."""
+
+    async def _read(
+        self, requests: AsyncIterator[learner_pb2.StreamTrajectoriesRequest], commands: asyncio.Queue[Any]
+    ) -> None:
+        await super()._read(requests, asyncio.Queue())
+
+
+def test_closing_does_not_wait_for_a_learner_that_stays_silent() -> None:
+    silent = SilentLearner()
+    with serving(silent) as address, LearnerClient(address) as client:
+        side = Side(client)
+        uploader = side.start()
+        silent.opened()
+        uploader.close()
+        assert "uploader" not in {thread.name for thread in threading.enumerate()}
+        assert side.faults.empty()
 
 
 def test_who_waits_for_credit_goes_on_when_the_next_segment_may_be_sent(learner: ScriptedLearner, side: Side) -> None:
