@@ -135,7 +135,8 @@ class EvaluationEpisodes:
 
     def close(self) -> None:
         """Release the environments."""
-        self._environments.close()
+        with self._watched:
+            self._environments.close()
 
     def _picture(self) -> NDArray[np.uint8]:
         with self._watched:

@@ -66,7 +66,8 @@ class Explorer(Participant):
                     span = segment.spans[0]
                     _log.info("first action, with policy version %d %s", span.version, span.scheme)
                 uploader.put(segment, self._stop)
-        environments.close()
+        with self._own_call:
+            environments.close()
 
     def _report(self) -> ActorReport:
         steps, now = self._rollout.environment_steps if self._rollout else 0, time.monotonic()

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from actorq.process import EXIT_HUNG
+from actorq.v1 import learner_pb2
 from tests.actor_service.actor_peers import ScriptedLearner, ScriptedQuantizer, membership, serving
 from tests.actor_service.actor_policies import constant_policy
 
@@ -14,22 +17,30 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90.0
 
 
-def test_an_actor_whose_environment_hangs_ends_with_its_own_exit_code() -> None:
+@pytest.mark.parametrize(
+    ("environment", "role"),
+    [("Hanging-v0", "actor"), ("HangingAtTheEnd-v0", "actor"), ("HangingAtTheEnd-v0", "evaluator")],
+)
+def test_an_actor_whose_environment_hangs_ends_with_its_own_exit_code(environment: str, role: str) -> None:
     learner, quantizer = ScriptedLearner(), ScriptedQuantizer()
-    # Its third step never returns.
-    learner.membership = membership(environment_id="environment_doubles:Hanging-v0", segment_length=8)
+    # Its third step, or its end, never returns.
+    learner.membership = membership(environment_id=f"environment_doubles:{environment}", segment_length=2)
     with serving(learner) as learner_address, serving(quantizer) as quantizer_address:
         actor = subprocess.Popen(
             [sys.executable, "-m", "actor_service", "--learner", learner_address, "--quantizer", quantizer_address]
-            + ["--actor.environment-timeout-s", "2", "--actor.allow-modules", "environment_doubles"],
+            + ["--actor.environment-timeout-s", "2", "--actor.allow-modules", "environment_doubles", "--role", role],
             env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/user_modules"},
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
         )
         try:
+            learner.opened()
             quantizer.watched()
             quantizer.serve(constant_policy([1.0, 0.0, 0.0], observation_size=2))
+            learner.answer(credit=1)
+            learner.received(1)
+            learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
             _, log = actor.communicate(timeout=DEADLINE_S)
         finally:
             actor.kill()

@@ -175,6 +175,14 @@ class Hanging(Counting):
         return super().step(action)
 
 
+class HangingAtTheEnd(Counting):
+    """Never comes back from `close` once it was stepped."""
+
+    def close(self) -> None:
+        if self.steps:
+            threading.Event().wait()
+
+
 class NoPictures(Counting):
     """Cannot draw itself."""
 
@@ -225,6 +233,7 @@ doubles: tuple[type[Counting], ...] = (
     Keeping,
     Frames,
     Hanging,
+    HangingAtTheEnd,
     NoPictures,
 )
 for double in (*doubles, *(with_spaces(name, *both) for name, both in SPACES.items())):
