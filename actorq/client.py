@@ -197,8 +197,8 @@ class LearnerClient(_Client):
 class QuantizerClient(_Client):
     """Get policies.
 
-    run_id: the run whose policies are taken; empty for any run. A policy of another run raises UnavailableError, because
-        a relay or a name may lead to another run for a while.
+    run_id: the run whose policies are taken; empty for any run. A policy of another run raises UnavailableError: a
+        relay or a name may lead to another run for a while.
     """
 
     service = "quantizer"
