@@ -123,7 +123,12 @@ class LearnerClient(_Client):
         nonce: a random number of the process. With it the process can repeat a first call after a lost answer.
         """
         request = wire.joining_to_proto(wire.Joining(name, incarnation, role, software_version, nonce))
-        return wire.membership_from_proto(self._unary(self.stub.Join, request))
+        response = self._unary(self.stub.Join, request)
+        try:
+            return wire.membership_from_proto(response)
+        except InvalidInputError as error:
+            # An attempt later may succeed, unlike after a refusal.
+            raise CorruptedError(f"{self.peer} sent an invalid answer: {error}") from error
 
     def status(self) -> RunStatus:
         """The current status of the run."""

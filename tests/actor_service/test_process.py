@@ -85,6 +85,27 @@ def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_goes_on(
     assert any("connected again after 3 attempts" in message for message in caplog.messages)
 
 
+class LearnerWithAnInvalidAnswer(ScriptedLearner):
+    """Gives nobody a place until `mended` is set, and counts the joins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mended = False
+        self.joins: queue.Queue[str] = queue.Queue()
+
+    async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
+        self.joins.put(request.actor_name)
+        return await super().Join(request, context) if self.mended else learner_pb2.JoinResponse()
+
+
+def test_an_answer_without_a_place_is_one_of_a_learner_that_may_be_mended(quantizer: ScriptedQuantizer) -> None:
+    peer = LearnerWithAnInvalidAnswer()
+    with serving(peer), running_actor(beside(peer, quantizer)):
+        assert [peer.joins.get(timeout=DEADLINE_S) for _ in range(2)] == ["actor-0"] * 2
+        peer.mended = True
+        assert peer.opened().actor_name == "actor-0"
+
+
 class LearnerWithTwoOfAName(ScriptedLearner):
     """Once `taken_over` is set, another process has joined under the actor's name."""
 
