@@ -72,7 +72,7 @@ class Uploader:
         self._lost_through = 0
         self._newest = 0
         self._credit = 0
-        self._acknowledged = 0
+        self._acknowledged = self._most_acknowledged = 0
         self._abandoned = False
         self._closed = threading.Event()
         self._period_s = 1.0
@@ -127,9 +127,9 @@ class Uploader:
 
     @property
     def acknowledged(self) -> int:
-        """The highest sequence that the learner has stored."""
+        """The highest sequence that the learner has ever stored. It does not fall when the learner loses some."""
         with self._changed:
-            return self._acknowledged
+            return self._most_acknowledged
 
     def flush(self, timeout_s: float) -> int:
         """Wait until all items are acknowledged or abandoned, or time is up. Returns how many items are not stored."""
@@ -221,6 +221,7 @@ class Uploader:
             self._in_flight.clear()
             self._waiting = deque(pending)
             self._acknowledged = self._credit = max(stored, self._lost_through)
+            self._most_acknowledged = max(self._most_acknowledged, stored)
             self._changed.notify_all()
 
     def _tell_what_was_lost(self, stored: int, following: int) -> None:
@@ -234,6 +235,7 @@ class Uploader:
     def _take(self, answer: wire.StreamAnswer) -> None:
         with self._changed:
             self._acknowledged = max(self._acknowledged, answer.acknowledged)
+            self._most_acknowledged = max(self._most_acknowledged, answer.acknowledged)
             self._credit = max(self._credit, answer.credit_through)
             while self._in_flight and self._in_flight[0].sequence <= self._acknowledged:
                 self._kept.add(self._in_flight.popleft())

@@ -79,8 +79,7 @@ class Participant(Actor):
         """Wait for the end of a drain. Returns the numbers of segments stored since its start and not sent."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        # Below zero after a power cut at the learner.
-        return max(0, self.acknowledged - self._acknowledged_before), self._unsent
+        return self.acknowledged - self._acknowledged_before, self._unsent
 
     @property
     def acknowledged(self) -> int:

@@ -117,6 +117,8 @@ def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(
     side.stored = 1
     learner.end()
     assert learner.opened().lost_through_sequence == 0
+    # A metric counts it, and a counter never falls.
+    assert uploader.acknowledged == 3
     learner.answer(acknowledged=1, credit=4, durable_sequence=1)
     assert learner.received(3) == segments(2, 3, 4)
     assert side.faults.empty()
