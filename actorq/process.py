@@ -354,10 +354,17 @@ class _Drain:
         self._service.begin_drain()
 
 
+def await_parents_end() -> None:
+    """Return when standard input ends: the parent holds its other end."""
+    # A parent that ends without having read READY resets the connection.
+    with suppress(OSError):
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+
+
 def _hold_lifeline(loop: asyncio.AbstractEventLoop, drain: _Drain) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
-        # A closed loop means that the process is about to end anyway.
+    await_parents_end()
+    # A closed loop means that the process is about to end anyway.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(drain.lose_parent)
 

@@ -29,7 +29,7 @@ from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
 from actorq.local.services import is_importable
-from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
+from actorq.process import EXIT_USER_ERROR, Sources, argument_parser, await_parents_end
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.telemetry.energy import RunStart
 
@@ -189,8 +189,7 @@ def _say_who_is_awaited() -> None:
 
 
 def _end_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+    await_parents_end()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

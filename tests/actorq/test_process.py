@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -110,12 +111,12 @@ class Small:
         self._announcement.parent.mkdir()
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self, *arguments: str) -> "Small":
+    def start(self, *arguments: str, lifeline: socket.socket | int = subprocess.PIPE) -> "Small":
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
         environment["PYTHONPATH"] = str(Path(actorq.__file__).parents[1])
         self.process = subprocess.Popen(
             [sys.executable, str(self._script), "--announce", str(self._announcement), *arguments],
-            stdin=subprocess.PIPE,
+            stdin=lifeline,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
@@ -170,8 +171,8 @@ class Small:
         if self.process:
             self.process.kill()
             for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-                assert pipe
-                pipe.close()
+                if pipe:
+                    pipe.close()
             self.process.wait(TIMEOUT_S)
 
 
@@ -259,6 +260,14 @@ def test_a_signal_after_the_service_has_ended_does_not_change_its_exit_code(smal
 def test_a_process_drains_when_its_parent_is_gone(small: Small) -> None:
     small.start("--lifeline").hear("running")
     small.lose_parent()
+    small.hear("draining")
+    assert small.end()[0] == 0
+
+
+def test_a_process_drains_when_its_parent_is_killed_and_has_not_read_that_it_serves(small: Small) -> None:
+    parents_end, lifeline = socket.socketpair()
+    with parents_end, lifeline:
+        small.start("--lifeline", lifeline=lifeline).hear("running")
     small.hear("draining")
     assert small.end()[0] == 0
 

@@ -4,7 +4,6 @@ The meter has its own process, so that its failure never harms a run. A run also
 """
 
 import logging
-import os
 import random
 import signal
 import sys
@@ -18,7 +17,7 @@ from actorq.client import LearnerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.errors import ActorQError, UnavailableError
-from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
+from actorq.process import EXIT_OK, ProcessSettings, await_parents_end, main, parse_arguments
 from actorq.telemetry.energy import Earlier, MeterSettings, NodeMeter
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_launcher, measure_process
@@ -110,8 +109,7 @@ def _main() -> int:
 
 
 def _hold_lifeline(stop: threading.Event) -> None:
-    while os.read(sys.stdin.fileno(), 4096):
-        pass
+    await_parents_end()
     stop.set()
 
 
