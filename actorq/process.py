@@ -30,6 +30,7 @@ from actorq.config.sections import TransportConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError, foreign_cause
+from actorq.lifeline import READY, await_parents_end
 from actorq.statefiles.files import replace_file
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
@@ -37,8 +38,6 @@ from actorq.transport.addresses import is_loopback, split_listen_address
 from actorq.transport.options import Certificates
 from actorq.transport.server import Server
 
-# A service writes this to its lifeline once it serves.
-READY = b"ready\n"
 EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
 # Exit codes of a learner and of `actorq train`. The environment steps were used up before the target return was
 # reached, or an operator stopped the run (StopRun).
@@ -352,14 +351,6 @@ class _Drain:
         deadline.start()
         self._telling = self._loop.create_task(self._server.say_not_serving())
         self._service.begin_drain()
-
-
-def await_parents_end() -> None:
-    """Return when standard input ends: the parent holds its other end."""
-    # A parent that ends without having read READY resets the connection.
-    with suppress(OSError):
-        while os.read(sys.stdin.fileno(), 4096):
-            pass
 
 
 def _hold_lifeline(loop: asyncio.AbstractEventLoop, drain: _Drain) -> None:

@@ -6,11 +6,13 @@ The launcher runs this before it starts a service, so it imports only what the e
 import argparse
 import json
 import sys
+import threading
 from typing import get_args
 
 from actor_service.environments import Backend, describe_environment
 from actorq.domain.environments import EnvironmentArguments
 from actorq.errors import InvalidInputError, UserError
+from actorq.lifeline import end_with_parent
 
 
 def _main() -> int:
@@ -22,7 +24,11 @@ def _main() -> int:
     parser.add_argument(
         "--arguments", default="", help="keyword arguments and wrappers, in the format of RunSpec in the protos"
     )
+    parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     arguments = parser.parse_args()
+    if arguments.lifeline:
+        # An environment may hang while it is made.
+        threading.Thread(target=end_with_parent, name="lifeline", daemon=True).start()
     try:
         made_with = EnvironmentArguments.from_text(arguments.arguments)
         spec = describe_environment(arguments.id, arguments.backend, made_with)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,13 +65,16 @@ def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]
     """The actors' description of the environment. Raises UserError when they cannot make it, before anything starts."""
     environment, backend = config.environment, config.environment_backend
     # Not the whole actor: its imports would take a fifth of the time until the first action.
-    arguments = ("--backend", backend, "--arguments", config.environment_arguments.to_text())
+    arguments = ("--backend", backend, "--arguments", config.environment_arguments.to_text(), "--lifeline")
     command = (sys.executable, "-m", "actor_service.environments", environment, *arguments)
-    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, open(os.devnull) as nothing:
-        streams = (nothing.fileno(), output.fileno(), errors.fileno())
-        process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
-            command, stdin=nothing, stdout=output, stderr=errors, env=child_environment(os.environ)
-        )
+    held, lifeline = socket.socketpair()
+    # Closing `held` ends the process, whose environment may hang. A signal to this process closes it too.
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, held:
+        with lifeline:
+            streams = (lifeline.fileno(), output.fileno(), errors.fileno())
+            process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
+                command, stdin=lifeline, stdout=output, stderr=errors, env=child_environment(os.environ)
+            )
         code = process.wait()
         output.seek(0)
         errors.seek(0)

@@ -26,10 +26,11 @@ from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.errors import ActorQError, NotFoundError, UserError
+from actorq.lifeline import await_parents_end
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
 from actorq.local.services import is_importable
-from actorq.process import EXIT_USER_ERROR, Sources, argument_parser, await_parents_end
+from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
 from actorq.telemetry.energy import RunStart
 

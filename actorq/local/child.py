@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from actorq.errors import ActorQError, UserError
+from actorq.lifeline import READY
 from actorq.local.events import ChildExited, ChildReady
 from actorq.local.forkserver import ForkedProcess, ForkServers, child_environment
-from actorq.process import EXIT_USER_ERROR, READY
+from actorq.process import EXIT_USER_ERROR
 
 _ERROR_PREFIX = "error: "
 _TAIL_BYTES = 16 * 1024

@@ -17,7 +17,8 @@ from actorq.client import LearnerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.errors import ActorQError, UnavailableError
-from actorq.process import EXIT_OK, ProcessSettings, await_parents_end, main, parse_arguments
+from actorq.lifeline import await_parents_end
+from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
 from actorq.telemetry.energy import Earlier, MeterSettings, NodeMeter
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_launcher, measure_process

@@ -1,8 +1,10 @@
 """What the launcher asks about an environment, in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +37,35 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], mistake: str) -> None
     ended = told(*arguments)
     assert ended.returncode == 2
     assert mistake in ended.stderr.splitlines()[-1]
+
+
+HANGING = """
+import signal
+import gymnasium
+
+def hang(**_):
+    print("made", flush=True)
+    signal.pause()
+
+gymnasium.register("Hanging-v0", entry_point=hang)
+"""
+
+
+def test_an_environment_that_hangs_while_it_is_made_ends_with_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    command = [sys.executable, "-m", "actor_service.environments", "hanging:Hanging-v0", "--lifeline"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == b"made\n"
+        process.stdin.close()
+        try:
+            assert process.wait(TIMEOUT_S) == 1
+        finally:
+            process.kill()
 
 
 def test_it_imports_nothing_that_acting_takes() -> None:

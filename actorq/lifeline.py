@@ -1,0 +1,22 @@
+"""The lifeline of a process: its standard input, whose other end the parent process holds open."""
+
+import os
+import sys
+from contextlib import suppress
+
+# A service writes this to its lifeline once it serves.
+READY = b"ready\n"
+
+
+def await_parents_end() -> None:
+    """Return when standard input ends, because the parent process has ended or closed its end."""
+    # A parent that ends without having read READY resets the connection.
+    with suppress(OSError):
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+
+
+def end_with_parent() -> None:
+    """End this process at once when standard input ends. Blocks until then."""
+    await_parents_end()
+    os._exit(1)
