@@ -114,6 +114,9 @@ class Supervisor:
                     self._act_on(event)
             return self._outcome
         finally:
+            # After an error, such as the end of the display's reader, the learner still saves the run.
+            if learner := self._children.get("learner"):
+                learner.end(self._drain_s)
             for child in self._children.values():
                 child.kill()
 

@@ -63,6 +63,7 @@ class Recorder:
     """An observer that remembers."""
 
     def __init__(self) -> None:
+        self.breaks = False
         self.events: list[str] = []
         self.statuses: list[RunStatus] = []
         self.states: dict[str, list[ProcessState]] = {}
@@ -75,6 +76,8 @@ class Recorder:
 
     def event(self, text: str) -> None:
         self.events.append(text)
+        if self.breaks:
+            raise BrokenPipeError
 
 
 class Stage:
@@ -89,6 +92,7 @@ class Stage:
         self.pids: set[int] = set()
         self._unheeded: list[tuple[str, int, str]] = []
         self.outcome: Outcome | None = None
+        self.error: BrokenPipeError | None = None
         reading, self._writing = os.pipe()
         self._said = os.fdopen(reading)
         self._thread = threading.Thread(target=lambda: None)
@@ -107,7 +111,10 @@ class Stage:
         )
 
         def work() -> None:
-            self.outcome = supervisor.run()
+            try:
+                self.outcome = supervisor.run()
+            except BrokenPipeError as error:
+                self.error = error
 
         self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
@@ -131,10 +138,18 @@ class Stage:
 
     def end(self) -> Outcome:
         """Wait for the end of the run and make sure that nothing is left of it."""
-        self._thread.join(TIMEOUT_S)
+        self._await_end()
         assert self.outcome is not None
-        assert not [pid for pid in self.pids if psutil.pid_exists(pid)]
         return self.outcome
+
+    def end_broken(self) -> None:
+        """The same for a run whose display broke."""
+        self._await_end()
+        assert self.error is not None
+
+    def _await_end(self) -> None:
+        self._thread.join(TIMEOUT_S)
+        assert not [pid for pid in self.pids if psutil.pid_exists(pid)]
 
     def close(self) -> None:
         for _ in range(2):
@@ -286,6 +301,15 @@ def test_an_interrupt_ends_the_learner_first_and_then_the_others(stage: Stage) -
     stage.interrupt(signal.SIGTERM)
     stage.hear("learner", "drained")
     assert stage.end() == Outcome(143)
+
+
+def test_a_learner_saves_the_run_when_nobody_reads_the_display(stage: Stage) -> None:
+    stage.recorder.breaks = True
+    stage.start(learner="serve", actor_0="serve")
+    stage.hear("learner", "started")
+    os.kill(stage.hear("actor-0", "started"), signal.SIGKILL)
+    stage.hear("learner", "drained")
+    stage.end_broken()
 
 
 def test_a_second_interrupt_kills_what_does_not_end(stage: Stage) -> None:
