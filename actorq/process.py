@@ -31,7 +31,7 @@ from actorq.config.settings import DefaultText, Settings
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError, foreign_cause
 from actorq.lifeline import READY, await_parents_end
-from actorq.statefiles.files import replace_file
+from actorq.statefiles.files import DISK_FULL, replace_file
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
 from actorq.transport.addresses import is_loopback, split_listen_address
@@ -364,4 +364,6 @@ def _announce(path: Path, address: str) -> None:
     try:
         replace_file(path, json.dumps({"address": address, "pid": os.getpid()}))
     except OSError as error:
-        raise UserError(f"--announce: cannot write {path}: {error.strerror}") from None
+        if error.errno not in DISK_FULL:
+            raise UserError(f"--announce: cannot write {path}: {error.strerror}") from None
+        _log.warning("the address is not announced, because %s cannot be written: %s", path, error.strerror)

@@ -195,7 +195,8 @@ def _end_with_parent() -> None:
 
 
 def _log_to(path: Path) -> None:
-    """Keep warnings of this process off the display."""
+    """Keep warnings of this process off the display, also those about a log on a full disk."""
+    logging.raiseExceptions = False
     logging.basicConfig(
         filename=path, level=logging.INFO, format="%(asctime)s launcher %(levelname)s %(name)s: %(message)s"
     )

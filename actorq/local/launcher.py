@@ -14,6 +14,7 @@ from actorq.local.services import reserved_addresses, services_of_run
 from actorq.local.supervisor import Outcome, Supervisor
 from actorq.local.watching import StatusWatch
 from actorq.rundirectory import Addresses, RunDirectory
+from actorq.statefiles.tolerance import Tolerated
 from actorq.telemetry.energy import RunStart
 
 _PORT_ATTEMPTS = 3
@@ -79,7 +80,8 @@ class AddressBook:
         self._run = run
         self._addresses = addresses
         self._observer = observer
-        run.write_addresses(addresses)
+        self._file = Tolerated(run.addresses.name)
+        self._write()
 
     def process(self, view: ProcessView) -> None:
         """Forward."""
@@ -89,9 +91,9 @@ class AddressBook:
         """Forward, and record the addresses of new actors."""
         connected = [actor.name for actor in status.actors if actor.connected]
         found = {name: address for name in connected if (address := self._run.read_announcement(name))}
-        if found != self._addresses.actors:
+        if found != self._addresses.actors or self._file.error:
             self._addresses = replace(self._addresses, actors=found)
-            self._run.write_addresses(self._addresses)
+            self._write()
         self._observer.status(status)
 
     def event(self, text: str) -> None:
@@ -102,3 +104,7 @@ class AddressBook:
     def close(self) -> None:
         """Remove the addresses: the run is over."""
         self._run.addresses.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        # The run goes on also while the disk is full.
+        self._file.attempt(lambda: self._run.write_addresses(self._addresses))

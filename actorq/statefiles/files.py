@@ -1,8 +1,12 @@
 """Writes files whole or not at all."""
 
+import errno
 import io
 import os
 from pathlib import Path
+
+# Error numbers of a disk without room.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:

@@ -354,6 +354,15 @@ def test_an_announcement_that_cannot_be_written_is_the_users_mistake(small: Smal
     assert lines[-1] == f"error: --announce: cannot write {path}: No such file or directory"
 
 
+def test_a_service_runs_without_an_announcement_on_a_full_disk(small: Small, tmp_path: Path) -> None:
+    (tmp_path / "announced" / ".small.json.partial").symlink_to("/dev/full")
+    small.start().hear("running")
+    small.signal(signal.SIGTERM)
+    code, lines = small.end()
+    assert code == 0
+    assert any("the address is not announced" in line and "No space left on device" in line for line in lines)
+
+
 def test_work_that_fails_is_one_line_and_exit_code_1(small: Small) -> None:
     code, lines = small.start("--fail", "run").end()
     assert code == 1

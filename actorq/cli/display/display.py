@@ -117,7 +117,13 @@ class PlainDisplay:
         pass
 
     def _line(self, text: str) -> None:
-        print(f"{self._clock() - self._started:7.1f}s  {text}", file=self._file, flush=True)
+        try:
+            print(f"{self._clock() - self._started:7.1f}s  {text}", file=self._file, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            # The run goes on without the line, for example when a file on a full disk takes the output.
+            pass
 
 
 def status_line(status: RunStatus) -> str:

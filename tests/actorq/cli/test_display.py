@@ -1,5 +1,6 @@
 import io
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -336,3 +337,14 @@ def test_bars_average_what_does_not_fit() -> None:
 )
 def test_numbers_read_well(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+def test_a_run_goes_on_when_the_disk_of_its_output_is_full() -> None:
+    full = open("/dev/full", "w", encoding="utf-8")
+    try:
+        display = PlainDisplay(RunView("runs/x", "CartPole-v1", "dqn"), full)
+        display.event("actor-0 died")
+        display.event("actor-0 restarted 1x")
+    finally:
+        with suppress(OSError):
+            full.close()
