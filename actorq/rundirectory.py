@@ -17,7 +17,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import copy_of, is_as_signed, read_document, read_either, sign_text, write_document
-from actorq.statefiles.files import replace_file
+from actorq.statefiles.files import is_unused, replace_file
 from actorq.statefiles.locks import PROCESSES_LOCK, locked_folder
 
 RUNS = Path("runs")
@@ -79,8 +79,8 @@ class RunDirectory:
         return self.root / "announced" / f"{name}.json"
 
     def check_unused(self) -> None:
-        """Raise UserError unless a new run may be created here. An empty folder is allowed."""
-        if self.root.is_dir() and not any(self.root.iterdir()):
+        """Raise UserError unless a new run may be created here. A folder without files is allowed."""
+        if self.root.is_dir() and is_unused(self.root, self.config):
             return
         if self.root.exists():
             raise UserError(

@@ -6,6 +6,7 @@ from typing import Any
 
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import read_document, write_document
+from actorq.statefiles.files import is_unused
 
 _NAME = "basis.json"
 
@@ -25,7 +26,7 @@ def open_folder(
     if (root / _NAME).exists():
         _check(root, basis, refusals)
         return
-    if root.is_dir() and any(root.iterdir()):
+    if root.is_dir() and not is_unused(root, root / _NAME):
         raise UserError(f"--directory: expected a folder of {command} or an empty one, got {root}")
     try:
         for folder in folders:

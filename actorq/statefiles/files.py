@@ -17,7 +17,7 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
 
     sync: return only when file and name are on the disk, so that they survive a power cut.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _partial(path)
     with partial.open("wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
         if sync:
@@ -26,6 +26,15 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
     partial.replace(path)
     if sync:
         sync_folder(path.parent)
+
+
+def is_unused(folder: Path, first: Path) -> bool:
+    """Whether a folder holds no file, besides what a process left that was killed while it wrote the first one."""
+    return all(path.is_dir() or path.name == _partial(first).name for path in folder.rglob("*"))
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
 
 
 def append_whole(file: io.FileIO, data: bytes) -> None:

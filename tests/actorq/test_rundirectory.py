@@ -67,6 +67,20 @@ def test_a_file_where_the_folder_should_be_is_a_users_mistake(tmp_path: Path) ->
         RunDirectory(tmp_path / "file" / "run").create(RunConfig())
 
 
+def test_a_run_begins_in_a_folder_whose_first_file_did_not_fit_on_the_disk(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    partial = tmp_path / ".config.yaml.partial"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(UserError, match="No space left on device"):
+        run.create(RunConfig(seed=7))
+    partial.unlink()
+    partial.write_text("seed:")
+    run.create(RunConfig(seed=7))
+    assert RunConfig.model_validate(run.config_tree()) == RunConfig(seed=7)
+    with pytest.raises(UserError, match="exists: pass --resume"):
+        run.create(RunConfig())
+
+
 def test_the_newest_run_is_the_one_whose_addresses_were_written_last(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run is going on under"):
         newest_run(tmp_path)

@@ -1,0 +1,24 @@
+"""The folder of a command that makes many runs."""
+
+from pathlib import Path
+
+import pytest
+
+from actorq.errors import UserError
+from actorq.statefiles.basis import open_folder
+
+
+def opened(root: Path, settings: int) -> None:
+    open_folder(root, "actorq compare", ("runs",), {"settings": settings}, {"settings": "has other settings ({})"})
+
+
+def test_a_folder_whose_first_file_did_not_fit_on_the_disk_can_be_taken(tmp_path: Path) -> None:
+    partial = tmp_path / ".basis.json.partial"
+    partial.symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
+        opened(tmp_path, 1)
+    partial.unlink()
+    opened(tmp_path, 1)
+    opened(tmp_path, 1)
+    with pytest.raises(UserError, match="has other settings"):
+        opened(tmp_path, 2)
