@@ -171,14 +171,25 @@ def check_environment(
             raise UserError(f"environment variable {name} is no setting{suggestion(name, known)}")
 
 
+def from_yaml(text: str) -> Any:
+    """The value of a YAML text. Raises ValueError with the reason on one line."""
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError("its sections or lists are nested too deeply") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # The library raises the others for values that do not fit their tags, such as a date with a thirteenth month.
+        raise ValueError(" ".join(str(error).split())) from None
+
+
 def from_file(path: Path) -> dict[str, Any]:
     """A YAML file's settings as a nested dict."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--config: cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--config: {path} is not YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise UserError(f"--config: {path} is not YAML: {error}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -278,8 +289,8 @@ def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
     """The mapping of NAME=VALUE,NAME=VALUE with YAML values, or of a YAML or JSON mapping in braces."""
     is_mapping = text.lstrip().startswith("{")
     try:
-        mapping = yaml.safe_load(text if is_mapping else "{" + _ASSIGNMENT.sub(r"\1\2: ", text) + "}")
-    except yaml.YAMLError:
+        mapping = from_yaml(text if is_mapping else "{" + _ASSIGNMENT.sub(r"\1\2: ", text) + "}")
+    except ValueError:
         mapping = None
     # In YAML, a name without a value is a setting without a value.
     if not isinstance(mapping, dict) or not (is_mapping or _ASSIGNMENT.match(text)):
@@ -290,8 +301,8 @@ def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
 
 def _text_to_list(leaf: Leaf, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return from_yaml(text)
+    except ValueError:
         expected = "VALUE,VALUE or a list in YAML or JSON"
         raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}") from None
 

@@ -49,11 +49,11 @@ class Objects(Protocol):
 def read_template(file: Path) -> Object:
     """The TrainingRun in a YAML file. Raises UserError."""
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        found = settings.from_yaml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"--template: cannot read {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"--template: {file} is not YAML: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise UserError(f"--template: {file} is not YAML: {error}") from None
     if not isinstance(found, dict) or (found.get("apiVersion"), found.get("kind")) != (API_VERSION, KIND):
         raise UserError(f"--template: expected one {KIND} of {API_VERSION} in {file}")
     metadata, spec = found.get("metadata"), found.get("spec")

@@ -229,6 +229,9 @@ def test_a_switch_takes_a_value_too(flags: tuple[str, ...], watered: bool, tmp_p
         (b"a: b: c", "is not YAML: mapping values are not allowed here"),
         (b"owner: \xff", "is not YAML: 'utf-8' codec can't decode byte 0xff"),
         (b"owner: !!python/object:os.system x", "is not YAML: could not determine a constructor"),
+        (b"[" * 5000, "is not YAML: its sections or lists are nested too deeply"),
+        (b"planted: 2026-13-45", "is not YAML: month must be in 1..12"),
+        (b"planted: !!timestamp soon", "is not YAML: "),
         (b"- herbs", "must hold settings as 'name: value', got list"),
     ],
 )
