@@ -1,6 +1,8 @@
 """`actorq compare`: one task under several schemes and seeds, with a report."""
 
+import math
 import shlex
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -106,11 +108,21 @@ def _parser() -> OneLineParser:
     )
     own.add_argument(
         "--time-to",
-        type=float,
+        type=_finite,
         metavar="RETURN",
         help="evaluated return to measure the time to (default: target_return, at which runs end)",
     )
     return parser
+
+
+def _finite(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ArgumentTypeError(f"expected a finite number, got {text!r}")
+    return number
 
 
 def _check_extra() -> None:

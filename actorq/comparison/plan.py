@@ -5,7 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from actorq.config.numbers import LARGEST_SEED
+from actorq.config.parser import suggestion
+from actorq.config.run_config import RunConfig
 from actorq.config.schemes import scheme_names
+from actorq.config.settings import leaves
 from actorq.domain.policy import AUTO, FP32
 from actorq.errors import UserError
 
@@ -13,6 +17,7 @@ TORCH = "torch"
 """Actors that run the fp32 policy in PyTorch. It is not a scheme of the quantizer."""
 TORCH_ACTOR = "benchmarks.speedup.torch_actor"
 BASELINES = (FP32, TORCH)
+_MOST_SEEDS = 10_000
 _ONE_TASK = "make a comparison for each in a folder of its own"
 # Settings that cannot be varied, and what to use instead.
 _SHARED = {
@@ -71,7 +76,9 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """The name for folders and files."""
-        return f"{re.sub(r'[^A-Za-z0-9.]+', '-', self.variant.name).strip('-')}-seed{self.seed}"
+        # A value and its negative need different names.
+        name = self.variant.name.replace(" -", " minus")
+        return f"{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-')}-seed{self.seed}"
 
 
 def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[Variant, ...]:
@@ -79,6 +86,8 @@ def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[
     for scheme in schemes:
         if scheme not in scheme_choices():
             raise UserError(f"--schemes: expected some of {', '.join(scheme_choices())}, got {scheme!r}")
+    known = {leaf.flag.removeprefix("--") for leaf in leaves(RunConfig)}
+    known |= {name.replace("_", "-") for name in RunConfig.renamed}
     for name, *values in varied:
         if not values:
             raise UserError(
@@ -86,6 +95,8 @@ def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[
             )
         if (setting := name.lstrip("-").replace("_", "-")) in _SHARED:
             raise UserError(f"--vary: all variants share {setting}; {_SHARED[setting]}")
+        if setting not in known:
+            raise UserError(f"--vary: unknown setting {name!r}{suggestion(setting, known)}")
     axes = [[(name.lstrip("-").replace("_", "-"), value) for value in values] for name, *values in varied]
     variants = tuple(Variant(scheme, changes) for changes in product(*axes) for scheme in schemes)
     if len({PlannedRun(variant, 0).name for variant in variants}) != len(variants):
@@ -95,9 +106,13 @@ def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[
 
 def seeds_of(given: Sequence[int]) -> tuple[int, ...]:
     """The seeds of --seeds. A single number is a count. Raises UserError."""
+    if len(given) == 1 and given[0] > _MOST_SEEDS:
+        raise UserError(f"--seeds: expected a count of at most {_MOST_SEEDS}, or several seeds, got {given[0]}")
     seeds = tuple(range(1, given[0] + 1)) if len(given) == 1 else tuple(given)
-    if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
-        raise UserError(f"--seeds: expected a count or different seeds of 0 and above, got {' '.join(map(str, given))}")
+    if not seeds or min(seeds) < 0 or max(seeds) > LARGEST_SEED or len(set(seeds)) != len(seeds):
+        raise UserError(
+            f"--seeds: expected a count or different seeds from 0 to {LARGEST_SEED}, got {' '.join(map(str, given))}"
+        )
     return seeds
 
 

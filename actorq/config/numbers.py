@@ -9,4 +9,6 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 LayerSizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+LARGEST_SEED = 2**63 - 1
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -19,7 +19,7 @@ from actorq.config.algorithms import (
     SACConfig,
     TD3Config,
 )
-from actorq.config.numbers import NonNegativeInt, PositiveInt
+from actorq.config.numbers import PositiveInt, Seed
 from actorq.config.on_policy import check_mechanisms, check_rollouts, horizon_of
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
@@ -100,7 +100,7 @@ class RunConfig(Settings):
     multi_step: bool | None = Field(
         None, description="learn from multi-step targets later in the run; none: only if sparsity.method is rlx2"
     )
-    seed: Annotated[NonNegativeInt, ESSENTIAL] = Field(
+    seed: Annotated[Seed, ESSENTIAL] = Field(
         1, description="seed of networks, sampling, environments and exploration"
     )
     actors: Annotated[PositiveInt, ESSENTIAL] = Field(2, description="actor processes")

@@ -28,6 +28,7 @@ Value = float | int | str | bool | None
 # They decide what is measured, so trials that differ in them cannot be compared.
 _OF_THE_TASK = ("environment", "environment_args", "environment_wrappers", "target_return", "max_environment_steps")
 _RANGE = re.compile(r"(log:)?(.+?)\.\.(.+?)(?:\.\.(.+))?")
+_MOST_CELLS = 10_000
 _FORMS = "NAME=LOW..HIGH, NAME=LOW..HIGH..STEP, NAME=log:LOW..HIGH or NAME=VALUE|VALUE"
 
 
@@ -123,7 +124,7 @@ def read_space(texts: Iterable[str], file: Path | None) -> Space:
     trees: dict[str, Any] = {}
     if file is not None:
         try:
-            trees |= settings.from_file(file)
+            trees |= {str(name): tree for name, tree in settings.from_file(file).items()}
         except UserError as error:
             raise UserError(str(error).replace("--config", "--search-file", 1)) from None
     for text in texts:
@@ -212,6 +213,8 @@ def _cells(name: str, dimension: Dimension) -> tuple[Value, ...]:
     is_int = _is_int(name, dimension)
     if dimension.type == "log" or (dimension.step is None and not is_int):
         raise UserError(f"--sampler grid: {name} needs values, or a range with a step")
+    if _steps(dimension) >= _MOST_CELLS:
+        raise UserError(f"--sampler grid: {name} has more than {_MOST_CELLS} values; give a larger step")
     cells = (_at(dimension, index) for index in range(_steps(dimension) + 1))
     return tuple(int(cell) if is_int else cell for cell in cells)
 

@@ -48,6 +48,8 @@ def run(arguments: Sequence[str]) -> int:
     for name in ("trials", "jobs"):
         if (number := getattr(given, name)) is not None and number < 1:
             raise UserError(f"--{name}: expected at least 1, got {number}")
+    if not 0 <= given.sampler_seed < 2**32:
+        raise UserError(f"--sampler-seed: expected 0 to {2**32 - 1}, got {given.sampler_seed}")
     space, objective = read_space(given.search, given.search_file), Objective(given.objective)
     sources = Sources.read((RunConfig,), given)
     template, tree = _task(given, sources)

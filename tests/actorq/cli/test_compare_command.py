@@ -38,7 +38,8 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("--directory", "DIR", "--seed", "3"), "--seed: a comparison has several, give --seeds"),
         (("--directory", "DIR", "--scheme", "int8"), "--scheme: a comparison has several, give --schemes"),
         (("--directory", "DIR", "--schemes", "int9"), "--schemes: expected some of fp32"),
-        (("--directory", "DIR", "--vary", "dqn.n-stepp", "1"), "unknown argument '--dqn.n-stepp'; did you mean"),
+        (("--directory", "DIR", "--vary", "dqn.n-stepp", "1"), "--vary: unknown setting 'dqn.n-stepp'; did you mean"),
+        (("--directory", "DIR", "--time-to", "nan"), "argument --time-to: expected a finite number, got 'nan'"),
         (("--directory", "DIR", "--vary", "dqn.n-step", "0"), "setting 'dqn.n_step': value should be greater than 0"),
         (("--directory", "DIR", "--resume"), "unknown argument '--resume'"),
         (

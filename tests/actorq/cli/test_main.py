@@ -87,6 +87,11 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section(
         ),
         (["train", "--replay.capcity", "9"], "unknown argument '--replay.capcity'; did you mean '--replay.capacity'?"),
         (["train", "--seed", "x"], "setting 'seed': "),
+        (["train", "--seed", str(2**63)], "setting 'seed': value should be less than or equal to 9223372036854775807"),
+        (
+            ["sweep", "--directory", "s", "--search", "dqn.n_step=1..3", "--sampler-seed", "-1"],
+            "--sampler-seed: expected 0 to 4294967295, got -1",
+        ),
         (["train", "--actors", "0"], "setting 'actors': "),
         (["train", "--algorithm", "reinforce"], "setting 'algorithm': expected one of dqn, "),
         (["train", "--actor-module", "no.such.module"], "--actor-module: expected a module"),

@@ -40,6 +40,11 @@ def test_a_grid_has_every_value_under_every_scheme() -> None:
     assert PlannedRun(variants[3], 2).name == "int8-dqn.hidden-sizes-256-256-sparsity.actor-0.5-seed2"
 
 
+def test_a_value_and_its_negative_have_folders_of_their_own() -> None:
+    names = {PlannedRun(variant, 1).name for variant in grid(("int8",), [["dqn.n-step", "-1", "1"]])}
+    assert names == {"int8-dqn.n-step-minus1-seed1", "int8-dqn.n-step-1-seed1"}
+
+
 def test_a_switch_is_varied_too() -> None:
     assert Variant("int8", (("normalize-observations", "false"),)).flags[2:] == ("--no-normalize-observations",)
     assert Variant("int8", (("normalize-observations", "true"),)).flags[2:] == ("--normalize-observations",)
@@ -56,7 +61,12 @@ def test_one_number_is_a_count_of_seeds(given: list[int], seeds: tuple[int, ...]
     assert seeds_of(given) == seeds
 
 
-@pytest.mark.parametrize("given", [[0], [-1], [2, 2], [-1, 3]])
+def test_too_many_seeds_are_refused() -> None:
+    with pytest.raises(UserError, match="--seeds: expected a count of at most 10000"):
+        seeds_of([99_999_999_999])
+
+
+@pytest.mark.parametrize("given", [[0], [-1], [2, 2], [-1, 3], [1, 2**63]])
 def test_no_seeds_and_equal_seeds_are_refused(given: list[int]) -> None:
     with pytest.raises(UserError, match="--seeds: expected a count or different seeds"):
         seeds_of(given)
@@ -71,6 +81,8 @@ def test_no_seeds_and_equal_seeds_are_refused(given: list[int]) -> None:
         (["int8"], [["seed", "1", "2"]], "--vary: all variants share seed; give --seeds"),
         (["int8"], [["--target_return", "1", "2"]], "--vary: all variants share target-return; make a comparison"),
         (["int8"], [["dqn.n-step", "3", "3"]], "expected each scheme and each value once"),
+        (["int8"], [["dqn.n-steps", "3", "5"]], "--vary: unknown setting 'dqn.n-steps'; did you mean 'dqn.n-step'"),
+        (["int8"], [["directory", "a", "b"]], "--vary: unknown setting 'directory'"),
     ],
 )
 def test_mistakes_get_one_line(schemes: list[str], varied: list[list[str]], message: str) -> None:

@@ -79,6 +79,7 @@ def test_a_mistake_gets_one_line(text: str, expected: str) -> None:
 def test_a_file_with_a_mistake_gets_one_line(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     for text, expected in (
+        ("3: {type: int, low: 1, high: 2}", "--search: unknown setting '3'"),
         ("dqn.batch_size: 3", "--search dqn.batch_size: expected type with low and high, or with values, got 3"),
         ("dqn.batch_size: {type: real}", "--search dqn.batch_size: setting 'type': value should be 'float', 'log'"),
         ("dqn.batch_size: {type: int, low: 1}", "--search dqn.batch_size: expected low and high for type int"),
@@ -112,3 +113,5 @@ def test_a_grid_needs_steps_or_values() -> None:
     assert grid["replay.priority_exponent"] == (0.1, 0.2, 0.3)
     with pytest.raises(UserError, match=r"--sampler grid: dqn\.learning_rate needs values, or a range with a step"):
         read_space(("dqn.learning_rate=log:1e-4..1e-2",), None).grid()
+    with pytest.raises(UserError, match=r"--sampler grid: dqn\.learning_rate has more than 10000 values"):
+        read_space(("dqn.learning_rate=1e-9..1e-2..1e-9",), None).grid()
