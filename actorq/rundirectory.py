@@ -155,10 +155,7 @@ class RunDirectory:
 
     def summary_written_ns(self) -> int:
         """Time of the summary's last write in ns; 0 when there is no summary."""
-        try:
-            return self.summary.stat().st_mtime_ns
-        except OSError:
-            return 0
+        return _written_at(self.summary)
 
     def read_summary(self) -> dict[str, Any]:
         """The learner's summary at the end of the run; empty when it is missing or damaged."""
@@ -203,11 +200,23 @@ def new_run_directory(environment: str, now: datetime, runs: Path = RUNS) -> Run
 
 
 def newest_run(runs: Path = RUNS) -> RunDirectory:
-    """The active run with the newest addresses. Raises UserError when there is none."""
-    found = sorted(runs.glob("*/addresses.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
+    """The active run with the newest addresses. Raises UserError when there is none.
+
+    A killed launcher leaves its addresses. Another run may have their ports by now.
+    """
+    written = {run: _written_at(run.addresses) for run in map(RunDirectory, runs.glob("*")) if run.is_in_use}
+    found = max((run for run in written if written[run]), key=written.__getitem__, default=None)
+    if found is None:
         raise UserError(f"no run is going on under {runs}/: pass --learner HOST:PORT for one elsewhere")
-    return RunDirectory(found[-1].parent)
+    return found
+
+
+def _written_at(path: Path) -> int:
+    """Time of a file's last write in ns; 0 when there is no such file."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _is_whole(path: Path) -> bool:

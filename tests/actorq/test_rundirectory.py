@@ -81,13 +81,17 @@ def test_a_run_begins_in_a_folder_whose_first_file_did_not_fit_on_the_disk(tmp_p
         run.create(RunConfig())
 
 
-def test_the_newest_run_is_the_one_whose_addresses_were_written_last(tmp_path: Path) -> None:
+def test_the_newest_run_is_the_active_one_whose_addresses_were_written_last(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run is going on under"):
         newest_run(tmp_path)
-    run = RunDirectory(tmp_path / "a")
-    run.create(RunConfig())
-    run.write_addresses(Addresses("127.0.0.1:1", "127.0.0.1:2", {"actor-0": "127.0.0.1:3"}))
-    assert newest_run(tmp_path) == run
+    run, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
+    for each in (run, killed):
+        each.create(RunConfig())
+        each.write_addresses(Addresses("127.0.0.1:1", "127.0.0.1:2", {"actor-0": "127.0.0.1:3"}))
+    with run.locked(on_wait=pytest.fail):
+        assert newest_run(tmp_path) == run
+    with pytest.raises(UserError, match="no run is going on under"):
+        newest_run(tmp_path)
     assert run.read_addresses() == Addresses("127.0.0.1:1", "127.0.0.1:2", {"actor-0": "127.0.0.1:3"})
 
 

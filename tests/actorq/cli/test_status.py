@@ -36,7 +36,7 @@ def test_a_run_without_processes_is_not_starting(run: RunDirectory, capsys: pyte
     assert main(["status"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.count("learner at 127.0.0.1:1 cannot be reached") == err.count("\n") == 2
+    assert err.count("no run is going on under runs/") == err.count("\n") == 2
 
 
 def test_a_run_is_in_use_while_its_launcher_lives(run: RunDirectory) -> None:
