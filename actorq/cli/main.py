@@ -1,6 +1,7 @@
 """Entry point of the `actorq` command: finds the subcommand, turns errors into one line and an exit code."""
 
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from importlib import import_module
 
 from actorq import __version__
 from actorq.errors import ActorQError, UserError
+from actorq.statefiles.files import DISK_FULL
 
 # Only the module of the given command is imported, so that --help and --version answer at once.
 _COMMANDS = {
@@ -38,6 +40,8 @@ _TOOLS = {
     ),
 }
 _INTERRUPTED = 130
+# A disk that is full or broken, and missing permissions. Any other error is a fault of this program.
+_OF_THE_MACHINE = (*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has left. Otherwise the interpreter would report that again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        return _fail(ActorQError(f"{error.filename or 'a file'} cannot be read or written: {error.strerror}"), 1)
 
 
 def _dispatch(given: list[str]) -> int:

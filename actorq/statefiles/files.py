@@ -18,12 +18,16 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
     sync: return only when file and name are on the disk, so that they survive a power cut.
     """
     partial = _partial(path)
-    with partial.open("wb") as file:
-        file.write(data.encode() if isinstance(data, str) else data)
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     if sync:
         sync_folder(path.parent)
 

@@ -291,3 +291,11 @@ def test_a_learner_that_is_away_is_told_with_what_to_do(capsys: pytest.CaptureFi
     message = capsys.readouterr().err
     assert "learner at 127.0.0.1:1 cannot be reached" in message
     assert "--learner HOST:PORT" in message
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(Path("run"))
+    run.create(RunConfig())
+    Path("run/.config.yaml.partial").symlink_to("/dev/full")
+    assert main(["train", "--resume", "--run-directory", "run"]) == 1
+    assert capsys.readouterr().err == "error: run/config.yaml cannot be read or written: No space left on device\n"
