@@ -23,7 +23,7 @@ class CheckedJournal(BaseJournalBackend):
 
     def __init__(self, path: Path) -> None:
         lines = list(read_lines(path)) if path.exists() else []
-        if lines and lines[-1][1] is None:
+        if lines and (lines[-1][1] is None or not path.read_bytes().endswith(b"\n")):
             whole = sum(len(line) + 1 for line, _ in lines[:-1])
             os.truncate(path, whole)
             lines.pop()

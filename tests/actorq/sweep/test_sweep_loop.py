@@ -2,6 +2,7 @@
 
 import queue
 import signal
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -78,11 +79,12 @@ def test_a_proposal_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     whole = [study_in(tmp_path).ask().params for _ in range(3)]
     journal = tmp_path / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
-    for last in range(len(lines)):
-        journal.write_bytes(b"".join(lines[:last]) + lines[last][: len(lines[last]) // 2])
+    for last, lost in product(range(len(lines)), (20, 1)):
+        journal.write_bytes(b"".join(lines[:last]) + lines[last][:-lost])
         study = study_in(tmp_path)
         while len(study.results()) < 3:
             study.ask()
+        study = study_in(tmp_path)
         assert [result.params for result in study.results()] == whole
         assert [trial.params for trial in study.unfinished()] == whole
 
