@@ -83,12 +83,14 @@ class _Client:
         return self._stub
 
     def close(self) -> None:
-        """Close the connection; streams end with UnavailableError."""
+        """Close the connection; streams end with UnavailableError, and so do later calls."""
         self._closed.set()
         for channel in self._channels:
             channel.close()
 
     def _renew(self) -> None:
+        if self._closed.is_set():
+            raise UnavailableError(f"{self.peer}: this client is closed; make another one")
         with self._lock:
             renewed = None if self._renewal is None else self._renewal.take()
             if renewed is not None:
