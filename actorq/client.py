@@ -84,14 +84,15 @@ class _Client:
 
     def close(self) -> None:
         """Close the connection; streams end with UnavailableError, and so do later calls."""
-        self._closed.set()
+        with self._lock:
+            self._closed.set()
         for channel in self._channels:
             channel.close()
 
     def _renew(self) -> None:
-        if self._closed.is_set():
-            raise UnavailableError(f"{self.peer}: this client is closed; make another one")
         with self._lock:
+            if self._closed.is_set():
+                raise UnavailableError(f"{self.peer}: this client is closed; make another one")
             renewed = None if self._renewal is None else self._renewal.take()
             if renewed is not None:
                 self._open(renewed)

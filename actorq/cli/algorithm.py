@@ -73,7 +73,7 @@ def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]
         with lifeline:
             streams = (lifeline.fileno(), output.fileno(), errors.fileno())
             process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
-                command, stdin=lifeline, stdout=output, stderr=errors, env=child_environment(os.environ)
+                command, stdin=lifeline.fileno(), stdout=output, stderr=errors, env=child_environment(os.environ)
             )
         code = process.wait()
         output.seek(0)

@@ -116,7 +116,7 @@ class Small:
         environment["PYTHONPATH"] = str(Path(actorq.__file__).parents[1])
         self.process = subprocess.Popen(
             [sys.executable, str(self._script), "--announce", str(self._announcement), *arguments],
-            stdin=lifeline,
+            stdin=lifeline if isinstance(lifeline, int) else lifeline.fileno(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,

@@ -340,7 +340,7 @@ def test_numbers_read_well(shown: str, expected: str) -> None:
 
 
 def test_a_run_goes_on_when_the_disk_of_its_output_is_full() -> None:
-    full = open("/dev/full", "w", encoding="utf-8")
+    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - closing it fails too
     try:
         display = PlainDisplay(RunView("runs/x", "CartPole-v1", "dqn"), full)
         display.event("actor-0 died")

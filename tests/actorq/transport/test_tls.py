@@ -148,6 +148,18 @@ def test_renewed_certificates_count_from_the_next_connection_on(authority: Autho
             assert next(new.watch()).run_id == "run"
 
 
+def test_a_closed_client_does_not_connect_again_with_renewed_certificates(authority: Authority, tmp_path: Path) -> None:
+    server = Certificates.load(authority.issue(tmp_path, "server"))
+    client = Certificates.load(authority.issue(tmp_path, "client"))
+    with serving(StagedLearner(), server) as stage:
+        learner = LearnerClient(stage.address, client)
+        assert learner.status().run_id == "run"
+        learner.close()
+        authority.issue(tmp_path, "client")
+        with pytest.raises(UnavailableError, match="this client is closed"):
+            learner.status()
+
+
 def test_renewed_certificates_that_cannot_be_used_are_told_once_and_left(
     authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
