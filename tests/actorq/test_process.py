@@ -111,12 +111,12 @@ class Small:
         self._announcement.parent.mkdir()
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self, *arguments: str, lifeline: socket.socket | int = subprocess.PIPE) -> "Small":
+    def start(self, *arguments: str, lifeline: int = subprocess.PIPE) -> "Small":
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
         environment["PYTHONPATH"] = str(Path(actorq.__file__).parents[1])
         self.process = subprocess.Popen(
             [sys.executable, str(self._script), "--announce", str(self._announcement), *arguments],
-            stdin=lifeline if isinstance(lifeline, int) else lifeline.fileno(),
+            stdin=lifeline,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment,
@@ -267,7 +267,7 @@ def test_a_process_drains_when_its_parent_is_gone(small: Small) -> None:
 def test_a_process_drains_when_its_parent_is_killed_and_has_not_read_that_it_serves(small: Small) -> None:
     parents_end, lifeline = socket.socketpair()
     with parents_end, lifeline:
-        small.start("--lifeline", lifeline=lifeline).hear("running")
+        small.start("--lifeline", lifeline=lifeline.fileno()).hear("running")
     small.hear("draining")
     assert small.end()[0] == 0
 
