@@ -83,7 +83,7 @@ class _Client:
         return self._stub
 
     def close(self) -> None:
-        """Close the connection; streams end with UnavailableError, and so do later calls."""
+        """Close the connection; streams end with UnavailableError."""
         with self._lock:
             self._closed.set()
         for channel in self._channels:
@@ -91,9 +91,7 @@ class _Client:
 
     def _renew(self) -> None:
         with self._lock:
-            if self._closed.is_set():
-                raise UnavailableError(f"{self.peer}: this client is closed; make another one")
-            renewed = None if self._renewal is None else self._renewal.take()
+            renewed = None if self._renewal is None or self._closed.is_set() else self._renewal.take()
             if renewed is not None:
                 self._open(renewed)
 

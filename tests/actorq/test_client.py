@@ -160,12 +160,3 @@ def test_an_actor_gives_each_episode_and_then_the_evaluation() -> None:
 def test_a_client_wants_an_address(client: type[LearnerClient]) -> None:
     with pytest.raises(UserError, match=r"address: expected HOST:PORT, such as 127\.0\.0\.1:50051, got 'nowhere'"):
         client("nowhere")
-
-
-def test_a_closed_client_says_so() -> None:
-    learner, quantizer = LearnerClient("127.0.0.1:1"), QuantizerClient("127.0.0.1:1")
-    for call in (learner.status, lambda: next(learner.watch()), lambda: next(quantizer.watch("int8")), quantizer.list):
-        learner.close()
-        quantizer.close()
-        with pytest.raises(UnavailableError, match=r"at 127\.0\.0\.1:1: this client is closed; make another one"):
-            call()
