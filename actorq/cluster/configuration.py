@@ -5,8 +5,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from actorq.cluster.connection import Cluster
 from actorq.cluster.objects import WORKLOADS, Object, items, name_of, part
 from actorq.config import settings
@@ -108,8 +106,8 @@ def _digest(maps: Sequence[Object]) -> str:
 
 def _meaning(key: str, text: Any) -> Any:
     try:
-        return yaml.safe_load(text) if key.endswith((".yaml", ".yml")) else text
-    except yaml.YAMLError:
+        return settings.from_yaml(text) if key.endswith((".yaml", ".yml")) else text
+    except ValueError:
         return text
 
 
@@ -117,9 +115,9 @@ def _config(config_map: Object) -> RunConfig:
     """The settings in a ConfigMap. Raises UserError."""
     where = f"{_FILE} of ConfigMap {name_of(config_map)}"
     try:
-        tree = yaml.safe_load(str(part(config_map, "data")[_FILE]))
-    except yaml.YAMLError as error:
-        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from None
+        tree = settings.from_yaml(str(part(config_map, "data")[_FILE]))
+    except ValueError as error:
+        raise UserError(f"{where} is not YAML: {error}") from None
     if not isinstance(tree or {}, dict):
         raise UserError(f"{where}: expected settings, such as `environment: CartPole-v1`, got {tree!r:.60}")
     of_run = {key: value for key, value in (tree or {}).items() if key != "process"}

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import yaml
-
+from actorq.config import settings
 from actorq.errors import UserError
 
 Object = dict[str, Any]
@@ -42,6 +41,6 @@ def run_of(found: Object) -> str:
 def documents(text: str, source: object) -> list[Any]:
     """The documents of a YAML stream that are not empty. `source` is its name for people. Raises UserError."""
     try:
-        return [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
-        raise UserError(f"{source} is not YAML: {' '.join(str(error).split())}") from None
+        return [document for document in settings.documents_from_yaml(text) if document is not None]
+    except ValueError as error:
+        raise UserError(f"{source} is not YAML: {error}") from None

@@ -10,7 +10,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -173,8 +173,18 @@ def check_environment(
 
 def from_yaml(text: str) -> Any:
     """The value of a YAML text. Raises ValueError with the reason on one line."""
+    return _loaded(yaml.safe_load, text)
+
+
+def documents_from_yaml(text: str) -> list[Any]:
+    """The values of a YAML stream. Raises ValueError with the reason on one line."""
+    documents: list[Any] = _loaded(lambda stream: list(yaml.safe_load_all(stream)), text)
+    return documents
+
+
+def _loaded(load: Callable[[str], Any], text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return load(text)
     except RecursionError:
         raise ValueError("its sections or lists are nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:

@@ -130,6 +130,7 @@ def test_other_settings_may_change_and_nobody_asks_whether_the_run_has_begun(api
     [
         ("sed: 1", "config.yaml of ConfigMap run-config: unknown setting 'sed'; did you mean 'seed'?"),
         ("a: [", "config.yaml of ConfigMap run-config is not YAML: while parsing"),
+        ("seed: 2020-13-45", "config.yaml of ConfigMap run-config is not YAML: month must be in 1..12"),
         ("hello", "config.yaml of ConfigMap run-config: expected settings, such as `environment: CartPole-v1`, got"),
     ],
 )
