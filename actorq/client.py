@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actorq import wire
 from actorq.domain.policy import Policy, PolicyDescriptor, RetainedPolicy
@@ -82,6 +83,16 @@ class _Client:
         self._renew()
         return self._stub
 
+    def wait(self) -> None:
+        """Wait until the service can be reached, without a limit. Ends with UnavailableError when the client is closed.
+
+        gRPC's own way, channel_ready_future, has a thread that prints a traceback when a channel is closed meanwhile.
+        """
+        with translated(self.peer):
+            call = self._health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+            next(call)
+            call.cancel()
+
     def close(self) -> None:
         """Close the connection; streams end with UnavailableError."""
         with self._lock:
@@ -98,7 +109,9 @@ class _Client:
     def _open(self, certificates: Certificates | None) -> None:
         # Earlier channels stay open, because streams may run on them.
         self._channels.append(open_channel(self._address, certificates))
+        # Stubs are made here, as making one on a closed channel ends the process with a segmentation fault.
         self._stub = type(self).make_stub(self._channels[-1])
+        self._health = health_pb2_grpc.HealthStub(self._channels[-1])
 
     def __enter__(self: C) -> C:
         return self

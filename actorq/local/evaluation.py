@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import grpc
-
 from actorq.client import ActorClient, QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import AUTO, PolicyDescriptor, RetainedPolicy
@@ -130,8 +128,8 @@ def _ask(
 ) -> None:
     try:
         # When a process ends before it serves, the caller sees its exit. This daemon thread may wait on.
-        for channel in (policies.channel, client.channel):
-            grpc.channel_ready_future(channel).result()
+        policies.wait()
+        client.wait()
         for item in _evaluated(client, policies, request):
             if isinstance(item, Evaluation):
                 # The evaluation names the scheme that acted. That is fp32 when the gate refused the requested scheme.
@@ -139,8 +137,8 @@ def _ask(
                 put(EvaluationResult(item, policies.fidelity(scheme, item.policy_version)))
             else:
                 put(item)
-    except (ActorQError, ValueError, grpc.FutureCancelledError) as error:
-        # A closed channel raises the last two; the caller has left.
+    except (ActorQError, ValueError) as error:
+        # A closed channel raises the last one; the caller has left.
         put(error if isinstance(error, ActorQError) else ActorQError(f"the evaluation was ended: {error}"))
 
 

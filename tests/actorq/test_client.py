@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,9 +13,10 @@ from actorq.client import ActorClient, LearnerClient, QuantizerClient
 from actorq.domain.policy import FidelityReport, PolicyDescriptor, RetainedPolicy
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import CorruptedError, NotFoundError, UnavailableError, UserError
+from actorq.local.services import reserved_addresses
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import actor_pb2, actor_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
-from tests.actorq.transport.staged_servicer import serving
+from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, serving
 
 MODEL = bytes(range(256)) * 4_096
 PAGE = 2
@@ -160,3 +162,22 @@ def test_an_actor_gives_each_episode_and_then_the_evaluation() -> None:
 def test_a_client_wants_an_address(client: type[LearnerClient]) -> None:
     with pytest.raises(UserError, match=r"address: expected HOST:PORT, such as 127\.0\.0\.1:50051, got 'nowhere'"):
         client("nowhere")
+
+
+def test_wait_lasts_until_the_service_comes() -> None:
+    with reserved_addresses(1) as (address,), LearnerClient(address) as client, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.wait)
+        with serving(StagedLearner(), address=address):
+            waiting.result(TIMEOUT_S)
+
+
+def test_wait_ends_with_the_client(capfd: pytest.CaptureFixture[str]) -> None:
+    with reserved_addresses(1) as (address,), ThreadPoolExecutor(1) as pool:
+        # How far the call is when the client closes is left to chance, so this is done often.
+        for _ in range(100):
+            client = LearnerClient(address)
+            waiting = pool.submit(client.wait)
+            client.close()
+            with pytest.raises((UnavailableError, ValueError)):
+                waiting.result(TIMEOUT_S)
+    assert capfd.readouterr().err == ""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 import yaml
 
@@ -122,7 +121,7 @@ class Watcher:
 def watching(address: str) -> Iterator[Watcher]:
     """Watch as soon as the learner serves."""
     with LearnerClient(address) as client:
-        grpc.channel_ready_future(client.channel).result(PATIENCE_S)
+        client.wait()
         yield Watcher(client)
 
 

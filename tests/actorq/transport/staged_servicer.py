@@ -98,6 +98,7 @@ def serving(
     calls: CallCounts | None = None,
     limits: ServerLimits | None = None,
     access: Access | None = None,
+    address: str = "127.0.0.1:0",
 ) -> Iterator[Stage]:
     """Serve on another thread until the block ends; a learner unless `add` says how to serve something else."""
     started: Future[Stage] = Future()
@@ -105,7 +106,7 @@ def serving(
     done = asyncio.Event()
 
     async def serve() -> None:
-        server = Server("127.0.0.1:0", certificates, calls, limits, access)
+        server = Server(address, certificates, calls, limits, access)
         add(servicer, server.grpc_server)
         try:
             await server.start([service_name])

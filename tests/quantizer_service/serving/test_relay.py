@@ -123,7 +123,7 @@ def test_a_relay_may_come_before_its_upstream_and_before_the_first_version(tmp_p
         with pytest.raises(UnavailableError):
             relayed.get("int8")
         with running_quantizer(tmp_path / "store", listen=upstream), QuantizerClient(upstream) as client:
-            grpc.channel_ready_future(client.channel).result(DEADLINE_S)
+            client.wait()
             opened(client, versions=1)
             watcher.join(DEADLINE_S)
             assert got == [client.get("int8")]
