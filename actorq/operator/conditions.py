@@ -38,6 +38,7 @@ class Look:
     live: the status from the learner; None when it does not answer. earlier: that of the look before.
     refusal: why the objects of the run could not be made. now: Unix seconds.
     awaited: whether this operator has asked the learner for the first time, and does not know yet whether it answers.
+    blind: whether the operator may not see workloads and pods. What was known of them stays.
     """
 
     resource: Object
@@ -50,6 +51,7 @@ class Look:
     events: Sequence[Object] = ()
     refusal: Fault | None = None
     awaited: bool = False
+    blind: bool = False
 
     @property
     def before(self) -> Object:
@@ -108,7 +110,7 @@ def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
         **before,
         "state": _state(look, fault),
         "observedGeneration": metadata.get("generation", 0),
-        "actors": _count(look.pods, "actor"),
+        "actors": before.get("actors", 0) if look.blind else _count(look.pods, "actor"),
         "selector": f"{RUN_LABEL}={metadata['name']},{COMPONENT_LABEL}=actor",
     }
     if live is not None:
@@ -120,7 +122,7 @@ def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
             status["return"] = round(live.evaluation.mean_return, 2)
         if live.exported_policy:
             status["policy"] = live.exported_policy
-    elif not look.awaited:
+    elif not (look.awaited or look.blind):
         status["stepsPerSecond"] = 0
     if look.over:
         status.setdefault("finishedAt", timestamp(look.now))
@@ -183,7 +185,7 @@ _NO_FAULTS = ("Starting", INTERRUPTED, SUSPENDED, *FINAL)
 
 def _state(look: Look, fault: Fault | None) -> str:
     earlier = str(look.before.get("state") or PENDING)
-    if "finishedAt" in look.before:
+    if "finishedAt" in look.before or look.blind:
         return earlier
     if look.live is not None:
         return state_name(look.live.state)
@@ -240,7 +242,7 @@ def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> l
             *((SUSPENDED, "spec.suspend is true") if look.suspended else ("Active", "spec.suspend is false")),
         ),
     ]
-    if not look.awaited or over or look.suspended:
+    if not (look.awaited or look.blind) or over or look.suspended:
         return made
     # Only the learner can say something else than it said to the operator before.
     kept = {each.get("type"): each for each in items(look.before, "conditions")}

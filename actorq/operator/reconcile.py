@@ -140,13 +140,14 @@ class Reconciler:
         if version and memory.ended == version:
             return None
         plan = memory.plan = self._plan(memory, resource)
-        found = _listed(cluster, key, _WORKLOADS)
-        pods = cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}")
-        asked = [] if "finishedAt" in before else pods
-        secret = prefixed(key.name, "operator-tls")
-        live = memory.answers.newest(asked, lambda: certificates(cluster.get("v1", "Secret", secret) or {}))
-        seen = live, memory.earlier, pods, list(found.values())
-        look = Look(resource, self._now(), *seen, refusal=plan.fault, awaited=memory.answers.awaited)
+        try:
+            found, look = self._see(cluster, key, resource, plan, memory)
+        except UserError as error:
+            fault = refusal(error)
+            look = Look(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
+            self._write(cluster, look, conditions.new_status(look, fault), memory)
+            return PERIOD_S
+        live = look.live
         if not self._is_enough(look, plan, found):
             try:
                 found |= self._others(cluster, key, plan.wanted, found)
@@ -188,6 +189,16 @@ class Reconciler:
         """End all streams."""
         for key in list(self._memories):
             self._forget(key)
+
+    def _see(self, cluster: Cluster, key: Key, resource: Object, plan: _Plan, memory: _Memory) -> tuple[Found, Look]:
+        """The workloads of a run, and what they, their pods and the learner say of it. Raises UserError if refused."""
+        found = _listed(cluster, key, _WORKLOADS)
+        pods = cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}")
+        asked = [] if "finishedAt" in part(resource, "status") else pods
+        secret = prefixed(key.name, "operator-tls")
+        live = memory.answers.newest(asked, lambda: certificates(cluster.get("v1", "Secret", secret) or {}))
+        seen = live, memory.earlier, pods, list(found.values())
+        return found, Look(resource, self._now(), *seen, refusal=plan.fault, awaited=memory.answers.awaited)
 
     def _plan(self, memory: _Memory, resource: Object) -> _Plan:
         finished = "finishedAt" in part(resource, "status")

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from actorq.cluster.connection import UnreachableError
+from actorq.domain.status import RunState
 from actorq.errors import ActorQError
 from actorq.operator.controller import Controller, DueQueue
-from actorq.operator.reconcile import Key
+from actorq.operator.reconcile import PERIOD_S, Key
 from tests.actorq.cluster.hanging import hanging
 from tests.actorq.operator.kube_api import NAMESPACE, Object
 from tests.actorq.operator.operator_world import KEY, World, operator_world, training_run
@@ -182,12 +183,54 @@ def test_a_missing_cert_manager_is_a_condition_until_it_is_there(world: World) -
     assert world.api.condition("tiny", "Failed")["status"] == "False"
 
 
-def test_a_permission_that_is_missing_to_list_objects_is_a_condition(world: World) -> None:
-    said = 'User "operator" cannot list resource "services" in API group "" in the namespace "lab"'
-    world.api.refuse = lambda verb, kind, name: (403, said) if (verb, kind) == ("list", "Service") else None
+@pytest.mark.parametrize(
+    ("kind", "resource"),
+    [
+        ("Service", "services"),
+        ("StatefulSet", "statefulsets"),
+        ("Deployment", "deployments"),
+        ("Pod", "pods"),
+    ],
+)
+def test_a_permission_that_is_missing_to_list_objects_is_a_condition(world: World, kind: str, resource: str) -> None:
+    said = f'User "operator" cannot list resource "{resource}" in API group "" in the namespace "lab"'
+    world.api.refuse = lambda verb, what, name: (403, said) if (verb, what) == ("list", kind) else None
     world.run()
+    assert world.look() == PERIOD_S
+    ready = world.api.condition("tiny", "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NoPermission")
+    assert f"ask for a Role with the verb list on {resource}" in ready["message"]
+    world.api.refuse = lambda *_: None
     world.look()
+    assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
+
+
+def test_an_operator_that_may_not_see_pods_leaves_what_was_known_of_the_run(world: World) -> None:
+    world.start()
+    world.settle()
+    before = world.api.status("tiny")
+    said = 'User "operator" cannot list resource "pods" in API group "" in the namespace "lab"'
+    world.api.refuse = lambda verb, kind, name: (403, said) if (verb, kind) == ("list", "Pod") else None
+    world.settle()
+    after = world.api.status("tiny")
     assert world.api.condition("tiny", "Ready")["reason"] == "NoPermission"
+    figures = ("state", "actors", "environmentSteps", "stepsPerSecond", "startedAt")
+    assert [after[each] for each in figures] == [before[each] for each in figures]
+    assert world.api.condition("tiny", "Training")["status"] == "True"
+    world.api.refuse = lambda *_: None
+    world.settle()
+    assert world.api.condition("tiny", "Ready")["status"] == "True"
+
+
+def test_an_operator_that_may_not_see_the_pods_of_a_finished_run_looks_again_in_time(world: World) -> None:
+    world.start(ttlSecondsAfterFinished=0)
+    world.send(state=RunState.SOLVED)
+    said = 'User "operator" cannot list resource "pods" in API group "" in the namespace "lab"'
+    world.api.refuse = lambda verb, kind, name: (403, said) if (verb, kind) == ("list", "Pod") else None
+    world.at += 60
+    assert world.look() == world.look() == PERIOD_S
+    assert world.api.status("tiny")["state"] == "Solved"
+    assert "ask for a Role" in world.api.condition("tiny", "Ready")["message"]
 
 
 def test_pods_without_an_image_are_a_condition(world: World) -> None:
