@@ -19,9 +19,7 @@ from actorq.cluster.objects import RUN_LABEL, WORKLOADS, Object, name_of, part
 from actorq.cluster.storage import VOLUME
 from actorq.domain.status import RunStatus
 from actorq.errors import ConflictError, UserError
-from actorq.operator import conditions
 from actorq.operator.certificates import certificates, secrets
-from actorq.operator.conditions import Look
 from actorq.operator.differences import (
     Found,
     changed_setting,
@@ -37,7 +35,10 @@ from actorq.operator.differences import (
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
 from actorq.operator.resource import API_VERSION, KIND, TrainingRun, TrainingRunSpec
-from actorq.operator.runstatus import Answers
+from actorq.operator.status import conditions
+from actorq.operator.status.answers import Answers
+from actorq.operator.status.events import COMPONENT, new_events
+from actorq.operator.status.look import Look, find_fault, lacks_pods, seconds
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
@@ -109,7 +110,7 @@ class Reconciler:
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._cluster = cluster.at(cluster.namespace, conditions.COMPONENT)
+        self._cluster = cluster.at(cluster.namespace, COMPONENT)
         self._wake = wake
         self._manifests = manifests
         self._address_of = address_of
@@ -166,7 +167,7 @@ class Reconciler:
                 self._rest(cluster, look, found)
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
-        worst = conditions.find_fault(look)
+        worst = find_fault(look)
         line = ""
         if worst is not None and worst.container is not None:
             line = last_log_line(cluster, worst.subject.removeprefix("pod "), worst.container)
@@ -218,8 +219,8 @@ class Reconciler:
             return False
         workloads = [each for each in plan.wanted if each["kind"] in WORKLOADS]
         changed = any(differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
-        lacking = any(conditions.lacks_pods(each) for each in look.workloads)
-        return not changed and not lacking and conditions.find_fault(look) is None
+        lacking = any(lacks_pods(each) for each in look.workloads)
+        return not changed and not lacking and find_fault(look) is None
 
     def _others(self, cluster: Cluster, key: Key, wanted: Sequence[Object], workloads: Found) -> Found:
         """The run's objects besides its workloads, and those of others that have a name that the run needs."""
@@ -273,7 +274,7 @@ class Reconciler:
     def _events(self, cluster: Cluster, found: Found) -> list[Object]:
         """The events of the namespace, where one of them may explain what is missing."""
         pending = any(part(each, "status").get("phase") == "Pending" for each in found.of(VOLUME))
-        lacking = any(conditions.lacks_pods(each) for each in found.of(*WORKLOADS))
+        lacking = any(lacks_pods(each) for each in found.of(*WORKLOADS))
         return cluster.list("v1", "Event") if pending or lacking else []
 
     def _write(self, cluster: Cluster, look: Look, status: Object, memory: _Memory) -> float | None:
@@ -283,7 +284,7 @@ class Reconciler:
             early_s = memory.written + PERIOD_S - self._clock()
             if early_s > 0 and not conditions.is_news(look.before, status):
                 return early_s
-            self._tell(cluster, conditions.new_events(look, status))
+            self._tell(cluster, new_events(look, status))
             metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
             change = {"metadata": metadata, "status": status}
             cluster.patch(API_VERSION, KIND, name_of(look.resource), change, "status")
@@ -314,7 +315,7 @@ class Reconciler:
             return float("inf")
         # Read here, because the rest of the specification may have a fault.
         kept_s = part(look.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
-        return conditions.seconds(look.before["finishedAt"]) + float(kept_s) - look.now
+        return seconds(look.before["finishedAt"]) + float(kept_s) - look.now
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)

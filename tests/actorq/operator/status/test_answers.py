@@ -2,7 +2,7 @@
 
 import threading
 
-from actorq.operator.runstatus import RunWatch
+from actorq.operator.status.answers import RunWatch
 
 # Nothing listens there.
 CLOSED = "127.0.0.1:1"

@@ -8,7 +8,7 @@ from actorq.client import LearnerClient
 from actorq.cluster.objects import Object
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError
-from actorq.operator.conditions import is_ready, role_of
+from actorq.operator.status.look import is_ready, role_of
 from actorq.transport.options import Certificates
 
 _PERIOD_S = 1.0

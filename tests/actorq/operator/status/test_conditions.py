@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from actorq.domain.status import ActorStatus, RunState
-from actorq.operator.conditions import Look, find_fault, new_events, new_status, timestamp
+from actorq.operator.status.conditions import new_status
+from actorq.operator.status.events import new_events
+from actorq.operator.status.look import Look, find_fault, timestamp
 from tests.actorq.cluster.cluster_objects import Object, container, crash_loop, event, pod, unschedulable, waiting
 from tests.builders.run_status import run_status
 

@@ -1,0 +1,1 @@
+"""What the operator says of a run: the status of its TrainingRun, and events."""
