@@ -1,8 +1,10 @@
 """The common frame of all benchmarks: flags, conditions of the measurement, targets, results as JSON."""
 
 import argparse
+import importlib
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -43,6 +45,16 @@ class Target:
 def without_verdict(targets: Sequence[Target], reason: str) -> list[Target]:
     """The targets, refused for this reason; unchanged when the reason is empty."""
     return [replace(target, refused=target.refused or reason) for target in targets]
+
+
+def optional_module(name: str, install: str) -> Any:
+    """A module of a package that only some benchmarks need. Raises SystemExit that says how to install it."""
+    try:
+        # dm_control warns if there is no screen, but no benchmark needs one.
+        with warnings.catch_warnings(action="ignore"):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error.name} is missing: {install}") from None
 
 
 def run_benchmark(

@@ -1,6 +1,5 @@
 """The baselines of the update benchmark: Stable-Baselines3, and CleanRL's updates in plain torch."""
 
-import importlib
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, Protocol
@@ -13,9 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from actorq.domain.trajectory import EnvironmentSpec
+from benchmarks.harness import optional_module
 
 Rows = dict[str, NDArray[Any]]
 Updates = Callable[[], object]
+
+_INSTALL = "pip install stable-baselines3==2.9.2"
 
 
 class _Spaces(gymnasium.Env[NDArray[Any], Any]):
@@ -35,9 +37,8 @@ def stable_baselines(
     algorithm: str, spec: EnvironmentSpec, rows: Rows, sizes: list[int], batch: int, updates: int
 ) -> Updates:
     """`updates` updates of Stable-Baselines3 with its defaults except the networks' sizes. Includes sampling."""
-    # Not a dependency, and without types. Only this comparison needs it.
-    library = importlib.import_module("stable_baselines3")
-    logger = importlib.import_module("stable_baselines3.common.logger")
+    library = optional_module("stable_baselines3", _INSTALL)
+    logger = optional_module("stable_baselines3.common.logger", _INSTALL)
     model = getattr(library, algorithm.upper())(
         "MlpPolicy",
         _Spaces(spec),

@@ -117,3 +117,8 @@ def test_a_result_has_no_folders_of_the_machine(tmp_path: Path, monkeypatch: pyt
     assert run_benchmark("", flags, lambda arguments: ({}, [])) == 0
     command = json.loads(file.read_text(encoding="utf-8"))["command"]
     assert command == "python -m benchmarks.speed --json speed.json --task dqn/CartPole-v1"
+
+
+def test_a_missing_package_of_a_benchmark_is_one_line() -> None:
+    with pytest.raises(SystemExit, match=r"^no_such_package is missing: pip install it$"):
+        harness.optional_module("no_such_package.part", "pip install it")

@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from benchmarks.harness import optional_module
 from benchmarks.policies import FRAMES, PolicyNetwork, checkpoint_of, environment_spec, nature_cnn
-from benchmarks.policy.trained.task import Act, Progress, TrainedPolicy, optional_module
+from benchmarks.policy.trained.task import INSTALL, Act, Progress, TrainedPolicy
 
 # Memory addresses of the ball's x and y and the right paddle's y (Anand et al., arXiv 1906.08226, table 1).
 _BALL_X, _BALL_Y, _PADDLE_Y = 49, 54, 51
@@ -27,7 +28,7 @@ class Pong:
     """One game with frame skip 4, observed as four gray frames of 84 x 84."""
 
     def __init__(self, seed: int) -> None:
-        ale_py = optional_module("ale_py")
+        ale_py = optional_module("ale_py", INSTALL)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale = ale_py.ALEInterface()
         self._ale.setInt("random_seed", seed)

@@ -1,7 +1,5 @@
 """A trained policy of benchmarks.policy.fidelity: weights, observations for calibration and for the test."""
 
-import importlib
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,8 @@ from actorq.domain.trajectory import EnvironmentSpec
 # Maps a batch of observations [N, *observation] to the first output [N, M].
 Act = Callable[[NDArray[Any]], NDArray[Any]]
 Progress = Callable[[str], None]
+INSTALL = "pip install dm_control 'mujoco<4' ale-py; or pass --quick"
+"""How to get the packages that only these policies need."""
 _PARAMETER, _CALIBRATION = "parameter:", "calibration:"
 
 
@@ -53,16 +53,6 @@ class TrainedPolicy:
             spans = tuple(float(span) for span in arrays["action_spans"])
             graph = PolicyGraph(arrays["graph"].tobytes(), tuple(calibration), bool(arrays["discrete_actions"]), spans)
             return cls(graph, Checkpoint(1, 1, graph.topology, parameters, calibration, 0.0), arrays["held_out"])
-
-
-def optional_module(name: str) -> Any:
-    """A module of a package that only this benchmark needs. Raises SystemExit with the command to install it."""
-    try:
-        # dm_control warns if there is no screen, but nothing here needs one.
-        with warnings.catch_warnings(action="ignore"):
-            return importlib.import_module(name)
-    except ModuleNotFoundError:
-        raise SystemExit(f"{name} is missing: pip install dm_control 'mujoco<4' ale-py; or pass --quick") from None
 
 
 class Task(Protocol):

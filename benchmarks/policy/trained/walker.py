@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from benchmarks.harness import optional_module
 from benchmarks.policies import PolicyNetwork, checkpoint_of, d4pg_policy, environment_spec
-from benchmarks.policy.trained.task import Act, Progress, TrainedPolicy, optional_module
+from benchmarks.policy.trained.task import INSTALL, Act, Progress, TrainedPolicy
 
 TASK = ("walker", "stand")
 EPISODE_STEPS = 1000
@@ -58,7 +59,7 @@ class Walkers:
     """Several walkers that act as one batch."""
 
     def __init__(self, seeds: list[int]) -> None:
-        suite = optional_module("dm_control.suite")
+        suite = optional_module("dm_control.suite", INSTALL)
         self._environments = [suite.load(*TASK, task_kwargs={"random": seed}) for seed in seeds]
 
     def seed(self, seed: int) -> None:
