@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -184,21 +183,16 @@ def test_connections_beyond_the_limit_are_closed_and_others_go_on() -> None:
 
 
 def test_a_connection_without_a_call_is_closed_and_opened_again_for_the_next() -> None:
-    with (
-        serving(StagedLearner(), limits=ServerLimits(idle_s=0.2)) as stage,
-        LearnerClient(stage.address) as client,
-    ):
-        client.status()
-        closed = threading.Event()
+    async def call(address: str) -> None:
+        async with grpc.aio.insecure_channel(address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            for _ in range(2):
+                await health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+                while (state := channel.get_state()) is not grpc.ChannelConnectivity.IDLE:
+                    await channel.wait_for_state_change(state)
 
-        def note(state: grpc.ChannelConnectivity) -> None:
-            # It was READY for the call, also if that is over before anybody looks.
-            if state is grpc.ChannelConnectivity.IDLE:
-                closed.set()
-
-        client.channel.subscribe(note)
-        assert closed.wait(TIMEOUT_S)
-        assert client.status().run_id == "run"
+    with serving(StagedLearner(), limits=ServerLimits(idle_s=0.2)) as stage:
+        asyncio.run(asyncio.wait_for(call(stage.address), TIMEOUT_S))
 
 
 def test_a_health_watcher_that_does_not_read_holds_nobody_up() -> None:
