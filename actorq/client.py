@@ -218,6 +218,9 @@ class QuantizerClient(_Client):
 
     run_id: the run whose policies are taken; empty for any run. A policy of another run raises UnavailableError: a
         relay or a name may lead to another run for a while.
+
+    A policy of another scheme or version than requested raises CorruptedError. A policy of the requested scheme may act
+    in fp32: see `PolicyDescriptor.effective_scheme`.
     """
 
     service = "quantizer"
@@ -232,23 +235,33 @@ class QuantizerClient(_Client):
         """
         request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version, encodings=ENCODINGS)
         with translated(self.peer):
-            yield from self._policies(self.stub.WatchPolicies(request))
+            for policy in self._policies(self.stub.WatchPolicies(request), scheme):
+                version = policy.descriptor.version
+                if version <= after_version:
+                    raise CorruptedError(f"{self.peer}: expected a version above {after_version}, got {version}")
+                after_version = version
+                yield policy
         raise UnavailableError(f"{self.peer} has ended the stream of {scheme} policies; watch again")
 
     def get(self, scheme: str, version: int = 0) -> Policy:
         """One retained policy, the newest for version 0. Raises NotFoundError when the version is not retained."""
         request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
         with translated(self.peer):
-            for policy in self._policies(self.stub.GetPolicy(request, timeout=self._deadline)):
+            for policy in self._policies(self.stub.GetPolicy(request, timeout=self._deadline), scheme):
+                if version not in (0, policy.descriptor.version):
+                    raise CorruptedError(f"{self.peer}: expected version {version}, got {policy.descriptor.version}")
                 return policy
         raise CorruptedError(f"{self.peer}: the stream of the policy ended before its last part")
 
-    def _policies(self, responses: Iterator[Any]) -> Iterator[Policy]:
+    def _policies(self, responses: Iterator[Any], scheme: str) -> Iterator[Policy]:
         for policy in _policies(responses, self.peer):
-            if self.run_id not in ("", policy.descriptor.run_id):
+            descriptor = policy.descriptor
+            if self.run_id not in ("", descriptor.run_id):
                 raise UnavailableError(
-                    f"{self.peer}: expected policies of run {self.run_id}, got one of run {policy.descriptor.run_id}"
+                    f"{self.peer}: expected policies of run {self.run_id}, got one of run {descriptor.run_id}"
                 )
+            if descriptor.scheme != scheme:
+                raise CorruptedError(f"{self.peer}: expected a policy in {scheme}, got one in {descriptor.scheme}")
             yield policy
 
     def list(self) -> list[RetainedPolicy]:

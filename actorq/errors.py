@@ -46,4 +46,4 @@ class UnavailableError(ActorQError):
 
 
 class CorruptedError(UnavailableError):
-    """A checksum shows that bytes changed on the way; the same call may succeed later."""
+    """Bytes changed on the way, or an answer does not fit its request; the same call may succeed later."""

@@ -4,13 +4,21 @@ import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from actorq import wire
 from actorq.client import ActorClient, LearnerClient, QuantizerClient
-from actorq.domain.policy import FidelityReport, PolicyDescriptor, RetainedPolicy
+from actorq.domain.policy import (
+    FIDELITY_GATE,
+    FLOAT32,
+    FidelityReport,
+    LayerReport,
+    PolicyDescriptor,
+    RetainedPolicy,
+)
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import CorruptedError, NotFoundError, UnavailableError, UserError
 from actorq.local.services import reserved_addresses
@@ -119,6 +127,38 @@ def test_a_version_that_is_not_retained_is_not_found() -> None:
 def test_a_malformed_policy_is_refused(payloads: list[dict[str, Any]], fault: str) -> None:
     with quantizer(*payloads) as client, pytest.raises(CorruptedError, match=fault):
         client.get("int8", 1)
+
+
+def test_a_policy_in_another_scheme_is_refused() -> None:
+    with quantizer(*policy(4)) as client:
+        with pytest.raises(CorruptedError, match="expected a policy in fp32, got one in int8"):
+            next(client.watch("fp32"))
+        with pytest.raises(CorruptedError, match="expected a policy in fp32, got one in int8"):
+            client.get("fp32", 4)
+
+
+def test_a_policy_whose_layers_are_all_in_float_is_of_the_requested_scheme() -> None:
+    layers = (LayerReport("torso.0", FLOAT32, FIDELITY_GATE),)
+    gated = replace(descriptor(4), fidelity=replace(descriptor(4).fidelity, layers=layers))
+    assert gated.effective_scheme == "fp32"
+    with quantizer({"policy": wire.descriptor_to_proto(gated)}, *policy(4)[1:]) as client:
+        assert client.get("int8", 4).descriptor == gated
+
+
+def test_another_version_than_the_requested_one_is_refused() -> None:
+    with quantizer(*policy(4)) as client:
+        assert client.get("int8").descriptor.version == 4
+        with pytest.raises(CorruptedError, match="expected version 3, got 4"):
+            client.get("int8", 3)
+
+
+@pytest.mark.parametrize(("served", "highest"), [((5,), 6), ((6,), 6), ((7, 9, 8), 9), ((7, 7), 7)])
+def test_versions_of_a_watch_only_grow(served: tuple[int, ...], highest: int) -> None:
+    with quantizer(*(payload for version in served for payload in policy(version))) as client:
+        watch = client.watch("int8", after_version=6)
+        assert [next(watch).descriptor.version for _ in served[:-1]] == list(served[:-1])
+        with pytest.raises(CorruptedError, match=f"expected a version above {highest}, got {served[-1]}"):
+            next(watch)
 
 
 def test_all_retained_versions_are_listed_however_they_are_paged() -> None:

@@ -138,6 +138,20 @@ def test_a_broken_policy_opens_the_stream_again(quantizer: ScriptedQuantizer, si
     assert side.faults.empty()
 
 
+def test_a_policy_that_was_not_asked_for_opens_the_stream_again(quantizer: ScriptedQuantizer, side: Side) -> None:
+    quantizer.watched()
+    quantizer.serve(good(3))
+    assert side.has(3)
+    other_scheme = replace(good(4), descriptor=replace(good(4).descriptor, scheme="fp32"))
+    for policy in (other_scheme, good(2), good(3)):
+        quantizer.serve(policy)
+        assert quantizer.watched().after_version == 3
+    quantizer.serve(good(4))
+    assert side.has(4)
+    assert list(side.loads.queue) == [3, 4]
+    assert side.faults.empty()
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -97,7 +97,7 @@ def test_it_says_which_policy_was_evaluated() -> None:
     evaluation = evaluate(3)
     assert 0 < evaluation.duration_s <= time.monotonic() - began
     assert (evaluation.sequence, evaluation.policy_version, evaluation.learner_step) == (3, 6, 60)
-    assert evaluation.scheme == "fp32"
+    assert evaluation.scheme == "int8"
     assert len(evaluation.returns) == 3
     assert evaluation.mean_return == pytest.approx(np.mean(evaluation.lengths))
 
