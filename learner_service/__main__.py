@@ -104,6 +104,18 @@ class LearnerService(Service):
         interrupted. A learner with `linger` serves until it is told to end, and always returns 0. Raises UserError
         when another learner has gone on with the run from object storage. The run here is then interrupted.
         """
+        try:
+            await self._train()
+        except Exception:
+            await self._close_after_fault()
+            raise
+        await self._run.close()
+        if self._run.conflict is not None:
+            raise UserError(f"checkpoint.object_storage: {self._run.conflict}")
+        return EXIT_OK if self._linger else EXIT_OF_STATE[self._run.lifecycle.state]
+
+    async def _train(self) -> None:
+        """Serve the run until this learner has to end, and write its end. Raises the run's fault."""
         run, lifecycle = self._run, self._run.lifecycle
         was_over = not lifecycle.wants_actors
         await lifecycle.restore()
@@ -117,7 +129,6 @@ class LearnerService(Service):
                 self.begin_drain()
         scalars = run.records.events
         if lifecycle.fault is not None:
-            await asyncio.to_thread(scalars.close)
             self._raise(lifecycle.fault)
         # Leaving actors send a last report of the resources that they used.
         await run.streams.until_closed(_FAREWELL_S)
@@ -134,10 +145,17 @@ class LearnerService(Service):
                 written = self._write_end(summary)
         if self._linger:
             await self._told_to_end.wait()
-        await run.close()
-        if run.conflict is not None:
-            raise UserError(f"checkpoint.object_storage: {run.conflict}")
-        return EXIT_OK if self._linger else EXIT_OF_STATE[lifecycle.state]
+
+    async def _close_after_fault(self) -> None:
+        """Close sinks and files. The fault stays the error of the run, also when this fails."""
+        run = self._run
+        try:
+            run.streams.stop_credit()
+            run.streams.end_all("the learner has failed")
+            await asyncio.to_thread(run.records.events.close)
+            await run.close()
+        except Exception:
+            _log.exception("the run could not be closed cleanly")
 
     def metrics(self) -> Iterable[Metric]:
         """The Prometheus metrics of the run."""

@@ -141,8 +141,8 @@ class Run:
         if self.training is not None:
             await asyncio.to_thread(self.training.close)
         Tolerated("the log of evaluations", "the next learner reads what it has").attempt(self.records.close)
-        # The time until the next learner of an interrupted run is a restart, not a pause.
-        self._beats.attempt(partial(self.records.clock.beat, ended=not self.lifecycle.interrupted))
+        # The time until the next learner of a run that is not over is a restart, not a pause.
+        self._beats.attempt(partial(self.records.clock.beat, ended=not self.lifecycle.wants_actors))
         if self.uploader is not None:
             await asyncio.to_thread(self.uploader.close, _FINAL_UPLOAD_S)
 
