@@ -71,14 +71,14 @@ class Durability:
         with self._syncing:
             durable = self.durable
             known = durable.sequences is not None
-            if known and (mark.index, mark.oldest) <= (durable.index, durable.oldest):
-                return
-            self._refused = True
-            self._columns.sync()
-            self._directory.sync()
-            self._directory.write_watermark(Watermark(mark.index, mark.transitions, self._boot_id))
-            self._directory.sync()
-            self._refused, self.durable = False, mark
+            if not known or (mark.index, mark.oldest) > (durable.index, durable.oldest):
+                self._refused = True
+                self._columns.sync()
+                self._directory.sync()
+                self._directory.write_watermark(Watermark(mark.index, mark.transitions, self._boot_id))
+                self._directory.sync()
+                self._refused, self.durable = False, mark
+            # Also when nothing is new, because an earlier attempt may have failed.
             if mark.index - self._saved_through >= self._directory.slots // 4:
                 save_sequences(self._table, mark.sequences or {}, mark.index, mark.forgotten)
                 self._saved_through = mark.index

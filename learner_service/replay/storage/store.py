@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actorq.domain.trajectory import EnvironmentSpec, Segment
-from actorq.errors import ExhaustedError, InvalidInputError, UserError
+from actorq.errors import ExhaustedError, InvalidInputError, UnavailableError, UserError
 from learner_service.replay.storage.columns import MAX_AGE, OPTIONAL, Columns, open_columns
 from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
@@ -186,8 +186,8 @@ class ReplayStore:
         """Store `segment`. Returns None, and changes nothing, when the store already contains `source`.
 
         Call `Segment.check` before. Raises InvalidInputError when segment and store differ in their optional columns,
-        ExhaustedError when the segment needs more than half of the ring, and UnavailableError when the disk is full. An
-        error changes nothing.
+        ExhaustedError when the segment needs more than half of the ring, and UnavailableError when the disk is full or
+        fails. An error changes nothing.
         """
         if self.sequences.contains(source):
             return None
@@ -205,8 +205,7 @@ class ReplayStore:
         start = self.segments.place(rows)
         # First the steps that can fail, before anything is evicted.
         self._space.reserve(start + rows)
-        if not self.durability.covers_next_record:
-            self.flush()
+        self._cover_next_record()
         evicted = self.segments.make_room(start, start + rows)
         checksum = self._writer.write(segment, start)
         transitions = segment.transitions
@@ -243,6 +242,15 @@ class ReplayStore:
             self._columns.close()
             self._directory.close()
             self._lock.close()
+
+    def _cover_next_record(self) -> None:
+        """Flush if the next record would overwrite one whose sequence is in no table. Raises UnavailableError."""
+        if self.durability.covers_next_record:
+            return
+        try:
+            self.flush()
+        except OSError as error:
+            raise UnavailableError(f"replay: the disk takes no more segments: {error.strerror or error}") from error
 
     def _take_over(self, recovered: Recovered) -> None:
         self.segments.take_over(recovered)

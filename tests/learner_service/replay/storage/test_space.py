@@ -16,7 +16,7 @@ from actorq.errors import UnavailableError, UserError
 from learner_service.replay import DiskWatch, Flusher, ReplayBuffer, ReplayStore
 from learner_service.replay.storage.mapped_files import Machine, MappedFile
 from tests.learner_service.learner_parts import open_replay, segment
-from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, plain_segment, source
+from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, kill, plain_segment, source
 
 # 2 MB of rows are taken at once: a row has 4 kB.
 LARGE = replace(SPEC, observations=ArraySpec((1024,), "float32"))
@@ -74,6 +74,33 @@ def test_once_round_the_ring_no_more_space_is_needed(tmp_path: Path) -> None:
     for number in range(20, 50):
         store.insert(segments[number], source(number))
     assert_store_holds(store, segments)
+
+
+def test_an_insert_that_needs_a_table_of_sequences_waits_for_room_for_it(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 1000)
+    store.insert(plain_segment(3), source(3, name="early"))
+    # The table cannot be written, as with a used-up quota, where the disk itself has room.
+    unwritable = tmp_path / ".sequences.json.partial"
+    unwritable.mkdir()
+    stored = store.total_transitions
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="the disk takes no more segments: Is a directory"):
+            insert_until_refused(store)
+    refused = store.segments.next_index
+    assert refused == 4096
+    assert store.total_transitions == stored + refused - 1
+    assert not store.sequences.contains(source(refused))
+    unwritable.rmdir()
+    assert store.insert(plain_segment(1, steps=1), source(refused)) is not None
+    kill(store)
+    store = ReplayStore.open(tmp_path, SPEC, 1000)
+    assert store.sequences.contains(source(3, name="early"))
+    store.close()
+
+
+def insert_until_refused(store: ReplayStore) -> None:
+    for number in range(store.segments.next_index, 10_000):
+        store.insert(plain_segment(1, steps=1), source(number))
 
 
 def test_a_disk_without_room_for_a_new_store_is_a_users_error(tmp_path: Path) -> None:
