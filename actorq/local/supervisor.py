@@ -1,5 +1,6 @@
 """Keeps the processes of a run alive until the run is over, then ends all of them."""
 
+import os
 import queue
 import random
 import signal
@@ -23,6 +24,7 @@ from actorq.process import (
     EXIT_USER_ERROR,
 )
 from actorq.rundirectory import RunDirectory
+from actorq.statefiles.files import DISK_FULL
 
 METER_NICENESS = 10
 _LAST_LINES = 5
@@ -30,6 +32,8 @@ _TRACEBACK_LINES = 200
 _AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
 # All services say this when their address is taken, which may happen to the launcher's ports.
 _CANNOT_LISTEN = "cannot listen"
+# Services quote the system's reason when they cannot write.
+_DISK_FULL = tuple(map(os.strerror, DISK_FULL))
 # Wait before a restart after a clean exit: a learner that is about to end may have dismissed the actor.
 _AFTER_CLEAN_EXIT_S = 2.0
 _FATES = {EXIT_OK: "ended", EXIT_INTERRUPTED: "was interrupted"}
@@ -193,8 +197,9 @@ class Supervisor:
 
     def _mistaken(self, child: Child, mistake: str) -> None:
         port_taken = _CANNOT_LISTEN in mistake
-        if port_taken and self._histories[child.name].total:
-            # The process could listen there before. So this is no user's error, and will pass.
+        passes = port_taken or any(text in mistake for text in _DISK_FULL)
+        if passes and self._histories[child.name].total:
+            # The process could listen or write there before. So this is no user's error, and may pass.
             self._restart_later(child, EXIT_USER_ERROR)
             return
         self._show(child.name, ProcessState.EXITED)

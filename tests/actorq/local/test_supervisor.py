@@ -45,6 +45,9 @@ if behaviour in ("mistaken", "broken"):
     print("  Traceback (most recent call last):" if behaviour == "broken" else "", flush=True)
     print("error: --seed: expected a number", flush=True)
     sys.exit(2)
+if behaviour == "full" or (behaviour == "full later" and more):
+    print("error: --run-directory: run cannot be written or read: No space left on device", flush=True)
+    sys.exit(2)
 if behaviour.startswith("exit"):
     sys.exit(int(behaviour.removeprefix("exit")))
 sys.stdin.buffer.read()
@@ -279,6 +282,23 @@ def test_a_users_mistake_ends_the_run_without_a_restart(stage: Stage) -> None:
     stage.start(learner="serve", actor_0="mistaken")
     assert stage.end() == Outcome(2, "--seed: expected a number")
     assert not [event for event in stage.recorder.events if "restart" in event]
+
+
+def test_a_disk_without_room_at_the_start_is_a_users_mistake(stage: Stage) -> None:
+    stage.start(learner="full")
+    assert stage.end() == Outcome(2, "--run-directory: run cannot be written or read: No space left on device")
+
+
+def test_a_disk_that_is_full_at_a_restart_may_have_room_at_the_next_one(stage: Stage) -> None:
+    stage.start(limit=2, learner="full later")
+    os.kill(stage.hear("learner", "started"), signal.SIGKILL)
+    for _ in range(2):
+        stage.hear("learner", "started --resume")
+    outcome = stage.end()
+    assert outcome.exit_code == 1
+    assert outcome.error is not None
+    assert outcome.error.startswith("learner died (exit code 2) after 2 restarts")
+    assert outcome.error.endswith("No space left on device")
 
 
 def test_the_log_with_the_traceback_of_users_code_is_named(stage: Stage) -> None:
