@@ -125,6 +125,31 @@ def test_a_sweep_over_training_runs_goes_on_after_a_kill(runs: Runs, tmp_path: P
         runs.delete(each["metadata"]["name"])
 
 
+def test_a_run_is_deleted_while_its_volume_is_full(runs: Runs) -> None:
+    volume = SmallVolume(runs, f"full-{runs.cluster.namespace}", megabytes=64)
+    try:
+        small = {"seed": 1, "replay": {"capacity": 5000}, "checkpoint": {"period_s": 1.0}}
+        run = example("full", config=ENDLESS["config"] | small)
+        run["spec"]["learner"]["storageClassName"] = volume.storage_class
+        name = runs.apply(run)
+        runs.await_condition(name, "Training")
+        volume.fill()
+        steps = runs.status(name)["environmentSteps"]
+        # It does not end because of that.
+        while runs.status(name)["environmentSteps"] <= steps + 2000:
+            runs.wait()
+        runs.delete(name)
+        codes: set[int] = set()
+        while set(runs.left(name)) - VOLUMES:
+            codes |= runs.exit_codes(name, "learner")
+            runs.wait()
+        # A learner that hangs would be killed at the end of its grace period.
+        assert 137 not in codes
+        assert set(runs.left(name)) == VOLUMES
+    finally:
+        volume.close()
+
+
 def test_a_run_is_scaled_while_it_trains_and_outlives_the_operator(
     runs: Runs, operator: Operator, timings: Timings
 ) -> None:
@@ -144,30 +169,6 @@ def test_a_run_is_scaled_while_it_trains_and_outlives_the_operator(
     while runs.status(name)["environmentSteps"] <= steps:
         runs.wait()
     assert "Interrupted" not in runs.reasons(name)
-
-
-def test_a_run_is_deleted_while_its_volume_is_full(runs: Runs) -> None:
-    volume = SmallVolume(runs, f"full-{runs.cluster.namespace}", megabytes=64)
-    try:
-        small = {"seed": 1, "replay": {"capacity": 5000}, "checkpoint": {"period_s": 1.0}}
-        spec = {"config": ENDLESS["config"] | small, "learner": {"storageClassName": volume.storage_class}}
-        name = runs.apply(example("full", **spec))
-        runs.await_condition(name, "Training")
-        volume.fill()
-        steps = runs.status(name)["environmentSteps"]
-        # It does not end because of that.
-        while runs.status(name)["environmentSteps"] <= steps + 2000:
-            runs.wait()
-        runs.delete(name)
-        codes: set[int] = set()
-        while set(runs.left(name)) - VOLUMES:
-            codes |= runs.exit_codes(name, "learner")
-            runs.wait()
-        # A learner that hangs would be killed at the end of its grace period.
-        assert 137 not in codes
-        assert set(runs.left(name)) == VOLUMES
-    finally:
-        volume.close()
 
 
 def test_deletion_while_the_operator_is_away_leaves_the_volumes(runs: Runs, operator: Operator) -> None:
