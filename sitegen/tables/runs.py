@@ -14,7 +14,7 @@ Run = dict[str, Any]
 
 # Results that were made at different times.
 _RETURNS = ("returns", "returns_mountain_car_continuous")
-_RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d", "rlx2_ant")
+_RLX2 = ("rlx2", "rlx2_hopper", "rlx2_walker2d", "rlx2_ant", "rlx2_sac_hopper")
 
 
 def speedup() -> str:

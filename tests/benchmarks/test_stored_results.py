@@ -89,6 +89,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "rlx2_hopper": _rlx2,
     "rlx2_walker2d": _rlx2,
     "rlx2_ant": _rlx2,
+    "rlx2_sac_hopper": _rlx2,
     "sparse_learner": lambda figures: sparse_learner.targets(figures["cells"]),
     "sparse_policy": _sparse_policy,
     "sweep": sweep.targets,
