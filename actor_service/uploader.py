@@ -174,9 +174,9 @@ class Uploader:
         call = self._call = self._client.stub.StreamTrajectories(self._requests(ended))
         try:
             for response in call:
-                connected()
                 opened = True
-                self._take(self._answer(response))
+                if self._take(self._answer(response)):
+                    connected()
         except grpc.RpcError as error:
             if not self._closed.is_set():
                 self._raise(error, opened)
@@ -232,19 +232,23 @@ class Uploader:
                 *(self._client.peer, self._acknowledged - stored, stored, self._acknowledged - stored - lost, lost),
             )
 
-    def _take(self, answer: wire.StreamAnswer) -> None:
+    def _take(self, answer: wire.StreamAnswer) -> bool:
+        """Returns whether the stream works. A learner may open a stream and then refuse each item: its disk is full."""
         with self._changed:
+            works = answer.acknowledged > self._acknowledged
             self._acknowledged = max(self._acknowledged, answer.acknowledged)
             self._most_acknowledged = max(self._most_acknowledged, answer.acknowledged)
             self._credit = max(self._credit, answer.credit_through)
             while self._in_flight and self._in_flight[0].sequence <= self._acknowledged:
                 self._kept.add(self._in_flight.popleft())
             self._kept.forget_through(answer.durable)
+            works = works or not (self._in_flight or self._may_send())
             self._changed.notify_all()
         if answer.evaluate_version:
             self._on_evaluate(answer.evaluate_version)
         if answer.stop:
             self._on_stop()
+        return works
 
     def _requests(self, ended: threading.Event) -> Iterator[learner_pb2.StreamTrajectoriesRequest]:
         assert self._spec is not None

@@ -30,9 +30,9 @@ class NotedUploader(Uploader):
             self._note(made=item.sequence, crc=zlib.crc32(content))
         super().put(item, stop)
 
-    def _take(self, answer: Any) -> None:
+    def _take(self, answer: Any) -> bool:
         self._note(acknowledged=answer.acknowledged, durable=answer.durable)
-        super()._take(answer)
+        return super()._take(answer)
 
     def _note(self, **values: int) -> None:
         self.ledger.write(json.dumps({"incarnation": self._incarnation, **values}) + "\n")

@@ -69,7 +69,6 @@ class Judge:
             )
         if evaluation.sequence > stream.received:
             self._allowance.take(stream.member, evaluation)
-        _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
         stream.received = max(stream.received, evaluation.sequence)
         training = self._preparation.training
         assert training is not None
@@ -111,6 +110,7 @@ class Judge:
         stream.acknowledge(evaluation.sequence)
         if not is_new:
             return
+        _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
         if (training := self._preparation.training) is not None:
             self._judge(stream.member.name, evaluation, training)
         self._evaluated.set()

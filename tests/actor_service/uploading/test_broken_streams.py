@@ -1,10 +1,15 @@
 """A broken stream, a learner that was away and a power cut cost no segment that can be sent again."""
 
+import logging
+
 import pytest
 
+from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner
-from tests.actor_service.uploading.uploader_side import Side, put, segments, wait_until
+from tests.actor_service.uploading.uploader_side import FOREVER, Side, put, segments, wait_until
+
+EVALUATION = Evaluation(1, 4, 100, "int8", (9.0,), (9,), 0.1)
 
 
 @pytest.mark.parametrize("stored", [2, 3, 4], ids=lambda stored: f"{stored} stored, 2 acknowledged")
@@ -29,6 +34,29 @@ def test_after_a_broken_stream_it_goes_on_after_what_is_stored(
     learner.answer(acknowledged=6, credit=6)
     assert uploader.flush(DEADLINE_S) == 0
     assert learner.items.empty()
+
+
+def test_attempts_count_until_the_learner_takes_what_it_refused(
+    learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "actorq.transport.reconnect")
+    uploader = side.start()
+    for _ in range(2):
+        learner.opened()
+        if not uploader.queued:
+            uploader.put(EVALUATION, FOREVER)
+        learner.answer()
+        assert learner.received(1) == [("evaluation", 1)]
+        # As on a full disk. If the opened stream ended the backoff, the next attempt would follow at once, for ever.
+        learner.fail(UnavailableError("as the test wants it"))
+    learner.opened()
+    learner.answer()
+    assert learner.received(1) == [("evaluation", 1)]
+    learner.answer(acknowledged=1)
+    assert uploader.flush(DEADLINE_S) == 0
+    wait_until(lambda: "connected again" in caplog.text)
+    told = [record.getMessage() for record in caplog.records if "connected again" in record.getMessage()]
+    assert [text.partition(": ")[2] for text in told] == ["connected again after 2 attempts"]
 
 
 def test_credit_of_a_broken_stream_is_forgotten(learner: ScriptedLearner, side: Side) -> None:
