@@ -1,6 +1,8 @@
 """A small HTTP server on its own threads, for metrics and probes."""
 
+import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from socketserver import TCPServer, ThreadingMixIn
@@ -8,6 +10,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from actorq.errors import UserError
 from actorq.transport.addresses import split_listen_address
+
+_log = logging.getLogger(__name__)
 
 # A connection may be silent for this long: it occupies a thread.
 _PATIENCE_S = 10.0
@@ -55,6 +59,11 @@ class _Server(ThreadingMixIn, WSGIServer):
     def __init__(self, family: socket.AddressFamily, host: str, port: int) -> None:
         self.address_family = family
         super().__init__((host, port), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log the traceback of a fault. A client that says nothing or hangs up, such as a port check, is no fault."""
+        if not isinstance(sys.exception(), OSError):
+            _log.exception("a request of %s failed", client_address)
 
     def server_bind(self) -> None:
         # The inherited method asks DNS for the host's name, which nothing uses, and waits long without a server.

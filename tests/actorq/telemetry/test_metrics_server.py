@@ -1,6 +1,8 @@
 """Metrics as Prometheus gets them: over HTTP, while calls come and go."""
 
 import asyncio
+import socket
+import struct
 import threading
 import urllib.error
 import urllib.request
@@ -14,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from actorq import __version__
 from actorq.client import LearnerClient
 from actorq.errors import NotFoundError, UserError
+from actorq.telemetry import http
 from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.http import HttpServer
 from actorq.telemetry.metrics import counter, gauge, histogram, labelled_gauge, open_metrics
@@ -187,6 +190,23 @@ def test_readiness_over_http_is_health_over_grpc() -> None:
         assert probe(server, "/readyz") == 200
         stage.perform(stage.server.say_not_serving())
         assert probe(server, "/readyz") == 503
+
+
+def test_a_client_that_says_nothing_or_hangs_up_leaves_nothing_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_server([]) as server:
+        host, _, port = server.address.rpartition(":")
+        with monkeypatch.context() as changed:
+            changed.setattr(http._Handler, "timeout", 0.05)
+            with socket.create_connection((host, int(port)), TIMEOUT_S) as silent:
+                # The server closes it after its patience.
+                assert silent.recv(1) == b""
+        with socket.create_connection((host, int(port)), TIMEOUT_S) as leaving:
+            # This resets the connection.
+            leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert probe(server, "/healthz") == 200
+    assert (capfd.readouterr().err, caplog.messages) == ("", [])
 
 
 def test_it_listens_on_ipv6_too() -> None:
