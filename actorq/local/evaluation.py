@@ -137,9 +137,8 @@ def _ask(
                 put(EvaluationResult(item, policies.fidelity(scheme, item.policy_version)))
             else:
                 put(item)
-    except (ActorQError, ValueError) as error:
-        # A closed channel raises the last one; the caller has left.
-        put(error if isinstance(error, ActorQError) else ActorQError(f"the evaluation was ended: {error}"))
+    except ActorQError as error:
+        put(error)
 
 
 def _evaluated(

@@ -67,8 +67,8 @@ class StatusWatch:
                         return
         except UnavailableError:
             raise
-        except (ActorQError, ValueError) as error:
-            # The next life of the learner may answer despite any error. ValueError means a closed channel.
+        except ActorQError as error:
+            # The next life of the learner may answer despite any error.
             raise UnavailableError(f"learner at {self._address}: {error}") from error
         ended = "the run is over" if over else "ended the stream before the run was over"
         raise UnavailableError(f"learner at {self._address}: {ended}")

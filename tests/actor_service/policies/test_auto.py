@@ -16,7 +16,7 @@ from actor_service.policies.selection import Selection
 from actorq.client import QuantizerClient
 from actorq.domain.policy import SCHEMES, Policy
 from actorq.domain.trajectory import ArraySpec
-from actorq.errors import ActorQError, InvalidInputError, NotFoundError
+from actorq.errors import ActorQError, InvalidInputError, NotFoundError, UnavailableError
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
 from tests.actor_service.actor_policies import as_policy, constant_policy
 
@@ -135,7 +135,7 @@ def test_when_it_is_closed_so_are_its_connections(quantizer: ScriptedQuantizer, 
     # One to choose with, and one for the stream of each scheme.
     assert len(side.clients) == 3
     for client in side.clients:
-        with pytest.raises(ValueError, match="Channel closed"):
+        with pytest.raises(UnavailableError, match="this client is closed"):
             client.get("fp32")
 
 

@@ -157,7 +157,7 @@ def test_a_closed_client_does_not_connect_again_with_renewed_certificates(author
         learner.close()
         authority.issue(tmp_path, "client")
         # A thread that watched would go on for ever, and whoever closed the client would wait for it.
-        with pytest.raises(ValueError, match="closed channel"):
+        with pytest.raises(UnavailableError, match="this client is closed"):
             learner.status()
 
 
