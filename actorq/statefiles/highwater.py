@@ -51,6 +51,9 @@ class HighWaterMark:
 
     def close(self) -> None:
         """Return the reserved numbers that are unused, so that the next life has no gap."""
+        if self._ahead is not None:
+            # A thread that has not begun its write would reserve a block after this.
+            self._ahead.join()
         with self._writing:
             if self._highest < self._stored:
                 try:
