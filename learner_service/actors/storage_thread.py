@@ -5,6 +5,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +86,11 @@ class StorageThread:
                 job.error = error
             self._done.append(job)
             # No lock is needed: a race wakes the loop once more than necessary, at most.
-            if not self._telling and not self._loop.is_closed():
+            if not self._telling:
                 self._telling = True
-                self._loop.call_soon_threadsafe(self._tell)
+                # A loop that was closed meanwhile has nobody to tell.
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._tell)
 
     def _tell(self) -> None:
         self._telling = False
