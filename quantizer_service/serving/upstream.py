@@ -9,7 +9,7 @@ from google.protobuf.message import Message
 
 from actorq.client import QuantizerClient
 from actorq.domain.policy import PolicyDescriptor, RetainedPolicy
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UnavailableError
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S
 from actorq.transport.payload.blobs import ENCODINGS
@@ -22,6 +22,7 @@ R = TypeVar("R")
 _SERVICE = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name
 # Largest number of concurrent calls. Each has a deadline.
 _THREADS = 4
+_CLOSED = "{}: the connection is closed, because this relay is ending; connect again later"
 
 
 class Upstream:
@@ -30,6 +31,7 @@ class Upstream:
     def __init__(self, client: QuantizerClient) -> None:
         self._client = client
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="upstream")
+        self._closed = False
         self.peer = f"upstream {client.peer}"
 
     async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
@@ -55,6 +57,7 @@ class Upstream:
 
     def close(self) -> None:
         """Close the connection. Streams end with UnavailableError."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
@@ -71,7 +74,16 @@ class Upstream:
         return call(request.SerializeToString(), timeout=deadline_s)
 
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+        # The server still ends its last calls when the connection is closed. They may succeed elsewhere.
+        if self._closed:
+            raise UnavailableError(_CLOSED.format(self.peer))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
+        except ValueError as error:
+            # gRPC raises it for a call that begins on a closed channel.
+            if not self._closed:
+                raise
+            raise UnavailableError(_CLOSED.format(self.peer)) from error
 
 
 class UpstreamStream:
