@@ -5,7 +5,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError
+from actorq.local.services import reserved_addresses
 from learner_service.training.publisher import Publisher, Snapshot
 from tests.learner_service.learner_servers import DEADLINE_S, running_quantizer
 
@@ -103,13 +103,6 @@ def refusal() -> Iterator[Refusal]:
     logger.removeHandler(handler)
 
 
-@contextmanager
-def again(store: Path, address: str) -> Iterator[None]:
-    """The quantizer that was at `address`, restarted."""
-    with running_quantizer(store, address):
-        yield
-
-
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what the publisher's thread notices."""
     deadline = time.monotonic() + DEADLINE_S
@@ -168,24 +161,26 @@ def test_a_leaving_learner_waits_for_a_quantizer_that_is_there_only(
 def test_versions_go_on_when_the_quantizer_was_away(
     tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher
 ) -> None:
-    with running_quantizer(tmp_path) as address:
+    with reserved_addresses(1) as (address,):
         publisher = make_publisher(address)
-        publisher.start(policy_graph())
-        publisher.offer(snapshot(1))
-        assert publisher.flush(DEADLINE_S)
-    # A version that was sent to the quantizer that ends would be numbered anew.
-    until(lambda: not publisher.connected)
-    for step in (2, 3):
-        publisher.offer(snapshot(step))
-    with again(tmp_path, address):
-        assert publisher.flush(DEADLINE_S)
-        assert [receipts.next().version for _ in range(2)] == [1, 3]
-        assert publisher.version == 3
-    with again(tmp_path, address):
-        assert publisher.offer(snapshot(4)) == 4
-        assert publisher.flush(DEADLINE_S)
-        assert receipts.next().version == 4
-    assert publisher.fault is None
+        with running_quantizer(tmp_path, address):
+            publisher.start(policy_graph())
+            publisher.offer(snapshot(1))
+            assert publisher.flush(DEADLINE_S)
+        # A version that was sent to the quantizer that ends would be numbered anew.
+        until(lambda: not publisher.connected)
+        for step in (2, 3):
+            publisher.offer(snapshot(step))
+        with running_quantizer(tmp_path, address):
+            assert publisher.flush(DEADLINE_S)
+            assert [receipts.next().version for _ in range(2)] == [1, 3]
+            assert publisher.version == 3
+        until(lambda: not publisher.connected)
+        with running_quantizer(tmp_path, address):
+            assert publisher.offer(snapshot(4)) == 4
+            assert publisher.flush(DEADLINE_S)
+            assert receipts.next().version == 4
+        assert publisher.fault is None
 
 
 @pytest.mark.parametrize("first_version", [1, 3])

@@ -12,6 +12,7 @@ import pytest
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy
 from actorq.errors import NotFoundError, UnavailableError
+from actorq.local.services import reserved_addresses
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import (
     DEADLINE_S,
@@ -114,10 +115,12 @@ def test_a_stream_that_is_refused_unread_leaves_no_warning(upstream: str) -> Non
 
 
 def test_a_relay_may_come_before_its_upstream_and_before_the_first_version(tmp_path: Path) -> None:
-    with running_quantizer(tmp_path / "gone") as upstream:
-        pass
     got: list[Policy] = []
-    with running_relay(upstream) as relay, QuantizerClient(relay) as relayed:
+    with (
+        reserved_addresses(1) as (upstream,),
+        running_relay(upstream) as relay,
+        QuantizerClient(relay) as relayed,
+    ):
         watcher = threading.Thread(target=lambda: got.append(next(relayed.watch("int8"))))
         watcher.start()
         with pytest.raises(UnavailableError):
