@@ -11,6 +11,7 @@ from tests.actorq.cluster.hanging import hanging
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "learner-0"}}
 LIMIT_BYTES = 65_536
+DEADLINE_S = 30.0
 
 
 @pytest.fixture
@@ -22,10 +23,10 @@ def api() -> Iterator[ClusterApi]:
 
 def impatient(api: ClusterApi) -> Cluster:
     """It has looked up the kinds before the server hangs."""
-    cluster = api.cluster().at("lab", timeout_s=0.1)
+    cluster = api.cluster()
     for api_version, kind in (("v1", "Pod"), ("apps/v1", "StatefulSet")):
         assert cluster.has_kind(api_version, kind)
-    return cluster
+    return cluster.at("lab", timeout_s=0.1)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,8 @@ def test_a_request_to_a_server_that_hangs_is_made_once_and_ends(
     with hanging(api, lambda verb, kind: True) as requests:
         with pytest.raises(UnreachableError, match=r"^no cluster: .* cannot be reached \(.*timed out"):
             request_of(cluster)
+        # The server may be later than the client's patience.
+        assert requests.begun.wait(DEADLINE_S)
         assert (requests.count, requests.outlasted) == (1, False)
 
 
@@ -55,8 +58,9 @@ def test_the_last_line_of_a_log_that_does_not_come_is_empty(api: ClusterApi) -> 
     cluster = impatient(api)
     with hanging(api, lambda verb, kind: kind == "Pod") as requests:
         assert last_log_line(cluster, "learner-0", "learner") == ""
+        assert requests.begun.wait(DEADLINE_S)
         assert (requests.count, requests.outlasted) == (1, False)
-    assert last_log_line(cluster, "learner-0", "learner") == "a"
+    assert last_log_line(api.cluster().at("lab"), "learner-0", "learner") == "a"
 
 
 def test_no_more_of_a_log_is_read_than_the_limit(api: ClusterApi) -> None:
