@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from actor_service.__main__ import ActorService, ActorSettings
@@ -53,7 +54,8 @@ def running_actor(
         with ActorClient(address, deadline_s=DEADLINE_S) as client:
             yield client, ended
     finally:
-        if not ended.done():
+        # A service that ends by itself may have closed its loop just now.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(service.begin_drain)
         thread.join(DEADLINE_S)
     left = {"actor", "evaluator", "policy loader", "scheme", "subscription", "uploader", "watchdog"}
@@ -87,9 +89,11 @@ def stop(learner: ScriptedLearner, ended: Future[int], acknowledged: int = 0) ->
 
 def status_when(client: ActorClient, activity: str) -> ActorSelfStatus:
     """The actor's status, asked for until it does that."""
-    for _ in range(10_000):
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
         if (status := client.status()).activity == activity:
             return status
+        threading.Event().wait(0.001)
     raise AssertionError(f"the actor does not come to {activity}")
 
 

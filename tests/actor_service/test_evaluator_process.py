@@ -1,6 +1,7 @@
 """A whole evaluator in its process: in a run, and on its own."""
 
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -33,11 +34,12 @@ from tests.actor_service.actor_process import (
 
 def evaluate_when_free(client: ActorClient, episodes: int) -> list[Episode | Evaluation]:
     """The evaluation, asked for again as long as the actor is busy with another one."""
-    for _ in range(10_000):
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
         try:
             return list(client.evaluate(episodes))
         except ExhaustedError:
-            continue
+            threading.Event().wait(0.01)
     raise AssertionError("the evaluation whose client hung up goes on")
 
 

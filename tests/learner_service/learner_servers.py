@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,8 @@ def _running(make: Callable[[], Service], listen: str) -> Iterator[Running]:
     try:
         yield Running(service, address, ended)
     finally:
-        if not ended.done():
+        # A service that ends by itself may have closed its loop just now.
+        with suppress(RuntimeError):
             loop.call_soon_threadsafe(service.begin_drain)
         thread.join(DEADLINE_S)
         ended.result(0)

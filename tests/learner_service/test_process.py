@@ -69,7 +69,10 @@ def open_stream(client: LearnerClient, name: str) -> ActorStream:
 
 
 def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Path, quantizer: str) -> None:
-    with learner_process(tmp_path, quantizer) as process, LearnerClient(process.address) as client:
+    with (
+        learner_process(tmp_path, quantizer) as process,
+        LearnerClient(process.address, deadline_s=DEADLINE_S) as client,
+    ):
         first, _ = join(client, "actor-0", "actor")
         join(client, "judge", "evaluator")
         worker, judge = open_stream(client, "actor-0"), open_stream(client, "judge")
@@ -84,7 +87,10 @@ def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Pa
         for stream in (worker, judge):
             assert stream.refusal().code() is grpc.StatusCode.UNAVAILABLE
 
-    with learner_process(tmp_path, quantizer, resume=True) as process, LearnerClient(process.address) as client:
+    with (
+        learner_process(tmp_path, quantizer, resume=True) as process,
+        LearnerClient(process.address, deadline_s=DEADLINE_S) as client,
+    ):
         again, refusals = join(client, "actor-0", "actor")
         assert all("the learner is restoring its run" in refusal for refusal in refusals)
         assert again.resume_after_sequence == 10
@@ -121,7 +127,7 @@ def test_a_resumed_learner_continues_its_run_in_mlflow(
     for resume, sequences, steps in ((False, range(1, 9), 64), (True, range(9, 11), 80)):
         with (
             learner_process(tmp_path, quantizer, resume, telemetry={"mlflow": target}) as process,
-            LearnerClient(process.address) as client,
+            LearnerClient(process.address, deadline_s=DEADLINE_S) as client,
         ):
             join(client, "actor-0", "actor")
             open_stream(client, "actor-0").send_segments(sequences)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -128,7 +129,12 @@ class Command:
         self._said.close()
 
     def _processes(self) -> list[psutil.Process]:
-        return [psutil.Process(pid) for pid in self.pids if psutil.pid_exists(pid)]
+        found = []
+        for pid in self.pids:
+            # Most are ending just now.
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
+        return found
 
 
 ALL = ("learner started", "quantizer started", "actor-0 started", "actor-1 started", "evaluator started")

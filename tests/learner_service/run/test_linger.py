@@ -1,6 +1,8 @@
 """A learner in a pod: a run that is over stays over, however often its learner is restarted."""
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,13 +53,15 @@ def learner(
 
 def join(client: LearnerClient, incarnation: int) -> None:
     """Join as soon as the learner has restored its run."""
-    for _ in range(10_000):
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
         try:
             client.join("actor-0", incarnation, "actor", "test")
             return
         except UnavailableError as error:
-            if "is restoring" not in str(error):
+            if "is restoring" not in str(error) or time.monotonic() > deadline:
                 raise
+        threading.Event().wait(0.01)
 
 
 def feed(client: LearnerClient, incarnation: int = 1) -> None:
