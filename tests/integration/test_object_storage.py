@@ -2,8 +2,10 @@
 
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from actorq.client import QuantizerClient
@@ -70,7 +72,9 @@ def first_life(directory: Path, stored: Path, *settings: str) -> tuple[RunStatus
     services = run.services()
     run.process.kill()
     for service in services:
-        service.kill()
+        # Some end as soon as the launcher is gone.
+        with suppress(psutil.NoSuchProcess):
+            service.kill()
     run.process.wait()
     versions = [int(path.name) for path in (directory / "policies").glob("[0-9]*") if path.name.isdecimal()]
     return status, versions

@@ -14,6 +14,7 @@ from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UnavailableError
+from actorq.local.services import reserved_addresses
 from actorq.transport.options import Certificates
 from benchmarks.scale.watchers import Source
 from tests.integration.service_process import refusal, service_process
@@ -42,7 +43,10 @@ def seen_until(policies: Iterator[Policy], version: int) -> list[int]:
 def test_a_tree_of_three_levels_survives_a_killed_middle(tmp_path: Path) -> None:
     with ExitStack() as stack:
         root = stack.enter_context(service_process("quantizer", "--store", str(tmp_path / "policies")))
-        with service_process("quantizer", "--upstream", root.address) as middle:
+        # Held while no middle is there.
+        (address,) = stack.enter_context(reserved_addresses(1))
+        of_middle = ("--upstream", root.address, "--listen", address)
+        with service_process("quantizer", *of_middle) as middle:
             leaf = stack.enter_context(service_process("quantizer", "--upstream", middle.address))
             beside = stack.enter_context(service_process("quantizer", "--upstream", root.address))
             source = stack.enter_context(publishing(root.address))
@@ -63,7 +67,7 @@ def test_a_tree_of_three_levels_survives_a_killed_middle(tmp_path: Path) -> None
         with QuantizerClient(leaf.address) as late:
             assert next(late.watch(SCHEME)).descriptor.version == first.version
 
-        stack.enter_context(service_process("quantizer", "--upstream", root.address, "--listen", middle.address))
+        stack.enter_context(service_process("quantizer", *of_middle))
         newest = source.publish()
         seen = seen_until(watch, newest.version)
         assert seen in ([missed.version, newest.version], [newest.version])

@@ -55,7 +55,7 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
     with begin(folder) as process:
         read_until(process, "trial 0: return")
         runs = of_runs(folder)
-        assert any("train" in run.cmdline() for run in runs)
+        assert any("train" in run.info["cmdline"] for run in runs)
         second_one = actorq(*arguments(folder))
         assert second_one.stderr == f"error: --directory: {folder} is in use by another actorq sweep\n"
         process.kill()
