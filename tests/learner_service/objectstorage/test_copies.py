@@ -13,6 +13,7 @@ import torch
 
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import UnavailableError, UserError
+from actorq.local.services import reserved_addresses
 from actorq.statefiles.documents import read_document
 from learner_service.objectstorage import generations
 from learner_service.objectstorage.uploader import Uploader
@@ -215,7 +216,13 @@ def test_uploads_go_on_when_the_service_is_back(
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     caplog.set_level(logging.INFO)
-    with s3_server(tmp_path / "served") as server:
+    with reserved_addresses(1) as (address,):
+        uploads_go_on(tmp_path, int(address.rpartition(":")[2]), caplog)
+
+
+def uploads_go_on(tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The storage is at `port` of this machine, goes away, and comes back."""
+    with s3_server(tmp_path / "served", port) as server:
         settings = CheckpointConfig(object_storage="s3://bucket/run", object_storage_endpoint=server.endpoint)
         storage = Storage(settings, server.bucket / "run")
         storage.learner(tmp_path / "run", 8, resume=False)
@@ -232,7 +239,7 @@ def test_uploads_go_on_when_the_service_is_back(
     # Checkpoints go on meanwhile. The newest one is uploaded.
     save(tmp_path / "run", 24)
     uploader.request()
-    with s3_server(tmp_path / "served", port=int(server.endpoint.rpartition(":")[2])):
+    with s3_server(tmp_path / "served", port):
         uploader.close(PATIENCE_S)
         assert len([record for record in caplog.records if "cannot be uploaded" in record.message]) == 1
         assert "checkpoints are uploaded again" in caplog.text
