@@ -151,7 +151,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             print("\n".join(rows(result)), flush=True)
             targets += without_verdict(verdicts(task, result, arguments.form), refusal([result]))
     if arguments.plot:
-        plot(results, arguments.plot)
+        plot(results, arguments.plot, "throughput" if arguments.form == "short" else "time_to_target")
     return {"tasks": results}, targets
 
 

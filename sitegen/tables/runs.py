@@ -22,9 +22,9 @@ def speedup() -> str:
     return "\n\n".join(_speedup_of(task) for task in figures("actorq")["tasks"])
 
 
-def speedup_of_d4pg() -> str:
-    """The same for D4PG."""
-    return "\n\n".join(_speedup_of(task) for task in figures("actorq_d4pg")["tasks"])
+def speedup_in_steps() -> str:
+    """The same for runs that end before the target."""
+    return "\n\n".join(_speedup_of(task) for task in figures("actorq_steps")["tasks"])
 
 
 def on_policy_wide() -> str:
@@ -72,7 +72,7 @@ def published() -> str:
 def energy() -> str:
     """Energy of the runs of the comparison."""
     rows = []
-    for name in ("actorq", "actorq_d4pg"):
+    for name in ("actorq", "actorq_steps"):
         for task in figures(name)["tasks"]:
             for variant in task["variants"]:
                 runs = variant["runs"]

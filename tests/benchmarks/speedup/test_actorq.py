@@ -124,6 +124,7 @@ def test_names_of_tasks_differ() -> None:
     assert len({task.folder for task in TASKS}) == len(TASKS)
 
 
-def test_the_plot_shows_every_task(tmp_path: Path) -> None:
-    plot([result(3), result(1)], tmp_path / "actorq.png")
+@pytest.mark.parametrize("measure", ["time_to_target", "throughput"])
+def test_the_plot_shows_every_task(tmp_path: Path, measure: str) -> None:
+    plot([result(3), result(1)], tmp_path / "actorq.png", measure)
     assert (tmp_path / "actorq.png").read_bytes().startswith(b"\x89PNG")
