@@ -192,7 +192,7 @@ class Reconciler:
             self._forget(key)
 
     def _see(self, cluster: Cluster, key: Key, resource: Object, plan: _Plan, memory: _Memory) -> tuple[Found, Look]:
-        """The workloads of a run, and what they, their pods and the learner say of it. Raises UserError if refused."""
+        """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
         found = _listed(cluster, key, _WORKLOADS)
         pods = cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}")
         asked = [] if "finishedAt" in part(resource, "status") else pods

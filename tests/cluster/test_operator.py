@@ -15,7 +15,8 @@ from actorq.cluster.objects import items, part
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.cluster.cluster_run import Timings, on_cluster
 from tests.cluster.older_kubernetes import Overlays
-from tests.cluster.operator_install import API_VERSION, KIND, Operator, Runs, SmallVolume, example, installed
+from tests.cluster.operator_install import API_VERSION, KIND, Operator, Runs, example, installed
+from tests.cluster.small_volume import SmallVolume
 
 pytestmark = on_cluster(240)
 
@@ -126,7 +127,7 @@ def test_a_sweep_over_training_runs_goes_on_after_a_kill(runs: Runs, tmp_path: P
 
 
 def test_a_run_is_deleted_while_its_volume_is_full(runs: Runs) -> None:
-    volume = SmallVolume(runs, f"full-{runs.cluster.namespace}", megabytes=64)
+    volume = SmallVolume(runs.cluster, f"full-{runs.cluster.namespace}", megabytes=64)
     try:
         small = {"seed": 1, "replay": {"capacity": 5000}, "checkpoint": {"period_s": 1.0}}
         run = example("full", config=ENDLESS["config"] | small)

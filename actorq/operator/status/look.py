@@ -1,4 +1,4 @@
-"""What the operator has seen of a run at one time, and what is wrong there."""
+"""A look: the objects and the learner's status of a run at one time, and the worst fault that they show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
