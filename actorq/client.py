@@ -89,7 +89,7 @@ class _Client:
 
         gRPC's own way, channel_ready_future, has a thread that prints a traceback when a channel is closed meanwhile.
         """
-        with self._calls():
+        with self.calls():
             call = self._health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
             next(call)
             call.cancel()
@@ -102,8 +102,8 @@ class _Client:
             channel.close()
 
     @contextmanager
-    def _calls(self) -> Iterator[None]:
-        """Turn errors of the calls inside into errors of the domain."""
+    def calls(self) -> Iterator[None]:
+        """Turn errors of the calls inside into errors of the domain, also those of a closed client."""
         try:
             with translated(self.peer):
                 yield
@@ -133,7 +133,7 @@ class _Client:
         self.close()
 
     def _unary(self, method: Any, request: Any, deadline_s: float | None = None) -> Any:
-        with self._calls():
+        with self.calls():
             return method(request, timeout=deadline_s or self._deadline)
 
 
@@ -186,7 +186,7 @@ class LearnerClient(_Client):
         """One stream of statuses."""
         period = Duration()
         period.FromNanoseconds(round(period_s * 1e9))
-        with self._calls():
+        with self.calls():
             for response in self.stub.WatchStatus(learner_pb2.WatchStatusRequest(period=period)):
                 yield wire.run_status_from_proto(response.status)
 
@@ -247,7 +247,7 @@ class QuantizerClient(_Client):
         and after `close`. Call `watch` again to continue.
         """
         request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version, encodings=ENCODINGS)
-        with self._calls():
+        with self.calls():
             for policy in self._policies(self.stub.WatchPolicies(request), scheme):
                 version = policy.descriptor.version
                 if version <= after_version:
@@ -259,7 +259,7 @@ class QuantizerClient(_Client):
     def get(self, scheme: str, version: int = 0) -> Policy:
         """One retained policy, the newest for version 0. Raises NotFoundError when the version is not retained."""
         request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
-        with self._calls():
+        with self.calls():
             for policy in self._policies(self.stub.GetPolicy(request, timeout=self._deadline), scheme):
                 if version not in (0, policy.descriptor.version):
                     raise CorruptedError(f"{self.peer}: expected version {version}, got {policy.descriptor.version}")
@@ -333,7 +333,7 @@ class ActorClient(_Client):
         An empty scheme is the run's scheme, version 0 the newest.
         """
         request = actor_pb2.EvaluateRequest(episodes=episodes, scheme=scheme, policy_version=policy_version, seed=seed)
-        with self._calls():
+        with self.calls():
             for response in self.stub.Evaluate(request):
                 if response.WhichOneof("payload") == "episode":
                     yield wire.episode_from_proto(response.episode)

@@ -22,7 +22,6 @@ R = TypeVar("R")
 _SERVICE = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_name
 # Largest number of concurrent calls. Each has a deadline.
 _THREADS = 4
-_CLOSED = "{}: the connection is closed, because this relay is ending; connect again later"
 
 
 class Upstream:
@@ -63,7 +62,8 @@ class Upstream:
 
     def _get(self, scheme: str, version: int) -> EncodedPolicy:
         request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
-        call = self._stream("GetPolicy", request, UNARY_DEADLINE_S)
+        with self._client.calls():
+            call = self._stream("GetPolicy", request, UNARY_DEADLINE_S)
         for policy in UpstreamStream(call, scheme, self.peer):
             return policy
         raise InvalidInputError(f"{self.peer}: the stream of the policy ended before its last part")
@@ -76,14 +76,8 @@ class Upstream:
     async def _call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         # The server still ends its last calls when the connection is closed. They may succeed elsewhere.
         if self._closed:
-            raise UnavailableError(_CLOSED.format(self.peer))
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
-        except ValueError as error:
-            # gRPC raises it for a call that begins on a closed channel.
-            if not self._closed:
-                raise
-            raise UnavailableError(_CLOSED.format(self.peer)) from error
+            raise UnavailableError(f"{self.peer}: this relay is ending; connect again later")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
 
 class UpstreamStream:
