@@ -195,14 +195,27 @@ class Minibatch(NamedTuple):
     between_observations: Tensor | None = None
     between_discounts: Tensor | None = None
 
+    def split(self, size: int) -> Iterator["Minibatch"]:
+        """Views of `size` rows each."""
+        columns = (torch.split(column, size) for column in self if column is not None)
+        return (Minibatch(*rows) for rows in zip(*columns, strict=True))
+
+    def rows(self, chosen: slice) -> "Minibatch":
+        """A view of some rows."""
+        return Minibatch(*(None if column is None else column[chosen] for column in self))  # type: ignore[arg-type]
+
 
 def minibatches(
     batch: NStepBatch, weights: NDArray[np.float32], size: int, device: torch.device
 ) -> Iterator[Minibatch]:
-    """Cut a batch into minibatches of `size` rows on `device`.
+    """Cut a batch into minibatches of `size` rows on `device`; see `on_device`."""
+    return on_device(batch, weights, size, device).split(size)
 
-    Each column takes one asynchronous copy. On the CPU the minibatches are views of the batch. Raises ValueError
-    unless the rows are a multiple of `size`.
+
+def on_device(batch: NStepBatch, weights: NDArray[np.float32], size: int, device: torch.device) -> Minibatch:
+    """All rows of a batch on `device`. On the CPU they are views; else each column takes one asynchronous copy.
+
+    Raises ValueError unless the rows are a multiple of `size`.
     """
     if len(weights) % size:
         raise ValueError(f"expected a multiple of {size} rows, got {len(weights)}")
@@ -214,4 +227,4 @@ def minibatches(
             *((batch.between_observations, batch.between_discounts) if isinstance(batch, WindowBatch) else ()),
         )
     )
-    return (Minibatch(*rows) for rows in zip(*(torch.split(column, size) for column in columns), strict=True))
+    return Minibatch(*columns)

@@ -15,7 +15,7 @@ value do not dominate. Actions are in [-1, 1] here; the policy's graph scales th
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
@@ -58,28 +58,27 @@ class D4PG(GradientAlgorithm):
         )
         # Without the parameters that a user's network has frozen.
         self._theta = tuple(parameter for parameter in self._z.network.parameters() if parameter.requires_grad)
-        self._loss = self.compiled(self._critic_loss)
+        self._improve_critic = self.descent(self._z, self.compiled(self._critic_loss))
+        self._improve_policy = self.descent(self._pi, self._policy_loss)
         self._warned = False
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        groups = self.between_copies(list(self.minibatches(batch, weights)), self._settings.target_update_period)
-        losses, errors, beyond = zip(*(step for group in groups for step in self._steps(group)), strict=True)
-        self._warn(float(torch.stack(beyond).mean()))
-        return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy())
+        beyond: list[Tensor] = []
 
-    def _steps(self, group: Sequence[Minibatch]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Make one update with each minibatch. phi^- and theta^- stay constant."""
-        targets, beyond = (torch.split(each, self.batch_size) for each in self._targets(group))
-        for minibatch, target, outside in zip(group, targets, beyond, strict=True):
-            yield *self._step(minibatch, target), outside.float().mean()
+        def steps() -> Iterator[tuple[Tensor, Tensor]]:
+            period = self._settings.target_update_period
+            for minibatch, (targets, outside) in self.with_targets(batch, weights, period, self._targets):
+                beyond.append(outside)
+                yield self._step(minibatch, targets)
 
-    def _targets(self, group: Sequence[Minibatch]) -> tuple[Tensor, Tensor]:
-        """y float32[rows, atoms] of all rows of a group, and bool[rows]: whether its mean is outside the support."""
-        following, returns, discounts = (
-            torch.cat([getattr(minibatch, column) for minibatch in group])
-            for column in ("bootstrap_observations", "returns", "bootstrap_discounts")
-        )
+        losses = self.losses(steps())
+        self._warn(float(torch.cat(beyond).float().mean()))
+        return losses
+
+    def _targets(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+        """y float32[B, atoms], and bool[B]: whether its mean is outside the support."""
+        following, returns, discounts = batch.bootstrap_observations, batch.returns, batch.bootstrap_discounts
         with torch.no_grad():
             logits = self._z.target(following, self._pi.target.squashed(following))
             probabilities = torch.softmax(logits, dim=1)
@@ -89,18 +88,13 @@ class D4PG(GradientAlgorithm):
 
     def _step(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Update the critic, then the policy. Copy both to their targets when the period has passed."""
-        loss, errors = self._loss(batch, targets)
-        self._z.minimize(loss)
-
-        squashed, direction = self._direction(batch.observations)
-        # The direction is a constant here, so the gradient by phi is -dJ/dphi.
-        self._pi.minimize(-(direction * squashed).sum(1).mean())
-
+        loss, errors = self._improve_critic(batch, targets)
+        self._improve_policy(batch.observations)
         self.updates += 1
         if self.updates % self._settings.target_update_period == 0:
             self._pi.copy_to_target()
             self._z.copy_to_target()
-        return loss.detach(), errors
+        return loss, errors
 
     def _critic_loss(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """L, and |TD errors| float32[B]."""
@@ -109,6 +103,11 @@ class D4PG(GradientAlgorithm):
         with torch.no_grad():
             errors = (targets @ self._support.values - self._support.mean(logits)).abs()
         return (batch.weights * cross_entropies).mean(), errors
+
+    def _policy_loss(self, observations: Tensor) -> tuple[Tensor]:
+        """A loss whose gradient by phi is -dJ/dphi, because the direction is a constant."""
+        squashed, direction = self._direction(observations)
+        return (-(direction * squashed).sum(1).mean(),)
 
     def _direction(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """pi(s) float32[B, components], and clip_1 of dQ/da there. The critic's parameters get no gradient."""

@@ -12,7 +12,6 @@ m is n, or less where the episode or the segment ends. The bootstrap term is abs
 is the transition's new priority. theta^- is a copy of theta, renewed every `target_update_period` updates.
 """
 
-from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -48,38 +47,37 @@ class DQN(GradientAlgorithm):
             max_gradient_norm=settings.max_gradient_norm,
         )
         self._differences = self.compiled(self._temporal_differences)
+        self._improve = self.descent(self._q, self._slopes, has_slopes=True)
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        cut = list(self.minibatches(batch, weights))
-        groups = self.between_copies(cut, self._settings.target_update_period)
-        errors = torch.cat([error for group in groups for error in self._steps(group)])
+        pairs = self.with_targets(batch, weights, self._settings.target_update_period, self._target_values)
+        errors = torch.cat([self._step(minibatch, *target_values) for minibatch, target_values in pairs])
         losses = functional.huber_loss(
             errors, torch.zeros_like(errors), reduction="none", delta=self._settings.huber_delta
         )
-        scales = torch.cat([minibatch.weights for minibatch in cut])
+        scales = torch.from_numpy(weights).to(losses.device)
         return Losses(loss=float((scales * losses).mean()), priorities=errors.abs_().cpu().numpy())
 
-    def _steps(self, group: Sequence[Minibatch]) -> Iterator[Tensor]:
-        """Make one update with each minibatch. theta^- stays constant."""
+    def _target_values(self, batch: Minibatch) -> tuple[Tensor]:
+        """Q(s_{t+m}, .; theta^-), float32[B, actions]."""
         with torch.no_grad():
-            values = self._q.target(torch.cat([minibatch.bootstrap_observations for minibatch in group]))
-        for minibatch, target_values in zip(group, values.split(self.batch_size), strict=True):
-            yield self._step(minibatch, target_values)
+            return (self._q.target(batch.bootstrap_observations),)
 
     def _step(self, batch: Minibatch, target_values: Tensor) -> Tensor:
         """Make one update; returns delta, float32[B]. target_values: Q(s_{t+m}, .; theta^-), float32[B, actions]."""
-        values: Tensor
-        errors: Tensor
-        values, errors = self._differences(batch, target_values)
-        # dL / dQ(s_t, a_t; theta) is computed here, and the rest of the gradient by autograd.
-        slopes = errors.clamp(-self._settings.huber_delta, self._settings.huber_delta)
         self._set_learning_rate()
-        self._q.minimize(values, batch.weights * slopes / -len(slopes))
+        _, _, errors = self._improve(batch, target_values)
         self.updates += 1
         if self.updates % self._settings.target_update_period == 0:
             self._q.copy_to_target()
         return errors
+
+    def _slopes(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Q(s_t, a_t; theta), dL / dQ(s_t, a_t; theta), and delta, float32[B] each. Autograd does the rest."""
+        values, errors = self._differences(batch, target_values)
+        slopes = errors.clamp(-self._settings.huber_delta, self._settings.huber_delta)
+        return values, batch.weights * slopes / -len(slopes), errors
 
     def _temporal_differences(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor]:
         """Q(s_t, a_t; theta), float32[B], and delta, float32[B], without gradient."""

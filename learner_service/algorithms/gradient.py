@@ -1,6 +1,6 @@
 """Base class of algorithms that train by gradient descent. An algorithm adds its networks, losses and update."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,11 @@ from torch import Tensor
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
-from learner_service.algorithms.base import Losses, Minibatch, minibatches, settings_of
+from learner_service.algorithms.base import Losses, Minibatch, minibatches, on_device, settings_of
 from learner_service.algorithms.trainable import Trainable
+from learner_service.kernels.recorded import Input, Recorded
 from learner_service.networks.observations import are_frames
+from learner_service.networks.trained import TrainedNetwork
 from learner_service.replay import NStepBatch
 
 
@@ -37,27 +39,61 @@ class GradientAlgorithm(Trainable):
         """Make one update; returns the loss float32[] and the |TD errors| float32[B], both without gradient."""
         raise NotImplementedError(f"{type(self).__name__} has no step, and no update of its own")
 
+    def descent(
+        self, network: TrainedNetwork[Any], loss: Callable[..., tuple[Tensor, ...]], has_slopes: bool = False
+    ) -> Callable[..., tuple[Tensor, ...]]:
+        """A function that takes one step of a network down the gradient of a loss.
+
+        loss: takes tensors, and named tuples of them. It returns the loss, float32[], and other tensors; with
+            `has_slopes`, outputs of the network, the gradient of the loss with respect to them, and other tensors. It
+            depends on its inputs and on parameters alone, because its operations may be recorded: see `Recorded`.
+
+        The result takes and returns the same, without gradient.
+        """
+
+        def differentiate(*inputs: Input) -> tuple[Tensor, ...]:
+            output, *others = loss(*inputs)
+            gradient = network.differentiate(output, others[0] if has_slopes else None)
+            return gradient, output.detach(), *others
+
+        gradient = self.recorded(differentiate)
+        return lambda *inputs: network.step_with(lambda: gradient(*inputs))[1:]
+
+    def recorded(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """The function, with recorded operations if this is possible: see `Recorded`."""
+        recorded = Recorded(function)
+        return lambda *inputs: (recorded if self.can_record else function)(*inputs)
+
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        losses, errors = zip(*(self.step(minibatch) for minibatch in self.minibatches(batch, weights)), strict=True)
+        return self.losses(map(self.step, minibatches(batch, weights, self.batch_size, self._device)))
+
+    def losses(self, steps: Iterable[tuple[Tensor, Tensor]]) -> Losses:
+        """Make the updates of a batch, of which each tells what `step` does."""
+        losses, errors = zip(*steps, strict=True)
         return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy())
 
-    def minibatches(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Iterator[Minibatch]:
-        """The minibatches of a batch on the device."""
-        return minibatches(batch, weights, self.batch_size, self._device)
+    def with_targets(
+        self,
+        batch: NStepBatch,
+        weights: NDArray[np.float32],
+        period: int,
+        targets: Callable[[Minibatch], tuple[Tensor, ...]],
+    ) -> Iterator[tuple[Minibatch, tuple[Tensor, ...]]]:
+        """The minibatches of a batch, each with its rows of what `targets` gives. Make one update with each.
 
-    def between_copies(self, cut: Sequence[Minibatch], period: int) -> Iterator[Sequence[Minibatch]]:
-        """Group the minibatches between two copies of the target networks, which are `period` updates apart.
-
-        One call of a target network then serves a group. With frames on the CPU each group has one minibatch, because
-        more do not fit into its caches and take longer. When masks change within a group, its later minibatches have
-        targets from before the change.
+        Target networks change every `period` updates. `targets` gets the rows of all updates in between, because larger
+        products are faster. With frames on the CPU it gets one minibatch, because more do not fit into the caches and
+        take longer. When masks change in between, later minibatches have targets from before the change.
         """
         alone = self._device.type == "cpu" and are_frames(self._spec)
-        while cut:
-            together = 1 if alone else period - self.updates % period
-            yield cut[:together]
-            cut = cut[together:]
+        whole, size = on_device(batch, weights, self.batch_size, self._device), self.batch_size
+        cut, start = list(whole.split(size)), 0
+        while start < len(cut):
+            stop = start + (1 if alone else period - self.updates % period)
+            found = targets(whole.rows(slice(start * size, stop * size)))
+            yield from zip(cut[start:stop], zip(*(torch.split(each, size) for each in found), strict=True), strict=True)
+            start = stop
 
     def noise(self, rows: int, components: int) -> Tensor:
         """Standard normal numbers, float32[rows, components]."""

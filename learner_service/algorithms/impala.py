@@ -93,7 +93,8 @@ class IMPALA(PolicyGradient):
             entropies = self.policy.entropies(*distribution).cpu().numpy()
         to_logarithms = self._tensor(-(shares * targets.advantages).ravel())
         parts = Parts((logarithms, values), (to_logarithms, self._tensor(slopes.ravel())))
-        self.minimize(self.with_entropies(distribution, parts, self._tensor(shares.ravel())))
+        parts = self.with_entropies(distribution, parts, self._tensor(shares.ravel()))
+        self.minimize(lambda: self.differentiate(parts))
         return {
             "policy_loss": -float((shares * targets.advantages * logged).sum()),
             "value_loss": 0.5 * float((shares * errors**2).sum()),

@@ -3,8 +3,8 @@
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import chain, groupby
-from typing import Any, ClassVar, NamedTuple
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,8 +17,7 @@ from actorq.config.sparsity import SparsityMethod
 from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.trainable import Trainable
-from learner_service.kernels.recorded import Recorded
-from learner_service.kernels.torch_private import backward, gradients
+from learner_service.kernels.torch_private import backward
 from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.trained import TrainedNetwork
 from learner_service.rollouts import Trajectories
@@ -28,6 +27,8 @@ from learner_service.sparsity import METHODS, SparsityPlan
 _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
 # Numbers of observations in one pass without gradients, to bound its memory.
 _LARGEST_PASS = 2**22
+
+T = TypeVar("T")
 
 
 class Parts(NamedTuple):
@@ -55,13 +56,7 @@ class PolicyGradient(Trainable):
 
     def make_networks(self, settings: OnPolicyConfig) -> None:
         """Make pi and V."""
-        self._common, learner = settings, self._config.learner
-        # Only operations that this project knows are the same in each update.
-        self._records = (
-            self._device.type == "cpu"
-            and not (learner.compile or self._config.network)
-            and learner.quantization_aware_after is None
-        )
+        self._common = settings
         self.rollout_size = settings.rollout_size
         discrete = bool(self._spec.discrete_actions)
         gaussian = {} if discrete else {"log_std": settings.log_std, "squash": settings.squash}
@@ -136,39 +131,18 @@ class PolicyGradient(Trainable):
         entropies = self.policy.entropies(*distribution)
         return Parts((*parts.outputs, entropies), (*parts.slopes, torch.full_like(entropies, -cost) * shares))
 
-    def minimize(self, parts: Parts) -> None:
-        """One step of both networks."""
-        self._minimize(lambda: backward()(*parts))
+    def differentiate(self, parts: Parts) -> tuple[Tensor, Tensor]:
+        """The gradients of the parameters of pi and V, float32[parameters] each, at their places."""
+        to_policy, to_values = self._pi.parameters[0], self._v.parameters[0]
+        with to_policy.new_gradient(), to_values.new_gradient():
+            backward()(*parts)
+        return to_policy.gradient, to_values.gradient
 
-    def minimize_recorded(self, differentiate: Recorded, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """One step of both networks with recorded operations. Returns what `differentiate` returns after gradients.
-
-        differentiate: first returns the gradients of pi and V, float32[parameters] each; see `gradients`.
-        """
-        to_policy, to_values, *told = differentiate(*inputs)
-
-        def copy() -> None:
-            self._pi.parameters[0].gradient.copy_(to_policy)
-            self._v.parameters[0].gradient.copy_(to_values)
-
-        self._minimize(copy)
-        return tuple(told)
-
-    def gradients(self, parts: Parts) -> Iterator[Tensor]:
-        """The gradients of the parameters of pi and V, float32[parameters] each, added nowhere."""
-        networks = [list(network.network.parameters()) for network in (self._pi, self._v)]
-        found = iter(gradients()(*parts, tuple(chain(*networks))))
-        for parameters in networks:
-            yield torch.cat([next(found).flatten() for _ in parameters])
-
-    @property
-    def can_record(self) -> bool:
-        """Whether the operations of an update never change: see `Recorded`."""
-        return self._records and self.precision == "fp32" and self._pi.is_plain and self._v.is_plain
-
-    def _minimize(self, differentiate: Callable[[], None]) -> None:
-        self._pi.minimize_with(self._v, differentiate, self._common.max_gradient_norm)
+    def minimize(self, differentiate: Callable[[], T]) -> T:
+        """One step of both networks with the gradients of `differentiate`. Returns what it returns."""
+        told = self._pi.step_together(self._v, differentiate, self._common.max_gradient_norm)
         self.updates += 1
+        return told
 
     def present_values(self, steps: Trajectories) -> NDArray[np.float32]:
         """V of all observations, float32[T + 1, N]."""

@@ -81,7 +81,7 @@ class PPO(PolicyGradient):
         super().make_networks(settings)
         self._settings, self.epochs = settings, settings.epochs
         self._slopes = self.compiled(self._slopes_of)
-        self._recorded = Recorded(self._differentiate)
+        self._recorded = Recorded(self._differentiate, any_rows=True)
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
@@ -158,21 +158,28 @@ class PPO(PolicyGradient):
     def _step(self, rows: Rows, clip: float) -> Update:
         # As tensors, because a recording keeps Python's numbers as constants.
         numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
-        inputs = (*numbers.unbind(), *rows)
         # The advantage of a single row is not normalized.
-        if self.can_record and len(rows.weights) > 1:
-            return Update(*self.minimize_recorded(self._recorded, *inputs))
-        parts, update = self._parts(*inputs)
-        self.minimize(parts)
-        return update
+        run = self._recorded if self._same_operations and len(rows.weights) > 1 else self._differentiate
+        _, _, *update = self.minimize(lambda: run(rows, *numbers.unbind()))
+        return Update(*update)
 
-    def _differentiate(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        parts, update = self._parts(*inputs)
-        return *self.gradients(parts), *update
+    @property
+    def _same_operations(self) -> bool:
+        """Whether all updates make the same operations. In wide layers the number of rows decides about products."""
+        networks = (self._pi, self._v)
+        return (
+            self.can_record
+            and self.precision == "fp32"
+            and not any(network.parameters[0].writes_gradients for network in networks)
+        )
 
-    def _parts(self, lowest: Tensor, highest: Tensor, share: Tensor, *columns: Tensor) -> tuple[Parts, Update]:
-        """log pi and V with the slopes of L. lowest, highest: bounds of r. share: 1 / B. columns: those of `Rows`."""
-        rows = Rows(*columns)
+    def _differentiate(self, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+        """The gradients of both networks, then the fields of `Update`; see `_parts`."""
+        parts, update = self._parts(rows, lowest, highest, share)
+        return *self.differentiate(parts), *update
+
+    def _parts(self, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Parts, Update]:
+        """log pi and V with the slopes of L. lowest, highest: bounds of r. share: 1 / B."""
         distribution = self.policy.distribution(rows.observations)
         logarithms = self.policy.log_probabilities(rows.actions, *distribution)
         values = self._v(rows.observations)

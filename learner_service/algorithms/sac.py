@@ -84,7 +84,9 @@ class SAC(GradientAlgorithm):
         besides = (self._temperature,)
         self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=besides)
         self._q = self.network("critic", TwinCritic, sizes, rate)
-        self._loss = self.compiled(self._critic_loss)
+        self._loss = self.compiled(self._loss_of_drawn)
+        self._improve_critics = self.descent(self._q, self._critic_loss)
+        self._improve_policy = self.descent(self._pi, self._policy_loss)
         # Number of sampled actions for the entropies in between, as of the last update.
         self._steps_between = settings.n_step - 1
 
@@ -95,30 +97,41 @@ class SAC(GradientAlgorithm):
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""
-        alpha = self._temperature.alpha
-
-        # The policy samples outside of the compiled function, because quantized layers may replace its layers.
-        with torch.no_grad():
-            following = self._draw(batch.bootstrap_observations)
-            soft = self._soft_returns(batch, alpha)
-            batch = batch._replace(returns=soft, between_observations=None, between_discounts=None)
-        loss, errors = self._loss(batch, *following, alpha)
-        self._q.minimize(loss)
-
-        actions, log_probabilities = self._draw(batch.observations)
-        values = self._q.network.judge(batch.observations, actions).amin(0)
-        policy_loss = (alpha * log_probabilities - values).mean()  # eq. 9
-        # Neither loss has a gradient for the other's parameters.
-        self._pi.minimize(policy_loss + self._temperature.loss(log_probabilities))
-
+        rows, following = len(batch.weights), self._noise(len(batch.weights))
+        between = None
+        if batch.between_discounts is not None:
+            self._steps_between = batch.between_discounts.shape[1]
+            between = self._noise(batch.between_discounts.numel())
+        loss, errors = self._improve_critics(batch, following, between)
+        self._improve_policy(batch.observations, self._noise(rows))
         self._q.move_target(self._settings.target_rate)
         self.updates += 1
-        return loss.detach(), errors
+        return loss, errors
 
-    def _critic_loss(
+    def _critic_loss(self, batch: Minibatch, following: Tensor, between: Tensor | None) -> tuple[Tensor, Tensor]:
+        """L_Q, and the mean of both |delta|, float32[B].
+
+        following, between: standard normal, for a'_m and for the other a'_k; float32[B or B * (m - 1), components].
+        """
+        alpha = self._temperature.alpha
+        # The policy samples outside of the compiled function, because quantized layers may replace its layers.
+        with torch.no_grad():
+            drawn = self.policy.sample(batch.bootstrap_observations, following)
+            soft = batch.returns if between is None else self._soft_returns(batch, between, alpha)
+        batch = batch._replace(returns=soft, between_observations=None, between_discounts=None)
+        return self._loss(batch, *drawn, alpha)  # type: ignore[no-any-return]
+
+    def _policy_loss(self, observations: Tensor, noise: Tensor) -> tuple[Tensor]:
+        """L_pi + L_alpha. Neither has a gradient for the other's parameters. noise: standard normal, for a_i."""
+        actions, log_probabilities = self.policy.sample(observations, noise)
+        values = self._q.network.judge(observations, actions).amin(0)
+        policy_loss = (self._temperature.alpha * log_probabilities - values).mean()  # eq. 9
+        return (policy_loss + self._temperature.loss(log_probabilities),)
+
+    def _loss_of_drawn(
         self, batch: Minibatch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """L_Q, and the mean of both |delta|, float32[B]. following: a' float32[B, components]; then log pi(a')."""
+        """As `_critic_loss`. following: a'_m, float32[B, components]; then log pi(a'_m)."""
         with torch.no_grad():
             values = self._q.target(batch.bootstrap_observations, following).amin(0)
             targets = batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)  # eq. 3
@@ -126,18 +139,17 @@ class SAC(GradientAlgorithm):
         errors = targets - self._q(batch.observations, self.policy.scale.normalize(batch.actions))
         return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
 
-    def _soft_returns(self, batch: Minibatch, alpha: Tensor) -> Tensor:
-        """The returns float32[B], plus the entropies of the steps in between if the batch has windows."""
-        if batch.between_observations is None or batch.between_discounts is None:
-            return batch.returns
-        self._steps_between = batch.between_discounts.shape[1]
-        _, log_probabilities = self._draw(batch.between_observations.flatten(0, 1))
+    def _soft_returns(self, batch: Minibatch, noise: Tensor, alpha: Tensor) -> Tensor:
+        """The returns, float32[B], plus the entropies of the steps in between."""
+        assert batch.between_observations is not None
+        assert batch.between_discounts is not None
+        _, log_probabilities = self.policy.sample(batch.between_observations.flatten(0, 1), noise)
         entropies = -log_probabilities.view_as(batch.between_discounts)
         return batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
 
-    def _draw(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """a ~ pi(. | s; phi), float32[B, components], and log pi(a | s; phi), float32[B]."""
-        return self.policy.sample(observations, self.noise(len(observations), self._components))
+    def _noise(self, rows: int) -> Tensor:
+        """For the drawing of actions: standard normal, float32[rows, components]."""
+        return self.noise(rows, self._components)
 
     @property
     def flops(self) -> Flops:

@@ -19,13 +19,16 @@ Importance weights correct the critics' loss only, because only that loss is a r
 
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from actorq.config.algorithms import ActionSpace, TD3Config
-from learner_service.algorithms.base import Minibatch
+from learner_service.algorithms.base import Losses, Minibatch
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.networks import DeterministicPolicy, TwinCritic
+from learner_service.replay import NStepBatch
 from learner_service.sparsity import Flops
 
 
@@ -43,35 +46,49 @@ class TD3(GradientAlgorithm):
         sizes, rate = settings.hidden_sizes, settings.learning_rate
         self._pi = self.network("actor", DeterministicPolicy, sizes, rate, updates_per_step=settings.policy_delay)
         self._q = self.network("critic", TwinCritic, sizes, rate)
-        self._loss = self.compiled(self._critic_loss)
+        self._smoothed_targets = self.recorded(self.compiled(self._targets))
+        self._improve_critics = self.descent(self._q, self.compiled(self._critic_loss))
+        self._improve_policy = self.descent(self._pi, self._policy_loss)
 
-    def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+        """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
+        pairs = self.with_targets(batch, weights, self._settings.policy_delay, self._targets_of)
+        return self.losses(self._step(minibatch, *targets) for minibatch, targets in pairs)
+
+    def _step(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Update the critics. Every `policy_delay`-th time, also update the policy and both targets."""
-        loss, errors = self._loss(batch, self.noise(len(batch.weights), self.policy.scale.components))
-        self._q.minimize(loss)
+        loss, errors = self._improve_critics(batch, targets)
         self.updates += 1
         if self.updates % self._settings.policy_delay == 0:
-            self._pi.minimize(self._policy_loss(batch.observations))
+            self._improve_policy(batch.observations)
             self._pi.move_target(self._settings.target_rate)
             self._q.move_target(self._settings.target_rate)
-        return loss.detach(), errors
+        return loss, errors
 
-    def _critic_loss(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """L, and the mean of both critics' |delta|, float32[B]. noise: standard normal, float32[B, components]."""
+    def _targets_of(self, batch: Minibatch) -> tuple[Tensor, ...]:
+        # Drawn for one update after another, so that the numbers do not depend on how many come at once.
+        updates, components = len(batch.weights) // self.batch_size, self.policy.scale.components
+        noise = torch.cat([self.noise(self.batch_size, components) for _ in range(updates)])
+        return self._smoothed_targets(batch, noise)
+
+    def _targets(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor]:
+        """y, float32[B]. noise: standard normal, float32[B, components]."""
         with torch.no_grad():
             largest = self._settings.target_noise_clip
             noise = (self._settings.target_noise * noise).clamp(-largest, largest)
             following = batch.bootstrap_observations
             smoothed = (self._pi.target.squashed(following) + noise).clamp(-1.0, 1.0)  # eq. 14
             values = self._q.target(following, smoothed).amin(0)
-            targets = batch.returns + batch.bootstrap_discounts * values  # eq. 10
+            return (batch.returns + batch.bootstrap_discounts * values,)  # eq. 10
 
+    def _critic_loss(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """L, and the mean of both critics' |delta|, float32[B]."""
         errors = targets - self._q(batch.observations, self.policy.scale.normalize(batch.actions))
         return (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
 
-    def _policy_loss(self, observations: Tensor) -> Tensor:
+    def _policy_loss(self, observations: Tensor) -> tuple[Tensor]:
         """-J (eq. 11)."""
-        return -self._q.network.judge(observations, self.policy.squashed(observations), critics=1).mean()
+        return (-self._q.network.judge(observations, self.policy.squashed(observations), critics=1).mean(),)
 
     @property
     def flops(self) -> Flops:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -24,6 +25,8 @@ from learner_service.sparsity import METHODS, SparsityPlan
 from learner_service.sparsity.plan import Network
 
 M = TypeVar("M", bound=nn.Module)
+# With more parameters, products take nearly all of the time, and recordings keep too much memory while they are made.
+_LARGEST_RECORDED = 2**24
 
 
 class Trainable:
@@ -110,6 +113,18 @@ class Trainable:
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, compiled if `learner.compile` is set."""
         return torch.compile(function) if self._config.learner.compile else function
+
+    @cached_property
+    def can_record(self) -> bool:
+        """Whether it pays to record updates (`Recorded`), and only operations of this project are in them."""
+        learner, networks = self._config.learner, self.networks.values()
+        return (
+            self._device.type == "cpu"
+            and not (learner.compile or self._config.network)
+            and learner.quantization_aware_after is None
+            and all(network.is_dense for network in networks)
+            and sum(network.parameters[0].vector.numel() for network in networks) <= _LARGEST_RECORDED
+        )
 
     def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
         """Normalize observations with this mean and std, if the run asks for it and they are not frames."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from learner_service.kernels.recorded import is_recording
 from learner_service.kernels.written_gradient import WrittenGradient, write
 
 FEWEST_UNITS = 128
@@ -50,6 +51,9 @@ class Bfloat16Weight:
 
     def of(self, weight: Tensor) -> Tensor:
         """The copy of this weight, bfloat16 of the same shape, without gradient."""
+        if is_recording():
+            # A recording does not see when the weight changes.
+            return weight.detach().to(torch.bfloat16)
         state = (weight.data_ptr(), weight._version, self._vector._version)
         if self._copy is None:
             self._copy = weight.detach().to(torch.bfloat16)

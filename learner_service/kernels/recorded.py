@@ -4,8 +4,8 @@ Updates of small networks spend less time in arithmetic than in Python, in autog
 interpreter lock. A dispatch mode sees each operation, also those of backward passes. TorchScript repeats them without
 the lock. The numbers are the same to the last bit, because the operations and their order are the same.
 
-The operations must not depend on the values of tensors, and no shape may be a constant: a function of a batch has to
-work with any number of rows. `Recorded` tries both out before it uses a recording.
+The operations must not depend on the values of tensors. If the number of rows changes between calls, they must not
+depend on it either. `Recorded` tries out a recording before it uses it.
 """
 
 import logging
@@ -16,44 +16,73 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 _log = logging.getLogger(__name__)
 
 # With fewer rows, the half of them would be all of them or one. Neither shows whether a shape is a constant.
 _FEWEST_ROWS = 3
+# Types of arguments that torch cannot trace.
+_UNTRACEABLE = {"List[Optional[number]]", "List[bool]"}
 
 Function = Callable[..., tuple[Tensor, ...]]
+Input = Tensor | tuple[Tensor | None, ...] | None
+
+
+def is_recording() -> bool:
+    """Whether the operations of this thread are being recorded."""
+    return isinstance(_get_current_dispatch_mode(), _Recorder)
 
 
 class Recorded:
     """A function that is recorded when it is called first. Call it on one thread.
 
-    function: takes and returns tensors on the CPU, and changes none in place. Other tensors that it reads, such as
-        parameters, may be changed in place between calls.
+    function: takes tensors on the CPU, named tuples of them, and None; returns tensors. It depends on nothing else that
+        changes, but for tensors that are changed in place, such as parameters. It writes only to memory that it does
+        not read before, such as gradients.
+    any_rows: whether the number of rows changes from call to call. Otherwise only inputs with the shapes of the first
+        call are computed with the recording.
     """
 
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(self, function: Function, any_rows: bool = False) -> None:
+        self._function, self._any_rows = function, any_rows
         self._repeat: Function | None = None
+        self._shapes: list[torch.Size] = []
+        self._failed = False
 
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, *inputs: Input) -> tuple[Tensor, ...]:
         """The outputs of the function."""
+        if self._failed:
+            return self._function(*inputs)
+        tensors = _given(inputs)
         if self._repeat is None:
-            if any(each.ndim and len(each) < _FEWEST_ROWS for each in inputs):
+            if self._any_rows and any(each.ndim and len(each) < _FEWEST_ROWS for each in tensors):
                 return self._function(*inputs)
-            self._repeat = self._tried(inputs) or self._function
-        return self._repeat(*inputs)
+            self._shapes = [each.shape for each in tensors]
+            self._repeat = self._tried(inputs)
+            self._failed = self._repeat is None
+        if self._repeat and (self._any_rows or [each.shape for each in tensors] == self._shapes):
+            return self._repeat(*tensors)
+        return self._function(*inputs)
 
-    def _tried(self, inputs: Sequence[Tensor]) -> Function | None:
-        """A recording that gives the same numbers as the function, for the inputs and for fewer rows; else None."""
-        fewer = [each[: len(each) // 2 + 1] if each.ndim else each for each in inputs]
+    def _tried(self, inputs: Sequence[Input]) -> Function | None:
+        """A recording that gives the numbers of the function, also for fewer or for reversed rows; else None."""
+
+        def other(tensor: Tensor) -> Tensor:
+            if not tensor.ndim:
+                return tensor
+            return tensor[: len(tensor) // 2 + 1] if self._any_rows else tensor.flip(0)
+
+        others = tree_map_only(Tensor, other, tuple(inputs))
         try:
             repeat = record(self._function, inputs)
-            # TorchScript runs a function in its final form from the third time on.
-            for example in (inputs, fewer, inputs, fewer):
-                if not all(map(torch.equal, repeat(*example), self._function(*example))):
+            # Cloned, because the recording may write to the same memory.
+            expected = [[each.clone() for each in self._function(*example)] for example in (inputs, others)]
+            # Twice, because TorchScript runs a function in its final form from the third time on.
+            for example, numbers in 2 * list(zip((inputs, others), expected, strict=True)):
+                if not all(map(torch.equal, repeat(*_given(example)), numbers)):
                     raise ValueError("its numbers differ")
         except Exception as error:
             # torch may raise anything when an operation cannot be recorded.
@@ -63,30 +92,31 @@ class Recorded:
         return repeat
 
 
-def record(function: Function, inputs: Sequence[Tensor]) -> Function:
-    """A function that repeats the operations that `function` makes with these inputs.
+def record(function: Function, inputs: Sequence[Input]) -> Function:
+    """A function that repeats the operations that `function` makes with these inputs. It takes only their tensors.
 
     Raises ValueError when it reads a number out of a tensor, and other errors of torch.
     """
-    with _Recorder(inputs) as recorder:
+    tensors = _given(inputs)
+    with _Recorder(tensors) as recorder:
         results = [recorder.place(each) for each in function(*inputs)]
     # Tensors from outside of the function become inputs, too. Otherwise TorchScript may compute with them only once.
     places, given = zip(*recorder.given, strict=True)
-    calls = recorder.calls
 
     def operations(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = dict(zip(places, tensors, strict=True))
         for operation, arguments, options, made in calls:
             result = operation(*_filled(arguments, values), **_filled(options, values))
-            values |= zip(made, _tensors(result), strict=True)
+            values |= zip((place for place in made if place), _tensors(result), strict=True)
         return tuple(values[place] for place in results)
 
     given = tuple(each.detach() for each in given)
     with warnings.catch_warnings(), torch.no_grad():
         # Nothing but TorchScript repeats operations without the interpreter lock. It gets no new features any more.
         warnings.simplefilter("ignore", DeprecationWarning)
+        calls = [call._replace(operation=_traceable(call)) for call in recorder.calls]
         traced = torch.jit.trace(operations, given, check_trace=False)  # type: ignore[no-untyped-call]
-    own = given[len(inputs) :]
+    own = given[len(tensors) :]
     return lambda *tensors: traced(*tensors, *own)
 
 
@@ -98,16 +128,17 @@ class _Place:
 
 
 class _Call(NamedTuple):
-    operation: Callable[..., Any]
+    operation: Any
     arguments: tuple[Any, ...]
     options: dict[str, Any]
-    made: list[_Place]
+    made: list[_Place | None]
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees all operations of its context, and gives each tensor a place.
 
-    calls: the operations, in order. given: the tensors that no operation made, the inputs first.
+    calls: the operations, in order. given: the tensors that no operation made, the inputs first. Views of tensors from
+        outside are such tensors, too: they are made once.
     """
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
@@ -116,14 +147,21 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._places: dict[int, _Place] = {}
         # Keeps all tensors, so that none gets the identity of another one that is gone.
         self._seen: list[Tensor] = []
+        self._outside: set[_Place] = set()
         self.given = [(self._new(each), each) for each in inputs]
         if len(self._places) < len(inputs):
             raise ValueError("two inputs are one tensor")
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether to guard against torch's compiler. Never, because this imports the compiler, which takes a second."""
+        return False
 
     def place(self, tensor: Tensor) -> _Place:
         """The place of a tensor."""
         if id(tensor) not in self._places:
             self.given.append((self._new(tensor), tensor))
+            self._outside.add(self._places[id(tensor)])
         return self._places[id(tensor)]
 
     def __torch_dispatch__(
@@ -131,15 +169,55 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             raise ValueError("a number is read out of a tensor")
+        if func.is_view and all(map(self._is_outside, _tensors((args, kwargs)))):
+            return func(*args, **(kwargs or {}))
         arguments, options = tree_map_only(Tensor, self.place, (args, kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        self.calls.append(_Call(func, arguments, options, [self._new(each) for each in _tensors(result)]))
+        made = [self._new(each) if isinstance(each, Tensor) else None for each in tree_flatten(result)[0]]
+        self.calls.append(_Call(func, arguments, options, made))
         return result
+
+    def _is_outside(self, tensor: Tensor) -> bool:
+        place = self._places.get(id(tensor))
+        return place is None or place in self._outside
 
     def _new(self, tensor: Tensor) -> _Place:
         self._seen.append(tensor)
         place = self._places[id(tensor)] = _Place(len(self._seen))
         return place
+
+
+def _given(inputs: Sequence[Input]) -> list[Tensor]:
+    """The tensors of the inputs. torch's function for any tree takes longer than a small product."""
+    parts = (each if isinstance(each, tuple) else (each,) for each in inputs)
+    return [tensor for part in parts for tensor in part if tensor is not None]
+
+
+def _traceable(call: "_Call") -> Any:
+    """The operation of a call, or another form of it that TorchScript repeats as it is."""
+    schema = call.operation._schema
+    if not _UNTRACEABLE.isdisjoint(str(argument.type) for argument in schema.arguments):
+        return _scripted(schema.name, call)
+    if schema.name == "aten::addmm" and len(call.arguments) == 3 and not call.options:
+        # TorchScript would make this a product and a sum, with other numbers.
+        return lambda bias, x, columns: functional.linear(x, columns.t(), bias)
+    return call.operation
+
+
+def _scripted(name: str, call: "_Call") -> Callable[..., Any]:
+    """An operation with all arguments but the tensors written into a function of TorchScript."""
+    tensors = {number: f"x{number}" for number, each in enumerate(call.arguments) if isinstance(each, _Place)}
+    values = ", ".join(tensors.get(number, repr(each)) for number, each in enumerate(call.arguments))
+    # Gradients that nobody asked for are missing in the result, and the tracer takes no missing tensors.
+    asked = ", ".join(f"result[{number}]" for number, place in enumerate(call.made) if place is not None)
+    parameters = ", ".join(f"{tensor}: Tensor" for tensor in tensors.values())
+    code = f"""
+def repeat({parameters}):
+    result = torch.ops.{name.replace("::", ".")}({values})
+    return {asked if None in call.made else "result"}
+"""
+    repeat = torch.jit.CompilationUnit(code).repeat
+    return lambda *given: repeat(*(given[number] for number in tensors))
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -128,28 +128,6 @@ def engine_backward(outputs: Tensors, gradients: Tensors) -> None:  # noqa: D103
 
 
 @cache
-def gradients() -> Callable[[Tensors, Tensors, Tensors], Tensors]:
-    """A function of outputs, their gradients and inputs that returns the gradients of the inputs.
-
-    torch.autograd.grad imports torch's compiler, as torch.autograd.backward does.
-    """
-
-    def works(run: Callable[[Tensors, Tensors, Tensors], Tensors]) -> bool:
-        x = torch.ones(2, requires_grad=True)
-        return run((x.square(),), (torch.arange(2.0),), (x,))[0].tolist() == [0.0, 2.0] and x.grad is None
-
-    return choose(engine_gradients, torch.autograd.grad, works)
-
-
-def engine_gradients(outputs: Tensors, slopes: Tensors, inputs: Tensors) -> Tensors:  # noqa: D103
-    keep_graph, create_graph = False, False
-    found: Tensors = torch.autograd.Variable._execution_engine.run_backward(
-        outputs, slopes, keep_graph, create_graph, inputs, allow_unreachable=True, accumulate_grad=False
-    )
-    return found
-
-
-@cache
 def onednn_product() -> Product:
     """The linear product of oneDNN."""
 

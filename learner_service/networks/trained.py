@@ -1,7 +1,6 @@
 """A network in training, together with its target network, optimizer, masks and FLOPs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -14,6 +13,7 @@ from learner_service.sparsity.plan import Network, SparsityPlan
 from learner_service.sparsity.topology import Topology
 
 M = TypeVar("M", bound=nn.Module)
+T = TypeVar("T")
 
 
 class Minimizer:
@@ -53,39 +53,40 @@ class Minimizer:
         loss: the loss; or, with `slopes`, outputs of the network.
         slopes: the gradient of the loss with respect to these outputs, of the same shape.
         """
-        if self._topology:
-            self._topology.begin()
+        self.step_with(lambda: self.differentiate(loss, slopes))
+
+    def differentiate(self, loss: Tensor, slopes: Tensor | None = None) -> Tensor:
+        """The gradient of the parameters, float32[parameters], at its place; see `step`."""
         with self._parameters.new_gradient():
             if slopes is None:
                 torch.autograd.backward(loss)
             else:
                 self._backward((loss,), (slopes,))
-        if self._topology and not self._topology.prepare(self._parameters.gradient, self._adam.moments):
-            return
-        largest = self._max_gradient_norm
-        self._adam.step(None if largest is None else clipping_divisor([self._parameters], largest))
+        return self._parameters.gradient
+
+    def step_with(self, differentiate: Callable[[], T]) -> T:
+        """Take one step with the gradient that a function puts at its place. Returns what it returns."""
+        return self.step_together((self,), differentiate, self._max_gradient_norm)
 
     @staticmethod
-    def step_together(minimizers: Sequence["Minimizer"], differentiate: Callable[[], None], largest: float) -> None:
-        """Take one step of several networks, and clip their global gradient norm to `largest`.
+    def step_together(minimizers: Sequence["Minimizer"], differentiate: Callable[[], T], largest: float | None) -> T:
+        """Take one step of several networks, and clip their global gradient norm to `largest`; None for no clipping.
 
-        differentiate: adds the gradients of their parameters.
+        differentiate: puts the gradients of their parameters at their places. Returns what it returns.
         """
         for each in minimizers:
             if each._topology:
                 each._topology.begin()
-        with ExitStack() as gradients:
-            for each in minimizers:
-                gradients.enter_context(each._parameters.new_gradient())
-            differentiate()
+        told = differentiate()
         moving = [
             each
             for each in minimizers
             if each._topology is None or each._topology.prepare(each._parameters.gradient, each._adam.moments)
         ]
-        divisor = clipping_divisor([each._parameters for each in moving], largest) if moving else None
+        divisor = clipping_divisor([each._parameters for each in moving], largest) if moving and largest else None
         for each in moving:
             each._adam.step(divisor)
+        return told
 
     def state(self) -> dict[str, Tensor]:
         """Copies of the parameters, the topology, and Adam's moments and number of steps (after the first step)."""
@@ -160,14 +161,22 @@ class TrainedNetwork(Generic[M]):
         """Take one step of Adam; see `Minimizer.step`."""
         self._minimizer.step(loss, slopes)
 
-    def minimize_with(self, other: "TrainedNetwork[Any]", differentiate: Callable[[], None], largest: float) -> None:
+    def differentiate(self, loss: Tensor, slopes: Tensor | None = None) -> Tensor:
+        """The gradient of the parameters, float32[parameters]; see `Minimizer.differentiate`."""
+        return self._minimizer.differentiate(loss, slopes)
+
+    def step_with(self, differentiate: Callable[[], T]) -> T:
+        """Take one step with the gradient of `differentiate`; see `Minimizer.step_with`."""
+        return self._minimizer.step_with(differentiate)
+
+    def step_together(self, other: "TrainedNetwork[Any]", differentiate: Callable[[], T], largest: float) -> T:
         """Take one step of two networks; see `Minimizer.step_together`."""
-        Minimizer.step_together((self._minimizer, other._minimizer), differentiate, largest)
+        return Minimizer.step_together((self._minimizer, other._minimizer), differentiate, largest)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether nothing but autograd computes the gradients of a dense network."""
-        return self._minimizer.is_dense and not self.parameters[0].writes_gradients
+    def is_dense(self) -> bool:
+        """Whether the network has no masks."""
+        return self._minimizer.is_dense
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The step size from the next step on."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -100,7 +100,7 @@ class TwinCritic(nn.Module):
             for each, weight in zip(self.bf16_weights, stacked[::2], strict=False)
         ]
         if not torch.is_grad_enabled():
-            return _forward(x, active, copies, parameters)[0]
+            return _forward(x, active, copies, parameters).values
         values: Tensor = _MLPs.apply(x, active, copies, self._written, *parameters)  # type: ignore[no-untyped-call]
         return values
 
@@ -117,23 +117,36 @@ def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = (
     return y.squeeze(2)
 
 
-def _forward(
-    x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]
-) -> tuple[Tensor, list[Tensor]]:
-    """The values, and the activations after each hidden layer: first all of critic 1, then all of critic 2."""
+class _Forward(NamedTuple):
+    """Values, float32[critics, B], and what the backward pass needs: first all of critic 1, then all of critic 2.
+
+    activations: after each hidden layer, float32[B, units].
+    rounded: the inputs of each hidden layer in bfloat16; None for a layer in float32.
+    """
+
+    values: Tensor
+    activations: list[Tensor]
+    rounded: list[Tensor | None]
+
+
+def _forward(x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]) -> _Forward:
     values, activations = [], []
+    rounded: list[Tensor | None] = []
     x = in_columns(x) if active else x
     for number, critic in enumerate(zip(*(parameter.unbind() for parameter in parameters), strict=True)):
         y, weights, biases = x, critic[::2], critic[1::2]
         own = active[number] if active else (None,) * len(weights)
         for layer, (weight, bias) in enumerate(zip(weights[:-1], biases[:-1], strict=True)):
             if (copy := _of(copies, layer, number)) is not None:
-                y = bfloat16.product(y.to(torch.bfloat16), copy, bias).relu_()
+                low = y.to(torch.bfloat16)
+                y = bfloat16.product(low, copy, bias).relu_()
             else:
+                low = None
                 y = product(y, weight, bias, relu=True, active=own[layer])
             activations.append(y)
+            rounded.append(low)
         values.append(product(y, weights[-1], biases[-1], active=own[-1]).squeeze(1))
-    return torch.stack(values), activations
+    return _Forward(torch.stack(values), activations, rounded)
 
 
 def _of(copies: _Copies, layer: int, critic: int) -> Tensor | None:
@@ -154,9 +167,10 @@ class _MLPs(torch.autograd.Function):
         written: Sequence[WrittenGradient | None],
         *parameters: Tensor,
     ) -> Tensor:
-        values, activations = _forward(x, active, copies, parameters)
+        values, activations, rounded = _forward(x, active, copies, parameters)
         ctx.save_for_backward(x, *parameters[::2], *activations)
         ctx.layers, ctx.active, ctx.copies, ctx.written = len(parameters) // 2, active, copies, written
+        ctx.rounded = rounded
         return values
 
     @staticmethod
@@ -173,25 +187,26 @@ class _MLPs(torch.autograd.Function):
             torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0]) if need_parameters
         ]
         for critic, to_values in enumerate(gradient.contiguous()):
-            inputs = [x, *activations[critic * (ctx.layers - 1) : (critic + 1) * (ctx.layers - 1)]]
+            own = slice(critic * (ctx.layers - 1), (critic + 1) * (ctx.layers - 1))
+            inputs, rounded = [x, *activations[own]], [*ctx.rounded[own], None]
             active = ctx.active[critic] if ctx.active else (None,) * ctx.layers
             # One column. For sparse critics its strides mark it as column-major for the next products.
             to_y = to_values.unsqueeze(0).t() if ctx.active else to_values.unsqueeze(1)
             for layer in reversed(range(ctx.layers)):
                 copy = _of(ctx.copies, layer, critic)
-                rounded = to_y if copy is None else to_y.to(torch.bfloat16)
+                slopes = to_y if copy is None else to_y.to(torch.bfloat16)
                 if need_parameters:
                     to_parameters[2 * layer][critic] = (
                         weight_gradient(to_y, inputs[layer], active[layer])
                         if copy is None
-                        else bfloat16.weight_gradient(rounded, inputs[layer].to(torch.bfloat16))
+                        else bfloat16.weight_gradient(slopes, rounded[layer])
                     )
                     torch.sum(to_y, 0, out=to_parameters[2 * layer + 1][critic])
                 if layer:
                     to_y = (
                         input_gradient(to_y, weights[layer][critic], active[layer])
                         if copy is None
-                        else bfloat16.input_gradient(rounded, copy)
+                        else bfloat16.input_gradient(slopes, copy)
                     )
                     to_y = through_relu(to_y, inputs[layer])
                 elif need_x:

@@ -112,7 +112,7 @@ def test_lives_and_actors_resume_where_each_of_them_was(intake: Intake, replay: 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong shape": ({"observations": np.zeros((5, 2, 3), np.float32)}, r"float32\[5, 2, 4\], got float32\[5, 2, 3\]"),
     "a wrong dtype": ({"rewards": np.ones((4, 2))}, r"rewards must be float32\[4, 2\], got float64"),
-    "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, "rewards must be from -1e\+09 to 1e\+09, got nan"),
+    "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, r"rewards must be from -1e\+09 to 1e\+09, got nan"),
     "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
     "another scheme": (
         {"spans": (PolicySpan(0, 1, "int4"),)},
