@@ -33,6 +33,7 @@ from actorq.statefiles.documents import write_document
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.algorithms import chosen_algorithm
 from learner_service.keda_servicer import ScalerServicer
+from learner_service.kernels.memory import keep_memory
 from learner_service.reporting.metrics import learner_metrics
 from learner_service.reporting.report import Reporter
 from learner_service.run.failure import fails_again
@@ -197,6 +198,7 @@ def _main() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, LearnerSettings)
     settings.require_first_pod()
+    keep_memory()
     torch.set_num_threads(config.learner.torch_threads)
     if config.algorithm not in ALGORITHMS:
         # Report a mistake in a user's algorithm before an actor joins.

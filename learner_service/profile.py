@@ -20,6 +20,7 @@ from actorq.process import EXIT_OK, leave, main
 from actorq.profile.exchange import Order
 from actorq.transport.payload.blobs import split_blob
 from learner_service.algorithms.base import is_on_policy
+from learner_service.kernels.memory import keep_memory
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.replay import SegmentSource
 from learner_service.training.drawing import sampling_of
@@ -57,6 +58,7 @@ def measure(order: Order) -> dict[str, Any]:
     mean number of updates and transitions of a rollout, and its environment steps as configured.
     """
     config = _unlimited(order.config)
+    keep_memory()
     torch.set_num_threads(config.learner.torch_threads)
     client = QuantizerClient(_NOWHERE)
     training, graph = build_training(

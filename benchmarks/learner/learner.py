@@ -35,6 +35,7 @@ from benchmarks.harness import Target, run_benchmark
 from benchmarks.learner.learner_baselines import Rows, cleanrl, stable_baselines
 from benchmarks.learner.learner_timing import Clock, Turns, speedup, take_turns
 from learner_service.algorithms import make_algorithm
+from learner_service.kernels.memory import keep_memory
 from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, UniformSampler, assemble
 
 _SIZES, _ROWS, _UPDATES = [256, 256], 20_000, 8
@@ -76,6 +77,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     figures: dict[str, Any] = {}
     targets: list[Target] = []
+    keep_memory()
     with tempfile.TemporaryDirectory() as directory:
         for algorithm in arguments.algorithm:
             batch = _BATCHES[algorithm]
