@@ -8,6 +8,7 @@ twice as much, so it needs half as many.
 import argparse
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -99,6 +100,7 @@ class Simulation:
         self._pods = Pods(maximum, start_s=(3.0, 10.0), per_s=100.0, rng=self._rng)
         self._autoscaler = Autoscaler(minimum=1, maximum=maximum)
         self._streams: dict[int, ActorStream] = {}
+        self._storing: deque[tuple[ActorStream, int]] = deque()
         self._speeds = _STEPS_PER_S * np.exp(self._rng.normal(-(_SPREAD**2) / 2, _SPREAD, maximum))
         # Per actor: steps since its last segment, waiting segments, all steps, seconds waited.
         self._part = np.zeros(maximum)
@@ -168,7 +170,10 @@ class Simulation:
             while self._queued[index] and stream.received < stream.credit:
                 self._queued[index] -= 1
                 sequence = stream.received + 1
-                self._credits.take(stream, sequence, lambda: 0, partial(self._store, stream, sequence))
+                self._credits.take(stream, sequence, lambda: 0, partial(self._storing.append, (stream, sequence)))
+                # Outside of `take`, as in the learner: with thousands of streams, one insert leads to the next.
+                while self._storing:
+                    self._store(*self._storing.popleft())
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
 
