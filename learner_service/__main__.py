@@ -138,11 +138,13 @@ class LearnerService(Service):
             summary = self._reporter.summary()
             written = self._write_end(summary)
             await asyncio.to_thread(scalars.close, summary)
-            # The disk may have room again while the learner lingers.
-            while not written and self._linger and not self._told_to_end.is_set():
+            # The disk may have room again while the learner lingers. Told to end, it tries for the last time.
+            last = False
+            while not (written or last) and self._linger:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_PERIOD_S):
                         await self._told_to_end.wait()
+                last = self._told_to_end.is_set()
                 written = self._write_end(summary)
         if self._linger:
             await self._told_to_end.wait()

@@ -110,4 +110,4 @@ def test_the_two_begin_differently_and_in_the_range_of_torchs_layers(critic: Twi
         bound = weight.shape[2] ** -0.5
         assert not torch.equal(weight[0], weight[1])
         assert float(weight.detach().abs().max()) <= bound
-        assert float(weight.abs().mean()) == pytest.approx(bound / 2, rel=0.4)
+        assert float(weight.detach().abs().mean()) == pytest.approx(bound / 2, rel=0.4)

@@ -1,9 +1,10 @@
 """A learner in a pod: a run that is over stays over, however often its learner is restarted."""
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,38 @@ def test_a_run_that_ends_on_a_full_disk_stays_over_once_there_is_room(quantizer:
     assert json.loads((directory / "summary.json").read_text())["state"] == "budget ended"
     with learner(directory, quantizer) as (client, _):
         assert final(client).elapsed_s == ended.elapsed_s
+
+
+class AtTheFirstRecord(logging.Handler):
+    """Calls a function once, on the thread that logs."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        super().__init__()
+        self._function = function
+
+    def emit(self, record: logging.LogRecord) -> None:
+        function, self._function = self._function, lambda: None
+        function()
+
+
+def test_a_learner_that_is_told_to_end_while_the_disk_is_full_tries_once_more(quantizer: str, tmp_path: Path) -> None:
+    directory, log = tmp_path / "run", logging.getLogger("actorq.statefiles.tolerance")
+    with learner(directory, quantizer) as (client, running):
+        block = directory / ".summary.json.partial"
+        block.mkdir()
+
+        def make_room_and_end() -> None:
+            block.rmdir()
+            running.service.begin_drain()
+
+        handler = AtTheFirstRecord(make_room_and_end)
+        log.addHandler(handler)
+        try:
+            feed(client)
+            assert running.exit_code.result(DEADLINE_S) == EXIT_OK
+        finally:
+            log.removeHandler(handler)
+    assert json.loads((directory / "summary.json").read_text())["state"] == "budget ended"
 
 
 def test_a_larger_budget_goes_on_with_a_run_that_is_over(quantizer: str, tmp_path: Path) -> None:
