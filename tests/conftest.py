@@ -39,6 +39,13 @@ SLOW = (
     *("learner_service/replay/storage", "quantizer_service/test_process.py"),
     *("learner_service/training/test_training.py", "quantizer_service/command"),
     *("quantizer_service/emission/test_torch.py", "quantizer_service/emission/test_ladder.py"),
+    *("quantizer_service/emission/test_high_water.py", "quantizer_service/serving/test_publishers.py"),
+    *("learner_service/run/test_on_policy_run.py", "learner_service/test_run_fault.py", "learner_service/test_pod.py"),
+    *("learner_service/objectstorage/test_fencing.py", "learner_service/reporting/test_sinks.py"),
+    *("learner_service/kernels/test_memory.py", "learner_service/kernels/test_active_weights.py"),
+    *("learner_service/sparsity/test_sparsity_flops.py", "actor_service/test_watchdog.py"),
+    *("actorq/operator/test_operator_process.py", "actorq/transport/test_access.py", "actorq/sweep/test_results.py"),
+    *("actorq/telemetry/test_metrics_server.py", "quantizer_service/serving/test_worker.py"),
 )
 HERE = Path(__file__).parent
 

@@ -254,8 +254,10 @@ def _results(chaos: Chaos, verdict: Verdict, seed: int) -> tuple[dict[str, Any],
         print(f"{kind:32} {row['faults']:5d} {row['median_s']:9.2f} {row['longest_s']:9.2f}")
     unexpected = chaos.fleet.unexpected()
     two = chaos.observer.versions_with_two_contents
-    for line in (*chaos.stuck, *(f"{end.name} ended by itself with {end.code}" for end in unexpected)):
+    for line in chaos.stuck:
         print(line)
+    for end in unexpected:
+        print(f"{end.name} ended by itself with {end.code}; the end of its log:", *end.last_words, sep="\n    ")
     figures = {
         "seed": seed,
         "faults": chaos.faults,

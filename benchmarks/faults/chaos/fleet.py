@@ -13,16 +13,21 @@ from pathlib import Path
 
 _RESTART_S = 0.2
 _END_S = 60.0
+_LAST_LINES = 20
 
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of a process: when (monotonic seconds), its exit code, and whether a fault or the run's end caused it."""
+    """The end of a process: when (monotonic seconds), its exit code, and whether a fault or the run's end caused it.
+
+    last_words: the last lines of its log.
+    """
 
     name: str
     at: float
     code: int
     expected: bool
+    last_words: tuple[str, ...]
 
 
 @dataclass
@@ -119,7 +124,9 @@ class Fleet:
             code = member.process.wait()
             if self._closing:
                 return
-            self.exits.append(Exit(member.name, time.monotonic(), code, member.expected))
+            lines = member.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            last_words = tuple(lines[-_LAST_LINES:])
+            self.exits.append(Exit(member.name, time.monotonic(), code, member.expected, last_words))
             threading.Event().wait(_RESTART_S)
             with member.lock:
                 if self._closing:
