@@ -114,8 +114,10 @@ class D4PG(GradientAlgorithm):
         squashed = self.policy.squashed(observations)
         actions = squashed.detach().requires_grad_()
         self._train_critic(False)
-        values = self._support.mean(self._z(observations, actions))
-        self._train_critic(True)
+        try:
+            values = self._support.mean(self._z(observations, actions))
+        finally:
+            self._train_critic(True)
         (direction,) = torch.autograd.grad(values.sum(), actions)
         norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
         return squashed, direction / norms.clamp(min=1.0)

@@ -46,7 +46,7 @@ class GradientAlgorithm(Trainable):
 
         loss: takes tensors, and named tuples of them. It returns the loss, float32[], and other tensors; with
             `has_slopes`, outputs of the network, the gradient of the loss with respect to them, and other tensors. It
-            depends on its inputs and on parameters alone, because its operations may be recorded: see `Recorded`.
+            depends on its inputs and on parameters alone, because its operations are recorded if `can_record`.
 
         The result takes and returns the same, without gradient.
         """
@@ -60,7 +60,7 @@ class GradientAlgorithm(Trainable):
         return lambda *inputs: network.step_with(lambda: gradient(*inputs))[1:]
 
     def recorded(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
-        """The function, with recorded operations if this is possible: see `Recorded`."""
+        """The function, with recorded operations if `can_record`."""
         recorded = Recorded(function)
         return lambda *inputs: (recorded if self.can_record else function)(*inputs)
 

@@ -132,7 +132,7 @@ class PolicyGradient(Trainable):
         return Parts((*parts.outputs, entropies), (*parts.slopes, torch.full_like(entropies, -cost) * shares))
 
     def differentiate(self, parts: Parts) -> tuple[Tensor, Tensor]:
-        """The gradients of the parameters of pi and V, float32[parameters] each, at their places."""
+        """Compute the gradients of the parameters of pi and V, float32[parameters] each: `parameters[0].gradient`."""
         to_policy, to_values = self._pi.parameters[0], self._v.parameters[0]
         with to_policy.new_gradient(), to_values.new_gradient():
             backward()(*parts)

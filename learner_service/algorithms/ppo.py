@@ -17,7 +17,9 @@ standard deviation 1. With `value_clip`, L_V is the larger of two squares: that 
 `value_clip` of V(s_t; phi_old). Each rollout gives `epochs` passes in minibatches of nearly equal sizes.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +38,7 @@ from learner_service.algorithms.policy_gradient import (
     importance_weights,
     joined,
 )
+from learner_service.kernels.linear import row_limits
 from learner_service.kernels.recorded import Recorded
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import Flops
@@ -81,7 +84,9 @@ class PPO(PolicyGradient):
         super().make_networks(settings)
         self._settings, self.epochs = settings, settings.epochs
         self._slopes = self.compiled(self._slopes_of)
-        self._recorded = Recorded(self._differentiate, any_rows=True)
+        # The numbers of rows of rollouts differ.
+        limits = row_limits(self._pi.network, self._v.network)
+        self._recorded = Recorded(self._differentiate, kind=partial(bisect_right, limits))
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
@@ -159,19 +164,9 @@ class PPO(PolicyGradient):
         # As tensors, because a recording keeps Python's numbers as constants.
         numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
         # The advantage of a single row is not normalized.
-        run = self._recorded if self._same_operations and len(rows.weights) > 1 else self._differentiate
+        run = self._recorded if self.can_record and len(rows.weights) > 1 else self._differentiate
         _, _, *update = self.minimize(lambda: run(rows, *numbers.unbind()))
         return Update(*update)
-
-    @property
-    def _same_operations(self) -> bool:
-        """Whether all updates make the same operations. In wide layers the number of rows decides about products."""
-        networks = (self._pi, self._v)
-        return (
-            self.can_record
-            and self.precision == "fp32"
-            and not any(network.parameters[0].writes_gradients for network in networks)
-        )
 
     def _differentiate(self, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
         """The gradients of both networks, then the fields of `Update`; see `_parts`."""

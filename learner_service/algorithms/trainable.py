@@ -25,8 +25,8 @@ from learner_service.sparsity import METHODS, SparsityPlan
 from learner_service.sparsity.plan import Network
 
 M = TypeVar("M", bound=nn.Module)
-# With more parameters, products take nearly all of the time, and recordings keep too much memory while they are made.
-_LARGEST_RECORDED = 2**24
+# With more parameters, products take nearly all of the time, and making a recording takes much memory.
+_LARGEST_RECORDED = 20_000_000
 
 
 class Trainable:
@@ -116,10 +116,15 @@ class Trainable:
 
     @cached_property
     def can_record(self) -> bool:
-        """Whether it pays to record updates (`Recorded`), and only operations of this project are in them."""
+        """Whether updates are recorded: see `Recorded`.
+
+        Only if this project knows all of their operations. A subclass elsewhere may have numbers that change, and a
+        recording would keep the first ones.
+        """
         learner, networks = self._config.learner, self.networks.values()
         return (
-            self._device.type == "cpu"
+            type(self).__module__.startswith(f"{__package__}.")
+            and self._device.type == "cpu"
             and not (learner.compile or self._config.network)
             and learner.quantization_aware_after is None
             and all(network.is_dense for network in networks)

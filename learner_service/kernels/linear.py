@@ -87,6 +87,16 @@ def in_columns(x: Tensor) -> Tensor:
     return x.t().contiguous().t()
 
 
+def row_limits(*modules: nn.Module) -> list[int]:
+    """Numbers of rows from which a product of a dense layer is computed in another way, ascending."""
+    limits = set()
+    for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, Linear)):
+        units, inputs = layer.weight.shape
+        limits |= {_LARGE // (units * inputs) + 1, -(-_MANY_OUTPUTS // units), -(-_MANY_OUTPUTS // inputs)}
+        limits.add(bfloat16.FEWEST_MULTIPLICATIONS // (units * inputs) + 1)
+    return sorted(limits)
+
+
 class Linear(nn.Linear):
     """nn.Linear with faster products for large layers. Parameters, initial values and exported graph are the same.
 

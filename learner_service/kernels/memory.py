@@ -15,7 +15,7 @@ def keep_memory() -> None:
 
     By default glibc returns the intermediate results of an update, and the next update waits until the system has
     zeroed new pages: thousands of page faults per update, depending on the order of allocations. An update of D4PG with
-    3 x 2048 units then took 35 ms instead of 24.
+    a policy of 3 x 2048 units then took 35 ms instead of 24.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

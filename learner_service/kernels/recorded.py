@@ -4,8 +4,7 @@ Updates of small networks spend less time in arithmetic than in Python, in autog
 interpreter lock. A dispatch mode sees each operation, also those of backward passes. TorchScript repeats them without
 the lock. The numbers are the same to the last bit, because the operations and their order are the same.
 
-The operations must not depend on the values of tensors. If the number of rows changes between calls, they must not
-depend on it either. `Recorded` tries out a recording before it uses it.
+The operations must not depend on the values of tensors. `Recorded` tries out a recording before it uses it.
 """
 
 import logging
@@ -22,13 +21,17 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 _log = logging.getLogger(__name__)
 
-# With fewer rows, the half of them would be all of them or one. Neither shows whether a shape is a constant.
+# Two numbers of rows have to be tried out, neither of them 1.
 _FEWEST_ROWS = 3
+# Recordings of one function, for inputs of different shapes.
+_MOST_RECORDINGS = 4
 # Types of arguments that torch cannot trace.
 _UNTRACEABLE = {"List[Optional[number]]", "List[bool]"}
 
 Function = Callable[..., tuple[Tensor, ...]]
 Input = Tensor | tuple[Tensor | None, ...] | None
+# The shape or kind and dtype of each input; None for None.
+_Signature = tuple[Any, ...]
 
 
 def is_recording() -> bool:
@@ -37,43 +40,50 @@ def is_recording() -> bool:
 
 
 class Recorded:
-    """A function that is recorded when it is called first. Call it on one thread.
+    """A function that is recorded when it is first called with inputs of a shape. Call it on one thread.
 
     function: takes tensors on the CPU, named tuples of them, and None; returns tensors. It depends on nothing else that
-        changes, but for tensors that are changed in place, such as parameters. It writes only to memory that it does
-        not read before, such as gradients.
-    any_rows: whether the number of rows changes from call to call. Otherwise only inputs with the shapes of the first
-        call are computed with the recording.
+        changes, but for tensors that are changed in place, such as parameters. Python's numbers become constants. It
+        writes only to memory that it does not read before, such as gradients.
+    kind: of a number of rows. Numbers of one kind have the same operations and share a recording. By default each
+        number of rows has its own.
     """
 
-    def __init__(self, function: Function, any_rows: bool = False) -> None:
-        self._function, self._any_rows = function, any_rows
-        self._repeat: Function | None = None
-        self._shapes: list[torch.Size] = []
-        self._failed = False
+    def __init__(self, function: Function, kind: Callable[[int], int] | None = None) -> None:
+        self._function, self._kind = function, kind
+        # By what the operations depend on; None for a recording that has failed.
+        self._recordings: dict[_Signature, Function | None] = {}
 
     def __call__(self, *inputs: Input) -> tuple[Tensor, ...]:
         """The outputs of the function."""
-        if self._failed:
-            return self._function(*inputs)
-        tensors = _given(inputs)
-        if self._repeat is None:
-            if self._any_rows and any(each.ndim and len(each) < _FEWEST_ROWS for each in tensors):
+        signature = self._signature(inputs)
+        if signature not in self._recordings:
+            if len(self._recordings) == _MOST_RECORDINGS or not self._can_be_tried(inputs):
                 return self._function(*inputs)
-            self._shapes = [each.shape for each in tensors]
-            self._repeat = self._tried(inputs)
-            self._failed = self._repeat is None
-        if self._repeat and (self._any_rows or [each.shape for each in tensors] == self._shapes):
-            return self._repeat(*tensors)
-        return self._function(*inputs)
+            self._recordings[signature] = self._tried(inputs)
+        repeat = self._recordings[signature]
+        return self._function(*inputs) if repeat is None else repeat(*_given(inputs))
+
+    def _signature(self, inputs: Sequence[Input]) -> "_Signature":
+        kind = self._kind
+        if kind is None:
+            return tuple([None if x is None else (x.shape, x.dtype) for x in _leaves(inputs)])
+        return tuple(
+            None if x is None else (kind(len(x)) if x.ndim else None, x.shape[1:], x.dtype) for x in _leaves(inputs)
+        )
+
+    def _can_be_tried(self, inputs: Sequence[Input]) -> bool:
+        """Whether one row less is of the same kind, where several numbers of rows share a recording."""
+        rows = {len(each) for each in _given(inputs) if each.ndim}
+        return self._kind is None or all(n >= _FEWEST_ROWS and self._kind(n) == self._kind(n - 1) for n in rows)
 
     def _tried(self, inputs: Sequence[Input]) -> Function | None:
-        """A recording that gives the numbers of the function, also for fewer or for reversed rows; else None."""
+        """A recording that gives the numbers of the function, also for one row less or for reversed rows; else None."""
 
         def other(tensor: Tensor) -> Tensor:
             if not tensor.ndim:
                 return tensor
-            return tensor[: len(tensor) // 2 + 1] if self._any_rows else tensor.flip(0)
+            return tensor.flip(0) if self._kind is None else tensor[:-1]
 
         others = tree_map_only(Tensor, other, tuple(inputs))
         try:
@@ -93,7 +103,7 @@ class Recorded:
 
 
 def record(function: Function, inputs: Sequence[Input]) -> Function:
-    """A function that repeats the operations that `function` makes with these inputs. It takes only their tensors.
+    """A function of the tensors of these inputs that repeats the operations that `function` makes with them.
 
     Raises ValueError when it reads a number out of a tensor, and other errors of torch.
     """
@@ -102,19 +112,24 @@ def record(function: Function, inputs: Sequence[Input]) -> Function:
         results = [recorder.place(each) for each in function(*inputs)]
     # Tensors from outside of the function become inputs, too. Otherwise TorchScript may compute with them only once.
     places, given = zip(*recorder.given, strict=True)
+    calls = [call._replace(operation=_traceable(call)) for call in recorder.calls]
+    used_last = _last_uses(calls, results)
+    # It keeps all intermediate results.
+    del recorder
 
     def operations(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = dict(zip(places, tensors, strict=True))
-        for operation, arguments, options, made in calls:
+        for (operation, arguments, options, made), used in zip(calls, used_last, strict=True):
             result = operation(*_filled(arguments, values), **_filled(options, values))
             values |= zip((place for place in made if place), _tensors(result), strict=True)
+            for place in used:
+                del values[place]
         return tuple(values[place] for place in results)
 
     given = tuple(each.detach() for each in given)
     with warnings.catch_warnings(), torch.no_grad():
         # Nothing but TorchScript repeats operations without the interpreter lock. It gets no new features any more.
         warnings.simplefilter("ignore", DeprecationWarning)
-        calls = [call._replace(operation=_traceable(call)) for call in recorder.calls]
         traced = torch.jit.trace(operations, given, check_trace=False)  # type: ignore[no-untyped-call]
     own = given[len(tensors) :]
     return lambda *tensors: traced(*tensors, *own)
@@ -128,6 +143,8 @@ class _Place:
 
 
 class _Call(NamedTuple):
+    """A recorded call. made: its results; None for one that is missing, such as a gradient that nobody asked for."""
+
     operation: Any
     arguments: tuple[Any, ...]
     options: dict[str, Any]
@@ -167,7 +184,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
             raise ValueError("a number is read out of a tensor")
         if func.is_view and all(map(self._is_outside, _tensors((args, kwargs)))):
             return func(*args, **(kwargs or {}))
@@ -187,10 +204,26 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return place
 
 
-def _given(inputs: Sequence[Input]) -> list[Tensor]:
-    """The tensors of the inputs. torch's function for any tree takes longer than a small product."""
+def _leaves(inputs: Sequence[Input]) -> list[Tensor | None]:
+    """Tensors and None of the inputs. torch's function for any tree takes longer than a small product."""
     parts = (each if isinstance(each, tuple) else (each,) for each in inputs)
-    return [tensor for part in parts for tensor in part if tensor is not None]
+    return [tensor for part in parts for tensor in part]
+
+
+def _given(inputs: Sequence[Input]) -> list[Tensor]:
+    return [tensor for tensor in _leaves(inputs) if tensor is not None]
+
+
+def _last_uses(calls: Sequence["_Call"], results: Sequence["_Place"]) -> list[set["_Place"]]:
+    """For each call, the places that no later call and no result needs."""
+    needed, found = set(results), []
+    for call in reversed(calls):
+        used = {
+            place for place in tree_flatten((call.arguments, call.options, call.made))[0] if isinstance(place, _Place)
+        }
+        found.append(used - needed)
+        needed |= used
+    return found[::-1]
 
 
 def _traceable(call: "_Call") -> Any:

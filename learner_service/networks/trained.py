@@ -56,7 +56,7 @@ class Minimizer:
         self.step_with(lambda: self.differentiate(loss, slopes))
 
     def differentiate(self, loss: Tensor, slopes: Tensor | None = None) -> Tensor:
-        """The gradient of the parameters, float32[parameters], at its place; see `step`."""
+        """Compute the gradient of the parameters, float32[parameters]: `parameters.gradient`. See `step`."""
         with self._parameters.new_gradient():
             if slopes is None:
                 torch.autograd.backward(loss)
@@ -65,14 +65,14 @@ class Minimizer:
         return self._parameters.gradient
 
     def step_with(self, differentiate: Callable[[], T]) -> T:
-        """Take one step with the gradient that a function puts at its place. Returns what it returns."""
+        """Take one step with the gradient that a function writes to `parameters.gradient`. Returns what it returns."""
         return self.step_together((self,), differentiate, self._max_gradient_norm)
 
     @staticmethod
     def step_together(minimizers: Sequence["Minimizer"], differentiate: Callable[[], T], largest: float | None) -> T:
         """Take one step of several networks, and clip their global gradient norm to `largest`; None for no clipping.
 
-        differentiate: puts the gradients of their parameters at their places. Returns what it returns.
+        differentiate: writes the gradients of their parameters, as `Minimizer.differentiate`. Returns what it returns.
         """
         for each in minimizers:
             if each._topology:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import LARGEST_NUMBER, ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm, make_algorithm
-from learner_service.replay import NStepBatch
+from learner_service.replay import NStepBatch, WindowBatch
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
@@ -82,6 +82,18 @@ def random_batch(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> 
         bootstrap_discounts=np.where(rng.random(size) < 0.3, 0.0, 0.9).astype(np.float32),
         bootstrap_observations=observations(),
         policy_versions=np.ones(size, np.int64),
+    )
+
+
+def with_windows(rng: np.random.Generator, batch: NStepBatch, n_step: int) -> WindowBatch:
+    """The same transitions with random observations in between, and windows of all lengths up to n."""
+    size = len(batch.returns)
+    steps = rng.integers(1, n_step + 1, size)
+    later = np.arange(1, n_step)
+    return WindowBatch(
+        **vars(batch),
+        between_observations=rng.standard_normal((size, n_step - 1, *batch.observations.shape[1:]), np.float32),
+        between_discounts=np.where(later < steps[:, None], 0.9**later, 0.0).astype(np.float32),
     )
 
 

@@ -19,7 +19,8 @@ def test_compiled_updates_are_the_eager_ones(name: str, monkeypatch: pytest.Monk
     compiled = Mock(wraps=functools.partial(torch.compile, backend="eager", fullgraph=True))
     monkeypatch.setattr(torch, "compile", compiled)
     eager, traced = make(name), make(name, learner={"compile": True})
-    compiled.assert_called()
+    # TD3 computes the targets of several updates apart from the losses.
+    assert compiled.call_count == (2 if name == "td3" else 1)
     rng = np.random.default_rng(0)
     for _ in range(3):
         batch = random_batch(rng, spec_of(name), 2 * BATCH)

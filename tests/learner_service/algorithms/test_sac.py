@@ -12,7 +12,7 @@ from torch.distributions import Independent, Normal
 from learner_service.algorithms.base import minibatches
 from learner_service.algorithms.sac import SAC
 from learner_service.replay import NStepBatch, WindowBatch
-from tests.learner_service.algorithms.algorithm_parts import BATCH, CONTINUOUS, make, ones, random_batch
+from tests.learner_service.algorithms.algorithm_parts import BATCH, CONTINUOUS, make, ones, random_batch, with_windows
 
 RATE, LEARNING_RATE = 0.1, 1e-2
 
@@ -117,18 +117,6 @@ def _descend(adam: torch.optim.Optimizer, loss: Tensor) -> None:
     adam.zero_grad()
     torch.autograd.backward(loss)
     adam.step()
-
-
-def with_windows(rng: np.random.Generator, batch: NStepBatch, n_step: int) -> WindowBatch:
-    """The same transitions with random observations in between, and windows of all lengths up to n."""
-    size = len(batch.returns)
-    steps = rng.integers(1, n_step + 1, size)
-    later = np.arange(1, n_step)
-    return WindowBatch(
-        **vars(batch),
-        between_observations=rng.standard_normal((size, n_step - 1, *batch.observations.shape[1:]), np.float32),
-        between_discounts=np.where(later < steps[:, None], 0.9**later, 0.0).astype(np.float32),
-    )
 
 
 @pytest.mark.parametrize("target_entropy", [None, 0.7])
