@@ -1,5 +1,6 @@
 """Runs the services of a run as processes, and restarts ended processes as a kubelet does."""
 
+import errno
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 _RESTART_S = 0.2
 _END_S = 60.0
 _LAST_LINES = 20
+_DISK_FULL = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,9 @@ class Fleet:
                 return
             lines = member.log.read_text(encoding="utf-8", errors="replace").splitlines()
             last_words = tuple(lines[-_LAST_LINES:])
-            self.exits.append(Exit(member.name, time.monotonic(), code, member.expected, last_words))
+            # A service that starts on a full disk ends with a line that says so, until there is room.
+            expected = member.expected or (bool(lines) and _DISK_FULL in lines[-1])
+            self.exits.append(Exit(member.name, time.monotonic(), code, expected, last_words))
             threading.Event().wait(_RESTART_S)
             with member.lock:
                 if self._closing:
