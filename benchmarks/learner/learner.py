@@ -15,8 +15,8 @@ The learner runs in fp32 and in bf16 (`learner.precision`). The targets are abou
 `--profile` prints the time of each part of the learner's updates. They are fast for these reasons: products in oneDNN
 (learner_service/kernels/linear.py) or in bfloat16, operations that are recorded and repeated without autograd
 (recorded.py), both critics in one graph node, and one vector of all parameters for Adam, clipping and target copies.
-Large gradients are written once. Eight minibatches are drawn at once, and target networks that do not change in between
-run once for several of them.
+Large gradients are written once. The process keeps the memory that it frees, as the learner's does. Eight minibatches
+are drawn at once, and target networks that do not change in between run once for several of them.
 """
 
 import argparse

@@ -97,8 +97,8 @@ class SAC(GradientAlgorithm):
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""
-        rows, following = len(batch.weights), self._noise(len(batch.weights))
-        between = None
+        rows, between = len(batch.weights), None
+        following = self._noise(rows)
         if batch.between_discounts is not None:
             self._steps_between = batch.between_discounts.shape[1]
             between = self._noise(batch.between_discounts.numel())
@@ -131,7 +131,7 @@ class SAC(GradientAlgorithm):
     def _loss_of_drawn(
         self, batch: Minibatch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As `_critic_loss`. following: a'_m, float32[B, components]; then log pi(a'_m)."""
+        """`_critic_loss` of actions that are drawn: following is a'_m, float32[B, components]; then log pi(a'_m)."""
         with torch.no_grad():
             values = self._q.target(batch.bootstrap_observations, following).amin(0)
             targets = batch.returns + batch.bootstrap_discounts * (values - alpha * log_probabilities)  # eq. 3

@@ -63,11 +63,6 @@ class FlatParameters:
         """Polyak averaging: move by `share` of the distance to the values of another module of the same shape."""
         self.vector.lerp_(other.vector, share)
 
-    @property
-    def writes_gradients(self) -> bool:
-        """Whether layers of the modules write gradients of large parameters themselves."""
-        return bool(self._written)
-
     @contextmanager
     def new_gradient(self) -> Iterator[None]:
         """Start a new gradient: the sum of the backward passes within this context."""

@@ -114,7 +114,7 @@ def record(function: Function, inputs: Sequence[Input]) -> Function:
     places, given = zip(*recorder.given, strict=True)
     calls = [call._replace(operation=_traceable(call)) for call in recorder.calls]
     used_last = _last_uses(calls, results)
-    # It keeps all intermediate results.
+    # The recorder keeps all intermediate results.
     del recorder
 
     def operations(*tensors: Tensor) -> tuple[Tensor, ...]:
