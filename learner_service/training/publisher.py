@@ -178,6 +178,8 @@ class Publisher:
                 else:
                     self._take_receipt(wire.receipt_from_proto(response.receipt))
         except Exception as error:
+            # First of all: a snapshot that is offered from now on goes to the next stream.
+            ended.set()
             self._raise_unless_stopped(error)
         finally:
             ended.set()

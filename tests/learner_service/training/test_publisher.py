@@ -84,14 +84,16 @@ def make_publisher(receipts: Receipts) -> Iterator[MakePublisher]:
 
 
 class Refusal(logging.Handler):
-    """Set as soon as the log says that a version was refused."""
+    """Set as soon as the log says that a version was refused. `then` is called first, in the publisher's thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self.noted = threading.Event()
+        self.then: Callable[[], object] = lambda: None
 
     def emit(self, record: logging.LogRecord) -> None:
         if "was refused" in record.getMessage():
+            self.then()
             self.noted.set()
 
 
@@ -229,6 +231,27 @@ def test_a_policy_that_diverged_is_refused_and_the_next_one_is_not(
         assert publisher.flush(DEADLINE_S)
         assert receipts.next().version == 3
         assert publisher.fault is None
+
+
+def test_a_snapshot_offered_as_a_stream_ends_goes_to_the_next_stream(
+    tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher, refusal: Refusal
+) -> None:
+    with running_quantizer(tmp_path) as address:
+        publisher = make_publisher(address)
+
+        def offer_and_let_the_old_stream_take_it() -> None:
+            publisher.offer(snapshot(2))
+            publisher.flush(0.2)
+
+        refusal.then = offer_and_let_the_old_stream_take_it
+        diverged = snapshot(1)
+        diverged.parameters["1.bias"][0] = np.nan
+        publisher.offer(diverged)
+        publisher.start(policy_graph())
+        assert refusal.noted.wait(DEADLINE_S)
+        assert publisher.flush(DEADLINE_S)
+        # A number that the old stream took would count as sent, and the version would be numbered anew.
+        assert receipts.next().version == 2
 
 
 def test_evaluations_reach_the_quantizer(tmp_path: Path, receipts: Receipts, make_publisher: MakePublisher) -> None:
