@@ -33,11 +33,13 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add this servicer to a server. Returns the full name of its service."""
-        quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server(self, server)
-        # The generated handlers would serialize a policy again for each receiver. These send the bytes unchanged.
+        # The generated handlers would serialize a policy again for each receiver. These send the bytes unchanged. They
+        # come first, because gRPC takes the first handler of a method.
         watch = grpc.unary_stream_rpc_method_handler(self.WatchPolicies, quantizer_pb2.WatchPoliciesRequest.FromString)
         get = grpc.unary_stream_rpc_method_handler(self.GetPolicy, quantizer_pb2.GetPolicyRequest.FromString)
-        server.add_registered_method_handlers(_SERVICE, {"WatchPolicies": watch, "GetPolicy": get})
+        unchanged = grpc.method_handlers_generic_handler(_SERVICE, {"WatchPolicies": watch, "GetPolicy": get})
+        server.add_generic_rpc_handlers((unchanged,))
+        quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server(self, server)
         return _SERVICE
 
     async def PublishCheckpoints(

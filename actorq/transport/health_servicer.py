@@ -39,11 +39,6 @@ class Health(health_pb2_grpc.HealthServicer):
             raise NotFoundError(f"service: expected one of {', '.join(filter(None, self._statuses))}, got '{name}'")
         return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
 
-    async def List(self, request: health_pb2.HealthListRequest, context: Any) -> health_pb2.HealthListResponse:
-        """Whether each service is serving."""
-        statuses = {name: health_pb2.HealthCheckResponse(status=status) for name, status in self._statuses.items()}
-        return health_pb2.HealthListResponse(statuses=statuses)
-
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: Any
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:

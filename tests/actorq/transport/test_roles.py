@@ -82,7 +82,7 @@ def answer_nothing(called: list[str]) -> Callable[[Any, Any], None]:
         for service, register in OURS.items():
             register(Answers(service, called), server)
         unknown = {"FormatDisk": grpc.unary_unary_rpc_method_handler(format_disk)}
-        server.add_registered_method_handlers("actorq.v1.LearnerService", unknown)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("actorq.v1.LearnerService", unknown),))
 
     return add
 
