@@ -1,8 +1,6 @@
 """How a service process lives, with a small service in a real process."""
 
 import json
-import os
-import re
 import signal
 import socket
 import subprocess
@@ -11,179 +9,24 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-import actorq
 from actorq.errors import ActorQError, UserError
 from actorq.process import main
 from actorq.transport.channels import open_channel
-
-TIMEOUT_S = 30.0
-
-SERVICE = """
-import asyncio
-import signal
-import sys
-import threading
-
-from pydantic import Field
-
-from actorq.config.run_config import RunConfig
-from actorq.errors import ActorQError, UserError
-from actorq.process import ProcessSettings, Service, main, parse_arguments, run_process
-from actorq.config.settings import Settings
-
-
-class SmallSettings(Settings):
-    code: int = Field(0, description="exit code")
-    fail: str = Field("", description="where to fail")
-    linger: bool = Field(False, description="drain until SIGUSR1 comes")
-    unready: bool = Field(False, description="be ready when SIGUSR2 comes")
-    hanging: bool = Field(False, description="make progress only after SIGUSR2")
-    slow_end: bool = Field(False, description="end the process only after a line on standard input")
-
-
-class SmallService(Service):
-    def __init__(self, settings):
-        self.settings = settings
-        self.done = asyncio.Event()
-        self.ready = asyncio.Event()
-
-    def register(self, server):
-        if self.settings.fail == "register":
-            raise UserError("--fail: register was told to fail")
-        return ["small.Service"]
-
-    async def until_ready(self):
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self.ready.set)
-        if self.settings.unready:
-            await self.ready.wait()
-
-    def alive(self):
-        return self.ready.is_set() or not self.settings.hanging
-
-    async def run(self, address):
-        if self.settings.fail == "run":
-            raise ActorQError("the work failed")
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.done.set)
-        print("running", flush=True)
-        await self.done.wait()
-        if self.settings.slow_end:
-            threading.Thread(target=self.wait_for_a_line).start()
-        return self.settings.code
-
-    def wait_for_a_line(self):
-        threading.main_thread().join()
-        print("the loop is closed", flush=True)
-        sys.stdin.readline()
-
-    def metrics(self):
-        return []
-
-    def begin_drain(self):
-        print("draining", flush=True)
-        if not self.settings.linger:
-            self.done.set()
-
-    def lose_parent(self):
-        print("alone", flush=True)
-
-
-def run():
-    config, process, small = parse_arguments("small", "A service.", (RunConfig, ProcessSettings, SmallSettings))
-    return run_process(SmallService(small), process, "small", config)
-
-
-sys.exit(main(run))
-"""
-
-
-class Small:
-    """The process, and what it says."""
-
-    def __init__(self, folder: Path) -> None:
-        self._script = folder / "small.py"
-        self._script.write_text(SERVICE, encoding="utf-8")
-        self._announcement = folder / "announced" / "small.json"
-        self._announcement.parent.mkdir()
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self, *arguments: str, lifeline: int = subprocess.PIPE) -> "Small":
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
-        environment["PYTHONPATH"] = str(Path(actorq.__file__).parents[1])
-        self.process = subprocess.Popen(
-            [sys.executable, str(self._script), "--announce", str(self._announcement), *arguments],
-            stdin=lifeline,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        return self
-
-    def hear(self, expected: str) -> None:
-        assert self.process
-        assert self.process.stdout
-        assert self.process.stdout.readline() == f"{expected}\n"
-
-    def read_log(self, expected: str) -> None:
-        """Wait until a line of the log ends like this."""
-        assert self.process
-        assert self.process.stderr
-        assert any(line.endswith(f"{expected}\n") for line in self.process.stderr)
-
-    def metrics(self) -> str:
-        """Where it says that its metrics are."""
-        assert self.process
-        assert self.process.stderr
-        found = (re.search(r"metrics on (http://\S+)/metrics$", line) for line in self.process.stderr)
-        return next(match[1] for match in found if match)
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process
-        self.process.send_signal(number)
-
-    def say(self, line: str) -> None:
-        assert self.process
-        assert self.process.stdin
-        print(line, file=self.process.stdin, flush=True)
-
-    def lose_parent(self) -> None:
-        assert self.process
-        assert self.process.stdin
-        self.process.stdin.close()
-
-    def announced(self) -> dict[str, Any]:
-        announced: dict[str, Any] = json.loads(self._announcement.read_text(encoding="utf-8"))
-        return announced
-
-    def end(self) -> tuple[int, list[str]]:
-        """Its exit code, and what it wrote on standard error."""
-        assert self.process
-        assert self.process.stderr
-        lines = self.process.stderr.read().splitlines()
-        return self.process.wait(TIMEOUT_S), lines
-
-    def close(self) -> None:
-        if self.process:
-            self.process.kill()
-            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-                if pipe:
-                    pipe.close()
-            self.process.wait(TIMEOUT_S)
+from tests.actorq.small_process import TIMEOUT_S, SmallProcess
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Small]:
-    small = Small(tmp_path)
+def small(tmp_path: Path) -> Iterator[SmallProcess]:
+    small = SmallProcess(tmp_path)
     yield small
     small.close()
 
 
-def test_a_process_announces_its_address_and_drains_when_told_to(small: Small) -> None:
+def test_a_process_announces_its_address_and_drains_when_told_to(small: SmallProcess) -> None:
     small.start("--linger").hear("running")
     announced = small.announced()
     assert small.process
@@ -200,7 +43,7 @@ def test_a_process_announces_its_address_and_drains_when_told_to(small: Small) -
         assert small.end()[0] == 0
 
 
-def test_a_draining_process_is_alive_but_not_ready_for_those_who_ask_over_http(small: Small) -> None:
+def test_a_draining_process_is_alive_but_not_ready_for_those_who_ask_over_http(small: SmallProcess) -> None:
     small.start("--linger", "--metrics", "127.0.0.1:0").hear("running")
     metrics = small.metrics()
     assert urllib.request.urlopen(f"{metrics}/readyz", timeout=TIMEOUT_S).status == 200
@@ -214,7 +57,7 @@ def test_a_draining_process_is_alive_but_not_ready_for_those_who_ask_over_http(s
     assert small.end()[0] == 0
 
 
-def test_every_line_of_a_json_log_is_an_object_with_the_run_and_the_process(small: Small) -> None:
+def test_every_line_of_a_json_log_is_an_object_with_the_run_and_the_process(small: SmallProcess) -> None:
     small.start("--telemetry.log-format", "json", "--transport.run", "mine").hear("running")
     small.signal(signal.SIGTERM)
     code, lines = small.end()
@@ -224,14 +67,14 @@ def test_every_line_of_a_json_log_is_an_object_with_the_run_and_the_process(smal
     assert objects[-1]["message"] == "SIGTERM: draining for at most 20 s"
 
 
-def test_an_interrupt_from_the_keyboard_drains_as_well_and_the_services_exit_code_counts(small: Small) -> None:
+def test_an_interrupt_from_the_keyboard_drains_as_well_and_the_services_exit_code_counts(small: SmallProcess) -> None:
     small.start("--code", "3").hear("running")
     small.signal(signal.SIGINT)
     small.hear("draining")
     assert small.end()[0] == 3
 
 
-def test_a_second_signal_ends_the_process_at_once(small: Small) -> None:
+def test_a_second_signal_ends_the_process_at_once(small: SmallProcess) -> None:
     small.start("--linger").hear("running")
     small.signal(signal.SIGTERM)
     small.hear("draining")
@@ -241,13 +84,13 @@ def test_a_second_signal_ends_the_process_at_once(small: Small) -> None:
     assert lines[-1].endswith("SIGTERM while draining: ending at once")
 
 
-def test_a_process_that_does_not_drain_in_time_is_ended(small: Small) -> None:
+def test_a_process_that_does_not_drain_in_time_is_ended(small: SmallProcess) -> None:
     small.start("--linger", "--transport.drain-s", "0.05").hear("running")
     small.signal(signal.SIGTERM)
     assert small.end()[0] == 1
 
 
-def test_a_signal_after_the_service_has_ended_does_not_change_its_exit_code(small: Small) -> None:
+def test_a_signal_after_the_service_has_ended_does_not_change_its_exit_code(small: SmallProcess) -> None:
     small.start("--code", "3", "--slow-end").hear("running")
     small.signal(signal.SIGUSR1)
     small.hear("the loop is closed")
@@ -257,14 +100,14 @@ def test_a_signal_after_the_service_has_ended_does_not_change_its_exit_code(smal
     assert small.end()[0] == 3
 
 
-def test_a_process_drains_when_its_parent_is_gone(small: Small) -> None:
+def test_a_process_drains_when_its_parent_is_gone(small: SmallProcess) -> None:
     small.start("--lifeline").hear("running")
     small.lose_parent()
     small.hear("draining")
     assert small.end()[0] == 0
 
 
-def test_a_process_drains_when_its_parent_is_killed_and_has_not_read_that_it_serves(small: Small) -> None:
+def test_a_process_drains_when_its_parent_is_killed_and_has_not_read_that_it_serves(small: SmallProcess) -> None:
     parents_end, lifeline = socket.socketpair()
     with parents_end, lifeline:
         small.start("--lifeline", lifeline=lifeline.fileno()).hear("running")
@@ -272,7 +115,7 @@ def test_a_process_drains_when_its_parent_is_killed_and_has_not_read_that_it_ser
     assert small.end()[0] == 0
 
 
-def test_the_first_signal_after_the_parents_end_does_not_cut_the_drain_short(small: Small) -> None:
+def test_the_first_signal_after_the_parents_end_does_not_cut_the_drain_short(small: SmallProcess) -> None:
     small.start("--lifeline", "--linger").hear("running")
     small.lose_parent()
     small.hear("draining")
@@ -283,7 +126,7 @@ def test_the_first_signal_after_the_parents_end_does_not_cut_the_drain_short(sma
     assert small.end()[0] == 0
 
 
-def test_a_service_is_alive_before_it_is_ready(small: Small) -> None:
+def test_a_service_is_alive_before_it_is_ready(small: SmallProcess) -> None:
     small.start("--unready", "--metrics", "127.0.0.1:0").hear("running")
     metrics = small.metrics()
     with pytest.raises(urllib.error.HTTPError, match="503"):
@@ -302,7 +145,7 @@ def test_a_service_is_alive_before_it_is_ready(small: Small) -> None:
     assert small.end()[0] == 0
 
 
-def test_a_service_without_progress_is_not_alive_for_those_who_ask(small: Small) -> None:
+def test_a_service_without_progress_is_not_alive_for_those_who_ask(small: SmallProcess) -> None:
     small.start("--hanging", "--metrics", "127.0.0.1:0").hear("running")
     metrics, status = small.metrics(), health_pb2.HealthCheckResponse
     with open_channel(small.announced()["address"]) as channel:
@@ -320,7 +163,7 @@ def test_a_service_without_progress_is_not_alive_for_those_who_ask(small: Small)
     assert any(line.endswith("the service makes progress again: health is SERVING") for line in lines)
 
 
-def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small: Small) -> None:
+def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small: SmallProcess) -> None:
     small.start("--lifeline", "--linger").hear("running")
     small.signal(signal.SIGTERM)
     small.hear("draining")
@@ -343,18 +186,18 @@ def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small:
         ),
     ],
 )
-def test_a_users_mistake_is_one_line_and_exit_code_2(small: Small, arguments: list[str], message: str) -> None:
+def test_a_users_mistake_is_one_line_and_exit_code_2(small: SmallProcess, arguments: list[str], message: str) -> None:
     assert small.start(*arguments).end() == (2, [f"error: {message}"])
 
 
-def test_an_announcement_that_cannot_be_written_is_the_users_mistake(small: Small, tmp_path: Path) -> None:
+def test_an_announcement_that_cannot_be_written_is_the_users_mistake(small: SmallProcess, tmp_path: Path) -> None:
     path = tmp_path / "absent" / "small.json"
     code, lines = small.start("--announce", str(path)).end()
     assert code == 2
     assert lines[-1] == f"error: --announce: cannot write {path}: No such file or directory"
 
 
-def test_a_service_runs_without_an_announcement_on_a_full_disk(small: Small, tmp_path: Path) -> None:
+def test_a_service_runs_without_an_announcement_on_a_full_disk(small: SmallProcess, tmp_path: Path) -> None:
     (tmp_path / "announced" / ".small.json.partial").symlink_to("/dev/full")
     small.start().hear("running")
     small.signal(signal.SIGTERM)
@@ -363,7 +206,7 @@ def test_a_service_runs_without_an_announcement_on_a_full_disk(small: Small, tmp
     assert any("the address is not announced" in line and "No space left on device" in line for line in lines)
 
 
-def test_work_that_fails_is_one_line_and_exit_code_1(small: Small) -> None:
+def test_work_that_fails_is_one_line_and_exit_code_1(small: SmallProcess) -> None:
     code, lines = small.start("--fail", "run").end()
     assert code == 1
     assert lines[-1] == "error: the work failed"

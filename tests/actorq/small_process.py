@@ -1,0 +1,166 @@
+"""A small service in a real process, for the tests of how a process lives."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import actorq
+
+TIMEOUT_S = 30.0
+
+SERVICE = """
+import asyncio
+import signal
+import sys
+import threading
+
+from pydantic import Field
+
+from actorq.config.run_config import RunConfig
+from actorq.errors import ActorQError, UserError
+from actorq.process import ProcessSettings, Service, main, parse_arguments, run_process
+from actorq.config.settings import Settings
+
+
+class SmallSettings(Settings):
+    code: int = Field(0, description="exit code")
+    fail: str = Field("", description="where to fail")
+    linger: bool = Field(False, description="drain until SIGUSR1 comes")
+    unready: bool = Field(False, description="be ready when SIGUSR2 comes")
+    hanging: bool = Field(False, description="make progress only after SIGUSR2")
+    slow_end: bool = Field(False, description="end the process only after a line on standard input")
+
+
+class SmallService(Service):
+    def __init__(self, settings):
+        self.settings = settings
+        self.done = asyncio.Event()
+        self.ready = asyncio.Event()
+
+    def register(self, server):
+        if self.settings.fail == "register":
+            raise UserError("--fail: register was told to fail")
+        return ["small.Service"]
+
+    async def until_ready(self):
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self.ready.set)
+        if self.settings.unready:
+            await self.ready.wait()
+
+    def alive(self):
+        return self.ready.is_set() or not self.settings.hanging
+
+    async def run(self, address):
+        if self.settings.fail == "run":
+            raise ActorQError("the work failed")
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.done.set)
+        print("running", flush=True)
+        await self.done.wait()
+        if self.settings.slow_end:
+            threading.Thread(target=self.wait_for_a_line).start()
+        return self.settings.code
+
+    def wait_for_a_line(self):
+        threading.main_thread().join()
+        print("the loop is closed", flush=True)
+        sys.stdin.readline()
+
+    def metrics(self):
+        return []
+
+    def begin_drain(self):
+        print("draining", flush=True)
+        if not self.settings.linger:
+            self.done.set()
+
+    def lose_parent(self):
+        print("alone", flush=True)
+
+
+def run():
+    config, process, small = parse_arguments("small", "A service.", (RunConfig, ProcessSettings, SmallSettings))
+    return run_process(SmallService(small), process, "small", config)
+
+
+sys.exit(main(run))
+"""
+
+
+class SmallProcess:
+    """The process, and what it says."""
+
+    def __init__(self, folder: Path) -> None:
+        self._script = folder / "small.py"
+        self._script.write_text(SERVICE, encoding="utf-8")
+        self._announcement = folder / "announced" / "small.json"
+        self._announcement.parent.mkdir()
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *arguments: str, lifeline: int = subprocess.PIPE) -> "SmallProcess":
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
+        environment["PYTHONPATH"] = str(Path(actorq.__file__).parents[1])
+        self.process = subprocess.Popen(
+            [sys.executable, str(self._script), "--announce", str(self._announcement), *arguments],
+            stdin=lifeline,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        return self
+
+    def hear(self, expected: str) -> None:
+        assert self.process
+        assert self.process.stdout
+        assert self.process.stdout.readline() == f"{expected}\n"
+
+    def read_log(self, expected: str) -> None:
+        """Wait until a line of the log ends like this."""
+        assert self.process
+        assert self.process.stderr
+        assert any(line.endswith(f"{expected}\n") for line in self.process.stderr)
+
+    def metrics(self) -> str:
+        """Where it says that its metrics are."""
+        assert self.process
+        assert self.process.stderr
+        found = (re.search(r"metrics on (http://\S+)/metrics$", line) for line in self.process.stderr)
+        return next(match[1] for match in found if match)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process
+        self.process.send_signal(number)
+
+    def say(self, line: str) -> None:
+        assert self.process
+        assert self.process.stdin
+        print(line, file=self.process.stdin, flush=True)
+
+    def lose_parent(self) -> None:
+        assert self.process
+        assert self.process.stdin
+        self.process.stdin.close()
+
+    def announced(self) -> dict[str, Any]:
+        announced: dict[str, Any] = json.loads(self._announcement.read_text(encoding="utf-8"))
+        return announced
+
+    def end(self) -> tuple[int, list[str]]:
+        """Its exit code, and what it wrote on standard error."""
+        assert self.process
+        assert self.process.stderr
+        lines = self.process.stderr.read().splitlines()
+        return self.process.wait(TIMEOUT_S), lines
+
+    def close(self) -> None:
+        if self.process:
+            self.process.kill()
+            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+                if pipe:
+                    pipe.close()
+            self.process.wait(TIMEOUT_S)
