@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from actorq.errors import UserError
+from actorq.process import EXIT_USER_ERROR
 from benchmarks.conditions import conditions
 
 ONE_SEED = "one seed gives no verdict"
@@ -64,6 +66,8 @@ def run_benchmark(
 ) -> int:
     """Parse flags, measure, print the targets, write --json. With --check, return 1 when a target is missed or refused.
 
+    An error of the user is one line and returns 2.
+
     --json has the conditions from before the measurement.
     """
     parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
@@ -72,7 +76,11 @@ def run_benchmark(
     add_flags(parser)
     arguments = parser.parse_args()
     before = conditions()
-    figures, targets = measure(arguments)
+    try:
+        figures, targets = measure(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
     for target in targets:
         print(target)
     if arguments.json:
