@@ -32,10 +32,12 @@ from actorq.local.watching import StatusWatch
 # Timeout of each step of the measurement. One update of a large network may take seconds.
 _PATIENCE_S = 60.0
 _STATUS_PERIOD_S, _END_S = 0.2, 2.0
-# Time to fill queues and warm caches.
+# Longest time to fill queues and warm caches. A measurement of a shorter time warms up for as long.
 _WARM_UP_S = 0.5
 # Actors may be faster than was measured before. They must not run out of credit.
 _MARGIN = 4
+# Least processor time of an actor for the message of a segment. With short segments it is most of an actor's work.
+_SEGMENT_S = 2e-4
 # With fewer versions, the quantizer's cost in a window is mostly idle cost.
 _FEWEST_VERSIONS = 10
 
@@ -183,7 +185,9 @@ def measure_links(
     path = folder / "links.yaml"
     # More actors than cores would only share them.
     actors = min(config.actors, len(os.sched_getaffinity(0)))
-    steps = _MARGIN * actors * (_WARM_UP_S + seconds / 2) / step_s
+    warm_up_s = min(_WARM_UP_S, seconds)
+    step_s += _SEGMENT_S / (config.actor.segment_length * config.environments_per_actor)
+    steps = _MARGIN * actors * (warm_up_s + seconds / 2) / step_s
     path.write_text(settings.to_yaml(_short_run(config, actors, steps, rollout_size, frame_stack)), encoding="utf-8")
     with ExitStack() as stack:
         learner, quantizer = stack.enter_context(reserved_addresses(2))
@@ -197,11 +201,11 @@ def measure_links(
         services = _Services(children, told)
         services.look(lambda status: status.environment_steps > 0)
         client.pause()
-        began = services.after(_WARM_UP_S)
+        began = services.after(warm_up_s)
         ended = services.after(seconds / 2, began.steps)
         services.when_blocked()
         client.resume()
-        first = services.after_update(_WARM_UP_S)
+        first = services.after_update(warm_up_s)
         return LinkFigures(actors, ended.since(began), services.after_update(seconds / 2).since(first))
 
 
