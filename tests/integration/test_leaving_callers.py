@@ -4,6 +4,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ COMPLAINTS = ("Traceback", "never retrieved", "never awaited", "destroyed but it
 class Caller:
     """Begins calls of one service and leaves them."""
 
-    def __init__(self, address: str, make_stub: Callable[[grpc.Channel], Any], rng: random.Random) -> None:
+    def __init__(self, address: str, make_stub: Callable[[grpc.Channel], Any]) -> None:
         self._address = address
         self._make_stub = make_stub
-        self._rng = rng
+        self._rng = random.Random(SEED)
         self.gone = threading.Event()
 
     def leave(self, calls: list[tuple[str, Any]]) -> None:
@@ -59,11 +60,11 @@ def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkey
     learner, quantizer, actor = learner_pb2, quantizer_pb2, actor_pb2
     run = TrainingRun.start(tmp_path / "run", *ENDLESS, "--replay.min-size", "500")
     status = run.until(lambda status: trained(updates=1)(status) and "actor-0" in run.addresses()["actors"])
-    addresses, rng = run.addresses(), random.Random(SEED)
+    addresses = run.addresses()
     opening = quantizer.PublishOpen(run_id=status.run_id, scheme="int8")
     callers: list[tuple[Caller, list[tuple[str, Any]]]] = [
         (
-            Caller(addresses["learner"], learner_pb2_grpc.LearnerServiceStub, rng),
+            Caller(addresses["learner"], learner_pb2_grpc.LearnerServiceStub),
             [
                 ("Join", learner.JoinRequest(actor_name="leaver", role=learner.ACTOR_ROLE_ACTOR)),
                 ("StreamTrajectories", (learner.StreamTrajectoriesRequest(),)),
@@ -77,7 +78,7 @@ def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkey
             ],
         ),
         (
-            Caller(addresses["quantizer"], quantizer_pb2_grpc.QuantizerServiceStub, rng),
+            Caller(addresses["quantizer"], quantizer_pb2_grpc.QuantizerServiceStub),
             [
                 ("WatchPolicies", quantizer.WatchPoliciesRequest(scheme="int8-weights")),
                 ("GetPolicy", quantizer.GetPolicyRequest(scheme="fp32", version=10**9)),
@@ -90,7 +91,7 @@ def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkey
             ],
         ),
         (
-            Caller(addresses["actors"]["actor-0"], actor_pb2_grpc.ActorServiceStub, rng),
+            Caller(addresses["actors"]["actor-0"], actor_pb2_grpc.ActorServiceStub),
             [
                 ("GetActorStatus", actor.GetActorStatusRequest()),
                 ("Evaluate", actor.EvaluateRequest(episodes=3)),
@@ -98,8 +99,10 @@ def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkey
             ],
         ),
     ]
-    for caller, calls in callers:
-        caller.leave(calls)
+    with ThreadPoolExecutor() as pool:
+        for leaving in [pool.submit(caller.leave, calls) for caller, calls in callers]:
+            leaving.result()
+    for caller, _ in callers:
         caller.gone.set()
     # On a slow machine none of the others may have stayed for its answer.
     with QuantizerClient(addresses["quantizer"]) as client, pytest.raises(NotFoundError):
