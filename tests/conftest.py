@@ -1,5 +1,6 @@
 """What every test starts with and leaves: the same random numbers, whichever tests ran before it, and no run."""
 
+import gc
 import os
 import sys
 import threading
@@ -81,6 +82,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWhol
     return OneWholeRunAtATime(config, log)
 
 
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what stays to the end: the modules and the tests."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """At the very end, leave the threads of failed tests behind. Python would wait for them without a limit."""
@@ -97,7 +104,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _seed() -> None:
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        # Not torch.manual_seed, which seeds every kind of device and keeps a stack trace of each call.
+        sys.modules["torch"].default_generator.manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -111,10 +119,13 @@ def _same_random_numbers() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_run_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+def _no_run_outlives_its_test() -> Iterator[None]:
     """A run that a failed test has left would train beside all that follow. Its services go with it."""
     yield
-    if not request.node.get_closest_marker("slow"):
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        # No child at all, which is told much sooner than which children there are.
         return
     for process in psutil.Process().children():
         # A child may end meanwhile, and it is a zombie until its parent asks for its exit code.

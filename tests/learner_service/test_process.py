@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import mlflow
 import pytest
 import yaml
-from mlflow.entities import Run
 
 from actorq.client import LearnerClient
 from actorq.domain.status import Membership, RunState
@@ -25,6 +23,7 @@ from actorq.v1 import learner_pb2
 from learner_service.replay import ReplayStore
 from tests.learner_service.learner_parts import SPEC, config, evaluation
 from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, ServiceProcess, service_process
+from tests.learner_service.mlflow_runs import mlflow_runs, mlflow_scalars
 from tests.learner_service.run.test_preparation import PENDULUM
 
 
@@ -139,19 +138,9 @@ def test_a_resumed_learner_continues_its_run_in_mlflow(
     assert ends == [(ends[0][0], "KILLED", 64.0), (ends[0][0], "KILLED", 80.0)]
 
 
-def mlflow_runs(target: str) -> list[Run]:
-    client = mlflow.MlflowClient(target)
-    experiment = client.get_experiment_by_name("actorq")
-    return list(client.search_runs([experiment.experiment_id])) if experiment else []
-
-
 def steps_in_mlflow(target: str) -> int:
     """The newest environment step that MLflow has scalars of; 0 without any."""
-    found = [
-        metric.step
-        for run in mlflow_runs(target)
-        for metric in mlflow.MlflowClient(target).get_metric_history(run.info.run_id, "training/updates")
-    ]
+    found = [metric.step for run in mlflow_runs(target) for metric in mlflow_scalars(target, run, "training/updates")]
     return max(found, default=0)
 
 

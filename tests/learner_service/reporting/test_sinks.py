@@ -12,15 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import mlflow
 import psutil
 import pytest
-from mlflow.entities import Run
-from wandb.proto import wandb_internal_pb2
 
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from learner_service.reporting.sinks.process_sink import ProcessSink, process_sinks
+from tests.learner_service.mlflow_runs import mlflow_runs, mlflow_scalars
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -41,14 +39,12 @@ def sink(folder: Path, patience_s: float = 150.0, **telemetry: str) -> ProcessSi
     return made
 
 
-def mlflow_runs(folder: Path) -> list[Run]:
-    client = mlflow.MlflowClient(f"file:{folder}/mlflow")
-    experiment = client.get_experiment_by_name("actorq")
-    return list(client.search_runs([experiment.experiment_id]))
+def mlflow_folder(folder: Path) -> str:
+    return f"file:{folder}/mlflow"
 
 
 def in_mlflow(folder: Path, patience_s: float = 150.0) -> ProcessSink:
-    return sink(folder, patience_s, mlflow=f"file:{folder}/mlflow")
+    return sink(folder, patience_s, mlflow=mlflow_folder(folder))
 
 
 def test_mlflow_has_parameters_scalars_by_step_the_summary_and_the_end(tmp_path: Path) -> None:
@@ -56,13 +52,13 @@ def test_mlflow_has_parameters_scalars_by_step_the_summary_and_the_end(tmp_path:
     made.add({"training/loss": 0.5, "training/updates": 3}, 10, 100.25)
     made.add({"training/loss": float("nan")}, 20, 101.0)
     made.close(SUMMARY)
-    (run,) = mlflow_runs(tmp_path)
+    (run,) = mlflow_runs(mlflow_folder(tmp_path))
     assert run.info.status == "FINISHED"
     assert run.info.run_name == f"CartPole-v1 dqn {RUN[:8]}"
     assert run.data.params["seed"] == "7"
     assert run.data.params["dqn.batch_size"] == str(RunConfig().dqn.batch_size)
     assert not [name for name in run.data.params if name.startswith(("telemetry", "sac"))]
-    history = mlflow.MlflowClient(f"file:{tmp_path}/mlflow").get_metric_history(run.info.run_id, "training/loss")
+    history = mlflow_scalars(mlflow_folder(tmp_path), run, "training/loss")
     assert [(each.step, each.timestamp) for each in history] == [(10, 100_250), (20, 101_000)]
     assert (history[0].value, str(history[1].value)) == (0.5, "nan")
     assert run.data.metrics["summary/staleness/p50"] == 1.0
@@ -73,13 +69,13 @@ def test_a_resumed_run_continues_its_mlflow_run(tmp_path: Path) -> None:
     first = in_mlflow(tmp_path)
     first.add({"training/updates": 1}, 10, 100.0)
     first.close({**SUMMARY, "state": "interrupted"})
-    assert [run.info.status for run in mlflow_runs(tmp_path)] == ["KILLED"]
+    assert [run.info.status for run in mlflow_runs(mlflow_folder(tmp_path))] == ["KILLED"]
     second = in_mlflow(tmp_path)
     second.add({"training/updates": 2}, 20, 200.0)
     second.close(SUMMARY)
-    (run,) = mlflow_runs(tmp_path)
+    (run,) = mlflow_runs(mlflow_folder(tmp_path))
     assert run.info.status == "FINISHED"
-    history = mlflow.MlflowClient(f"file:{tmp_path}/mlflow").get_metric_history(run.info.run_id, "training/updates")
+    history = mlflow_scalars(mlflow_folder(tmp_path), run, "training/updates")
     assert [each.step for each in history] == [10, 20]
 
 
@@ -87,11 +83,14 @@ def test_a_failed_run_has_failed_in_mlflow(tmp_path: Path) -> None:
     made = in_mlflow(tmp_path)
     made.add({"training/updates": 1}, 10, 100.0)
     made.close()
-    assert [run.info.status for run in mlflow_runs(tmp_path)] == ["FAILED"]
+    assert [run.info.status for run in mlflow_runs(mlflow_folder(tmp_path))] == ["FAILED"]
 
 
 def wandb_records(file: Path) -> list[Any]:
     """The records of W&B's file of an offline run: a log in LevelDB's format behind a header of 7 bytes."""
+    # As slow to import as MLflow.
+    from wandb.proto import wandb_internal_pb2
+
     data, at, whole, records = file.read_bytes(), 7, b"", []
     while at + 7 <= len(data):
         if (left := _BLOCK - at % _BLOCK) < 7:
@@ -209,6 +208,6 @@ def test_nothing_outlives_a_killed_learner(tmp_path: Path) -> None:
 def test_a_missing_package_is_one_line_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wandb").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    monkeypatch.delitem(sys.modules, "wandb")
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
     with pytest.raises(UserError, match=r"^--telemetry\.wandb: the package wandb is missing: pip install 'actorq\[wa"):
         sink(tmp_path, wandb="project")
