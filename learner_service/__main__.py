@@ -107,8 +107,8 @@ class LearnerService(Service):
         """
         try:
             await self._train()
-        except Exception:
-            await self._close_after_fault()
+        except Exception as error:
+            await self._close_after_fault(error)
             raise
         await self._run.close()
         if self._run.conflict is not None:
@@ -149,12 +149,11 @@ class LearnerService(Service):
         if self._linger:
             await self._told_to_end.wait()
 
-    async def _close_after_fault(self) -> None:
+    async def _close_after_fault(self, fault: Exception) -> None:
         """Close sinks and files. The fault stays the error of the run, also when this fails."""
         run = self._run
         try:
-            run.streams.stop_credit()
-            run.streams.end_all("the learner has failed")
+            run.lifecycle.fail(fault)
             await asyncio.to_thread(run.records.events.close)
             await run.close()
         except Exception:

@@ -95,15 +95,15 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def WatchStatus(
         self, request: learner_pb2.WatchStatusRequest, context: Any
     ) -> AsyncIterator[learner_pb2.WatchStatusResponse]:
-        """Send the status of the run periodically until the run is over."""
+        """Send the status of the run periodically until the run is over or this learner leaves it."""
         period = wire.watch_period_from_proto(request)
         await self._lifecycle.restored.wait()
         while True:
-            status = self._reporter.status()
+            last, status = self._lifecycle.ended.is_set(), self._reporter.status()
             yield learner_pb2.WatchStatusResponse(status=wire.run_status_to_proto(status))
             if status.state.final:
                 return
-            if status.state is RunState.INTERRUPTED and self._lifecycle.ended.is_set():
+            if last:
                 self._lifecycle.require_here()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(period):

@@ -23,6 +23,7 @@ _FINAL_EVALUATION_S = 10.0
 _FINAL_PUBLICATION_S = 5.0
 _FINAL_EXPORT_S = 15.0
 _MOVING = "the learner is moving; the run continues when it is back"
+_FAILED = "the learner has failed"
 
 
 def written_at_the_end(name: str, lingers: bool) -> Tolerated:
@@ -36,7 +37,7 @@ class Lifecycle:
     restored: set when the run is restored from the disk. A new run is restored from the start.
     outcome: the reason why the run is over, or is about to be; None before.
     interrupted: whether this learner leaves a run that is not over.
-    ended: set when everything is saved: the run is over, or this learner leaves it.
+    ended: set when everything is saved: the run is over, or this learner leaves it. Set after a fault, too.
     """
 
     def __init__(
@@ -130,9 +131,11 @@ class Lifecycle:
             raise UnavailableError("the learner is restoring its run")
 
     def require_here(self) -> None:
-        """Raise UnavailableError once this learner has begun to leave. The next learner takes the call."""
+        """Raise UnavailableError once this learner has begun to leave or has failed. The next one takes the call."""
         if self.interrupted:
             raise UnavailableError(_MOVING)
+        if self.fault is not None:
+            raise UnavailableError(_FAILED)
 
     def interrupt(self) -> None:
         """Begin to leave a run that is not over. Sets `ended` when everything is saved."""
@@ -141,6 +144,13 @@ class Lifecycle:
             _log.info("the run is interrupted: its learner was told to end")
             self._streams.stop_credit()
             self._finishing = asyncio.get_running_loop().create_task(self._leave())
+
+    def fail(self, fault: BaseException) -> None:
+        """Leave a run that `fault` has broken. End all streams, so that none of them delays the next learner."""
+        self._fault = self._fault or fault
+        self._streams.stop_credit()
+        self._streams.end_all(_FAILED)
+        self.ended.set()
 
     def finish(self, outcome: RunState) -> None:
         """Begin to end the run. Sets `ended` when all is saved. The first outcome counts, but solved beats budget.

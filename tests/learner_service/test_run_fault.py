@@ -11,6 +11,7 @@ import pytest
 
 from actorq.client import LearnerClient
 from actorq.errors import ActorQError
+from actorq.v1 import learner_pb2
 from learner_service.reporting.report import Reporter
 from learner_service.run.records import Records
 from tests.learner_service.learner_parts import config
@@ -42,7 +43,10 @@ def quantizer_of_another_run(tmp_path: Path) -> Iterator[str]:
 
 @contextmanager
 def run_with_a_fault(directory: Path, quantizer: str) -> Iterator[ActorStream]:
-    """The stream of an actor in a run that ends with a fault. Then nothing of the learner runs."""
+    """The stream of an actor in a run that ends with a fault. Then nothing of the learner runs.
+
+    A watcher is told of the fault, too: the learner would wait for it, and the next one for the learner.
+    """
     before = set(threading.enumerate())
     settings = config(telemetry={"mlflow": f"file:{directory / 'mlflow'}"})
     try:
@@ -50,9 +54,12 @@ def run_with_a_fault(directory: Path, quantizer: str) -> Iterator[ActorStream]:
             running_learner(settings, directory / "run", quantizer) as running,
             LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
         ):
+            watching = client.stub.WatchStatus(learner_pb2.WatchStatusRequest(), timeout=DEADLINE_S)
             worker = joined(client, "actor-0")
             yield worker
             worker.assert_refused(grpc.StatusCode.UNAVAILABLE, "the learner has failed")
+            with pytest.raises(grpc.RpcError, match="the learner has failed"):
+                list(watching)
     finally:
         for thread in set(threading.enumerate()) - before:
             if thread.name in THREADS:
