@@ -124,7 +124,8 @@ class LearnerServiceServicer:
     def WatchStatus(self, request, context):
         """The status of the run at once (a restarted learner first restores it) and then every `period`, until the caller
         leaves or the run is over. The last message has the final state. When the learner moves, the last message has
-        RUN_STATE_INTERRUPTED and the stream ends with UNAVAILABLE. Call again then, because the run goes on.
+        RUN_STATE_INTERRUPTED and the stream ends with UNAVAILABLE, as it does when the learner fails. Call again then,
+        because the run goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -91,6 +91,9 @@ async def test_a_run_collects_until_its_first_rollout_and_ends_with_its_budget(t
         assert status.rollout_queue is not None
         assert (status.rollout_queue.waiting_transitions, status.rollout_queue.mismatch) == (8, None)
         await send(run, stream, range(2, 7))
+        assert run.training is not None
+        # There is no quantizer to wait for.
+        run.training.publisher.close()
         # The last rollout is used or waits when the run ends.
         await asyncio.wait_for(run.lifecycle.ended.wait(), DEADLINE_S)
         assert run.lifecycle.outcome is RunState.BUDGET_ENDED
