@@ -202,7 +202,7 @@ async def _measure_all(arguments: argparse.Namespace) -> tuple[dict[str, Any], l
             with LearnerClient(learner.address) as client:
                 await asyncio.to_thread(client.pause)
             for each in (fleet, bare):
-                await each.send(_WARM_UP_S)
+                await each.send(min(_WARM_UP_S, arguments.phase))
             pairs = await _alternate(fleet, bare, arguments.repeats, arguments.phase)
             peers, refusals = await _with_peers(learner, fleet, arguments, spec)
             samples = await _memory(learner, fleet, arguments.seconds)

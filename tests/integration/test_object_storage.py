@@ -25,7 +25,7 @@ def test_a_lost_folder_costs_one_checkpoint_period_at_most(
         monkeypatch.setenv(name, value)
     with s3_server(tmp_path / "served") as server:
         settings = (
-            *("--checkpoint.object-storage", "s3://bucket/run", "--checkpoint.period-s", "2", *ENDLESS),
+            *("--checkpoint.object-storage", "s3://bucket/run", "--checkpoint.period-s", "1", *ENDLESS),
             *("--checkpoint.object-storage-endpoint", server.endpoint),
             *(("--checkpoint.object-storage-replay",) if replay else ()),
         )

@@ -13,8 +13,18 @@ TIMEOUT_S = 220.0
 
 
 def profile(*flags: str) -> subprocess.CompletedProcess[str]:
+    return run("actorq.cli.main", "profile", *flags)
+
+
+def measure(module: str, *flags: str) -> None:
+    """One of the measurements that a profile consists of."""
+    result = run(module, *flags)
+    assert result.returncode == 0, result.stderr
+
+
+def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "actorq.cli.main", "profile", *flags],
+        [sys.executable, "-m", module, *arguments],
         capture_output=True,
         text=True,
         check=False,
@@ -44,34 +54,35 @@ def test_a_profile_tells_the_limit_and_settings_for_every_scheme(tmp_path: Path)
         assert text in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("flags", "counts", "updates"),
-    [
-        (
-            (
-                *("--algorithm", "ppo", "--environment", "Pendulum-v1", "--ppo.hidden-sizes", "16,16"),
-                *("--ppo.rollout-size", "512", "--ppo.batch-size", "64", "--ppo.epochs", "2"),
-                *("--actor.segment-length", "64"),
-            ),
-            *({1, 4, 8}, 16),
-        ),
-        # Rollouts of 16 steps, for 2 epochs.
-        (("--algorithm", "tests.user_modules.own_on_policy:Reinforce", "--actor.segment-length", "4"), {1, 4}, 2),
-    ],
-    ids=["continuous", "own"],
-)
-def test_an_on_policy_run_is_predicted_from_whole_rollouts(
-    tmp_path: Path, flags: tuple[str, ...], counts: set[int], updates: int
-) -> None:
+def test_an_on_policy_run_is_predicted_from_whole_rollouts(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
-    small = ("--actors", "1", "--environments-per-actor", "4", "--seconds", "0.2")
-    result = profile(*flags, *small, "--json", str(file))
+    flags = (
+        *("--algorithm", "ppo", "--environment", "Pendulum-v1", "--ppo.hidden-sizes", "16,16"),
+        *("--ppo.rollout-size", "512", "--ppo.batch-size", "64", "--ppo.epochs", "2", "--actor.segment-length", "64"),
+        *("--actors", "1", "--environments-per-actor", "4", "--seconds", "0.2"),
+    )
+    result = profile(*flags, "--json", str(file))
     assert result.returncode == 0, result.stderr
     report = json.loads(file.read_text(encoding="utf-8"))
-    assert report["measured"]["learner"]["rollout"]["updates"] == updates
+    assert report["measured"]["learner"]["rollout"]["updates"] == 16
     # A rollout has room for a segment of so many environments.
-    assert {each["environments_per_actor"] for each in report["predictions"]} == counts
+    assert {each["environments_per_actor"] for each in report["predictions"]} == {1, 4, 8}
     assert all(each["here"]["steps_per_s"] > 0 for each in report["predictions"])
+
+
+def test_a_users_on_policy_algorithm_is_measured_with_its_own_rollouts(tmp_path: Path) -> None:
+    flags = (
+        *("--algorithm", "tests.user_modules.own_on_policy:Reinforce", "--actor.segment-length", "4"),
+        *("--environments-per-actor", "4", "--folder", str(tmp_path), "--seconds", "0.1"),
+    )
+    measure("actor_service.profile", *flags, "--record")
+    measure("learner_service.profile", *flags)
+    figures = json.loads((tmp_path / "learner.json").read_text(encoding="utf-8"))
+    rollout = figures["rollout"]
+    # For 2 epochs. A reset is a step without a transition.
+    assert (rollout["environment_steps"], rollout["updates"]) == (16, 2)
+    assert 0 < rollout["transitions"] <= 16
+    assert figures["update_s"] > 0
 
 
 @pytest.mark.parametrize(
