@@ -125,8 +125,10 @@ def _maker(environment_id: str, backend: Backend) -> str:
     family, slash, _ = environment_id.partition("/")
     if not slash:
         return _GYMNASIUM
+    if family in _FAMILIES:
+        return _FAMILIES[family]
     installed = {point.name: point.value for point in entry_points(group=_ENTRY_POINTS)}
-    return _FAMILIES.get(family) or installed.get(family) or _GYMNASIUM
+    return installed.get(family, _GYMNASIUM)
 
 
 def _refusal(environment_id: str, arguments: EnvironmentArguments, error: Exception) -> UserError:
