@@ -31,6 +31,8 @@ def plainly(model: bytes, feeds: Tensors) -> list[NDArray[np.float32]]:
     """Every output by ONNX Runtime as the nodes say: it fuses none of them."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    # More threads would only spin.
+    options.intra_op_num_threads = 1
     outputs: list[NDArray[np.float32]] = ort.InferenceSession(model, options).run(None, feeds)
     return outputs
 
