@@ -83,9 +83,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWhol
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector what stays to the end: the modules and the tests."""
+    """Spare the garbage collector what stays to the end: the modules and the tests. Compute on one core per worker."""
     gc.collect()
     gc.freeze()
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.hookimpl(trylast=True)

@@ -35,7 +35,7 @@ def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_profile_tells_the_limit_and_settings_for_every_scheme(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
-    result = profile("--dqn.hidden-sizes", "16,16", "--cores", "3", "--seconds", "0.2", "--json", str(file))
+    result = profile("--dqn.hidden-sizes", "16,16", "--cores", "3", "--seconds", "0.1", "--json", str(file))
     assert result.returncode == 0, result.stderr
     report = json.loads(file.read_text(encoding="utf-8"))
     assert report["cores"] == 3
@@ -59,7 +59,7 @@ def test_an_on_policy_run_is_predicted_from_whole_rollouts(tmp_path: Path) -> No
     flags = (
         *("--algorithm", "ppo", "--environment", "Pendulum-v1", "--ppo.hidden-sizes", "16,16"),
         *("--ppo.rollout-size", "512", "--ppo.batch-size", "64", "--ppo.epochs", "2", "--actor.segment-length", "64"),
-        *("--actors", "1", "--environments-per-actor", "4", "--seconds", "0.2"),
+        *("--actors", "1", "--environments-per-actor", "4", "--seconds", "0.1"),
     )
     result = profile(*flags, "--json", str(file))
     assert result.returncode == 0, result.stderr
