@@ -99,7 +99,7 @@ def _d4pg(name: str, width: int, target: float, steps: int, *flags: str, form: s
     backend = ("--environment-backend", "envpool")
     flags = (*_ONE_BY_ONE, *sizes, *rates, *values, *explore, *backend, *flags)
     # With the default share of the machine, a run of a minute has only four evaluations. With half as many updates,
-    # one of three seeds learned nothing in 250,000 steps.
+    # one of three seeds did not reach the target in 250,000 steps.
     often = ("--evaluation.episodes", "3", "--evaluation.share", "0.2", "--rate-limiter.samples-per-insert", "0.32")
     return Task(f"dm_control/{name}", "d4pg", width, target, steps, flags, form, episodes=50, to_target=often)
 

@@ -116,8 +116,7 @@ class Lifecycle:
         try:
             await self._preparation.restore()
         except Exception as error:
-            self._fault = error
-            self.ended.set()
+            self.fail(error)
             return
         if not self.wants_actors and self._finishing is None:
             self._be_over()
