@@ -22,6 +22,11 @@ def speedup() -> str:
     return "\n\n".join(_speedup_of(task) for task in figures("actorq")["tasks"])
 
 
+def speedup_of_d4pg() -> str:
+    """The same for D4PG."""
+    return "\n\n".join(_speedup_of(task) for task in figures("actorq_balance")["tasks"])
+
+
 def speedup_in_steps() -> str:
     """The same for runs that end before the target."""
     return "\n\n".join(_speedup_of(task) for task in figures("actorq_steps")["tasks"])
