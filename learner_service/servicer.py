@@ -97,7 +97,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     ) -> AsyncIterator[learner_pb2.WatchStatusResponse]:
         """Send the status of the run periodically until the run is over or this learner leaves it."""
         period = wire.watch_period_from_proto(request)
-        await self._lifecycle.restored.wait()
+        await self._lifecycle.until_restored()
         while True:
             last, status = self._lifecycle.ended.is_set(), self._reporter.status()
             yield learner_pb2.WatchStatusResponse(status=wire.run_status_to_proto(status))

@@ -121,6 +121,17 @@ class Lifecycle:
         if not self.wants_actors and self._finishing is None:
             self._be_over()
 
+    async def until_restored(self) -> None:
+        """Wait until the run is restored. Raises UnavailableError when this learner leaves the run before."""
+        waits = [asyncio.ensure_future(event.wait()) for event in (self.restored, self.ended)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not self.restored.is_set():
+            self.require_here()
+
     def require_restored(self) -> None:
         """Raise UnavailableError until the run is restored from the disk.
 

@@ -184,7 +184,12 @@ async def test_a_run_that_cannot_be_restored_ends_with_its_fault(tmp_path: Path)
         await run.save()
     wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
     async with a_run(tmp_path, resume=True, settings=wider) as run:
+        # One that waited on would delay the next learner.
+        watching = aiter(LearnerServicer(run, Reporter(run)).WatchStatus(learner_pb2.WatchStatusRequest(), None))
+        told = asyncio.ensure_future(anext(watching))
         await run.lifecycle.restore()
+        with pytest.raises(UnavailableError, match="the learner has failed"):
+            await asyncio.wait_for(told, DEADLINE_S)
         assert run.lifecycle.ended.is_set()
         assert isinstance(run.lifecycle.fault, UserError)
         assert "the checkpoint does not fit the configured networks" in str(run.lifecycle.fault)
