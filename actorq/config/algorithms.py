@@ -71,6 +71,7 @@ class D4PGConfig(AlgorithmConfig):
     critic_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the critic")
     n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
     target_update_period: PositiveInt = Field(100, description="gradient updates between copies to the targets")
+    policy_delay: PositiveInt = Field(1, description="critic updates per update of the policy (more than 1: as in TD3)")
     max_gradient_norm: PositiveFloat = Field(40.0, description="global norm to which each gradient is clipped")
     atoms: Annotated[int, Field(ge=2)] = Field(51, description="number of values of the critic's return distribution")
     value_min: float = Field(-150.0, description="lowest value of the return distribution")
@@ -93,7 +94,7 @@ class TD3Config(AlgorithmConfig):
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
         0.005, description="tau: share by which each update moves the targets toward the online networks"
     )
-    policy_delay: PositiveInt = Field(2, description="critic updates between two updates of the policy")
+    policy_delay: PositiveInt = Field(2, description="critic updates per update of the policy")
     target_noise: NonNegativeFloat = Field(
         0.2, description="standard deviation of the noise on target actions (actions scaled to [-1, 1])"
     )

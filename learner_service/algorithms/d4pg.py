@@ -12,6 +12,8 @@ m is n, or less where the episode or the segment ends. Past a terminal state Z i
 |E[y_i] - Q(s_t, a_t)| is the transition's new priority. phi^- and theta^- are copies of phi and theta, renewed every
 `target_update_period` updates. clip_1 limits the norm of a state's gradient to 1, as Acme does, so that states of high
 value do not dominate. Actions are in [-1, 1] here; the policy's graph scales them.
+
+With `policy_delay` above 1, only every `policy_delay`-th update changes phi, as in TD3 (arXiv 1802.09477, sec. 5.2).
 """
 
 import logging
@@ -51,7 +53,9 @@ class D4PG(GradientAlgorithm):
         self._support = Support(settings.value_min, settings.value_max, settings.atoms).to(self._device)
         critic, largest = partial(CategoricalCritic, atoms=settings.atoms), settings.max_gradient_norm
         self._pi = self.network(
-            *("actor", LayerNormPolicy, settings.policy_sizes, settings.policy_learning_rate), max_gradient_norm=largest
+            *("actor", LayerNormPolicy, settings.policy_sizes, settings.policy_learning_rate),
+            max_gradient_norm=largest,
+            updates_per_step=settings.policy_delay,
         )
         self._z = self.network(
             *("critic", critic, settings.critic_sizes, settings.critic_learning_rate), max_gradient_norm=largest
@@ -87,10 +91,11 @@ class D4PG(GradientAlgorithm):
             return self._support.project(probabilities, returns, discounts), beyond
 
     def _step(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Update the critic, then the policy. Copy both to their targets when the period has passed."""
+        """Update the critic, then the policy if it is due. Copy both to their targets when the period has passed."""
         loss, errors = self._improve_critic(batch, targets)
-        self._improve_policy(batch.observations)
         self.updates += 1
+        if self.updates % self._settings.policy_delay == 0:
+            self._improve_policy(batch.observations)
         if self.updates % self._settings.target_update_period == 0:
             self._pi.copy_to_target()
             self._z.copy_to_target()
@@ -137,6 +142,7 @@ class D4PG(GradientAlgorithm):
 
     @property
     def flops(self) -> Flops:
-        """FLOPs of the targets, of the critic's update, and of the policy's update through the critic."""
+        """FLOPs of the targets, of the critic's update, and of the delayed policy update through the critic."""
         actor, critic = self._pi.cost, self._z.cost
-        return Flops(action=actor, update=self.batch_size * (actor + critic + 3 * critic + 3 * actor + critic))
+        policy = (1 / self._settings.policy_delay) * (3 * actor + critic)
+        return Flops(action=actor, update=self.batch_size * (actor + critic + 3 * critic + policy))

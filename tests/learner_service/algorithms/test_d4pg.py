@@ -72,7 +72,8 @@ def shapes_of(inputs: int, sizes: tuple[int, int], outputs: int) -> list[torch.S
 class Reference:
     """The update of the module's docstring with separate parameters, rows one by one."""
 
-    def __init__(self, d4pg: D4PG) -> None:
+    def __init__(self, d4pg: D4PG, delay: int) -> None:
+        self._delay = delay
         state = d4pg.state()
         self.shapes = {"policy": shapes_of(3, (16, 16), 2), "critic": shapes_of(5, (16, 8), 7)}
         self.online = {
@@ -114,8 +115,9 @@ class Reference:
             (direction,) = torch.autograd.grad(q, free)
             direction = direction / max(1.0, float(direction.norm()))
             objectives.append((direction * action).sum())
-        self._descend("policy", -torch.stack(objectives).mean())
         self._updates += 1
+        if self._updates % self._delay == 0:
+            self._descend("policy", -torch.stack(objectives).mean())
         if self._updates % 3 == 0:
             self._copy()
         return errors
@@ -130,9 +132,10 @@ class Reference:
         self.target = {name: [part.detach().clone() for part in parts] for name, parts in self.online.items()}
 
 
-def test_updates_agree_with_a_slow_reference() -> None:
-    d4pg, rng = make(), np.random.default_rng(5)
-    reference = Reference(d4pg)
+@pytest.mark.parametrize("delay", [1, 2])
+def test_updates_agree_with_a_slow_reference(delay: int) -> None:
+    d4pg, rng = make(policy_delay=delay), np.random.default_rng(5)
+    reference = Reference(d4pg, delay)
     for _ in range(6):
         batch, weights = random_batch(rng, 2 * BATCH), rng.uniform(0.1, 1.0, 2 * BATCH).astype(np.float32)
         losses = d4pg.update(batch, weights)

@@ -28,7 +28,7 @@ from tests.learner_service.algorithms.algorithm_parts import (
 # What the case "other settings" changes.
 OTHER: dict[str, dict[str, Any]] = {
     "dqn": {"double": False, "dueling": False, "learning_rate_end": 1e-4, "target_update_period": 2},
-    "d4pg": {"target_update_period": 2, "n_step": 3},
+    "d4pg": {"target_update_period": 2, "n_step": 3, "policy_delay": 2},
     # Of three updates the first two have their targets together, then the third one, in turn.
     "td3": {"policy_delay": 2, "target_noise": 0.0},
     "sac": {"temperature": None},

@@ -92,7 +92,9 @@ def test_updates_of_each_algorithm_are_counted_by_their_passes() -> None:
     gaussian = mlp(observations, 2 * actions)
     assert update("sac", hidden_sizes=(units,)) == 10 * (4 * gaussian + (2 + 6 + 2) * critic)
     categorical = mlp(observations + actions, 51)
-    assert update("d4pg", policy_sizes=(units,), critic_sizes=(units,)) == 10 * (4 * actor + 5 * categorical)
+    sizes = {"policy_sizes": (units,), "critic_sizes": (units,)}
+    assert update("d4pg", **sizes) == 10 * (4 * actor + 5 * categorical)
+    assert update("d4pg", **sizes, policy_delay=4) == 10 * (1.75 * actor + 4.25 * categorical)
     values = mlp(observations, 4 + 1)
     assert update("dqn", hidden_sizes=(units,)) == 10 * 5 * values
     assert update("dqn", hidden_sizes=(units,), double=False) == 10 * 4 * values
