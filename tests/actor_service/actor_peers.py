@@ -27,7 +27,8 @@ R = TypeVar("R", quantizer_pb2.WatchPoliciesResponse, quantizer_pb2.GetPolicyRes
 
 def membership(**changes: Any) -> Membership:
     """A place in a run of one CartPole per actor; `changes` are fields of its RunSpec."""
-    run = RunSpec("run", "CartPole-v1", 1, 8, 2**20, 2, "int8", 20, 250, 1_000.0, 0)
+    # Every processor computes int8-weights correctly.
+    run = RunSpec("run", "CartPole-v1", 1, 8, 2**20, 2, "int8-weights", 20, 250, 1_000.0, 0)
     return Membership(
         replace(run, **changes), 0, Exploration((0.1,), (0.2,)), resume_after_sequence=0, seed=7, incarnation=9
     )

@@ -13,7 +13,7 @@ from actorq.domain.policy import FLOAT32, FidelityReport, LayerReport, Policy, P
 NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, ())
 
 
-def as_policy(model: bytes, version: int = 1, scheme: str = "int8", snapshot_at: float = 0.0) -> Policy:
+def as_policy(model: bytes, version: int = 1, scheme: str = "int8-weights", snapshot_at: float = 0.0) -> Policy:
     """A model with its description."""
     digest = hashlib.sha256(model).digest()
     return Policy(

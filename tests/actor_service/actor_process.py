@@ -33,7 +33,7 @@ def running_actor(
 
     async def serve() -> int:
         server = Server("127.0.0.1:0")
-        service = ActorService(config or RunConfig(), settings, "actor-0")
+        service = ActorService(config or RunConfig(scheme="int8-weights"), settings, "actor-0")
         address = await server.start(service.register(server.grpc_server))
         started.set_result((asyncio.get_running_loop(), service, address))
         try:

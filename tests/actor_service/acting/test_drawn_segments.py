@@ -153,7 +153,7 @@ def test_a_segment_ends_before_the_loop_waits_for_a_newer_policy() -> None:
     slot.put(load_policy(logits_policy([0.0, 0.0], version=2), environments.spec, COUNT, sampled=True))
     segments = [collect(collecting, environments.spec) for _ in range(4)]
     assert [segment.steps for segment in segments] == [8, 8, 4, 8]
-    assert all(segment.spans == (PolicySpan(0, 2, "int8"),) for segment in segments)
+    assert all(segment.spans == (PolicySpan(0, 2, "int8-weights"),) for segment in segments)
     # No step is lost: each segment begins where the one before ended.
     for one, following in pairwise(segments):
         np.testing.assert_array_equal(one.observations[-1], following.observations[0])

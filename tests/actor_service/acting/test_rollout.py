@@ -93,7 +93,7 @@ def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: Polic
 
 
 def test_spans_say_what_acted_and_not_what_was_asked_for(slot: PolicySlot) -> None:
-    slot.put(load(all_in_float(random_policy(4, 2, version=7), "int8")))
+    slot.put(load(all_in_float(random_policy(4, 2, version=7), "int8-weights")))
     assert collect(rollout(slot)).spans == (PolicySpan(0, 7, "fp32"),)
 
 
@@ -102,11 +102,11 @@ def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: Poli
     slot.put(first)
     collecting = rollout(slot, Scripted({2: lambda: slot.put(second)}))
     segment = collect(collecting)
-    assert segment.spans == (PolicySpan(0, 1, "int8"), PolicySpan(3, 2, "int8"))
+    assert segment.spans == (PolicySpan(0, 1, "int8-weights"), PolicySpan(3, 2, "int8-weights"))
     np.testing.assert_array_equal(segment.actions, [[0] * COUNT] * 3 + [[1] * COUNT] * 5)
     assert list(segment.policy_versions()) == [1] * 3 + [2] * 5
     assert slot.take_activations() == (10.0, 10.0)
-    assert collect(collecting).spans == (PolicySpan(0, 2, "int8"),)
+    assert collect(collecting).spans == (PolicySpan(0, 2, "int8-weights"),)
     assert slot.take_activations() == ()
 
 
@@ -115,7 +115,7 @@ def test_a_policy_that_comes_between_two_segments_has_the_next_one_for_itself(sl
     collecting = rollout(slot)
     collect(collecting)
     slot.put(load(constant_policy([1.0, 0.0], version=5)))
-    assert collect(collecting).spans == (PolicySpan(0, 5, "int8"),)
+    assert collect(collecting).spans == (PolicySpan(0, 5, "int8-weights"),)
 
 
 def test_stopping_gives_a_shorter_segment_that_the_next_one_joins(slot: PolicySlot) -> None:
@@ -138,7 +138,7 @@ def test_it_waits_for_the_first_policy(slot: PolicySlot) -> None:
     thread.start()
     slot.put(load(constant_policy([1.0, 0.0], version=3)))
     thread.join(DEADLINE_S)
-    assert collected[0].spans == (PolicySpan(0, 3, "int8"),)
+    assert collected[0].spans == (PolicySpan(0, 3, "int8-weights"),)
 
 
 def test_it_does_not_wait_for_a_policy_when_it_should_stop(slot: PolicySlot) -> None:

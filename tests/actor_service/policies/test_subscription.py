@@ -31,7 +31,7 @@ class Side:
         self.least_wanted = 0
         self.asked: queue.Queue[int] = queue.Queue()
         self.subscription = Subscription(
-            client, "int8", self.slot, self._load, self.faults.put, self.counts, wanted=self._is_wanted
+            client, "int8-weights", self.slot, self._load, self.faults.put, self.counts, wanted=self._is_wanted
         )
 
     def has(self, version: int) -> bool:
@@ -70,7 +70,7 @@ def good(version: int) -> Policy:
 
 def test_every_newer_policy_takes_the_place_of_the_one_before(quantizer: ScriptedQuantizer, side: Side) -> None:
     request = quantizer.watched()
-    assert (request.scheme, request.after_version) == ("int8", 0)
+    assert (request.scheme, request.after_version) == ("int8-weights", 0)
     for version in (1, 2, 5):
         quantizer.serve(good(version))
         assert side.has(version)
@@ -175,10 +175,10 @@ def test_a_quantizer_that_cannot_serve_now_is_asked_again(
 
 def test_an_unknown_scheme_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
     quantizer.watched()
-    quantizer.fail(NotFoundError("scheme 'int8' does not exist"))
+    quantizer.fail(NotFoundError("scheme 'int8-weights' does not exist"))
     fault = side.faults.get(timeout=DEADLINE_S)
     assert isinstance(fault, NotFoundError)
-    assert "scheme 'int8' does not exist" in str(fault)
+    assert "scheme 'int8-weights' does not exist" in str(fault)
 
 
 def test_a_loader_that_fails_unexpectedly_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:

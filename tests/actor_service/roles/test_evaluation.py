@@ -97,14 +97,14 @@ def test_it_says_which_policy_was_evaluated() -> None:
     evaluation = evaluate(3)
     assert 0 < evaluation.duration_s <= time.monotonic() - began
     assert (evaluation.sequence, evaluation.policy_version, evaluation.learner_step) == (3, 6, 60)
-    assert evaluation.scheme == "int8"
+    assert evaluation.scheme == "int8-weights"
     assert len(evaluation.returns) == 3
     assert evaluation.mean_return == pytest.approx(np.mean(evaluation.lengths))
 
 
 def test_it_says_what_acted_and_not_what_was_asked_for() -> None:
     evaluator = cartpoles(1)
-    policy = evaluator.load(all_in_float(random_policy(4, 2), "int8"))
+    policy = evaluator.load(all_in_float(random_policy(4, 2), "int8-weights"))
     assert evaluator.run(policy, 0, 1, threading.Event()).scheme == "fp32"
     evaluator.close()
 
