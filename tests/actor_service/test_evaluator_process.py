@@ -14,7 +14,6 @@ from actorq.client import ActorClient
 from actorq.domain.policy import SCHEMES
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ExhaustedError, InvalidInputError, NotFoundError
-from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK
 from actorq.v1 import learner_pb2
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner, ScriptedQuantizer, membership
@@ -30,6 +29,7 @@ from tests.actor_service.actor_process import (
     status_when,
     stop,
 )
+from tests.builders.processors import SATURATING
 
 
 def evaluate_when_free(client: ActorClient, episodes: int) -> list[Episode | Evaluation]:
@@ -87,7 +87,7 @@ def test_a_standalone_actor_finds_the_fastest_scheme_of_a_version(quantizer: Scr
         # All are the same model, so that any may be the fastest by a little; fp32 is taken among equals.
         assert evaluation.scheme in SCHEMES
         # This processor may compute some of them wrongly.
-        usable = [scheme for scheme in SCHEMES if scheme not in saturating_schemes(processor_flags())]
+        usable = [scheme for scheme in SCHEMES if scheme not in SATURATING]
         assert [quantizer.asked.get(timeout=DEADLINE_S) for _ in usable] == usable
         *_, evaluation = client.evaluate(1)
         assert isinstance(evaluation, Evaluation)

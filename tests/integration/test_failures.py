@@ -11,6 +11,7 @@ import pytest
 
 from actorq.client import LearnerClient
 from actorq.domain.status import RunStatus
+from tests.builders.processors import INT8_HERE
 from tests.integration.training_run import ENDLESS, TrainingRun, process_id, trained
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +52,7 @@ def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
     summary = run.summary()
     assert summary["state"] == "stopped"
     # The fidelity gate may let a version through in fp32 alone.
-    assert "int8" in summary["transitions_by_scheme"]
+    assert INT8_HERE in summary["transitions_by_scheme"]
 
 
 def test_no_process_outlives_a_killed_launcher(tmp_path: Path) -> None:
