@@ -15,8 +15,9 @@ from rich.table import Table
 
 from actorq.cli.algorithm import fit_algorithm
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import FP32
+from actorq.domain.policy import FALLBACK, FP32
 from actorq.errors import UserError
+from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq.profile.advice import Outlook, Pods, explain, outlooks, pods, recommend
 from actorq.profile.exchange import DEFAULT_SECONDS, measuring_seconds
@@ -56,6 +57,9 @@ def run(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    if (asked := config.scheme) in saturating_schemes(processor_flags()):
+        config = config.model_copy(update={"scheme": FALLBACK})
+        _say(console, f"actors act with {FALLBACK} instead of {asked}: this processor has no int8 dot product")
     figures = measure(config, namespace.seconds, lambda text: console.print(f"measuring {text}", style="dim"))
     if (reason := figures.actor["dropped"].get(config.scheme)) is not None:
         raise UserError(

@@ -79,7 +79,7 @@ def test_a_finished_run_is_evaluated_without_its_learner(solved: tuple[TrainingR
 def test_a_corrupt_policy_is_refused_in_one_line(solved: tuple[TrainingRun, str], tmp_path: Path) -> None:
     run, _ = solved
     version = run.summary()["evaluation"]["policy_version"]
-    (model,) = (run.directory / "policies").rglob(f"*{version:08d}*/*int8*.onnx")
+    (model,) = (run.directory / "policies").rglob(f"*{version:08d}*/policy-{INT8_HERE}.onnx")
     whole = model.read_bytes()
     try:
         model.write_bytes(whole[:-100] + bytes(100))
