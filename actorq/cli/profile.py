@@ -143,7 +143,7 @@ def _print_outlooks(
         "actors one learner can use",
         "steps/s then",
     ):
-        table.add_column(name, justify="left" if name in ("scheme", "limit") else "right")
+        table.add_column(name, justify="left" if name in ("scheme", "limit") else "right", no_wrap=name == "scheme")
     base = next((each for each in shown if each.scheme == FP32), shown[0])
     for each in shown:
         saved = 1 - each.core_hours / base.core_hours

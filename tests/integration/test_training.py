@@ -39,7 +39,7 @@ def test_every_transition_came_from_an_int8_policy(solved: tuple[TrainingRun, st
 
 def test_what_the_actors_ran_computes_in_int8(solved: tuple[TrainingRun, str]) -> None:
     run, _ = solved
-    models = sorted((run.directory / "policies").rglob("*int8*.onnx"))
+    models = sorted((run.directory / "policies").rglob(f"policy-{INT8_HERE}.onnx"))
     assert models
     model = onnx.load(models[-1])
     weights = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
