@@ -8,8 +8,17 @@ from sitegen.results import figures
 
 def fidelity() -> str:
     """Each policy in each scheme."""
+    return _fidelity("fidelity")
+
+
+def fidelity_without_vnni() -> str:
+    """Each policy in each scheme, on a processor without an int8 dot product."""
+    return _fidelity("fidelity_without_vnni")
+
+
+def _fidelity(result: str) -> str:
     parts = []
-    for policy, variants in figures("fidelity")["policies"].items():
+    for policy, variants in figures(result)["policies"].items():
         rows = []
         for name, each in variants.items():
             errors = each["errors"]["32"]
@@ -17,7 +26,7 @@ def fidelity() -> str:
             returned = fmean(each["returns"]) if each["returns"] else None
             rows.append((name, agreement, errors["mean_error"], errors["max_error"], each["size_bytes"], returned))
         head = ("scheme", "same action as FP32", "mean error", "largest error", "bytes", "mean return")
-        trained = figures("fidelity")["trained_by"][policy]
+        trained = figures(result)["trained_by"][policy]
         parts.append(f"**{policy}** ({trained}):\n\n{table(head, rows)}")
     return "\n\n".join(parts)
 

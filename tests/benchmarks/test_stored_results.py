@@ -80,6 +80,7 @@ def _sparse_policy(figures: dict[str, Any]) -> list[Target]:
 VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "cartpole": lambda figures: cartpole.targets(figures["runs"]),
     "fidelity": _fidelity,
+    "fidelity_without_vnni": _fidelity,
     "foreign": lambda figures: foreign.targets(figures["models"]),
     "joint": _joint,
     "parity": _parity,
