@@ -15,10 +15,11 @@ from actorq.config.schemes import SchemeChoice
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
 from actorq.config.versions import VersionChoice
-from actorq.domain.policy import AUTO
+from actorq.domain.policy import AUTO, FALLBACK
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
 from actorq.local.events import sigterm_as_exit
+from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
 from actorq.runpolicies import RunPolicies
@@ -137,6 +138,8 @@ def _print_result(result: EvaluationResult) -> None:
         f"policy v{policy.version} {policy.scheme}{fallen_back} (learner step {policy.learner_step:,}): {close}"
         f"mean error {fidelity.mean_error:.3g} on {fidelity.observations:,} observations"
     )
+    if policy.effective_scheme in saturating_schemes(processor_flags()):
+        print(f"this processor may compute {policy.scheme} wrongly: take --scheme {FALLBACK}")
 
 
 def _scheme_of_run(directory: RunDirectory, config: RunConfig) -> str:
