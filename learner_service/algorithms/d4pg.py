@@ -8,10 +8,10 @@ z. Q(s, a) = sum_j p_j(s, a) z_j.
     L       = mean_i w_i  -sum_j y_ij log p_j(s_t, a_t; theta)                    cross entropy
     dJ/dphi = mean_i clip_1(dQ(s_t, a; theta)/da at a = pi(s_t)) dpi(s_t; phi)/dphi
 
-m is n, or less where the episode or the segment ends. Past a terminal state Z is 0, and all mass is on the return.
-|E[y_i] - Q(s_t, a_t)| is the transition's new priority. phi^- and theta^- are copies of phi and theta, renewed every
-`target_update_period` updates. clip_1 limits the norm of a state's gradient to 1, as Acme does, so that states of high
-value do not dominate. Actions are in [-1, 1] here; the policy's graph scales them.
+m is n, or less where the episode ends or the next step is not stored. Past a terminal state Z is 0, and all mass is on
+the return. |E[y_i] - Q(s_t, a_t)| is the transition's new priority. phi^- and theta^- are copies of phi and theta,
+renewed every `target_update_period` updates. clip_1 limits the norm of a state's gradient to 1, as Acme does, so that
+states of high value do not dominate. Actions are in [-1, 1] here; the policy's graph scales them.
 
 With `policy_delay` above 1, only every `policy_delay`-th update changes phi, as in TD3 (arXiv 1802.09477, sec. 5.2).
 """

@@ -8,8 +8,9 @@ One update, for transitions i of a batch with importance weights w_i:
     L      = mean_i w_i Huber(delta_i)                                            prioritized, arXiv 1511.05952
     dL / dQ(s_t, a_t; theta) = -w_i clip(delta_i, -kappa, kappa) / batch size     kappa is `huber_delta`
 
-m is n, or less where the episode or the segment ends. The bootstrap term is absent past a terminal state. |delta_i|
-is the transition's new priority. theta^- is a copy of theta, renewed every `target_update_period` updates.
+m is n, or less where the episode ends or the next step is not stored. The bootstrap term is absent past a terminal
+state. |delta_i| is the transition's new priority. theta^- is a copy of theta, renewed every `target_update_period`
+updates.
 """
 
 from functools import partial

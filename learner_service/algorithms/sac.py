@@ -14,10 +14,10 @@ One update, for transitions i of a batch with importance weights w_i (algorithm 
 L_Q is minimized first. L_pi uses the updated critics. L_alpha has log alpha in place of the paper's alpha, as in the
 authors' code, so that alpha stays positive. The whole update uses alpha from before the update.
 
-m is n, or less where the episode or the segment ends. The bootstrap term and its entropy are absent past a terminal
-state. y_i is eq. 3 inserted into itself m - 1 times. With n > 1, each step in between adds the policy's entropy in that
-state. An action a'_k, drawn from the present policy, estimates this entropy (as in RLx2, arXiv 2205.15043). k = 0 adds
-no entropy, because a_t is given.
+m is n, or less where the episode ends or the next step is not stored. The bootstrap term and its entropy are absent
+past a terminal state. y_i is eq. 3 inserted into itself m - 1 times. With n > 1, each step in between adds the policy's
+entropy in that state. An action a'_k, drawn from the present policy, estimates this entropy (as in RLx2, arXiv
+2205.15043). k = 0 adds no entropy, because a_t is given.
 
 Actions are scaled from the environment's bounds to [-1, 1], and densities are over these. A transition's new priority
 is the mean of its two |delta_ij|. Importance weights correct L_Q only, because only L_Q is a regression.

@@ -12,9 +12,9 @@ and after every `policy_delay`-th such update of the critics (sec. 5.2)
     J      = mean_i Q_1(s_t, pi(s_t; phi); theta)                                                           eq. 11
     phi^-  <- tau phi + (1 - tau) phi^-,  theta^- likewise
 
-m is n, or less where the episode or the segment ends. The bootstrap term is absent past a terminal state. Actions are
-scaled from the environment's bounds to [-1, 1]. A transition's new priority is the mean of its two |delta_ij|.
-Importance weights correct the critics' loss only, because only that loss is a regression.
+m is n, or less where the episode ends or the next step is not stored. The bootstrap term is absent past a terminal
+state. Actions are scaled from the environment's bounds to [-1, 1]. A transition's new priority is the mean of its two
+|delta_ij|. Importance weights correct the critics' loss only, because only that loss is a regression.
 """
 
 from typing import ClassVar

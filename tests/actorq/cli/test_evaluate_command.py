@@ -1,0 +1,42 @@
+"""`actorq evaluate` on a processor that may compute the policy's scheme wrongly."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actorq.cli import evaluate
+from actorq.domain.trajectory import Evaluation
+from actorq.local.evaluation import EvaluationResult
+from actorq.runpolicies import RunPolicies
+from tests.builders.stored_policies import stored_run
+from tests.quantizer_service.policy_graphs import mlp
+from tests.quantizer_service.policy_runs import checkpoint
+
+
+@pytest.mark.parametrize(
+    ("scheme", "flags", "warns"),
+    [("int8", {"sse2"}, True), ("int8", {"sse2", "avx_vnni"}, False), ("int8-weights", {"sse2"}, False)],
+)
+def test_a_scheme_that_may_be_computed_wrongly_is_told(
+    scheme: str,
+    flags: set[str],
+    warns: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    graph = mlp(8, 8)
+    run = stored_run(tmp_path / "run", graph, [checkpoint(graph, 1)], scheme=scheme)
+    policies = RunPolicies(run)
+    policy = policies.stored(policies.versions[0], scheme).descriptor
+    assert policy.effective_scheme == scheme
+
+    def evaluated(*arguments: object) -> Iterator[EvaluationResult]:
+        yield EvaluationResult(Evaluation(1, 1, 1, scheme, (5.0,), (5,), 0.1), policy)
+
+    monkeypatch.setattr(evaluate, "processor_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(evaluate, "evaluate_run", evaluated)
+    assert evaluate.run([str(run.root)]) == 0
+    told = f"this processor may compute {scheme} wrongly: take --scheme int8-weights"
+    assert (told in capsys.readouterr().out) == warns
