@@ -144,13 +144,15 @@ def test_evaluate_takes_the_best_retained_version_when_the_one_evaluated_last_is
     fallen_back = actorq("evaluate", str(directory.root), "--episodes", "2")
 
     assert fallen_back.returncode == 0, fallen_back.stderr
-    first, *episodes, _, policy = fallen_back.stdout.splitlines()
+    first, *lines = fallen_back.stdout.splitlines()
     assert first == (
         f"version {gone}, the one evaluated last, is not retained: this is {best}, the best retained one, evaluated at "
         f"{evaluation.mean_return:,.1f}"
     )
-    assert [line.partition("  ")[0] for line in episodes] == ["episode 1/2", "episode 2/2"]
-    assert policy.startswith(f"policy v{best} int8")
+    # A warning follows where the processor may compute int8 wrongly.
+    beginnings = ("episode 1/2  ", "episode 2/2  ", "return mean ", f"policy v{best} int8")
+    for line, beginning in zip(lines[:4], beginnings, strict=True):
+        assert line.startswith(beginning)
     named = actorq("evaluate", str(directory.root), "--version", str(gone))
     assert (named.returncode, named.stdout) == (2, "")
     assert named.stderr.startswith(f"error: version {gone} is not in {directory.root}; ")

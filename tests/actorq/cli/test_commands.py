@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 # A service that says what happens to it on the pipe that the test reads. FAKE_LEARNER tells how the learner behaves.
 FAKE = """
-import os, signal, sys
+import os, select, signal, sys
 from pathlib import Path
 from actorq.statefiles.documents import write_document
 arguments = sys.argv[1:]
@@ -39,6 +39,9 @@ def finish(state, code):
         write_document(Path(flag("--run-directory"), "summary.json"), summary)
     os._exit(code)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: finish("interrupted", 6))
+woken, wakes = os.pipe()
+os.set_blocking(wakes, False)
+signal.set_wakeup_fd(wakes)
 if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "mistake":
     sys.exit(print("error: environment 'CartPole-v1' needs gymnasium", file=sys.stderr) or 2)
 if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "crash":
@@ -53,7 +56,8 @@ if behaviour == "stop":
 if behaviour == "mistake":
     sys.exit(print("error: --run-directory: no space left", file=sys.stderr) or 2)
 os.write(0, b"ready")
-sys.stdin.buffer.read()
+# Not a read: it would not end by a signal that arrives just before it begins.
+select.select([0, woken], [], [])
 """
 # In the place of what tells an environment's spec.
 FAKE_ENVIRONMENTS = """

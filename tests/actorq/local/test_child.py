@@ -12,16 +12,15 @@ from actorq.local.events import ChildExited
 TIMEOUT_S = 30.0
 # Ready once it has made the file; asked to end it removes it, or will not hear of it.
 SCRIPT = """
-import pathlib, signal, sys, threading
+import pathlib, signal, sys
 part = pathlib.Path(sys.argv[1])
-def tidy(*_):
-    part.unlink()
-    sys.exit(0)
-signal.signal(signal.SIGTERM, tidy if sys.argv[2] == "tidy" else signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 part.touch()
 print("ready", flush=True)
-while True:
-    signal.pause()
+signal.sigwait([signal.SIGTERM])
+if sys.argv[2] == "deaf":
+    signal.sigwait([signal.SIGTERM])
+part.unlink()
 """
 
 

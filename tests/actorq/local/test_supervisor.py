@@ -28,7 +28,7 @@ TIMEOUT_S = 60.0
 
 # argv: descriptor to speak on, name, behaviour, then what a restart adds.
 FAKE = """
-import os, signal, sys, threading
+import os, select, signal, sys
 speak, name, behaviour, *more = sys.argv[1:]
 def say(text):
     os.write(int(speak), f"{name} {os.getpid()} {text}\\n".encode())
@@ -36,6 +36,9 @@ def drain(number, frame):
     say("drained")
     os._exit(int(behaviour.removeprefix("leave")) if behaviour.startswith("leave") else 0)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else drain)
+woken, wakes = os.pipe()
+os.set_blocking(wakes, False)
+signal.set_wakeup_fd(wakes)
 print("a line of", name, flush=True)
 if behaviour != "silent":
     os.write(0, b"ready")
@@ -50,7 +53,8 @@ if behaviour == "full" or (behaviour == "full later" and more):
     sys.exit(2)
 if behaviour.startswith("exit"):
     sys.exit(int(behaviour.removeprefix("exit")))
-sys.stdin.buffer.read()
+# Not a read: it would not end by a signal that arrives just before it begins.
+select.select([0, woken], [], [])
 say("lost its lifeline")
 """
 
