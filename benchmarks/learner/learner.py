@@ -37,16 +37,17 @@ from benchmarks.learner.learner_baselines import Rows, cleanrl, stable_baselines
 from benchmarks.learner.learner_timing import Clock, Turns, speedup, take_turns
 from learner_service.algorithms import make_algorithm
 from learner_service.kernels.memory import keep_memory
-from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, UniformSampler, assemble
+from learner_service.replay import ReplayStore, Returns, SegmentSource, UniformSampler, assemble
+from learner_service.training.device import batches_for
 
-_SIZES, _ROWS, _UPDATES = [256, 256], 20_000, 8
-_BATCHES = {"dqn": 64, "td3": 256, "sac": 256, "d4pg": 64}
+_SIZES, _ROWS, UPDATES = [256, 256], 20_000, 8
+BATCHES = {"dqn": 64, "td3": 256, "sac": 256, "d4pg": 64}
 # Stable-Baselines3 and CleanRL have no such D4PG, so only precisions are compared.
 _WIDE = {"policy_sizes": [2048] * 3, "critic_sizes": [256, 256], "n_step": 1}
-_HALF_CHEETAH = EnvironmentSpec(
+HALF_CHEETAH = EnvironmentSpec(
     "HalfCheetah-v5", ArraySpec((17,), "float32"), ArraySpec((6,), "float32", (-1.0,) * 6, (1.0,) * 6), 0
 )
-_CART_POLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
+CART_POLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
 _OURS, _BF16, _COMPILED = "actorq", "actorq bf16", "actorq compiled"
 _THEIRS, _CLEANRL = "Stable-Baselines3", "CleanRL's update"
 # Speed relative to Stable-Baselines3 in the faster precision; for D4PG, speed of bf16 relative to fp32.
@@ -61,7 +62,7 @@ _KINDS = {
 
 def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--algorithm", nargs="+", choices=list(_BATCHES), default=list(_BATCHES), help="algorithms (default: all)"
+        "--algorithm", nargs="+", choices=list(BATCHES), default=list(BATCHES), help="algorithms (default: all)"
     )
     parser.add_argument(
         "--threads", type=int, nargs="+", default=[1], metavar="N", help="numbers of torch threads (default: 1)"
@@ -81,22 +82,22 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     keep_memory()
     with tempfile.TemporaryDirectory() as directory:
         for algorithm in arguments.algorithm:
-            batch = _BATCHES[algorithm]
-            spec = _CART_POLE if algorithm == "dqn" else _HALF_CHEETAH
-            rows = _rows(spec)
-            store = _store(Path(directory) / algorithm, spec, rows)
+            batch = BATCHES[algorithm]
+            spec = CART_POLE if algorithm == "dqn" else HALF_CHEETAH
+            rows = random_rows(spec)
+            store = store_of(Path(directory) / algorithm, spec, rows)
             if arguments.profile:
-                _profile(_updates(algorithm, spec, store, precision=arguments.precision), algorithm)
+                _profile(updates(algorithm, spec, store, precision=arguments.precision), algorithm)
                 continue
             contenders: dict[str, Callable[[], object]] = {
-                _OURS: _updates(algorithm, spec, store),
-                _BF16: _updates(algorithm, spec, store, precision="bf16"),
+                _OURS: updates(algorithm, spec, store),
+                _BF16: updates(algorithm, spec, store, precision="bf16"),
             }
             if algorithm != "d4pg":
-                contenders[_THEIRS] = stable_baselines(algorithm, spec, rows, _SIZES, batch, _UPDATES)
-                contenders[_CLEANRL] = cleanrl(algorithm, spec, rows, _SIZES, batch, _UPDATES)
+                contenders[_THEIRS] = stable_baselines(algorithm, spec, rows, _SIZES, batch, UPDATES)
+                contenders[_CLEANRL] = cleanrl(algorithm, spec, rows, _SIZES, batch, UPDATES)
             if arguments.compile:
-                contenders[_COMPILED] = _updates(algorithm, spec, store, compiled=True)
+                contenders[_COMPILED] = updates(algorithm, spec, store, compiled=True)
             for threads in arguments.threads:
                 name = f"{algorithm}, batch {batch}, {threads} threads"
                 turns = _take_turns(contenders, threads, arguments)
@@ -135,7 +136,7 @@ def _figures(turns: dict[str, Turns]) -> dict[str, Any]:
     clocks: tuple[Clock, ...] = ("cpu", "wall")
     return {
         name: {
-            "updates_per_second": {clock: _UPDATES / each.median(clock) for clock in clocks},
+            "updates_per_second": {clock: UPDATES / each.median(clock) for clock in clocks},
             "speedup_of_ours": {clock: speedup(turns[_OURS], each, clock) for clock in clocks},
         }
         for name, each in turns.items()
@@ -153,7 +154,7 @@ def _row(name: str, turns: dict[str, Turns]) -> str:
     return f"{name}, updates per CPU second: {', '.join(parts)}; ours is {', '.join(ratios)}"
 
 
-def _rows(spec: EnvironmentSpec) -> Rows:
+def random_rows(spec: EnvironmentSpec) -> Rows:
     """Random consecutive transitions; one in a hundred is terminal."""
     rng = np.random.default_rng(0)
     observations = rng.standard_normal((_ROWS + 1, *spec.observations.shape), np.float32)
@@ -171,7 +172,8 @@ def _rows(spec: EnvironmentSpec) -> Rows:
     }
 
 
-def _store(directory: Path, spec: EnvironmentSpec, rows: Rows) -> ReplayStore:
+def store_of(directory: Path, spec: EnvironmentSpec, rows: Rows) -> ReplayStore:
+    """A replay with these rows."""
     store = ReplayStore.open(directory, spec, 3 * _ROWS)
     last = rows["next_observations"][-1:]
     segment = Segment(
@@ -189,12 +191,18 @@ def _store(directory: Path, spec: EnvironmentSpec, rows: Rows) -> ReplayStore:
     return store
 
 
-def _updates(
-    algorithm: str, spec: EnvironmentSpec, store: ReplayStore, compiled: bool = False, precision: str = "fp32"
+def updates(
+    algorithm: str,
+    spec: EnvironmentSpec,
+    store: ReplayStore,
+    compiled: bool = False,
+    precision: str = "fp32",
+    device: str = "cpu",
+    batch: int | None = None,
 ) -> Callable[[], object]:
-    """`_UPDATES` updates of the learner, from replay rows to new priorities."""
+    """`UPDATES` updates of the learner, from replay rows to new priorities. batch: that of `BATCHES` by default."""
     networks = _WIDE if algorithm == "d4pg" else {"hidden_sizes": _SIZES, "n_step": 1}
-    section: dict[str, Any] = {**networks, "batch_size": _BATCHES[algorithm]}
+    section: dict[str, Any] = {**networks, "batch_size": batch or BATCHES[algorithm]}
     if algorithm == "dqn":
         # The same as in Stable-Baselines3.
         section |= {"double": False, "dueling": False}
@@ -202,15 +210,15 @@ def _updates(
         {
             "algorithm": algorithm,
             algorithm: section,
-            "learner": {"compile": compiled, "device": "cpu", "precision": precision},
+            "learner": {"compile": compiled, "device": device, "precision": precision},
         }
     )
-    made = make_algorithm(config, spec)
+    made = make_algorithm(config, spec, torch.device(device))
     sampler, returns = UniformSampler(store, np.random.default_rng(1)), Returns(1, made.discount)
-    out = NStepBatch.empty(spec, _UPDATES * made.batch_size)
+    out = batches_for(torch.device(device), spec, returns)(UPDATES * made.batch_size)
 
     def run() -> None:
-        sampled = sampler.sample(_UPDATES * made.batch_size)
+        sampled = sampler.sample(UPDATES * made.batch_size)
         made.update(assemble(store, sampled.rows, returns, out), sampled.weights)
 
     return run
@@ -228,7 +236,7 @@ def _profile(run: Callable[[], object], algorithm: str) -> None:
         kind: sum(each.self_cpu_time_total for each in averages if any(part in each.key for part in parts)) / total
         for kind, parts in _KINDS.items()
     }
-    print(f"{algorithm}, {20 * _UPDATES} updates, one thread: ", end="")
+    print(f"{algorithm}, {20 * UPDATES} updates, one thread: ", end="")
     print(", ".join(f"{kind} {share:.0%}" for kind, share in shares.items()), f"of {total / 1e6:.2f} s")
     print(averages.table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40))
 

@@ -61,7 +61,7 @@ class GradientAlgorithm(Trainable):
 
     def recorded(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
         """The function, with recorded operations if `can_record`."""
-        recorded = Recorded(function)
+        recorded = Recorded(function, device=self._device)
         return lambda *inputs: (recorded if self.can_record else function)(*inputs)
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:

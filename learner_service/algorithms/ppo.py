@@ -86,7 +86,7 @@ class PPO(PolicyGradient):
         self._slopes = self.compiled(self._slopes_of)
         # The numbers of rows of rollouts differ.
         limits = row_limits(self._pi.network, self._v.network)
-        self._recorded = Recorded(self._differentiate, kind=partial(bisect_right, limits))
+        self._recorded = Recorded(self._differentiate, kind=partial(bisect_right, limits), device=self._device)
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""

@@ -124,7 +124,6 @@ class Trainable:
         learner, networks = self._config.learner, self.networks.values()
         return (
             type(self).__module__.startswith(f"{__package__}.")
-            and self._device.type == "cpu"
             and not (learner.compile or self._config.network)
             and learner.quantization_aware_after is None
             and all(network.is_dense for network in networks)

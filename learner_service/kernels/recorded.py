@@ -2,7 +2,8 @@
 
 Updates of small networks spend less time in arithmetic than in Python, in autograd's bookkeeping, and in waits for the
 interpreter lock. A dispatch mode sees each operation, also those of backward passes. TorchScript repeats them without
-the lock. The numbers are the same to the last bit, because the operations and their order are the same.
+the lock. The numbers are the same to the last bit, because the operations and their order are the same. On a GPU the
+operations are captured instead (captured.py).
 
 The operations must not depend on the values of tensors. `Recorded` tries out a recording before it uses it.
 """
@@ -18,6 +19,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_flatten, tree_map_only
+
+from learner_service.kernels.captured import capture, is_capturing
 
 _log = logging.getLogger(__name__)
 
@@ -35,22 +38,26 @@ _Signature = tuple[Any, ...]
 
 
 def is_recording() -> bool:
-    """Whether the operations of this thread are being recorded."""
-    return isinstance(_get_current_dispatch_mode(), _Recorder)
+    """Whether the operations of this thread are being recorded or captured."""
+    return isinstance(_get_current_dispatch_mode(), _Recorder) or is_capturing()
 
 
 class Recorded:
     """A function that is recorded when it is first called with inputs of a shape. Call it on one thread.
 
-    function: takes tensors on the CPU, named tuples of them, and None; returns tensors. It depends on nothing else that
-        changes, but for tensors that are changed in place, such as parameters. Python's numbers become constants. It
-        writes only to memory that it does not read before, such as gradients.
+    function: takes tensors on `device`, named tuples of them, and None; returns tensors. It depends on nothing else
+        that changes, but for tensors that are changed in place, such as parameters. Python's numbers become constants.
+        It writes only to memory that it does not read before, such as gradients.
     kind: of a number of rows. Numbers of one kind have the same operations and share a recording. By default each
-        number of rows has its own.
+        number of rows has its own. On a GPU this is always so.
+    device: the CPU by default.
     """
 
-    def __init__(self, function: Function, kind: Callable[[int], int] | None = None) -> None:
-        self._function, self._kind = function, kind
+    def __init__(
+        self, function: Function, kind: Callable[[int], int] | None = None, device: torch.device | None = None
+    ) -> None:
+        self._on_gpu = device is not None and device.type == "cuda"
+        self._function, self._kind = function, None if self._on_gpu else kind
         # By what the operations depend on; None for a recording that has failed.
         self._recordings: dict[_Signature, Function | None] = {}
 
@@ -87,12 +94,12 @@ class Recorded:
 
         others = tree_map_only(Tensor, other, tuple(inputs))
         try:
-            repeat = record(self._function, inputs)
+            repeat = capture(self._function, tuple(inputs)) if self._on_gpu else record(self._function, inputs)
             # Cloned, because the recording may write to the same memory.
             expected = [[each.clone() for each in self._function(*example)] for example in (inputs, others)]
             # Twice, because TorchScript runs a function in its final form from the third time on.
             for example, numbers in 2 * list(zip((inputs, others), expected, strict=True)):
-                if not all(map(torch.equal, repeat(*_given(example)), numbers)):
+                if not all(map(_are_close if self._on_gpu else torch.equal, repeat(*_given(example)), numbers)):
                     raise ValueError("its numbers differ")
         except Exception as error:
             # torch may raise anything when an operation cannot be recorded.
@@ -100,6 +107,11 @@ class Recorded:
             _log.warning("torch %s: updates are not recorded, so they are slower: %s", torch.__version__, reason)
             return None
         return repeat
+
+
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors differ by no more than a GPU's rounding, which may depend on the algorithm it chooses."""
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()), equal_nan=True)
 
 
 def record(function: Function, inputs: Sequence[Input]) -> Function:

@@ -1,5 +1,6 @@
 """Small algorithms of every kind, batches for them, and how to see what they have learned without looking inside."""
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,9 @@ from learner_service.replay import NStepBatch, WindowBatch
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
+
+# The device of all algorithms made here.
+DEVICE = torch.device(os.environ.get("TEST_DEVICE", "cpu"))
 
 ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
 BATCH = 32
@@ -55,7 +59,12 @@ def make(name: str, spec: EnvironmentSpec | None = None, seed: int = 1, **change
     run = {key: changes.pop(key) for key in own if key in changes}
     section = {"batch_size": BATCH, "n_step": 1, **_SECTIONS[name], **changes}
     config = RunConfig.model_validate({"algorithm": name, name: section, "seed": seed, **run})
-    return make_algorithm(config, spec or spec_of(name), torch.device("cpu"))
+    return make_algorithm(config, spec or spec_of(name), DEVICE)
+
+
+def on_device(array: NDArray[Any]) -> torch.Tensor:
+    """The array on the algorithms' device."""
+    return torch.from_numpy(array).to(DEVICE)
 
 
 def random_actions(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> NDArray[Any]:
@@ -165,5 +174,5 @@ def _probe(algorithm: Algorithm, batch: NStepBatch, before: dict[str, torch.Tens
 def act(algorithm: Algorithm, observations: NDArray[Any]) -> NDArray[Any]:
     """What the algorithm's policy does, without noise: actions [B] or [B, *action]."""
     with torch.no_grad():
-        output: NDArray[Any] = algorithm.policy(torch.from_numpy(observations)).numpy()
+        output: NDArray[Any] = algorithm.policy(on_device(observations)).cpu().numpy()
     return output.argmax(1) if "discrete" in algorithm.action_spaces else output

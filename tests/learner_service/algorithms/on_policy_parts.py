@@ -14,7 +14,7 @@ from learner_service.algorithms.impala import IMPALA
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from learner_service.algorithms.ppo import PPO
 from learner_service.rollouts import Trajectories
-from tests.learner_service.algorithms.algorithm_parts import BOUNDED, CONTINUOUS, DISCRETE
+from tests.learner_service.algorithms.algorithm_parts import BOUNDED, CONTINUOUS, DEVICE, DISCRETE, on_device
 
 torch.set_num_threads(1)
 
@@ -37,7 +37,7 @@ def make(name: str, spec: EnvironmentSpec = DISCRETE, seed: int = 1, **changes: 
     # An environment without a preset, so that all other settings are the defaults.
     given = {"environment": "Small-v0", "algorithm": name, name: section, "seed": seed}
     config = RunConfig.model_validate({**given, **run})
-    return CLASSES[name](config, spec, torch.device("cpu"))
+    return CLASSES[name](config, spec, DEVICE)
 
 
 def random_trajectories(
@@ -101,9 +101,9 @@ def assert_equal_states(actual: PolicyGradient, expected: PolicyGradient) -> Non
 def greedy(algorithm: PolicyGradient, observations: NDArray[Any]) -> NDArray[Any]:
     """Actions without noise: [B] or [B, *action]."""
     with torch.no_grad():
-        outputs: Any = algorithm.policy(torch.from_numpy(observations))
-    actions: NDArray[Any] = outputs.numpy().argmax(1) if isinstance(outputs, torch.Tensor) else outputs[0].numpy()
-    return actions
+        outputs: Any = algorithm.policy(on_device(observations))
+    values: NDArray[Any] = (outputs if isinstance(outputs, torch.Tensor) else outputs[0]).cpu().numpy()
+    return values.argmax(1) if isinstance(outputs, torch.Tensor) else values
 
 
 def draw(
@@ -114,12 +114,12 @@ def draw(
     temperature: divides logits, and multiplies standard deviations.
     """
     with torch.no_grad():
-        outputs = algorithm.policy(torch.from_numpy(observations))
+        outputs = algorithm.policy(on_device(observations))
     if isinstance(outputs, torch.Tensor):
-        logarithms = torch.log_softmax(outputs / temperature, 1).numpy()
+        logarithms = torch.log_softmax(outputs / temperature, 1).cpu().numpy()
         actions = (logarithms + rng.gumbel(size=logarithms.shape)).argmax(1)
         return actions, logarithms[np.arange(len(actions)), actions]
-    mean, std = outputs[1].numpy(), temperature * np.exp(outputs[2].numpy())
+    mean, std = outputs[1].cpu().numpy(), temperature * np.exp(outputs[2].cpu().numpy())
     noise = rng.standard_normal(mean.shape, np.float32)
     densities = -0.5 * noise**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
     return (mean + std * noise).astype(np.float32), densities.sum(1).astype(np.float32)

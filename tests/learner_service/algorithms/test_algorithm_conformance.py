@@ -25,6 +25,7 @@ from tests.learner_service.algorithms.algorithm_parts import (
     act,
     assert_equal_states,
     make,
+    on_device,
     ones,
     random_actions,
     random_batch,
@@ -76,7 +77,7 @@ def test_the_exported_graph_computes_the_policy(name: str, kind: str, normalize:
         assert graph.inputs == tuple(inputs)
         (actual,) = session.run(None, {**inputs, **parameters})
         with torch.no_grad():
-            expected = algorithm.policy(*map(torch.from_numpy, inputs.values())).numpy()
+            expected = algorithm.policy(*map(on_device, inputs.values())).cpu().numpy()
         assert actual.dtype == np.float32
         assert actual.shape == (batch, *((3,) if name == "dqn" else (2,)))
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
@@ -86,7 +87,7 @@ def test_a_normalizer_is_in_the_published_parameters_and_changes_what_is_done(na
     spec = spec_of(name)
     algorithm = make(name, spec, normalize_observations=True)
     observations = random_batch(np.random.default_rng(0), spec, 64).observations
-    plain, published = algorithm.policy(torch.from_numpy(observations)), snapshot_parameters(algorithm.policy)
+    plain, published = algorithm.policy(on_device(observations)), snapshot_parameters(algorithm.policy)
     mean, std = np.array([1.0, -2.0, 3.0]), np.array([0.5, 2.0, 10.0])
     algorithm.normalize(mean, std)
     after = snapshot_parameters(algorithm.policy)
@@ -94,8 +95,8 @@ def test_a_normalizer_is_in_the_published_parameters_and_changes_what_is_done(na
         key for key in after if "normalizer" in key
     ]
     scaled = (mean + std * observations).astype(np.float32)
-    torch.testing.assert_close(algorithm.policy(torch.from_numpy(scaled)), plain, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(algorithm.policy(torch.from_numpy(observations)), plain, atol=1e-3)
+    torch.testing.assert_close(algorithm.policy(on_device(scaled)), plain, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(algorithm.policy(on_device(observations)), plain, atol=1e-3)
 
 
 def test_without_normalization_there_is_nothing_to_set(name: str) -> None:
@@ -116,7 +117,7 @@ def test_all_layers_of_the_policy_can_be_trained_as_actors_run_them(name: str, s
     fake.follow(scheme, [LayerReport(layer, INT8_PER_TENSOR) for layer in layers])
     assert set(fake.layers) == set(layers)
     batch = random_batch(rng, spec, BATCH)
-    observations = torch.from_numpy(batch.observations)
+    observations = on_device(batch.observations)
     fake.calibrate(observations)
     before = snapshot_parameters(algorithm.policy)
     with torch.no_grad():
@@ -157,7 +158,7 @@ def test_a_bandit_of_discrete_actions_is_learned_exactly() -> None:
         contexts, actions = rng.integers(2, size=size), random_actions(rng, DISCRETE, size)
         algorithm.update(bandit(contexts, actions, table[contexts, actions]), ones(size))
     with torch.no_grad():
-        learned = algorithm.policy(torch.from_numpy(CONTEXTS)).numpy()
+        learned = algorithm.policy(on_device(CONTEXTS)).cpu().numpy()
     np.testing.assert_allclose(learned, table, atol=0.01)
     assert act(algorithm, CONTEXTS).tolist() == [0, 2]
 

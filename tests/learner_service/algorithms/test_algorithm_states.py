@@ -10,6 +10,7 @@ from learner_service.policy.policy_graph import snapshot_parameters
 from tests.learner_service.algorithms.algorithm_parts import (
     ALGORITHMS,
     BATCH,
+    DEVICE,
     assert_equal_states,
     make,
     ones,
@@ -31,7 +32,7 @@ def test_a_resumed_algorithm_goes_on_bit_for_bit(name: str, normalize: bool) -> 
     original.normalize(np.full(3, 0.5), np.full(3, 2.0))
     # An odd number, so that what is due every other update is due at once.
     original.update(random_batch(rng, spec, 5 * BATCH), ones(5 * BATCH))
-    state = {key: value.numpy().copy() for key, value in original.state().items()}
+    state = {key: value.cpu().numpy().copy() for key, value in original.state().items()}
     resumed = [make(name, seed=seed, normalize_observations=normalize) for seed in (7, 8)]
     resumed[1].update(random_batch(rng, spec, 2 * BATCH), ones(2 * BATCH))
     for algorithm in resumed:
@@ -94,10 +95,11 @@ def test_the_same_seed_gives_the_same_networks_whatever_torch_drew_before(name: 
 def test_a_state_of_another_kind_of_device_is_gone_on_from_with_other_noise(name: str) -> None:
     """A GPU's generator has 16 bytes of state, the CPU's has 5056: it cannot go on with the numbers of the other."""
     original = trained(make(name), spec_of(name))
-    on_gpu = {**original.state(), "generator": torch.arange(16, dtype=torch.uint8)}
+    elsewhere = 16 if DEVICE.type == "cpu" else 5056
+    moved = {**original.state(), "generator": torch.arange(elsewhere).to(torch.uint8)}
     resumed = [make(name, seed=seed) for seed in (7, 8)]
     for algorithm in resumed:
-        algorithm.load_state(on_gpu)
+        algorithm.load_state(moved)
         for key, value in original.state().items():
             assert key == "generator" or torch.equal(algorithm.state()[key], value), key
     # The same noise in every run that goes on from there.

@@ -16,7 +16,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.rollouts import Trajectories
-from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE, spoil
+from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DEVICE, DISCRETE, on_device, spoil
 from tests.learner_service.algorithms.on_policy_parts import (
     CLASSES,
     N,
@@ -74,11 +74,11 @@ def test_the_exported_graph_tells_the_distribution(
         observations, actions = steps.observations[:-1, 0], steps.actions[:, 0]
         outputs: Any = session.run(None, {OBSERVATIONS_INPUT: observations, **parameters})
         with torch.no_grad():
-            expected: Any = algorithm.policy(torch.from_numpy(observations))
+            expected: Any = algorithm.policy(on_device(observations))
         expected = expected if isinstance(expected, tuple) else (expected,)
         for output, tensor in zip(outputs, expected, strict=True):
             assert output.dtype == np.float32
-            np.testing.assert_allclose(output, tensor.numpy(), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(output, tensor.cpu().numpy(), rtol=1e-5, atol=1e-5)
         logarithms = algorithm.log_probabilities(observations, actions, {})
         np.testing.assert_allclose(logarithms, told(outputs, actions), rtol=1e-4, atol=1e-4)
 
@@ -100,12 +100,13 @@ def test_actions_of_the_mean_are_within_their_bounds(name: str, squash: bool) ->
     assert algorithm.sampling == ("squashed" if squash else "clipped")
     with torch.no_grad():
         algorithm.policy.head.weight.mul_(1000.0)
-        observations = torch.randn(64, 3)
+        observations = torch.randn(64, 3, device=DEVICE)
         actions, mean, log_std = algorithm.policy(observations)
     low, high = BOUNDED.actions.bounds()
     bounded = torch.tanh(mean) if squash else mean.clamp(-1, 1)
     assert float(mean.abs().max()) > 1.5
-    np.testing.assert_allclose(actions, low + (high - low) * (bounded.numpy() + 1) / 2, rtol=1e-5, atol=1e-5)
+    expected = low + (high - low) * (bounded.cpu().numpy() + 1) / 2
+    np.testing.assert_allclose(actions.cpu(), expected, rtol=1e-5, atol=1e-5)
     assert log_std.shape == (64, 2)
     assert (log_std == -0.5).all()
 
@@ -138,7 +139,7 @@ def test_initial_weights(name: str, spec: EnvironmentSpec, orthogonal: bool) -> 
     algorithm = make(name, spec, orthogonal=orthogonal, hidden_sizes=(64, 64))
     weights = [part.weight.detach() for part in algorithm.policy.modules() if isinstance(part, nn.Linear)]
     hidden = weights[1] @ weights[1].t()
-    assert torch.allclose(hidden, 2 * torch.eye(64), atol=1e-4) == orthogonal
+    assert torch.allclose(hidden, 2 * torch.eye(64, device=DEVICE), atol=1e-4) == orthogonal
     head = torch.linalg.svdvals(weights[2])
     assert torch.allclose(head, torch.full_like(head, 0.01), atol=1e-5) == orthogonal
     value = algorithm.networks["critic"].network.head.weight.detach()
@@ -166,7 +167,7 @@ def test_all_layers_of_the_policy_can_be_trained_as_actors_run_them(
     fake.follow(scheme, [LayerReport(layer, INT8_PER_TENSOR) for layer in layers])
     assert set(fake.layers) == set(layers)
     rollout = random_rollout(rng, spec)
-    fake.calibrate(torch.from_numpy(rollout[0].observations).flatten(0, 1))
+    fake.calibrate(on_device(rollout[0].observations).flatten(0, 1))
     seen, actions = rollout[0].observations[0], rollout[0].actions[0]
     before, exact = snapshot_parameters(algorithm.policy), algorithm.log_probabilities(seen, actions, {})
     with fake.applied():

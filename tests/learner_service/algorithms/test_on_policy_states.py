@@ -45,7 +45,7 @@ def test_a_resumed_algorithm_goes_on_bit_for_bit(name: str, spec: EnvironmentSpe
     original = make(name, spec, **options)
     original.normalize(np.full(3, 0.5), np.full(3, 2.0))
     original.learn(random_rollout(rng, spec), 0.0)
-    state = {key: value.numpy().copy() for key, value in original.state().items()}
+    state = {key: value.cpu().numpy().copy() for key, value in original.state().items()}
     resumed = trained(make(name, spec, seed=7, **options), spec, rollouts=1)
     resumed.load_state({key: torch.from_numpy(value.copy()) for key, value in state.items()})
     assert_equal_states(resumed, original)

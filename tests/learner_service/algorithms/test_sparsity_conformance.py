@@ -19,6 +19,7 @@ from tests.learner_service.algorithms.algorithm_parts import (
     BATCH,
     act,
     make,
+    on_device,
     ones,
     random_actions,
     random_batch,
@@ -95,7 +96,7 @@ def test_what_is_published_has_the_zeros(name: str, kind: str) -> None:
     mask = next(mask for network, mask in networks(algorithm.state()).items() if network != "critic")
     published = snapshot_parameters(algorithm.policy)
     values = np.concatenate([published[key].ravel() for key, _ in algorithm.policy.named_parameters()])
-    inactive = ~mask.numpy()[: len(values)]
+    inactive = ~mask.cpu().numpy()[: len(values)]
     assert (values[inactive] == 0).all()
     assert not np.signbit(values[inactive]).any()
     weights = sum(part.weight.numel() for part in algorithm.policy.modules() if isinstance(part, nn.Linear))
@@ -107,7 +108,7 @@ def test_a_resumed_algorithm_goes_on_bit_for_bit_through_changes_of_its_masks(na
     spec = spec_of(name)
     original = sparse(name, kind)
     update(original, spec, 5)
-    state = {key: value.numpy().copy() for key, value in original.state().items()}
+    state = {key: value.cpu().numpy().copy() for key, value in original.state().items()}
     resumed = sparse(name, kind, seed=9)
     update(resumed, spec, 2)
     resumed.load_state({key: torch.from_numpy(value.copy()) for key, value in state.items()})
@@ -118,7 +119,7 @@ def test_a_resumed_algorithm_goes_on_bit_for_bit_through_changes_of_its_masks(na
     for key, value in expected.items():
         assert torch.equal(actual[key], value), key
     if kind != "static":
-        before = networks({key: torch.from_numpy(value) for key, value in state.items()})
+        before = networks({key: on_device(value) for key, value in state.items()})
         assert all(not torch.equal(mask, before[network]) for network, mask in networks(actual).items())
 
 
@@ -248,7 +249,7 @@ def test_a_sparse_network_learns() -> None:
             ones(size),
         )
     with torch.no_grad():
-        learned = algorithm.policy(torch.from_numpy(contexts)).numpy()
+        learned = algorithm.policy(on_device(contexts)).cpu().numpy()
     np.testing.assert_allclose(learned, table, atol=0.05)
     assert act(algorithm, contexts).tolist() == [0, 2]
 
