@@ -25,7 +25,7 @@ def capture(
 
     function, inputs: as in `Recorded`, with tensors on a GPU. The tensors of later calls have the same shapes.
 
-    Raises RuntimeError when the function reads a number out of a tensor.
+    The function must not read a number out of a tensor.
     """
     places: list[Tensor] = []
 

@@ -49,7 +49,7 @@ class Recorded:
         that changes, but for tensors that are changed in place, such as parameters. Python's numbers become constants.
         It writes only to memory that it does not read before, such as gradients.
     kind: of a number of rows. Numbers of one kind have the same operations and share a recording. By default each
-        number of rows has its own. On a GPU this is always so.
+        number of rows has its own. Only for the CPU.
     device: the CPU by default.
     """
 
@@ -57,7 +57,7 @@ class Recorded:
         self, function: Function, kind: Callable[[int], int] | None = None, device: torch.device | None = None
     ) -> None:
         self._on_gpu = device is not None and device.type == "cuda"
-        self._function, self._kind = function, None if self._on_gpu else kind
+        self._function, self._kind = function, kind
         # By what the operations depend on; None for a recording that has failed.
         self._recordings: dict[_Signature, Function | None] = {}
 
@@ -94,7 +94,7 @@ class Recorded:
 
         others = tree_map_only(Tensor, other, tuple(inputs))
         try:
-            repeat = capture(self._function, tuple(inputs)) if self._on_gpu else record(self._function, inputs)
+            repeat = self._captured(inputs) if self._on_gpu else record(self._function, inputs)
             # Cloned, because the recording may write to the same memory.
             expected = [[each.clone() for each in self._function(*example)] for example in (inputs, others)]
             # Twice, because TorchScript runs a function in its final form from the third time on.
@@ -107,6 +107,12 @@ class Recorded:
             _log.warning("torch %s: updates are not recorded, so they are slower: %s", torch.__version__, reason)
             return None
         return repeat
+
+    def _captured(self, inputs: Sequence[Input]) -> Function:
+        # A failed capture may leave the GPU's memory in disorder. The recorder finds its causes before.
+        with _Recorder(_given(inputs)):
+            self._function(*inputs)
+        return capture(self._function, tuple(inputs))
 
 
 def _are_close(one: Tensor, other: Tensor) -> bool:

@@ -94,6 +94,8 @@ def use_precision(
     Returns the chosen precision. One log line gives the reason, unless the setting is fp32.
     """
     asked = config.learner.precision
+    # PyTorch's default has convolutions of a GPU in TF32, which is less than FP32. This setting is the whole process's.
+    torch.backends.cudnn.allow_tf32 = asked != "fp32"
     if asked == "fp32":
         return "fp32"
     layers = [

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 
@@ -18,6 +19,9 @@ torch.set_num_threads(1)
 
 # The device of all algorithms made here.
 DEVICE = torch.device(os.environ.get("TEST_DEVICE", "cpu"))
+
+# For tests that compare with a reference on the CPU, or that are about the CPU's products.
+of_the_cpu = pytest.mark.skipif(DEVICE.type != "cpu", reason="is about the CPU")
 
 ALGORITHMS = ("dqn", "d4pg", "td3", "sac")
 BATCH = 32

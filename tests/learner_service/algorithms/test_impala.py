@@ -11,7 +11,7 @@ from torch import Tensor
 from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.algorithms.advantages import vtrace
 from learner_service.algorithms.policy_gradient import PolicyGradient
-from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE
+from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE, of_the_cpu
 from tests.learner_service.algorithms.on_policy_parts import (
     N,
     T,
@@ -21,6 +21,7 @@ from tests.learner_service.algorithms.on_policy_parts import (
     random_trajectories,
 )
 
+pytestmark = of_the_cpu
 SPECS = {"discrete": DISCRETE, "continuous": BOUNDED}
 
 

@@ -46,7 +46,7 @@ def values(algorithm: PolicyGradient) -> Any:
 
 @pytest.mark.parametrize("kind", STALE)
 def test_a_bandit_of_continuous_actions_is_learned(name: str, kind: str) -> None:
-    """The mean comes within 0.1 of the best action, in units of half its range, and the deviation falls."""
+    """The mean comes within 0.12 of the best action, in units of half its range, and the deviation falls."""
     lag, temperature = STALE[kind]
     learner, actor = (make(name, BOUNDED, **{**SETTINGS[name], "learning_rate": 3e-3}) for _ in range(2))
     rng, states = np.random.default_rng(0), [learner.state()]
@@ -56,5 +56,5 @@ def test_a_bandit_of_continuous_actions_is_learned(name: str, kind: str) -> None
         states.append(learner.state())
     low, high = BOUNDED.actions.bounds()
     actions = 2 * (greedy(learner, CONTEXTS) - low) / (high - low) - 1
-    np.testing.assert_allclose(actions, BEST, atol=0.1)
+    np.testing.assert_allclose(actions, BEST, atol=0.12)
     assert float(dict(learner.policy.named_parameters())["shared_log_std"].detach().max()) < -0.5

@@ -12,7 +12,7 @@ from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from learner_service.kernels.parameters import Adam, FlatParameters, clipping_divisor
 from learner_service.rollouts import Trajectories
-from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE
+from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE, of_the_cpu
 from tests.learner_service.algorithms.on_policy_parts import (
     N,
     T,
@@ -22,6 +22,7 @@ from tests.learner_service.algorithms.on_policy_parts import (
     random_trajectories,
 )
 
+pytestmark = of_the_cpu
 SPECS = {"discrete": DISCRETE, "continuous": BOUNDED}
 
 

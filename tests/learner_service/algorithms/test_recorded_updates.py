@@ -20,6 +20,7 @@ from tests.learner_service.algorithms.algorithm_parts import (
     DISCRETE,
     assert_equal_states,
     make,
+    of_the_cpu,
     random_batch,
     spec_of,
     with_windows,
@@ -104,6 +105,7 @@ def test_what_changes_from_update_to_update_or_is_large_is_not_recorded(
     assert not algorithm.can_record
 
 
+@of_the_cpu
 @pytest.mark.parametrize(
     "settings", [{}, {"entropy_cost": 0.01, "value_clip": 0.2, "clip_end": 0.0}, {"normalize_observations": True}]
 )
@@ -130,6 +132,7 @@ def test_recorded_updates_of_ppo_are_those_of_autograd(
     assert not caplog.records
 
 
+@of_the_cpu
 @pytest.mark.parametrize("hidden", [64, 256])
 def test_ppos_recorded_updates_are_the_same_where_products_change_with_the_number_of_rows(
     hidden: int, caplog: pytest.LogCaptureFixture

@@ -12,8 +12,17 @@ from torch.distributions import Independent, Normal
 from learner_service.algorithms.base import minibatches
 from learner_service.algorithms.sac import SAC
 from learner_service.replay import NStepBatch, WindowBatch
-from tests.learner_service.algorithms.algorithm_parts import BATCH, CONTINUOUS, make, ones, random_batch, with_windows
+from tests.learner_service.algorithms.algorithm_parts import (
+    BATCH,
+    CONTINUOUS,
+    make,
+    of_the_cpu,
+    ones,
+    random_batch,
+    with_windows,
+)
 
+pytestmark = of_the_cpu
 RATE, LEARNING_RATE = 0.1, 1e-2
 
 

@@ -19,6 +19,7 @@ from tests.learner_service.algorithms.algorithm_parts import (
     BATCH,
     act,
     make,
+    of_the_cpu,
     on_device,
     ones,
     random_actions,
@@ -254,6 +255,7 @@ def test_a_sparse_network_learns() -> None:
     assert act(algorithm, contexts).tolist() == [0, 2]
 
 
+@of_the_cpu
 @pytest.mark.parametrize("kind", ["static", "rigl", "structured-rigl"])
 def test_products_that_leave_zeros_out_train_the_same_networks(name: str, kind: str) -> None:
     """They are taken for large layers only, which the others here are not."""

@@ -9,7 +9,16 @@ from torch import Tensor
 
 from learner_service.algorithms.td3 import TD3
 from learner_service.replay import NStepBatch
-from tests.learner_service.algorithms.algorithm_parts import BATCH, CONTINUOUS, act, make, ones, random_batch, rows
+from tests.learner_service.algorithms.algorithm_parts import (
+    BATCH,
+    CONTINUOUS,
+    act,
+    make,
+    of_the_cpu,
+    ones,
+    random_batch,
+    rows,
+)
 
 SIZES = (16, 16)
 NOISE, CLIP, RATE, LEARNING_RATE = 0.3, 0.4, 0.1, 1e-2
@@ -98,6 +107,7 @@ def _descend(adam: torch.optim.Optimizer, loss: Tensor) -> None:
     adam.step()
 
 
+@of_the_cpu
 @pytest.mark.parametrize("delay", [1, 2, 3])
 def test_updates_are_those_of_the_paper(delay: int) -> None:
     td3, rng = make_td3(policy_delay=delay), np.random.default_rng(0)
