@@ -5,8 +5,9 @@ one actor steps one environment. The learner updates so rarely that the actor is
 starts at the first stored transition. The target is fixed in advance. At the end the last policy of each run plays new
 episodes, in the form that actors use.
 
-The runs of the short form end after 60,000 steps, with `--device cuda` after 300,000. Its verdict is about steps per second, which vary little between
-seeds. The long form has three seeds. Its verdict is about seconds to the target, energy and returns.
+The runs of the short form end after 60,000 steps, with `--device cuda` after 300,000. Its verdict is about steps per
+second, which vary little between seeds. The long form has three seeds. Its verdict is about seconds to the target,
+energy and returns.
 
 Runs are kept in --directory. Finished runs are not repeated, so the long form can be made in parts. All must come from
 one commit on one machine.

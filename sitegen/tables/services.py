@@ -23,6 +23,17 @@ def learner() -> str:
     return table(("update", "library", "updates/s of CPU time", "updates/s", "ActorQ is faster by"), rows)
 
 
+def gpu() -> str:
+    """Updates per second on a GPU and on the CPU beside it."""
+    rows = [
+        (case, contender.removeprefix(f"{device} "), device.upper(), rate)
+        for case, rates in figures("gpu")["cases"].items()
+        for contender, rate in rates.items()
+        for device in [contender.partition(" ")[0]]
+    ]
+    return table(("update", "precision", "device", "updates/s"), rows)
+
+
 def throughput() -> str:
     """Speeds over those of an earlier commit."""
     found = figures("throughput")

@@ -111,7 +111,7 @@ def test_without_normalization_there_is_nothing_to_set(name: str) -> None:
 @pytest.mark.parametrize("scheme", ["int8", "int8-static"])
 def test_all_layers_of_the_policy_can_be_trained_as_actors_run_them(name: str, scheme: str) -> None:
     spec = spec_of(name)
-    algorithm, rng = make(name, spec), np.random.default_rng(0)
+    algorithm, rng = make(name, spec, learner={"quantization_aware_after": 0.5}), np.random.default_rng(0)
     fake = FakeQuantization(algorithm.policy, export_policy_graph(algorithm.policy, spec, algorithm.stochastic))
     layers = tuple(key for key, module in algorithm.policy.named_modules() if isinstance(module, nn.Linear))
     fake.follow(scheme, [LayerReport(layer, INT8_PER_TENSOR) for layer in layers])

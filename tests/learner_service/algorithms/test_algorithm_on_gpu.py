@@ -91,7 +91,7 @@ def test_a_state_moves_between_devices(name: str, updates: int) -> None:
 def test_wide_layers_in_bfloat16_are_close_to_float32(name: str) -> None:
     fp32, bf16 = (make(name, GPU, precision) for precision in ("fp32", "bf16"))
     assert (fp32.precision, bf16.precision) == ("fp32", "bf16")
-    compare(fp32, bf16, name, tolerance=0.05, updates=4)
+    compare(fp32, bf16, name, tolerance=0.1, updates=4)
 
 
 def test_auto_times_the_products_of_the_gpu() -> None:

@@ -54,7 +54,7 @@ def test_each_shape_has_a_capture_of_its_own() -> None:
         calls.append(is_capturing())
         return (2 * x,)
 
-    recorded = Recorded(counted, kind=lambda rows: 0, device=GPU)
+    recorded = Recorded(counted, device=GPU)
     for rows in (4, 3, 4, 3):
         x = torch.randn(rows, 2, device=GPU)
         torch.testing.assert_close(recorded(x)[0], 2 * x)
