@@ -188,7 +188,7 @@ def measure_links(
     warm_up_s = min(_WARM_UP_S, seconds)
     step_s += _SEGMENT_S / (config.actor.segment_length * config.environments_per_actor)
     steps = _MARGIN * actors * (warm_up_s + seconds / 2) / step_s
-    path.write_text(settings.to_yaml(_short_run(config, actors, steps, rollout_size, frame_stack)), encoding="utf-8")
+    path.write_text(settings.to_yaml(short_run(config, actors, steps, rollout_size, frame_stack)), encoding="utf-8")
     with ExitStack() as stack:
         learner, quantizer = stack.enter_context(reserved_addresses(2))
         told: queue.SimpleQueue[RunStatus | ChildExited] = queue.SimpleQueue()
@@ -221,10 +221,11 @@ def _commands(config: Path, folder: Path, learner: str, quantizer: str, actors: 
     }
 
 
-def _short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
+def short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
     """The run with actors that always act with their policy, and do not wait in the first `steps` transitions."""
     ratio = config.rate_limiter.samples_per_insert
-    buffer = max(config.rate_limiter.error_buffer, steps * ratio)
+    # Not the run's buffer, which a run with few samples per insert fills in minutes.
+    buffer = max(2.0, 2 * ratio, steps * ratio)
     waiting, capacity = config.queue, config.replay.capacity
     if rollout_size is not None:
         rollouts = waiting.waiting_rollouts + steps / rollout_size

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from actorq.profile.links import Counters, LinkFigures
+from actorq.config.run_config import RunConfig
+from actorq.profile.links import Counters, LinkFigures, short_run
 
 # Two actors: 10 us per transition each, the learner 5 us.
 PAUSED = Counters(1.0, 1.0, 100_000, 0, 0, actors_s=1.0, learner_s=0.5, quantizer_s=0.0)
@@ -43,3 +44,12 @@ def test_with_few_versions_the_steps_of_actors_have_the_excess() -> None:
 def test_the_learners_share_is_of_the_time_in_which_it_has_data(learner_s: float, share: float) -> None:
     figures = LinkFigures(2, PAUSED, replace(TRAINING, learner_s=learner_s))
     assert figures.learner_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(0.25, 1000.0), (1e-6, 2.0), (2e4, 8e7)])
+def test_the_paused_learner_has_room_for_the_transitions_of_the_measurement_and_hardly_more(
+    ratio: float, expected: float
+) -> None:
+    config = RunConfig.model_validate({"rate_limiter": {"samples_per_insert": ratio, "error_buffer": 100_000.0}})
+    short = short_run(config, actors=1, steps=4000.0, rollout_size=None, frame_stack=1)
+    assert short.rate_limiter.error_buffer == expected
