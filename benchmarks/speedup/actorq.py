@@ -36,7 +36,6 @@ _WIDE = 2048
 # The paper's best results over the same actor in PyTorch: 5.41 in time and 3.76 in carbon.
 _OVER_TORCH, _OVER_FP32, _CARBON_OVER_TORCH, _STARVED = 8.0, 4.0, 4.0, 0.5
 _CONFIDENCE = 0.95
-_BACKEND = "envpool"
 # Length of a run of the short form, by the learner's device. With many actors the same seconds take more steps.
 _SHORT_STEPS = {"cpu": 60_000, "cuda": 300_000}
 
@@ -77,11 +76,11 @@ class Task:
 
 # The learner makes one update of 64 samples per 400 steps, and at most 8 updates in advance. The actor is therefore the
 # bottleneck, even a fast one. Work of the learner and the quantizer slows an actor on the same machine, through the
-# shared memory bandwidth.
+# shared memory bandwidth. Short segments and a pool of EnvPool would cost a single environment more than they save.
 _ONE_BY_ONE = (
-    *("--actors", "1", "--environments-per-actor", "1", "--publication.period-updates", "16"),
+    *("--actors", "1", "--environments-per-actor", "1", "--actor.segment-length", "128"),
+    *("--publication.period-updates", "16", "--evaluation.period-updates", "20", "--learner.precision", "auto"),
     *("--rate-limiter.samples-per-insert", "0.16", "--rate-limiter.error-buffer", "512"),
-    *("--learner.precision", "auto", "--evaluation.period-updates", "20"),
 )
 
 
@@ -98,13 +97,12 @@ def _d4pg(name: str, width: int, target: float, steps: int, *flags: str, form: s
     rates = ("--d4pg.policy-learning-rate", f"{0.0512 / width:g}", "--d4pg.critic-learning-rate", "1e-3")
     values = ("--d4pg.batch-size", "64", "--d4pg.value-min", "0", "--d4pg.value-max", "100")
     explore = ("--d4pg.target-update-period", "10", "--exploration.noise", "1", "--evaluation.episodes", "5")
-    backend = ("--environment-backend", _BACKEND)
-    flags = (*_ONE_BY_ONE, *sizes, *rates, *values, *explore, *backend, *flags)
-    # With the default share of the machine, a run of a minute has only four evaluations. An update of the critic costs
-    # little beside one of the wide policy. With eight of them per update of the policy, runs need a third of the steps.
-    often = ("--evaluation.episodes", "3", "--evaluation.share", "0.2", "--evaluation.period-updates", "80")
-    critic = ("--d4pg.policy-delay", "8", "--rate-limiter.samples-per-insert", "1.28")
-    rarely = ("--publication.period-updates", "64", "--d4pg.target-update-period", "40")
+    flags = (*_ONE_BY_ONE, *sizes, *rates, *values, *explore, *flags)
+    # With the default share of the machine, a run of a minute has only a few evaluations. An update of the critic costs
+    # little beside one of the wide policy, which then takes larger steps. This leaves the memory bandwidth to the actor.
+    often = ("--evaluation.episodes", "3", "--evaluation.share", "0.1", "--d4pg.target-update-period", "20")
+    critic = ("--d4pg.policy-delay", "8", "--d4pg.policy-learning-rate", f"{0.1024 / width:g}")
+    rarely = ("--rate-limiter.samples-per-insert", "0.32", "--publication.period-updates", "32")
     to_target = (*often, *critic, *rarely)
     return Task(f"dm_control/{name}", "d4pg", width, target, steps, flags, form, episodes=50, to_target=to_target)
 
@@ -144,12 +142,6 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="the learner's device; cuda: an actor for each core"
     )
-    parser.add_argument(
-        "--environment-backend",
-        choices=("python", "envpool"),
-        default=_BACKEND,
-        help=f"what steps the environments of dm_control (default: {_BACKEND})",
-    )
     parser.add_argument("--directory", type=Path, metavar="DIR", help="folder for the runs (default: not kept)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the table to FILE, such as a PNG")
 
@@ -177,11 +169,10 @@ def tasks_of(form: str, patterns: Sequence[str] | None) -> list[Task]:
 
 
 def of_form(task: Task, arguments: argparse.Namespace) -> Task:
-    """The task with the length and the flags of the form, and with the backend of --environment-backend."""
-    flags = tuple(arguments.environment_backend if flag == _BACKEND else flag for flag in task.flags)
+    """The task with the length and the flags of the form."""
     if arguments.form == "short":
-        return replace(task, flags=flags, steps=min(task.steps, _SHORT_STEPS[arguments.device]))
-    return replace(task, flags=(*flags, *task.to_target))
+        return replace(task, steps=min(task.steps, _SHORT_STEPS[arguments.device]))
+    return replace(task, flags=(*task.flags, *task.to_target))
 
 
 def compare(task: Task, seeds: int, device: str, directory: Path) -> dict[str, Any]:
