@@ -41,17 +41,8 @@ def plot(results: Sequence[dict[str, Any]], file: Path, measure: str = "time_to_
             )
     axes.axhline(1, color="0.3", linewidth=0.8)
     if measure == "time_to_target":
-        axes.axhline(_BEST_PUBLISHED, color="tab:red", linewidth=0.9, linestyle="--")
-        axes.annotate(
-            f"the paper's best, {_BEST_PUBLISHED}",
-            (0, _BEST_PUBLISHED),
-            (3, 3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="left",
-            fontsize=7,
-            color="tab:red",
-        )
+        best = f"the paper's best, {_BEST_PUBLISHED}"
+        axes.axhline(_BEST_PUBLISHED, color="tab:red", linewidth=0.9, linestyle="--", label=best)
     names = [
         f"{result['environment'].removeprefix('dm_control/')}\n{result['algorithm']}, 3 x {result['width']}"
         for result in results
@@ -61,7 +52,7 @@ def plot(results: Sequence[dict[str, Any]], file: Path, measure: str = "time_to_
     axes.tick_params(axis="y", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(y=0.14)
-    figure.legend(fontsize=8, frameon=False, loc="outside upper center", ncols=len(_COLOURS))
+    figure.legend(fontsize=8, frameon=False, loc="outside upper center", ncols=len(_COLOURS) + 1)
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file)
     pyplot.close(figure)
