@@ -224,7 +224,8 @@ def _commands(config: Path, folder: Path, learner: str, quantizer: str, actors: 
 def short_run(config: RunConfig, actors: int, steps: float, rollout_size: int | None, frame_stack: int) -> RunConfig:
     """The run with actors that always act with their policy, and do not wait in the first `steps` transitions."""
     ratio = config.rate_limiter.samples_per_insert
-    # Not the run's buffer, which a run with few samples per insert fills in minutes.
+    # Not the run's own buffer: with few samples per insert, actors need minutes to fill it. The rate limiter takes no
+    # smaller one than the first two numbers.
     buffer = max(2.0, 2 * ratio, steps * ratio)
     waiting, capacity = config.queue, config.replay.capacity
     if rollout_size is not None:

@@ -1,12 +1,11 @@
 """Updates per second of the learner on a GPU, compared with the CPU of the same machine.
 
-On the GPU in fp32 and in bf16. On the CPU with one thread, the learner's default, and with `--threads` threads, in the
-faster precision of each. The contenders take turns. An update includes drawing the minibatch from a replay of 20,000
-rows, its copy to the GPU, and the copy of the new priorities back. D4PG has a policy of 3 x 2048 and critics of
-256-256, the others networks of 256-256.
+The contenders take turns: the GPU, the CPU with one thread (the learner's default), and the CPU with `--threads`
+threads. Each runs in fp32 and in bf16. An update draws a minibatch from a replay of 20,000 rows, copies the minibatch
+to the device, and copies the new priorities back.
 
-The targets are about D4PG, whose products are large. Networks of 256-256 are only reported: there a GPU waits for the
-launches of its operations.
+D4PG's policy has three hidden layers of 2048 units. All other networks have two hidden layers of 256 units. Only D4PG
+has targets, because only its products are large.
 """
 
 import argparse
@@ -28,7 +27,6 @@ _CASES = (
     *((algorithm, BATCHES[algorithm]) for algorithm in ("dqn", "td3", "sac")),
     *(("d4pg", batch) for batch in (64, 256, 1024)),
 )
-_PRECISIONS = ("fp32", "bf16")
 # Speed of the GPU relative to the fastest form of the CPU, for D4PG with each batch.
 _TARGETS = {64: 3.0, 256: 5.0, 1024: 10.0}
 
@@ -44,26 +42,25 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         raise SystemExit("this benchmark needs a GPU, and torch finds none")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     keep_memory()
-    figures: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cases": {}}
+    figures: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "cases": {}}
     targets = []
     with tempfile.TemporaryDirectory() as directory:
         for algorithm, batch in _CASES:
             spec = CART_POLE if algorithm == "dqn" else HALF_CHEETAH
             store = store_of(Path(directory) / f"{algorithm}-{batch}", spec, random_rows(spec))
 
-            def made(device: str, precision: str, threads: int = 1) -> Callable[[], object]:
-                run = updates(algorithm, spec, store, precision=precision, device=device, batch=batch)  # noqa: B023
-
-                def run_with_threads() -> None:
-                    torch.set_num_threads(threads)
-                    run()
-
-                return run_with_threads
-
-            contenders = {f"gpu {precision}": made("cuda", precision) for precision in _PRECISIONS}
-            for threads in sorted({1, arguments.threads}):
-                names = {precision: f"cpu {precision}, {threads} threads" for precision in _PRECISIONS}
-                contenders |= {name: made("cpu", precision, threads) for precision, name in names.items()}
+            runs = {
+                (device, precision): updates(algorithm, spec, store, precision=precision, device=device, batch=batch)
+                for device in ("cuda", "cpu")
+                for precision in ("fp32", "bf16")
+            }
+            contenders = {}
+            for (device, precision), run in runs.items():
+                if device == "cuda":
+                    contenders[f"gpu {precision}"] = _with_threads(run, 1)
+                    continue
+                for threads in sorted({1, arguments.threads}):
+                    contenders[f"cpu {precision}, {threads} threads"] = _with_threads(run, threads)
             turns = take_turns(contenders, arguments.repeats, arguments.slice)
             store.close()
             name = f"{algorithm}, batch {batch}"
@@ -73,6 +70,14 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
             if algorithm == "d4pg":
                 targets.append(Target(f"{name}: times as fast as the CPU", _gain(turns), _TARGETS[batch], False))
     return figures, targets
+
+
+def _with_threads(run: Callable[[], object], threads: int) -> Callable[[], object]:
+    def run_with_threads() -> None:
+        torch.set_num_threads(threads)
+        run()
+
+    return run_with_threads
 
 
 def _gain(turns: Mapping[str, Turns]) -> float:

@@ -19,7 +19,7 @@ standard deviation 1. With `value_clip`, L_V is the larger of two squares: that 
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -84,9 +84,14 @@ class PPO(PolicyGradient):
         super().make_networks(settings)
         self._settings, self.epochs = settings, settings.epochs
         self._slopes = self.compiled(self._slopes_of)
-        # The numbers of rows of rollouts differ. On a GPU each number would be captured.
+        # The numbers of rows of rollouts differ.
         limits = row_limits(self._pi.network, self._v.network)
         self._recorded = Recorded(self._differentiate, kind=partial(bisect_right, limits))
+
+    @cached_property
+    def can_record(self) -> bool:
+        """Whether updates are recorded. Not on a GPU, because each number of rows would need a capture of its own."""
+        return self._device.type == "cpu" and super().can_record
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
@@ -164,8 +169,7 @@ class PPO(PolicyGradient):
         # As tensors, because a recording keeps Python's numbers as constants.
         numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
         # The advantage of a single row is not normalized.
-        can_record = self.can_record and self._device.type == "cpu"
-        run = self._recorded if can_record and len(rows.weights) > 1 else self._differentiate
+        run = self._recorded if self.can_record and len(rows.weights) > 1 else self._differentiate
         _, _, *update = self.minimize(lambda: run(rows, *numbers.unbind()))
         return Update(*update)
 

@@ -15,7 +15,8 @@ _CALLS_BEFORE = 2
 
 def is_capturing() -> bool:
     """Whether the operations of this thread are being captured."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    # Layers ask this in each update. Only an initialized CUDA is asked further, which takes no time on a CPU.
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()  # type: ignore[no-untyped-call]
 
 
 def capture(

@@ -61,8 +61,8 @@ class Support(nn.Module):
 
         probabilities: float32[B, N] of Z; returns, discounts: float32[B]. A discount of 0 puts all mass on R.
         Returns float32[B, N]. Each moved value gives a share to both of its neighbors. Two scatter-adds take a tenth of
-        the time of the products of all pairs (B = 256, N = 51, one core). A GPU adds them in any order, so that no two
-        runs would have the same numbers. There all pairs are multiplied.
+        the time of the products of all pairs (B = 256, N = 51, one core). A GPU scatters in any order, so
+        two runs would have different numbers. A GPU therefore multiplies all pairs.
         """
         moved = (returns.unsqueeze(1) + discounts.unsqueeze(1) * self.values).clamp_(self.lowest, self.highest)
         positions = moved.sub_(self.lowest).mul_(self._last / (self.highest - self.lowest)).clamp_(0, self._last)

@@ -94,7 +94,7 @@ def use_precision(
     Returns the chosen precision. One log line gives the reason, unless the setting is fp32.
     """
     asked = config.learner.precision
-    # PyTorch's default has convolutions of a GPU in TF32, which is less than FP32. This setting is the whole process's.
+    # PyTorch's default on a GPU is TF32 for convolutions, which is less precise. This setting is the whole process's.
     torch.backends.cudnn.allow_tf32 = asked != "fp32"
     if asked == "fp32":
         return "fp32"
