@@ -22,7 +22,7 @@ from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.machine import processor_flags, saturating_schemes
 from actorq.rundirectory import RunDirectory
-from actorq.runpolicies import RunPolicies
+from actorq.statefiles.runpolicies import RunPolicies
 
 if TYPE_CHECKING:
     import onnxruntime

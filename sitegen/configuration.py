@@ -21,9 +21,9 @@ _OF_PROCESSES = {
     "actorq status": "actorq.cli.status",
     "actorq reset-environment": "actorq.cli.reset_environment",
     "actorq certificates": "actorq.cli.certificates",
-    "actorq learner": "learner_service.__main__",
-    "actorq quantizer": "quantizer_service.__main__",
-    "actorq actor": "actor_service.__main__",
+    "actorq learner": "learner_service.process",
+    "actorq quantizer": "quantizer_service.process",
+    "actorq actor": "actor_service.process",
     "actorq meter": "actorq.telemetry.energy.__main__",
 }
 _BOUNDS = {

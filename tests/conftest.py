@@ -56,6 +56,12 @@ def _is_in(path: Path, places: tuple[str, ...]) -> bool:
     return any(path.is_relative_to(HERE / place) for place in places)
 
 
+def pytest_sessionstart() -> None:
+    """Import without the garbage collector, which would find nothing. NumPy's threads would only wait for work."""
+    gc.disable()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes long. Whole runs come first, so that no worker waits for another one's at the end."""
     items.sort(key=lambda item: not _is_in(item.path, WHOLE_RUNS))
@@ -84,8 +90,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneWhol
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector what stays to the end: the modules and the tests. Compute on one core per worker."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
+    # Exports of PyTorch make hundreds of thousands of objects that stay.
+    gc.set_threshold(10_000)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
 

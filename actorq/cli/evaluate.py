@@ -22,7 +22,7 @@ from actorq.local.events import sigterm_as_exit
 from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
-from actorq.runpolicies import RunPolicies
+from actorq.statefiles.runpolicies import RunPolicies
 
 _EPISODES = 20
 

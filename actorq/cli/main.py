@@ -9,6 +9,7 @@ from importlib import import_module
 
 from actorq import __version__
 from actorq.errors import ActorQError, UserError
+from actorq.start import fast_imports
 from actorq.statefiles.files import DISK_FULL
 
 # Only the module of the given command is imported, so that --help and --version answer at once.
@@ -83,7 +84,8 @@ def _dispatch(given: list[str]) -> int:
     if name in _COMMANDS:
         # Otherwise gRPC prints lines of its own, such as one for each failed handshake.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-        run: Callable[[Sequence[str]], int] = import_module(_COMMANDS[name][0]).run
+        with fast_imports():
+            run: Callable[[Sequence[str]], int] = import_module(_COMMANDS[name][0]).run
         return run(rest)
     close = difflib.get_close_matches(name, [*_COMMANDS, *_TOOLS, *_SERVICES], n=1)
     raise UserError(f"unknown command {name!r}; {f'did you mean {close[0]}?' if close else 'see actorq --help'}")

@@ -19,8 +19,8 @@ from actorq.domain.policy import BEST, NEWEST, PolicyDescriptor, RetainedPolicy,
 from actorq.errors import InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
-from actorq.runpolicies import RunPolicies
 from actorq.statefiles.policies import read_descriptor, version_folder
+from actorq.statefiles.runpolicies import RunPolicies
 from actorq.text import size_text
 from actorq.transport.options import Certificates
 

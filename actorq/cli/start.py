@@ -1,9 +1,9 @@
 """Starts `actorq train`: services import their modules while this process imports its own."""
 
-import gc
 from collections.abc import Sequence
 
 from actorq.local.forkserver import fork_servers
+from actorq.start import fast_imports
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -14,12 +14,9 @@ def run(arguments: Sequence[str]) -> int:
 
         return train.run(arguments)
     with fork_servers() as servers:
-        gc.disable()
-        from actorq.telemetry.energy import RunStart
+        with fast_imports():
+            from actorq.telemetry.energy import RunStart
 
-        begun = RunStart.now()
-        from actorq.cli import train
-
-        gc.freeze()
-        gc.enable()
+            begun = RunStart.now()
+            from actorq.cli import train
         return train.run(arguments, servers, begun)

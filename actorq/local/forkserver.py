@@ -1,11 +1,10 @@
 """Starts services as forks of processes that have already imported their modules.
 
 `actorq train` starts the fork servers before it imports its own modules. So the imports of launcher, learner and the
-other services overlap, and shared modules are imported once. This module imports the standard library only.
+other services overlap, and shared modules are imported once. This module needs the standard library only.
 """
 
 import ctypes
-import gc
 import json
 import os
 import runpy
@@ -20,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 from actorq import ENVIRONMENT_PREFIX
+from actorq.start import fast_imports
 
 _LEARNER = "learner_service"
 # Modules that the services of a run import. ONNX Runtime is not here: its thread would not survive a fork.
@@ -147,7 +147,7 @@ def fork_servers() -> Iterator[ForkServers | None]:
     if not _adopt_orphans(True):
         yield None
         return
-    servers = ForkServers(_Server((f"{_LEARNER}.__main__",), once=True), _Server(_SHARED, once=False))
+    servers = ForkServers(_Server((f"{_LEARNER}.process",), once=True), _Server(_SHARED, once=False))
     try:
         yield servers
     finally:
@@ -219,20 +219,17 @@ def _run(request: _Request) -> None:
 
 def _main() -> None:
     descriptor, kind, *modules = sys.argv[1:]
-    # Imported modules stay alive. Garbage collection would find nothing and take a tenth of the imports' time.
-    gc.disable()
-    for module in modules:
-        # The service that needs a missing module reports it.
-        with suppress(ImportError):
-            import_module(module)
-    gc.freeze()
+    with fast_imports():
+        for module in modules:
+            # The service that needs a missing module reports it.
+            with suppress(ImportError):
+                import_module(module)
     if kind != "once":
         from actorq.telemetry.process_stats import FORK_SERVER
 
         _COMMAND_NAME.write_text(FORK_SERVER, encoding="utf-8")
     with socket.socket(fileno=int(descriptor)) as control:
         request = _serve(control, kind == "once")
-    gc.enable()
     if request is not None:
         _run(request)
 

@@ -12,7 +12,7 @@ import zlib
 from functools import partial
 from typing import Any
 
-from actor_service.__main__ import run_actor
+from actor_service.process import run_actor
 from actor_service.uploader import Uploader
 from actorq.domain.trajectory import Segment
 from actorq.process import main

@@ -8,8 +8,8 @@ from collections import deque
 from functools import partial
 from typing import cast
 
-from actor_service.__main__ import run_actor
 from actor_service.policies.policy import LoadPolicy, OnnxPolicy, load_policy
+from actor_service.process import run_actor
 from actorq.domain.policy import Policy
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.process import main

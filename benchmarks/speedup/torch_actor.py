@@ -9,8 +9,8 @@ from typing import cast
 
 import torch
 
-from actor_service.__main__ import run_actor
 from actor_service.policies.policy import LoadPolicy
+from actor_service.process import run_actor
 from actorq.process import main
 from benchmarks.speedup.torch_policy import TorchLoader
 

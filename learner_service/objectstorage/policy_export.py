@@ -13,7 +13,7 @@ from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, chosen_version
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.quantization.description import describe
-from actorq.runpolicies import newest_evaluation
+from actorq.statefiles.runpolicies import newest_evaluation
 from learner_service.objectstorage.store import ObjectStore
 from learner_service.objectstorage.volume import Volume
 

@@ -27,8 +27,8 @@ from actorq.quantization.description import describe
 from actorq.quantization.schemes import Emission
 from actorq.quantization.standard_form import standard_form
 from actorq.rundirectory import RunDirectory
-from actorq.runpolicies import RunPolicies
 from actorq.statefiles.files import replace_file
+from actorq.statefiles.runpolicies import RunPolicies
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.store.reader import PolicyReader

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from actor_service.__main__ import ActorService, ActorSettings
+from actor_service.process import ActorService, ActorSettings
 from actorq.client import ActorClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import Policy

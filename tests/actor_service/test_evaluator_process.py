@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actor_service.__main__ import ActorSettings
 from actor_service.environments import make_environments
+from actor_service.process import ActorSettings
 from actor_service.roles.evaluation import EvaluationEpisodes
 from actorq.client import ActorClient
 from actorq.domain.policy import SCHEMES

@@ -12,7 +12,7 @@ import actorq
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.rundirectory import RunDirectory
-from actorq.runpolicies import RunPolicies
+from actorq.statefiles.runpolicies import RunPolicies
 from tests.builders.stored_policies import stored_run
 from tests.integration.training_run import actorq as command
 from tests.quantizer_service.policy_graphs import policy_graph

@@ -10,7 +10,7 @@ import yaml
 
 from actorq.config.run_config import RunConfig
 from actorq.process import ProcessSettings, parse_arguments
-from quantizer_service.__main__ import QuantizerProcessSettings
+from quantizer_service.process import QuantizerProcessSettings
 from tests.k8s.rendered_manifests import (
     K8S,
     WORKLOADS,

@@ -21,8 +21,8 @@ from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role, Segment
 from actorq.process import Service
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2
-from learner_service.__main__ import LearnerService, LearnerSettings
-from quantizer_service.__main__ import QuantizerProcess
+from learner_service.process import LearnerService, LearnerSettings
+from quantizer_service.process import QuantizerProcess
 from tests.learner_service.learner_parts import SPEC, segment
 
 DEADLINE_S = 60.0

@@ -6,7 +6,7 @@ import pytest
 
 from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
-from learner_service.__main__ import LearnerSettings
+from learner_service.process import LearnerSettings
 from tests.learner_service.learner_servers import service_process
 
 

@@ -15,7 +15,7 @@ from actorq.domain.trajectory import Episode
 from actorq.errors import UserError
 from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_STOPPED
 from actorq.v1 import learner_pb2
-from learner_service.__main__ import LearnerService, LearnerSettings
+from learner_service.process import LearnerService, LearnerSettings
 from learner_service.replay import ReplayStore
 from tests.learner_service.learner_parts import SPEC, config, evaluation, segment
 from tests.learner_service.learner_servers import DEADLINE_S, Running, actor, joined, running_learner, running_quantizer

@@ -84,7 +84,7 @@ def test_its_help_names_it_as_a_user_does() -> None:
 
 
 def test_it_imports_neither_torch_nor_gymnasium() -> None:
-    program = "import sys, quantizer_service.__main__; print({'torch', 'gymnasium'} & set(sys.modules))"
+    program = "import sys, quantizer_service.process; print({'torch', 'gymnasium'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert result.stdout.strip() == "set()"

@@ -6,7 +6,7 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from actor_service.__main__ import run_actor
+from actor_service.process import run_actor
 from actor_service.uploader import Item, Uploader
 from actorq.domain.trajectory import Segment
 from actorq.process import main

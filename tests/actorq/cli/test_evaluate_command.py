@@ -8,7 +8,7 @@ import pytest
 from actorq.cli import evaluate
 from actorq.domain.trajectory import Evaluation
 from actorq.local.evaluation import EvaluationResult
-from actorq.runpolicies import RunPolicies
+from actorq.statefiles.runpolicies import RunPolicies
 from tests.builders.stored_policies import stored_run
 from tests.quantizer_service.policy_graphs import mlp
 from tests.quantizer_service.policy_runs import checkpoint

@@ -11,7 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import AUTO
 from actorq.errors import UserError
 from actorq.rundirectory import RunDirectory
-from actorq.runpolicies import RunPolicies
+from actorq.statefiles.runpolicies import RunPolicies
 from tests.builders.stored_policies import stored_run
 from tests.quantizer_service.policy_graphs import gaussian, mlp
 from tests.quantizer_service.policy_runs import checkpoint

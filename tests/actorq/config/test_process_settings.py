@@ -2,7 +2,7 @@
 
 import pytest
 
-from actor_service.__main__ import ActorSettings
+from actor_service.process import ActorSettings
 from actorq.cli.certificates import CertificatesSettings
 from actorq.cli.evaluate import EvaluateSettings
 from actorq.cli.reset_environment import ResetSettings
@@ -14,8 +14,8 @@ from actorq.config.settings import Settings
 from actorq.errors import UserError
 from actorq.process import PROCESS_SETTINGS, ProcessSettings, parse_arguments
 from actorq.telemetry.energy.__main__ import MeterProcessSettings
-from learner_service.__main__ import LearnerSettings
-from quantizer_service.__main__ import QuantizerProcessSettings
+from learner_service.process import LearnerSettings
+from quantizer_service.process import QuantizerProcessSettings
 
 SERVICES = (LearnerSettings, QuantizerProcessSettings, ActorSettings, MeterProcessSettings)
 COMMANDS = (TrainSettings, EvaluateSettings, StatusSettings, ResetSettings, CertificatesSettings)

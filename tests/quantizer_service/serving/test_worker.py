@@ -18,10 +18,10 @@ from actorq.process import EXIT_HUNG
 from actorq.telemetry.process_stats import measure_process
 from actorq.transport.server import Server
 from actorq.watchdog import Watchdog
-from quantizer_service.__main__ import QuantizerProcess
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.job import Job, OverdueError, current_job
+from quantizer_service.process import QuantizerProcess
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.worker import Worker
 from quantizer_service.store.store import PolicyStore

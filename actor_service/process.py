@@ -1,0 +1,154 @@
+"""The actor's process: runs one explorer, evaluator or stand-alone evaluator, in a pod or for the launcher."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import grpc
+from prometheus_client import Metric
+from pydantic import Field
+
+from actor_service.environments import modules_of
+from actor_service.metrics import actor_metrics
+from actor_service.policies.policy import LoadPolicy, load_policy
+from actor_service.roles.actor import Actor, Host
+from actor_service.roles.evaluator import Evaluator
+from actor_service.roles.explorer import Explorer
+from actor_service.roles.standalone import StandaloneEvaluator
+from actor_service.servicer import ActorServicer
+from actor_service.uploader import Uploader
+from actorq.client import LearnerClient, QuantizerClient
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import Settings
+from actorq.domain.status import Sampling
+from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
+from actorq.v1 import actor_pb2, actor_pb2_grpc
+
+
+class ActorSettings(Settings):
+    """The actor's role and the addresses of its services. The learner sends all other settings."""
+
+    learner: str = Field("127.0.0.1:50051", description="HOST:PORT of the learner")
+    quantizer: str = Field("127.0.0.1:50052", description="HOST:PORT of the quantizer")
+    role: Literal["actor", "evaluator", "standalone"] = Field(
+        "actor",
+        description="explore (actor), evaluate for the learner (evaluator), or evaluate on request (standalone)",
+    )
+    record: Path | None = Field(None, description="file for a video of each evaluation; only for role standalone")
+    sampled: bool = Field(
+        False, description="draw actions from the policy's distribution in evaluations; only for role standalone"
+    )
+
+    @property
+    def certificate_role(self) -> str:
+        """The role in this process's TLS certificate."""
+        return "actor" if self.role == "actor" else "evaluator"
+
+
+class ActorService(Service):
+    """The gRPC service around one actor.
+
+    load, uploader: see Host.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        settings: ActorSettings,
+        name: str,
+        node: str = "",
+        load: LoadPolicy = load_policy,
+        uploader: type[Uploader] = Uploader,
+    ) -> None:
+        certificates = config.transport.certificates_of(settings.certificate_role)
+        connect = partial(QuantizerClient, settings.quantizer, certificates)
+        self._drain_s = config.transport.drain_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = asyncio.Event()
+        self._fault: BaseException | None = None
+        self._learner: LearnerClient | None = None
+        self._actor: Actor
+        host = Host(
+            name,
+            connect,
+            self._end,
+            node,
+            config.environment_backend,
+            config.actor.environment_timeout_s,
+            load=load,
+            uploader=uploader,
+        )
+        if settings.role == "standalone":
+            self._actor = StandaloneEvaluator(
+                host,
+                config.environment,
+                config.scheme,
+                config.environments_per_actor,
+                settings.record,
+                config.environment_arguments,
+                _evaluation_sampling(config) if settings.sampled else "",
+            )
+            return
+        self._learner = LearnerClient(settings.learner, certificates)
+        # A user who configures an environment on this machine trusts its module.
+        allowed = {*config.actor.allow_modules, *modules_of(config.environment, config.environment_arguments)}
+        role = Explorer if settings.role == "actor" else Evaluator
+        self._actor = role(host, self._learner, allowed)
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add ActorService."""
+        actor_pb2_grpc.add_ActorServiceServicer_to_server(ActorServicer(self._actor, self._drain_s * 0.8), server)
+        return (actor_pb2.DESCRIPTOR.services_by_name["ActorService"].full_name,)
+
+    async def run(self, address: str) -> int:
+        """Act until the run is over or the actor is drained."""
+        self._loop = asyncio.get_running_loop()
+        self._actor.start()
+        await self._ended.wait()
+        if self._learner is not None:
+            self._learner.close()
+        if self._fault is not None:
+            raise self._fault
+        return EXIT_OK
+
+    def begin_drain(self) -> None:
+        """On SIGTERM: stop acting and send the queued segments."""
+        self._actor.drain(self._drain_s * 0.8)
+
+    def lose_parent(self) -> None:
+        """Drop the queued segments, because the run's learner ends too."""
+        self._actor.abandon()
+
+    def metrics(self) -> Iterable[Metric]:
+        """The actor's metrics."""
+        return actor_metrics(self._actor)
+
+    def _end(self, fault: BaseException | None) -> None:
+        assert self._loop is not None
+        self._fault = self._fault or fault
+        self._loop.call_soon_threadsafe(self._ended.set)
+
+
+def _evaluation_sampling(config: RunConfig) -> Sampling:
+    """How a run draws actions. An algorithm that is not built in may have the built-in ones' setting `squash`."""
+    return config.sampling or ("squashed" if config.algorithm_args.get("squash") else "clipped")
+
+
+def run_actor(load: LoadPolicy = load_policy, uploader: type[Uploader] = Uploader) -> int:
+    """Run the actor that the command line describes, and return the exit code.
+
+    load, uploader: see Host.
+    """
+    config, process, settings = parse_arguments(
+        "actorq actor", "Act in environments with the newest policy.", [RunConfig, ProcessSettings, ActorSettings]
+    )
+    assert isinstance(config, RunConfig)
+    assert isinstance(process, ProcessSettings)
+    assert isinstance(settings, ActorSettings)
+    name = process.name or f"{socket.gethostname()}-{os.getpid()}"
+    service = ActorService(config, settings, name, process.node, load, uploader)
+    return run_process(service, process, name, config, settings.certificate_role)

@@ -1,0 +1,133 @@
+"""The quantizer's process: runs one quantizer or one relay, in a pod or for the launcher."""
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import grpc
+from prometheus_client import Metric
+from pydantic import Field
+
+from actorq.config.run_config import RunConfig
+from actorq.config.settings import DefaultText, Settings
+from actorq.errors import UserError
+from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
+from actorq.telemetry.process_stats import measure_process
+from actorq.watchdog import Watchdog
+from quantizer_service.emission.emitter import Emitter
+from quantizer_service.relay_process import RelayProcess
+from quantizer_service.servicer import QuantizerServicer
+from quantizer_service.serving.metrics import quantizer_metrics
+from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.serving.worker import Worker
+from quantizer_service.store.reader import PolicyReader
+from quantizer_service.store.store import PolicyStore
+
+
+class QuantizerProcessSettings(Settings):
+    """The source of the policies: a store on disk or an upstream quantizer."""
+
+    store: Path = Field(Path("policies"), description="folder for the policies of one run; created if missing")
+    read_only: bool = Field(
+        False, description="serve the store without changing it; another quantizer may be writing there"
+    )
+    upstream: Annotated[str, DefaultText("none")] = Field(
+        "",
+        description="HOST:PORT of a quantizer or relay; serve its policies instead of a store's (as a relay)",
+    )
+
+
+class QuantizerProcess(Service):
+    """The process that serves one store until it is drained.
+
+    worker: does the CPU work; None for a worker with a watchdog that ends a hanging process.
+    """
+
+    def __init__(
+        self,
+        store: Path,
+        config: RunConfig,
+        name: str,
+        read_only: bool = False,
+        node: str = "",
+        worker: Worker | None = None,
+    ) -> None:
+        self._directory = store
+        self._read_only = read_only
+        self._config = config.resolved_quantizer()
+        self._name = name
+        self._node = node
+        limit_s = self._config.work_limit_s
+        self._watchdog = Watchdog("the thread that quantizes", 2 * limit_s, "quantizer.work_limit_s")
+        self._worker = worker or Worker(limit_s, self._watchdog.watch())
+        self._store: PolicyReader
+        self._quantizer: Quantizer
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Open the store and add the servicer. Raises UserError when the folder is unusable."""
+        self._store = self._open()
+        self._quantizer = Quantizer(
+            Emitter(self._store, self._config),
+            partial(measure_process, self._name, "quantizer", self._node),
+            worker=self._worker,
+        )
+        self._watchdog.start()
+        return (QuantizerServicer(self._quantizer).register(server),)
+
+    async def run(self, address: str) -> int:
+        """Serve until drained and all accepted checkpoints are stored."""
+        await self._quantizer.draining.wait()
+        await self._quantizer.settle()
+        self._watchdog.close()
+        if isinstance(self._store, PolicyStore):
+            self._store.close()
+        return EXIT_OK
+
+    def begin_drain(self) -> None:
+        """End the streams. See Quantizer.begin_drain."""
+        self._quantizer.begin_drain()
+
+    def alive(self) -> bool:
+        """Whether the worker makes progress."""
+        return self._worker.alive
+
+    def metrics(self) -> Iterable[Metric]:
+        """The quantizer's metrics."""
+        return quantizer_metrics(self._quantizer)
+
+    def _open(self) -> PolicyReader:
+        if self._read_only:
+            return PolicyReader(self._directory)
+        config = self._config
+        return PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
+
+
+def make_service(
+    config: RunConfig, process: ProcessSettings, quantizer: QuantizerProcessSettings, name: str
+) -> Service:
+    """A quantizer with a store, or a relay. Raises UserError for settings of both."""
+    if not quantizer.upstream:
+        return QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
+    of_a_store = {"store": "--store", "read_only": "--read-only"}
+    if given := [flag for setting, flag in of_a_store.items() if setting in quantizer.model_fields_set]:
+        raise UserError(f"--upstream: a relay has no store, got {' and '.join(given)} too; give only one of the two")
+    return RelayProcess(quantizer.upstream, config.transport.certificates_of("relay"))
+
+
+def run() -> int:
+    """Run the quantizer or relay that the command line describes, and return the exit code."""
+    models = (RunConfig, ProcessSettings, QuantizerProcessSettings)
+    config, process, quantizer = parse_arguments(
+        "actorq quantizer",
+        "Emit quantized policies from a learner's checkpoints and serve them, or relay another quantizer's policies.",
+        models,
+    )
+    assert isinstance(config, RunConfig)
+    assert isinstance(process, ProcessSettings)
+    assert isinstance(quantizer, QuantizerProcessSettings)
+    name = process.name or f"{platform.node()}-{os.getpid()}"
+    role = "relay" if quantizer.upstream else "quantizer"
+    return run_process(make_service(config, process, quantizer, name), process, name, config, role)
