@@ -8,7 +8,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import grpc
 import psutil
+
+from actorq.transport.options import CLIENT_OPTIONS
 
 _START_S = 60.0
 
@@ -62,3 +65,8 @@ def serving(module: str, *flags: str) -> Iterator[ServiceProcess]:
         process.wait()
         reader.join()
         log.close()
+
+
+def connect(address: str) -> grpc.aio.Channel:
+    """A channel with its own connection, like a pod's. By default all channels of a process share one."""
+    return grpc.aio.insecure_channel(address, options=[*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])

@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -110,6 +112,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
     if not hasattr(session.config, "workerinput"):
         session.config.add_cleanup(end)
+
+
+@pytest.fixture(scope="session")
+def operators_parsed_once() -> None:
+    """For many exports: PyTorch's exporter parses the sources of all its operators in each."""
+    exporter: Any = import_module("torch.onnx._internal.exporter._registration")
+    exporter.onnxscript_apis.get_torchlib_ops = cache(exporter.onnxscript_apis.get_torchlib_ops)
 
 
 def _seed() -> None:

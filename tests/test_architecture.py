@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -50,10 +51,21 @@ def sources(room: str) -> list[Path]:
 
 
 @cache
+def nodes(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_the_sources() -> Iterator[None]:
+    yield
+    nodes.cache_clear()
+
+
+@cache
 def imported(file: Path) -> set[str]:
     """The full names of all modules that a file imports, also inside functions."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -136,7 +148,7 @@ def test_no_process_waits_for_its_threads_at_its_end() -> None:
         (f"{file}:{node.lineno}", {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}.get("daemon"))
         for room in ROOMS
         for file in sources(room)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes(file)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Thread", "threading.Thread")
     ]
     assert len(made) > 10
@@ -147,7 +159,7 @@ def test_torch_and_numpy_load_no_pickles() -> None:
     # torch.save and torch.load pickle; numpy does when it is allowed to.
     for room in ROOMS:
         for file in sources(room):
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            for node in nodes(file):
                 if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                     assert (node.value.id, node.attr) not in {("torch", "save"), ("torch", "load")}, file
                 if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
@@ -160,9 +172,7 @@ def test_only_the_transport_makes_channels_and_servers() -> None:
         for file in sources(room):
             if file.is_relative_to(ROOT / "actorq" / "transport"):
                 continue
-            called = {
-                node.attr for node in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(node, ast.Attribute)
-            }
+            called = {node.attr for node in nodes(file) if isinstance(node, ast.Attribute)}
             assert not called & {"insecure_channel", "secure_channel", "add_insecure_port", "add_secure_port"}, file
 
 
@@ -172,7 +182,7 @@ def test_only_the_wire_makes_messages_of_domain_objects() -> None:
         for file in sources(room):
             if any(file.is_relative_to(ROOT / "actorq" / name) for name in ("wire", "transport", *GENERATED)):
                 continue
-            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            for node in nodes(file):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                     module = node.func.value
                     if isinstance(module, ast.Name) and module.id.endswith("_pb2"):

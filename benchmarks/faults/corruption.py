@@ -26,8 +26,8 @@ from benchmarks.faults.corruption_faults import Fault, faults, file_class
 from benchmarks.faults.corruption_resume import State, resume, verify
 from benchmarks.harness import Target, run_benchmark
 
-_BUDGET = 8_000
-_RESUMED_BUDGET = 8_500
+# Environment steps of a resumed run beyond those of the damaged one.
+_MORE_STEPS = 500
 # Every mechanism that has its own file is on. Segments are short, so that there are tables of sequences.
 _RUN_FLAGS = (
     *("--environment", "Pendulum-v1", "--algorithm", "td3", "--scheme", "int8", "--actors", "1"),
@@ -70,6 +70,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="seed of the faults (default: a new one, printed)")
     parser.add_argument("--files", default="*", metavar="GLOB", help="only files whose path matches (default: all)")
     parser.add_argument("--except", dest="without", default="", metavar="GLOB", help="no files whose path matches")
+    parser.add_argument("--steps", type=int, default=8_000, help="environment steps of a new run (default: 8000)")
     parser.add_argument("--run", type=Path, metavar="DIR", help="a stopped run to copy (default: a new one)")
 
 
@@ -83,7 +84,7 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]
 
     with TemporaryDirectory(prefix="actorq-corruption-") as folder, _log_into(Path(folder) / "log"):
         work = Path(folder)
-        original = arguments.run or make_run(work / "original")
+        original = arguments.run or make_run(work / "original", arguments.steps)
         chosen = faults(original, wanted, arguments.faults, np.random.default_rng(seed))
         outcomes = damage(original, work / "copy", chosen)
         for line in table(outcomes):
@@ -92,15 +93,15 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]
             if outcome.silent or outcome.error:
                 told = outcome.error or f"silent: {', '.join(outcome.differs)}"
                 print(f"{outcome.fault}: {told}", flush=True)
-        full = _full_resumes(original, work / "copy", chosen, arguments.full)
+        full = _full_resumes(original, work / "copy", chosen, arguments.full, arguments.steps + _MORE_STEPS)
     for fault, error in full.items():
         print(f"actorq train --resume after {fault}: {error or 'resumed'}")
     return _figures(seed, outcomes, full), _targets(outcomes, full)
 
 
-def make_run(root: Path) -> Path:
+def make_run(root: Path, steps: int) -> Path:
     """A run of a few seconds that ended by its budget, with every kind of file."""
-    command = (*_TRAIN, "--run-directory", str(root), "--max-environment-steps", str(_BUDGET), *_RUN_FLAGS)
+    command = (*_TRAIN, "--run-directory", str(root), "--max-environment-steps", str(steps), *_RUN_FLAGS)
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode != _BUDGET_ENDED:
         raise SystemExit(f"actorq train failed with exit code {process.returncode}: {process.stderr.strip()}")
@@ -158,14 +159,14 @@ def _told(root: Path) -> tuple[str, ...]:
     return tuple(found.path for found in verify(root) if found.state in {"damaged", "missing"})
 
 
-def _full_resumes(original: Path, copy: Path, chosen: Sequence[Fault], count: int) -> dict[str, str]:
+def _full_resumes(original: Path, copy: Path, chosen: Sequence[Fault], count: int, budget: int) -> dict[str, str]:
     """The error of each resume by the command, by fault; empty without one. The faults are evenly spread."""
     picked = [chosen[int(index)] for index in np.linspace(0, len(chosen) - 1, count)] if count else []
     errors = {}
     for fault in picked:
         _copy(original, copy)
         fault.apply(copy)
-        command = (*_TRAIN, "--resume", "--run-directory", str(copy), "--max-environment-steps", str(_RESUMED_BUDGET))
+        command = (*_TRAIN, "--resume", "--run-directory", str(copy), "--max-environment-steps", str(budget))
         process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_FULL_TIMEOUT_S)
         traceback = any("Traceback" in path.read_text(errors="replace") for path in copy.glob("logs/*.log"))
         failed = process.returncode != _BUDGET_ENDED

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorq.v1 import quantizer_pb2
+from benchmarks.processes import connect
 from benchmarks.scale.fanout_baseline import ALL, EACH
-from benchmarks.scale.watchers import connect
 from quantizer_service.serving.policy_stream import PolicyAssembler
 
 SCHEME = "int8"

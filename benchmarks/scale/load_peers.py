@@ -10,8 +10,8 @@ import grpc
 from actorq import wire
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.v1 import learner_pb2, learner_pb2_grpc
+from benchmarks.processes import connect
 from benchmarks.scale.streams import segment
-from benchmarks.scale.watchers import connect
 
 # Seconds between two attacks of one peer: the shortest allowed time between connections.
 _PAUSE_S = 0.1

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 
 from actorq.client import QuantizerClient
@@ -15,19 +14,13 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.transport.options import CLIENT_OPTIONS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
-from benchmarks.processes import ServiceProcess, serving
+from benchmarks.processes import ServiceProcess, connect, serving
 from learner_service.algorithms import make_algorithm
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.training.publisher import Publisher, Snapshot
 
 _PATIENCE_S = 60.0
-
-
-def connect(address: str) -> grpc.aio.Channel:
-    """A channel with its own connection, like a pod's. By default all channels of a process share one."""
-    return grpc.aio.insecure_channel(address, options=[*CLIENT_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
 
 class Watcher:

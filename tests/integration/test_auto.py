@@ -17,7 +17,7 @@ _CHOICE = re.compile(r"actor_service\.policies\.auto: auto: (\S+) of .*")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     """A run of two actors that has ended, long after they have chosen."""
     # No return ends it: how many steps that takes is luck, and actors need some tenths of a second to choose.
-    budget = ("--target-return", "501", "--max-environment-steps", "40000")
+    budget = ("--target-return", "501", "--max-environment-steps", "20000")
     run = TrainingRun.start(tmp_path_factory.mktemp("runs") / "run", "--scheme", "auto", "--seed", "1", *_WIDE, *budget)
     code, printed = run.finish()
     assert code == 3, printed

@@ -12,7 +12,7 @@ from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError
 from tests.integration.training_run import TrainingRun, process_id, trained
 
-KILLS, SEED = 3, 13
+KILLS, SEED = 2, 13
 VICTIMS = ("learner", "quantizer")
 
 

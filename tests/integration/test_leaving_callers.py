@@ -16,7 +16,7 @@ from actorq.errors import NotFoundError
 from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 from tests.integration.training_run import ENDLESS, TrainingRun, trained
 
-ROUNDS, SEED = 40, 5
+ROUNDS, SEED = 15, 5
 # The longest time that a call is left alone: most end in less, so that some leave before, some while and some after.
 LONGEST_S = 0.02
 COMPLAINTS = ("Traceback", "never retrieved", "never awaited", "destroyed but it is pending")

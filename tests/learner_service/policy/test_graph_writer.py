@@ -28,6 +28,8 @@ from learner_service.policy.graph_writer import write_graph
 from learner_service.policy.policy_graph import example_inputs, exported_policy_graph, write_policy_graph
 from tests.learner_service.learner_parts import SPEC
 
+pytestmark = pytest.mark.usefixtures("operators_parsed_once")
+
 STACKED = replace(SPEC, observations=ArraySpec((4,), "float64"), frame_stack=3)
 FRAMES = EnvironmentSpec(
     "Frames-v0", ArraySpec((36, 36), "uint8"), ArraySpec((), "int64"), discrete_actions=4, frame_stack=2

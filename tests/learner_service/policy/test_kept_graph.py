@@ -1,6 +1,7 @@
 """A run keeps the graph of its policy: later learners take it as long as it is whole and of the same policy."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,8 @@ from learner_service.policy.fingerprint import fingerprint
 from learner_service.policy.kept_graph import kept_policy_graph
 from learner_service.policy.policy_graph import example_inputs
 from tests.learner_service.learner_parts import SPEC
+
+pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
 # As another process would start: it builds the same network and takes the graph of its run.
 NEXT_LEARNER = """
@@ -81,8 +84,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "policy_graph.json"
 
 
-def test_the_next_learner_takes_the_graph_without_the_exporter(path: Path) -> None:
-    graph = kept(path, Waves())
+@pytest.fixture(scope="module")
+def of_waves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PolicyGraph]:
+    """The file that a run keeps of Waves, and the graph in it."""
+    file = tmp_path_factory.mktemp("kept") / "policy_graph.json"
+    return file, kept(file, Waves())
+
+
+@pytest.fixture
+def graph(of_waves: tuple[Path, PolicyGraph], path: Path) -> PolicyGraph:
+    """The graph of Waves, which the run has kept."""
+    shutil.copy(of_waves[0], path)
+    return of_waves[1]
+
+
+def test_the_next_learner_takes_the_graph_without_the_exporter(path: Path, graph: PolicyGraph) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run(
         [sys.executable, "-c", NEXT_LEARNER, path], env=environment, capture_output=True, text=True, timeout=60
@@ -90,11 +106,11 @@ def test_the_next_learner_takes_the_graph_without_the_exporter(path: Path) -> No
     assert said.stdout.split() == [graph.topology.hex()], said.stderr
 
 
-def test_a_policy_that_has_learned_takes_the_same_graph(path: Path) -> None:
-    first, policy = kept(path, Waves()), Waves()
+def test_a_policy_that_has_learned_takes_the_same_graph(path: Path, graph: PolicyGraph) -> None:
+    policy = Waves()
     with torch.no_grad():
         policy.first.weight.add_(1.0)
-    assert kept(path, policy) == first
+    assert kept(path, policy) == graph
     assert mark(path) == kept(path, policy).model
 
 
@@ -104,27 +120,28 @@ def test_a_policy_that_has_learned_takes_the_same_graph(path: Path) -> None:
     ids=["another function", "another number", "another constant"],
 )
 def test_a_changed_policy_does_not_take_the_old_graph(
-    path: Path, other: nn.Module, differs: set[str], caplog: pytest.LogCaptureFixture
+    path: Path, graph: PolicyGraph, other: nn.Module, differs: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="learner_service.policy.kept_graph")
-    assert not operators(kept(path, Waves())) & differs
+    assert not operators(graph) & differs
     mark(path)
-    graph = kept(path, other)
-    assert operators(graph) >= differs
+    exported = kept(path, other)
+    assert operators(exported) >= differs
     assert "policy_graph.json belongs to another network or version; the graph is exported again" in logged(caplog)
     # The new one is kept in its place.
-    assert kept(path, other) == graph
+    assert kept(path, other) == exported
 
 
+@pytest.mark.usefixtures("graph")
 def test_another_environment_does_not_take_the_old_graph(path: Path) -> None:
-    kept(path, Waves())
     mark(path)
     other = replace(SPEC, environment_id="Other-v0")
     assert kept_policy_graph(path, Waves(), other, stochastic=False, greedy=False).model != b"mark"
 
 
-def test_a_damaged_file_is_exported_again_and_replaced(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    graph = kept(path, Waves())
+def test_a_damaged_file_is_exported_again_and_replaced(
+    path: Path, graph: PolicyGraph, caplog: pytest.LogCaptureFixture
+) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +27,8 @@ from learner_service.quantization.straight_through import Grid, Weights
 from quantizer_service.emission.inference import open_session
 from quantizer_service.emission.prepared_graph import PreparedGraph
 from tests.builders.processors import skip_if_saturating
+
+pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
 VECTORS = EnvironmentSpec("Vectors-v0", ArraySpec((24,), "float32"), ArraySpec((), "int64"), discrete_actions=4)
 IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 36, 4), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
@@ -218,11 +221,16 @@ def test_the_fake_quantized_policy_computes_what_actors_run(
         assert disagreeing_rows(exact, theirs) > 0.9
 
 
+@cache
+def with_an_empty_layer(without_inputs: bool) -> Trained:
+    torch.manual_seed(1)
+    return Trained.of(sparse(without_inputs, (41, 0, 18)), VECTORS)
+
+
 @pytest.mark.parametrize("without_inputs", [True, False])
 @pytest.mark.parametrize("scheme", QUANTIZED)
 def test_so_it_does_with_a_layer_of_which_nothing_is_left(scheme: str, without_inputs: bool) -> None:
-    torch.manual_seed(1)
-    trained = Trained.of(sparse(without_inputs, (41, 0, 18)), VECTORS)
+    trained = with_an_empty_layer(without_inputs)
     emission = trained.emitted(scheme, Options(ends=True))
     batch = observations(VECTORS, 64, seed=7)
     theirs = run(emission, batch)

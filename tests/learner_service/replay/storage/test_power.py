@@ -56,7 +56,7 @@ def fill(store: ReplayStore, first: int, stop: int) -> dict[int, Segment]:
     return segments
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     flushed=st.integers(0, 300), more=st.integers(0, 200), share=st.floats(0, 1), capacity=st.sampled_from([400, 5000])
 )
