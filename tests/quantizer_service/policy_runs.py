@@ -1,6 +1,8 @@
 """Random parameters and checkpoints of policy graphs, and what emitted policies compute."""
 
 import math
+from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,11 +32,15 @@ def random_inputs(graph: Graph, rows: int = 32, seed: int = 0) -> Tensors:
 def random_parameters(source: PolicyGraph, seed: int) -> Tensors:
     """Weights of the size that torch initializes them with."""
     rng = np.random.default_rng(seed)
-    shapes = Graph.parse(source).parameters
     return {
         name: (rng.standard_normal(shape) / np.sqrt(max(shape[0], math.prod(shape[1:])))).astype(np.float32)
-        for name, shape in shapes.items()
+        for name, shape in _shapes(source).items()
     }
+
+
+@cache
+def _shapes(source: PolicyGraph) -> Mapping[str, tuple[int, ...]]:
+    return Graph.parse(source).parameters
 
 
 def random_observations(rows: int = 32, seed: int = 0) -> Tensors:
@@ -93,11 +99,16 @@ def outputs_of(model: bytes, feeds: Tensors) -> NDArray[np.float32]:
 
 def all_outputs_of(model: bytes, feeds: Tensors, folded: bool = True) -> list[NDArray[np.float32]]:
     """Every output of a complete model; `folded` as actors open it, else with ONNX Runtime's defaults."""
+    session = _session(model, folded)
+    assert [value.name for value in session.get_inputs()] == list(feeds)
+    outputs: list[NDArray[np.float32]] = session.run(None, feeds)
+    return outputs
+
+
+@lru_cache(maxsize=4)
+def _session(model: bytes, folded: bool) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     if folded:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    assert [value.name for value in session.get_inputs()] == list(feeds)
-    outputs: list[NDArray[np.float32]] = session.run(None, feeds)
-    return outputs
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])

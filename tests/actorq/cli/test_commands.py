@@ -78,6 +78,8 @@ class Command:
         for package in ("learner_service", "quantizer_service", "actor_service"):
             (folder / package).mkdir()
             (folder / package / "__init__.py").touch()
+            # What a fork server imports before the service starts.
+            (folder / package / "process.py").touch()
             (folder / package / "__main__.py").write_text(FAKE)
         (folder / "actor_service" / "environments").mkdir()
         (folder / "actor_service" / "environments" / "__main__.py").write_text(FAKE_ENVIRONMENTS)
