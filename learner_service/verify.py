@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from actorq.errors import InvalidInputError, UserError
+from actorq.process import EXIT_OK, leave
 from actorq.statefiles.findings import Finding, check_document, check_twice, report
 from actorq.statefiles.lines import read_lines
 from learner_service.objectstorage.volume import VOLUME_FILE
@@ -103,3 +104,4 @@ def _unchecked(directory: Path, why: str) -> Iterator[Finding]:
 
 if __name__ == "__main__":
     sys.stdout.write(report(verify(Path(sys.argv[1]))))
+    leave(EXIT_OK)
