@@ -199,7 +199,7 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
         return status.evaluation is not None and everybody <= reported and "actor-0" in run.addresses()["actors"]
 
     # Until it is interrupted.
-    endless = (*ENDLESS, "--actors", "1")
+    endless = (*ENDLESS, "--energy.enabled", "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", "--certificates", str(certificates), *endless)
     run.until(all_took_part, Certificates.of(certificates, "operator"))
     monkeypatch.chdir(certificates.parent)
@@ -235,7 +235,7 @@ def test_a_learner_gets_the_policies_that_it_copies(certificates: Path, tmp_path
 
 def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_path: Path) -> None:
     aged = ("--transport.connection-age-s", "2", "--certificates", str(certificates))
-    endless = (*ENDLESS, "--actors", "1")
+    endless = (*ENDLESS, "--energy.enabled", "--actors", "1")
     run = TrainingRun.start(tmp_path / "run", *aged, *endless)
 
     def log(name: str) -> str:

@@ -18,8 +18,9 @@ from actorq.errors import UnavailableError
 from actorq.transport.options import Certificates
 
 _PATIENCE_S = 150
-# A run that neither its target nor its budget ends, however slow the machine.
-ENDLESS = ("--target-return", "501", "--max-environment-steps", "10000000")
+# A run that neither its target nor its budget ends, however slow the machine; without a meter, which is one more
+# process that takes long to start.
+ENDLESS = ("--target-return", "501", "--max-environment-steps", "10000000", "--no-energy.enabled")
 
 
 def actorq(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -91,7 +91,7 @@ def test_a_failure_is_explained_and_passed_on_after_the_cluster_is_down(clone: P
 
 
 def test_without_time_a_step_is_stopped_and_the_cluster_taken_down(clone: Path) -> None:
-    code, _, told = finish(start(clone, "cluster", hangs="run", LIMIT_S="5"))
+    code, _, told = finish(start(clone, "cluster", hangs="run", LIMIT_S="2"))
     assert code == 124
     assert "no time is left: ./tool run make test-cluster" in told
     assert calls(clone)[-1] == "down"

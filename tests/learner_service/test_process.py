@@ -136,6 +136,7 @@ def test_a_resumed_learner_continues_its_run_in_mlflow(
         (run,) = mlflow_runs(target)
         ends.append((run.info.run_id, run.info.status, run.data.metrics["summary/environment_steps"]))
     assert ends == [(ends[0][0], "KILLED", 64.0), (ends[0][0], "KILLED", 80.0)]
+    assert {64, 80} <= {metric.step for metric in mlflow_scalars(target, run, "training/updates")}
 
 
 def steps_in_mlflow(target: str) -> int:

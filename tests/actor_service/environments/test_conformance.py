@@ -41,6 +41,7 @@ CASES = [
 
 
 def some_actions(spec: EnvironmentSpec, steps: int, count: int) -> NDArray[Any]:
+    # A longer series begins as a shorter one does.
     rng = np.random.default_rng(0)
     if spec.discrete_actions:
         return rng.integers(spec.discrete_actions, size=(steps, count))
@@ -162,12 +163,12 @@ def test_no_episode_is_longer_than_the_limit_and_the_limit_truncates(played: Pla
         assert not played.column("terminated").any()
 
 
-def test_a_seed_gives_the_same_episodes_and_another_gives_others(case: Case) -> None:
-    one, same, other = (play(case, seed, 60) for seed in (5, 5, 6))
-    np.testing.assert_array_equal(one.observations, same.observations)
+def test_a_seed_gives_the_same_episodes_and_another_gives_others(case: Case, played: Played) -> None:
+    same, other = (play(case, seed, 60) for seed in (5, 6))
+    np.testing.assert_array_equal(played.observations[:61], same.observations)
     for name in ("rewards", "terminated", "truncated", "valid"):
-        np.testing.assert_array_equal(one.column(name), same.column(name), err_msg=name)
-    assert not np.array_equal(one.observations, other.observations)
+        np.testing.assert_array_equal(played.column(name)[:60], same.column(name), err_msg=name)
+    assert not np.array_equal(same.observations, other.observations)
 
 
 def test_environments_of_a_batch_differ(played: Played) -> None:

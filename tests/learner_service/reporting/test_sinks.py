@@ -65,20 +65,6 @@ def test_mlflow_has_parameters_scalars_by_step_the_summary_and_the_end(tmp_path:
     assert run.data.tags["actorq.state"] == "solved"
 
 
-def test_a_resumed_run_continues_its_mlflow_run(tmp_path: Path) -> None:
-    first = in_mlflow(tmp_path)
-    first.add({"training/updates": 1}, 10, 100.0)
-    first.close({**SUMMARY, "state": "interrupted"})
-    assert [run.info.status for run in mlflow_runs(mlflow_folder(tmp_path))] == ["KILLED"]
-    second = in_mlflow(tmp_path)
-    second.add({"training/updates": 2}, 20, 200.0)
-    second.close(SUMMARY)
-    (run,) = mlflow_runs(mlflow_folder(tmp_path))
-    assert run.info.status == "FINISHED"
-    history = mlflow_scalars(mlflow_folder(tmp_path), run, "training/updates")
-    assert [each.step for each in history] == [10, 20]
-
-
 def test_a_failed_run_has_failed_in_mlflow(tmp_path: Path) -> None:
     made = in_mlflow(tmp_path)
     made.add({"training/updates": 1}, 10, 100.0)
