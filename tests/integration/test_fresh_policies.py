@@ -10,7 +10,7 @@ from actorq.statefiles.documents import read_document
 from learner_service.replay.storage.store import ReplayStore
 from tests.integration.training_run import TrainingRun
 
-STEPS, RANDOM, MOST, CAPACITY = 1_000, 200, 3, 5_000
+STEPS, RANDOM, MOST, CAPACITY = 700, 200, 3, 5_000
 
 
 def test_a_limited_policy_makes_way_for_the_next(tmp_path: Path) -> None:
