@@ -46,8 +46,10 @@ SLOW = (
     *("learner_service/run/test_on_policy_run.py", "learner_service/test_run_fault.py", "learner_service/test_pod.py"),
     *("learner_service/objectstorage/test_fencing.py", "learner_service/reporting/test_sinks.py"),
     *("learner_service/kernels/test_memory.py", "learner_service/kernels/test_active_weights.py"),
+    "learner_service/networks/test_precision.py",
     *("learner_service/sparsity/test_sparsity_flops.py", "actor_service/test_watchdog.py"),
-    *("actorq/operator/test_operator_process.py", "actorq/transport/test_access.py", "actorq/sweep/test_results.py"),
+    *("actorq/operator/test_operator_process.py", "actorq/operator/test_deleted_runs.py"),
+    *("actorq/transport/test_access.py", "actorq/sweep/test_results.py", "cluster/test_older_kubernetes.py"),
     *("actorq/telemetry/test_metrics_server.py", "quantizer_service/serving/test_worker.py"),
 )
 HERE = Path(__file__).parent
