@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 WORKERS ?= 2
-# More than cores, because some of these tests wait.
+# One more than two cores, because some of these tests wait.
 FAST_WORKERS ?= 3
 CONTAINER_BUILD ?= docker build
 TAG ?= $(shell sed -n 's/__version__ = "\(.*\)"/\1/p' actorq/__init__.py)

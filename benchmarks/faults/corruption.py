@@ -70,7 +70,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help="seed of the faults (default: a new one, printed)")
     parser.add_argument("--files", default="*", metavar="GLOB", help="only files whose path matches (default: all)")
     parser.add_argument("--except", dest="without", default="", metavar="GLOB", help="no files whose path matches")
-    parser.add_argument("--steps", type=int, default=8_000, help="environment steps of a new run (default: 8000)")
+    parser.add_argument("--steps", type=int, default=8_000, help="environment steps of the run (default: 8000)")
     parser.add_argument("--run", type=Path, metavar="DIR", help="a stopped run to copy (default: a new one)")
 
 

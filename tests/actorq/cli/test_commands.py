@@ -78,9 +78,9 @@ class Command:
         for package in ("learner_service", "quantizer_service", "actor_service"):
             (folder / package).mkdir()
             (folder / package / "__init__.py").touch()
-            # What a fork server imports before the service starts.
-            (folder / package / "process.py").touch()
             (folder / package / "__main__.py").write_text(FAKE)
+        # What a fork server imports before the learner starts.
+        (folder / "learner_service" / "process.py").touch()
         (folder / "actor_service" / "environments").mkdir()
         (folder / "actor_service" / "environments" / "__main__.py").write_text(FAKE_ENVIRONMENTS)
         self._pipe = folder / "pipe"
