@@ -17,6 +17,8 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.builders.forked_commands import running
+
 # The same examples in every run. New ones: pytest --hypothesis-profile=default
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
@@ -143,6 +145,9 @@ def _same_random_numbers() -> None:
 def _no_run_outlives_its_test() -> Iterator[None]:
     """A run that a failed test has left would train beside all that follow. Its services go with it."""
     yield
+    for command in running():
+        if "train" in command.arguments:
+            command.kill()
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

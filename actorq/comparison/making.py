@@ -2,12 +2,14 @@
 
 import queue
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.plan import PlannedRun
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.local.events import sigterm_as_exit
+from actorq.local.forkserver import ForkServers, run_server
 from actorq.local.wholerun import DRAIN_MARGIN_S, failure_of, start_run
 from actorq.statefiles.files import replace_file
 
@@ -22,18 +24,19 @@ def make_runs(
 
     SIGTERM and Ctrl-C end the current run, then this process.
     """
-    with sigterm_as_exit():
+    finished = all(folder.finished(planned) for planned in plan)
+    with sigterm_as_exit(), nullcontext() if finished else run_server() as servers:
         for number, planned in enumerate(plan, 1):
             title = f"run {number} of {len(plan)}: {planned.variant.name}, seed {planned.seed}"
             if folder.finished(planned):
                 tell(f"{title}: kept")
                 continue
             tell(f"{title} (log: {folder.log(planned)})")
-            _make(folder, planned, config_of(planned))
+            _make(folder, planned, config_of(planned), servers)
             tell(f"  {_result(folder, planned)}")
 
 
-def _make(folder: ComparisonFolder, planned: PlannedRun, config: RunConfig) -> None:
+def _make(folder: ComparisonFolder, planned: PlannedRun, config: RunConfig, servers: ForkServers | None) -> None:
     folder.clear(planned)
     replace_file(folder.config(planned), settings.to_yaml(config))
     log = folder.log(planned)
@@ -42,6 +45,7 @@ def _make(folder: ComparisonFolder, planned: PlannedRun, config: RunConfig) -> N
     child = start_run(
         *(planned.name, folder.run(planned), folder.config(planned), log, lambda exited: ended.put(exited.code)),
         actor_module=planned.variant.actor_module,
+        servers=servers,
     )
     try:
         code = ended.get()

@@ -16,7 +16,8 @@ from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UserError
 from actorq.local.child import Child
 from actorq.local.events import ChildExited
-from actorq.local.services import Kind, module_command, reserved_addresses
+from actorq.local.forkserver import once_forked
+from actorq.local.services import MODULES, Kind, module_command, reserved_addresses
 from actorq.rundirectory import RunDirectory
 
 
@@ -79,11 +80,12 @@ def evaluate_run(
     certificates = config.transport.certificates_of("operator")
     items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
     with ExitStack() as stack:
+        servers = stack.enter_context(once_forked((MODULES[Kind.QUANTIZER], MODULES[Kind.ACTOR])))
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="actorq-evaluate-")))
         quantizer, actor = stack.enter_context(reserved_addresses(2))
         children = {}
         for name, command in _commands(run, config, quantizer, actor, request).items():
-            children[name] = Child(name, command, logs / f"{name}.log", items.put)
+            children[name] = Child(name, command, logs / f"{name}.log", items.put, servers=servers)
             # An interrupted actor needs time to remove its incomplete video.
             stack.callback(children[name].end, _PATIENCE_S if request.record and name == "actor" else 0.0)
         client = stack.enter_context(ActorClient(actor, certificates))

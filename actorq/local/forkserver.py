@@ -1,7 +1,8 @@
-"""Starts services as forks of processes that have already imported their modules.
+"""Starts services and runs as forks of processes that have already imported their modules.
 
 `actorq train` starts the fork servers before it imports its own modules. So the imports of launcher, learner and the
-other services overlap, and shared modules are imported once. This module needs the standard library only.
+other services overlap, and shared modules are imported once. Commands that make many runs fork their launchers, with
+the learner's modules: these are imported once for all runs. This module needs the standard library only.
 """
 
 import ctypes
@@ -22,6 +23,8 @@ from actorq import ENVIRONMENT_PREFIX
 from actorq.start import fast_imports
 
 _LEARNER = "learner_service"
+_LEARNER_MODULES = (f"{_LEARNER}.process",)
+_COMMAND = "actorq.cli.main"
 # Modules that the services of a run import. ONNX Runtime is not here: its thread would not survive a fork.
 _SHARED = (
     *("actorq.client", "actorq.process", "actorq.watchdog", "actorq.telemetry.energy.__main__"),
@@ -59,22 +62,34 @@ class ForkedProcess:
 
     def terminate(self) -> None:
         """Send SIGTERM, unless the process has ended."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
         if self.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGTERM)
+                os.kill(self.pid, number)
 
 
 class _Server:
     """A process that imports `modules` and then waits for commands. It ends when this end of its socket closes.
 
-    once: the server itself becomes the first command, instead of forking.
+    once: the server itself becomes the first command, instead of forking. If this process has the modules, the server
+    is its fork.
     """
 
     def __init__(self, modules: Sequence[str], once: bool) -> None:
         self._once = once
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(_PATIENCE_S)
+        self._process: ForkedProcess | subprocess.Popen[bytes]
         with theirs:
+            if once and sys.modules.keys() >= set(modules) and _has_one_thread():
+                self._process = ForkedProcess(self._fork(theirs))
+                return
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno()), "once" if once else "forks", *modules],
                 stdin=subprocess.DEVNULL,
@@ -85,11 +100,38 @@ class _Server:
                 pass_fds=(theirs.fileno(),),
             )
 
+    def _fork(self, theirs: socket.socket) -> int:
+        """Fork a server of one command. Its descriptors, signals and environment are those of a program of its own."""
+        if pid := os.fork():
+            # From then on it can be killed with its group.
+            self._control.recv(1)
+            return pid
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        theirs.send(b".")
+        self._control.close()
+        os.closerange(3, theirs.fileno())
+        os.closerange(theirs.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        for name in os.environ.keys() - child_environment(os.environ).keys():
+            del os.environ[name]
+        try:
+            request = _serve(theirs, once=True)
+            theirs.close()
+            if request is not None:
+                become(*request)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            # Never back into the launcher's own frames.
+            os._exit(1)
+
     def start(
         self, module: str, arguments: Sequence[str], descriptors: Sequence[int]
-    ) -> "ForkedProcess | subprocess.Popen[bytes] | None":
+    ) -> ForkedProcess | subprocess.Popen[bytes] | None:
         """Run a module; None if the server cannot. Waits for the imports of a server that forks."""
-        request = json.dumps({"module": module, "arguments": list(arguments)}).encode()
+        request = json.dumps([module, list(arguments)]).encode()
         if self._control.fileno() < 0 or len(request) > _REQUEST_BYTES or len(descriptors) > _MOST_DESCRIPTORS:
             return None
         try:
@@ -116,43 +158,87 @@ class _Server:
 
 @dataclass(frozen=True)
 class ForkServers:
-    """The servers of a run: one becomes the learner, the other forks the other services."""
+    """The servers of each module that this process starts."""
 
-    learner: _Server
-    others: _Server
+    by_module: Mapping[str, _Server]
 
     def start(
         self, command: Sequence[str], descriptors: Sequence[int]
-    ) -> "ForkedProcess | subprocess.Popen[bytes] | None":
+    ) -> ForkedProcess | subprocess.Popen[bytes] | None:
         """Run `PYTHON -m MODULE ARGUMENTS...` in its own session; None if no server can.
 
         descriptors: standard input, output and error, then others that the process keeps open.
         """
         executable, flag, module, *arguments = (*command, "", "", "")[: max(3, len(command))]
-        if executable != sys.executable or flag != "-m":
+        server = self.by_module.get(module)
+        if executable != sys.executable or flag != "-m" or server is None:
             return None
-        if module == _LEARNER:
-            return self.learner.start(module, arguments, descriptors)
-        return self.others.start(module, arguments, descriptors) if module in _FORKED else None
+        return server.start(module, arguments, descriptors)
 
     def close(self) -> None:
         """End the servers. The started processes live on."""
-        self.learner.close()
-        self.others.close()
+        for server in self.by_module.values():
+            server.close()
 
 
 @contextmanager
 def fork_servers() -> Iterator[ForkServers | None]:
-    """Servers that begin their imports at once; None if the launcher cannot adopt forks on this system."""
-    if not _adopt_orphans(True):
-        yield None
-        return
-    servers = ForkServers(_Server((f"{_LEARNER}.process",), once=True), _Server(_SHARED, once=False))
+    """For a run: one server becomes the learner, another forks the other services. They begin their imports at once.
+
+    None if the launcher cannot adopt forks on this system.
+    """
+    with _adopting_orphans() as adopts:
+        if not adopts:
+            yield None
+            return
+        learner = _Server(_LEARNER_MODULES, once=True)
+        servers = ForkServers({_LEARNER: learner, **dict.fromkeys(_FORKED, _Server(_SHARED, once=False))})
+        try:
+            yield servers
+        finally:
+            servers.close()
+
+
+@contextmanager
+def run_server() -> Iterator[ForkServers | None]:
+    """For a command that makes many runs: forks their launchers, which fork their learners. None as above."""
+    with _adopting_orphans() as adopts:
+        if not adopts:
+            yield None
+            return
+        servers = ForkServers({_COMMAND: _Server(("actorq.cli.train", *_LEARNER_MODULES), once=False)})
+        try:
+            yield servers
+        finally:
+            servers.close()
+
+
+@contextmanager
+def once_forked(modules: Sequence[str]) -> Iterator[ForkServers]:
+    """For a command that starts each of these services once: forks of the command itself, made at once.
+
+    They have the modules that the command has imported. They are programs of their own if the command has threads.
+    """
+    servers = ForkServers({module: _Server(("actorq.client",), once=True) for module in modules})
     try:
         yield servers
     finally:
         servers.close()
+
+
+@contextmanager
+def _adopting_orphans() -> Iterator[bool]:
+    try:
+        yield _adopt_orphans(True)
+    finally:
         _adopt_orphans(False)
+
+
+def _has_one_thread() -> bool:
+    """Whether this process can be forked: no other thread holds a lock, in Python or in a library."""
+    with suppress(OSError):
+        return len(os.listdir("/proc/self/task")) == 1
+    return False
 
 
 def _adopt_orphans(adopt: bool) -> bool:
@@ -162,11 +248,8 @@ def _adopt_orphans(adopt: bool) -> bool:
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
 
 
-@dataclass(frozen=True)
-class _Request:
-    module: str
-    arguments: list[str]
-    descriptors: list[int]
+# Module, arguments, descriptors.
+_Request = tuple[str, list[str], list[int]]
 
 
 def _serve(control: socket.socket, once: bool) -> _Request | None:
@@ -175,25 +258,25 @@ def _serve(control: socket.socket, once: bool) -> _Request | None:
         message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, _MOST_DESCRIPTORS)
         if not message:
             return None
-        request = _Request(**json.loads(message), descriptors=list(descriptors))
         if once or not (pid := _fork()):
-            return request
+            module, arguments = json.loads(message)
+            return module, arguments, list(descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         control.send(str(pid).encode())
 
 
 def _fork() -> int:
-    """Fork a process that the launcher adopts. Returns its pid here and 0 in the new process."""
+    """Fork a process that the launcher adopts, in its own session. Returns its pid here and 0 in the new process."""
     reading, writing = os.pipe()
     between = os.fork()
     if not between:
-        if pid := os.fork():
-            os.write(writing, str(pid).encode())
+        if os.fork():
             os._exit(0)
         os.close(reading)
-        os.close(writing)
         os.setsid()
+        os.write(writing, str(os.getpid()).encode())
+        os.close(writing)
         return 0
     os.close(writing)
     os.waitpid(between, 0)
@@ -201,9 +284,12 @@ def _fork() -> int:
         return int(answer.read())
 
 
-def _run(request: _Request) -> None:
-    """Become the requested module."""
-    for number, descriptor in enumerate(request.descriptors[:3]):
+def become(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> None:
+    """Run a module as the program of this process, which is a fork. Ends the process if the module exits.
+
+    descriptors: standard input, output and error, then others, which stay open.
+    """
+    for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
         os.close(descriptor)
     if numpy := sys.modules.get("numpy"):
@@ -211,10 +297,17 @@ def _run(request: _Request) -> None:
         numpy.random.seed()
     with suppress(OSError):
         # The command line is the server's. This sets the name in tools such as ps and top.
-        name = request.arguments[request.arguments.index("--name") + 1] if "--name" in request.arguments else ""
-        _COMMAND_NAME.write_text(name or request.module, encoding="utf-8")
-    sys.argv = [request.module, *request.arguments]
-    runpy.run_module(request.module, run_name="__main__", alter_sys=True)
+        name = arguments[arguments.index("--name") + 1] if "--name" in arguments else ""
+        _COMMAND_NAME.write_text(name or module, encoding="utf-8")
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        from actorq.process import leave
+
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
 
 
 def _main() -> None:
@@ -231,7 +324,7 @@ def _main() -> None:
     with socket.socket(fileno=int(descriptor)) as control:
         request = _serve(control, kind == "once")
     if request is not None:
-        _run(request)
+        become(*request)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from actorq.errors import ActorQError, UserError
 from actorq.local.child import Child, describe_exit
 from actorq.local.events import ChildExited
+from actorq.local.forkserver import ForkServers
 from actorq.process import EXIT_BUDGET_ENDED, EXIT_OK, EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 
@@ -23,16 +24,18 @@ def start_run(
     resume: bool = False,
     actor_module: str = "",
     inherited: tuple[int, ...] = (),
+    servers: ForkServers | None = None,
 ) -> Child:
     """Start a run, or go on with it. It ends like after SIGTERM when this process ends.
 
     config: the file with the settings of the run. inherited: descriptors that all processes of the run keep open.
+    servers: of `run_server`, to fork the launcher.
     """
     command = [sys.executable, "-m", "actorq.cli.main", "train", "--lifeline", "--run-directory", str(run.root)]
     command += ["--config", str(config)]
     command += ["--resume"] if resume else []
     command += ["--actor-module", actor_module] if actor_module else []
-    return Child(name, command, log, on_exit, inherited)
+    return Child(name, command, log, on_exit, inherited, servers)
 
 
 def failure_of(child: Child, code: int) -> ActorQError | None:

@@ -14,6 +14,7 @@ from actorq.domain.status import RunState
 from actorq.errors import UserError
 from actorq.local.child import Child
 from actorq.local.events import ChildExited, Events, SignalReceived
+from actorq.local.forkserver import ForkServers
 from actorq.local.wholerun import DRAIN_MARGIN_S, failure_of, start_run
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.files import replace_file
@@ -33,6 +34,7 @@ class Processes:
     config_of: the settings of a run with the values of a trial.
     events: the queue of the sweep, which has its signals; gets the exits of the processes.
     lock: the descriptor of the sweep's lock, which the runs inherit.
+    servers: of `run_server`, to fork the runs.
     """
 
     period_s = 0.5
@@ -44,12 +46,14 @@ class Processes:
         config_of: Callable[[Mapping[str, Value]], RunConfig],
         events: Events,
         lock: int,
+        servers: ForkServers | None = None,
     ) -> None:
         self._root = root
         self._identity = identity
         self._config_of = config_of
         self._events = events
         self._lock = lock
+        self._servers = servers
         self._children: dict[int, Child] = {}
         self._codes: dict[str, int] = {}
         self._refused: dict[int, str] = {}
@@ -78,7 +82,10 @@ class Processes:
         replace_file(config_file, settings.to_yaml(config))
         log = self._root / "logs" / f"{_name(trial)}.log"
         self._children[trial.number] = start_run(
-            *(_name(trial), run, config_file, log, self._note), resume=resume, inherited=(self._lock,)
+            *(_name(trial), run, config_file, log, self._note),
+            resume=resume,
+            inherited=(self._lock,),
+            servers=self._servers,
         )
 
     def progress(self, trial: Trial) -> Progress:

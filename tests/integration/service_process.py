@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tests.builders.forked_commands import ForkedCommand
+
 _PATIENCE_S = 60
 
 
@@ -18,23 +20,28 @@ class ServiceProcess:
     metrics: str
 
 
+def _start(service: str, *arguments: str, one_output: bool = False) -> ForkedCommand | subprocess.Popen[str]:
+    if service == "learner":
+        return ForkedCommand("learner_service", *arguments, one_output=one_output)
+    command = [sys.executable, "-m", "actorq.cli.main", service, *arguments]
+    errors = subprocess.STDOUT if one_output else subprocess.PIPE
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
+
+
 def refusal(service: str, *arguments: str) -> str:
     """The line in which a service says that it does not start."""
-    command = [sys.executable, "-m", "actorq.cli.main", service, *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
-    assert ended.returncode == 2, ended.stderr
-    lines = [line for line in ended.stderr.splitlines() if "error: " in line]
-    assert ended.stderr.strip() == lines[-1], ended.stderr
+    process = _start(service, *arguments)
+    _, errors = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 2, errors
+    lines = [line for line in errors.splitlines() if "error: " in line]
+    assert errors.strip() == lines[-1], errors
     return lines[-1]
 
 
 @contextmanager
 def service_process(service: str, *arguments: str) -> Iterator[ServiceProcess]:
     """Run it until the block ends; its addresses are what it logs."""
-    command = [sys.executable, "-m", "actorq.cli.main", service, "--lifeline", *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = _start(service, "--lifeline", *arguments, one_output=True)
     assert process.stdin is not None
     assert process.stdout is not None
     metrics, said = "", []

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.forked_commands import ForkedCommand
+
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 220.0
 
@@ -18,8 +20,9 @@ def profile(*flags: str) -> subprocess.CompletedProcess[str]:
 
 def measure(module: str, *flags: str) -> None:
     """One of the measurements that a profile consists of."""
-    result = run(module, *flags)
-    assert result.returncode == 0, result.stderr
+    command = ForkedCommand(module, *flags)
+    _, errors = command.communicate(TIMEOUT_S)
+    assert command.returncode == 0, errors
 
 
 def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -36,16 +36,6 @@ def read_until(process: subprocess.Popen[str], beginning: str) -> None:
     assert any(line.startswith(beginning) for line in process.stdout), beginning
 
 
-def of_runs(folder: Path) -> list[psutil.Process]:
-    """All processes of the runs in the folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or ()
-        if "sweep" not in words and any(str(folder) in word for word in words):
-            found.append(process)
-    return found
-
-
 def run_id(folder: Path, trial: int) -> str:
     return str(json.loads((folder / "runs" / f"trial-00{trial}" / "run.json").read_text())["run_id"])
 
@@ -54,8 +44,8 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
     folder = tmp_path / "swept"
     with begin(folder) as process:
         read_until(process, "trial 0: return")
-        runs = of_runs(folder)
-        assert any("train" in run.info["cmdline"] for run in runs)
+        runs = psutil.Process(process.pid).children(recursive=True)
+        assert {"learner", "quantizer", "actor-0"} <= {run.name() for run in runs}
         second_one = actorq(*arguments(folder))
         assert second_one.stderr == f"error: --directory: {folder} is in use by another actorq sweep\n"
         process.kill()
@@ -65,12 +55,13 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
 
     with begin(folder) as process:
         read_until(process, "trial 1: return")
+        runs = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
     second = run_id(folder, 1)
     assert out.splitlines()[-1].startswith("to go on: actorq sweep --directory")
-    assert not of_runs(folder)
+    assert not psutil.wait_procs(runs, timeout=0)[1]
 
     result = actorq(*arguments(folder))
     assert result.returncode == 0, result.stderr

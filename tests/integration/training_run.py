@@ -1,4 +1,4 @@
-"""Drives `actorq` as a user does: as a process, from outside."""
+"""Drives `actorq` as a user does: as a process, from outside. Training runs are forks, as those of a sweep are."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from actorq.client import LearnerClient
 from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError
 from actorq.transport.options import Certificates
+from tests.builders.forked_commands import ForkedCommand
 
 _PATIENCE_S = 150
 # A run that neither its target nor its budget ends, however slow the machine; without a meter, which is one more
@@ -25,6 +26,10 @@ ENDLESS = ("--target-return", "501", "--max-environment-steps", "10000000", "--n
 
 def actorq(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
+    if arguments[0] == "train" and cwd is None:
+        command = ForkedCommand("actorq.cli.main", *arguments)
+        out, err = command.communicate(_PATIENCE_S)
+        return subprocess.CompletedProcess(arguments, command.wait(), out, err)
     return subprocess.run(
         [sys.executable, "-m", "actorq.cli.main", *arguments],
         capture_output=True,
@@ -40,18 +45,15 @@ class TrainingRun:
     """A running `actorq train`."""
 
     directory: Path
-    process: subprocess.Popen[str]
+    process: ForkedCommand
 
     @classmethod
     def start(cls, directory: Path, *arguments: str) -> "TrainingRun":
         """Begin to train; nothing has happened yet when it returns."""
-        command = [sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(directory), *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        return cls(directory, process)
+        return cls(directory, ForkedCommand("actorq.cli.main", "train", "--run-directory", str(directory), *arguments))
 
     def until(self, condition: Callable[[RunStatus], bool], certificates: Certificates | None = None) -> RunStatus:
         """Read the run's printed lines until its learner serves, then its status until `condition` holds."""
-        assert self.process.stdout is not None
         for _ in iter(self.process.stdout.readline, ""):
             if "learner" not in self.addresses():
                 continue
@@ -73,11 +75,10 @@ class TrainingRun:
     def finish(self) -> tuple[int, str]:
         """Wait for the end; returns exit code and what was printed."""
         out, err = self.process.communicate(timeout=_PATIENCE_S)
-        return self.process.returncode, out + err
+        return self.process.wait(), out + err
 
     def await_line(self, part: str) -> None:
         """Read printed lines until one has this part."""
-        assert self.process.stdout is not None
         assert any(part in line for line in iter(self.process.stdout.readline, "")), f"nothing printed has {part!r}"
 
     def signal(self, number: signal.Signals) -> None:

@@ -23,6 +23,7 @@ from actorq.transport.server import Server
 from actorq.v1 import learner_pb2
 from learner_service.process import LearnerService, LearnerSettings
 from quantizer_service.process import QuantizerProcess
+from tests.builders.forked_commands import ForkedCommand
 from tests.learner_service.learner_parts import SPEC, segment
 
 DEADLINE_S = 60.0
@@ -97,8 +98,13 @@ class ServiceProcess:
     """`python -m MODULE` on a port of its own; what it writes is read as it comes."""
 
     def __init__(self, module: str, *arguments: str) -> None:
-        command = [sys.executable, "-m", module, "--listen", "127.0.0.1:0", *arguments]
-        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        arguments = ("--listen", "127.0.0.1:0", *arguments)
+        self._process: ForkedCommand | subprocess.Popen[str]
+        if module == "learner_service":
+            self._process = ForkedCommand(module, *arguments)
+        else:
+            command = [sys.executable, "-m", module, *arguments]
+            self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self._address: Future[str] = Future()
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read)

@@ -4,7 +4,7 @@ import queue
 import shlex
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from actorq.config.parser import OneLineParser
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from actorq.local.events import Events, signals_as_events
+from actorq.local.forkserver import ForkServers, run_server
 from actorq.process import Sources, argument_parser
 from actorq.statefiles.basis import open_folder
 from actorq.statefiles.locks import locked_folder
@@ -75,8 +76,9 @@ def run(arguments: Sequence[str]) -> int:
         if study.cells is not None:
             trials = min(trials, study.cells)
         events: Events = queue.SimpleQueue()
-        with signals_as_events(events), open_view(trials) as view:
-            backend = _backend(given, template, config_of, study, events, lock, view.line)
+        local = run_server() if template is None else nullcontext()
+        with signals_as_events(events), open_view(trials) as view, local as servers:
+            backend = _backend(given, template, config_of, study, events, lock, servers, view.line)
             command = shlex.join(["actorq", "sweep", *arguments])
             try:
                 run_sweep(study, backend, view, events, trials, given.jobs, task.max_environment_steps)
@@ -194,13 +196,14 @@ def _backend(
     study: "Study",
     events: Events,
     lock: int,
+    servers: ForkServers | None,
     tell: Callable[[str], None],
 ) -> "Backend":
     identity = study.attribute("identity", lambda: uuid.uuid4().hex[:6])
     if template is None:
         from actorq.sweep.processes import Processes
 
-        return Processes(given.directory, identity, config_of, events, lock)
+        return Processes(given.directory, identity, config_of, events, lock, servers)
     if find_spec("kubernetes") is None:
         raise UserError("actorq sweep --template needs kubernetes: pip install 'actorq[cluster]'")
     from actorq.cluster.context import connect

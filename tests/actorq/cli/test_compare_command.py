@@ -81,7 +81,7 @@ def test_a_missing_extra_is_told_before_any_run(
 def test_a_comparison_goes_on_and_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, int, int]] = []
 
-    def make(folder: ComparisonFolder, planned: PlannedRun, config: RunConfig) -> None:
+    def make(folder: ComparisonFolder, planned: PlannedRun, config: RunConfig, servers: object) -> None:
         made.append((planned.variant.name, config.seed, config.dqn.n_step))
         if len(made) == 3:
             raise UserError("the disk is full")

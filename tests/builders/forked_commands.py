@@ -1,0 +1,156 @@
+"""Commands as forks of a process that has imported their modules: hundreds of them start without these imports.
+
+`ForkedCommand` is like `subprocess.Popen` with pipes of text. The process is as after exec: own descriptors, folder
+and environment, and it is nobody's child here.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import IO
+
+from actorq.local.forkserver import become
+from actorq.start import fast_imports
+
+_ROOT = Path(__file__).parents[2]
+_REQUEST_BYTES = 256 * 1024
+# Of everything that has PyTorch; other commands are started without it, as they should be.
+_MODULES = ("actorq.cli.train", "learner_service.process")
+
+
+class ForkedCommand:
+    """A running `python -m MODULE ARGUMENTS...`. one_output: its errors come on standard output."""
+
+    def __init__(self, module: str, *arguments: str, one_output: bool = False) -> None:
+        self.arguments = arguments
+        self.returncode: int | None = None
+        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr), (self._status, status) = (
+            os.pipe() for _ in range(4)
+        )
+        self.stdin, self.stdout, self.stderr = os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr)
+        request = [module, arguments, str(Path.cwd()), dict(os.environ)]
+        streams = (stdin, stdout, stdout if one_output else stderr)
+        socket.send_fds(_server(), [json.dumps(request).encode()], (*streams, status))
+        for descriptor in (stdin, stdout, stderr, status):
+            os.close(descriptor)
+        self.pid = int(_server().recv(64))
+        _running.add(self)
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the signal that ended it; None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.arguments, timeout or 0.0)
+            self.returncode = os.waitstatus_to_exitcode(int(os.read(self._status, 64)))
+            os.close(self._status)
+            _running.discard(self)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that it still writes, after its end."""
+        read: dict[IO[str], str] = {}
+        readers = [
+            threading.Thread(target=lambda stream=stream: read.update({stream: stream.read()}), daemon=True)
+            for stream in (self.stdout, self.stderr)
+        ]
+        for reader in readers:
+            reader.start()
+        self.stdin.close()
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        return read[self.stdout], read[self.stderr]
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+_running: set[ForkedCommand] = set()
+
+
+def running() -> list[ForkedCommand]:
+    """All that nobody has waited for."""
+    return list(_running)
+
+
+@cache
+def _server() -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(60.0)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
+    with theirs:
+        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        # It forks and ends, so that the tests have no child that stays.
+        subprocess.run(command, cwd=_ROOT, check=True, pass_fds=(theirs.fileno(),), start_new_session=True)
+    return ours
+
+
+def _serve(control: socket.socket) -> None:
+    """Fork for each request. Each fork has a parent that waits for it and tells how it ended, and that ends with it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 4)
+        if not message:
+            return
+        if not os.fork():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            *streams, status = descriptors
+            if pid := os.fork():
+                control.send(str(pid).encode())
+                control.close()
+                for descriptor in streams:
+                    os.close(descriptor)
+                os.write(status, str(os.waitpid(pid, 0)[1]).encode())
+                os._exit(0)
+            control.close()
+            os.close(status)
+            module, arguments, folder, environment = json.loads(message)
+            os.chdir(folder)
+            os.environ.clear()
+            os.environ.update(environment)
+            sys.path[0] = folder
+            sys.path[1:1] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+            become(module, arguments, streams)
+            os._exit(0)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _main() -> None:
+    if os.fork():
+        return
+    with fast_imports():
+        for module in _MODULES:
+            import_module(module)
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        _serve(control)
+
+
+if __name__ == "__main__":
+    _main()
