@@ -1,6 +1,5 @@
-"""`python -m actor_service.profile`: measures an actor's time per step with each scheme, for `actorq profile`."""
+"""Measures an actor's time per step with each scheme, for `actorq profile`."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from actorq.domain.status import Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import InvalidInputError, UserError
 from actorq.machine import processor_flags, saturating_schemes
-from actorq.process import EXIT_OK, main
+from actorq.process import EXIT_OK
 from actorq.profile.exchange import Order
 from actorq.timing import HOPELESS, time_calls
 
@@ -238,13 +237,9 @@ def _load_seconds(policy: Policy, spec: EnvironmentSpec, count: int) -> float:
 
 def run() -> int:
     """Run the measurement that the flags ask for."""
-    order = Order.parse("python -m actor_service.profile", "Measure an actor's time per step.")
+    order = Order.parse("actor_service.profile", "Measure an actor's time per step.")
     if order.only_record:
         record(order)
     else:
         order.folder.write("actor", measure(order))
     return EXIT_OK
-
-
-if __name__ == "__main__":
-    sys.exit(main(run))

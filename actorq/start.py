@@ -1,7 +1,11 @@
-"""Starts a process: its imports take most of that time, and two things that only slow them are left out."""
+"""Starts a process: its imports take most of that time, and two things that only slow them are left out.
+
+`python -m actorq.start MODULE:FUNCTION ARGUMENTS...` starts a command that has no entry point of its own.
+"""
 
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -21,6 +25,11 @@ def fast_imports() -> Iterator[None]:
         gc.enable()
 
 
+def command_of(reference: str) -> tuple[str, ...]:
+    """The command that starts a function in a process of its own."""
+    return (sys.executable, "-m", "actorq.start", reference)
+
+
 def start(reference: str) -> NoReturn:
     """Import a function by its reference MODULE:FUNCTION, run it as the body of this process, and end the process."""
     name, _, function = reference.partition(":")
@@ -28,3 +37,7 @@ def start(reference: str) -> NoReturn:
         module = import_module(name)
         from actorq.process import leave, main
     leave(main(getattr(module, function)))
+
+
+if __name__ == "__main__":
+    start(sys.argv.pop(1))

@@ -16,7 +16,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import ConflictError
-from actorq.process import EXIT_OK, leave, main
+from actorq.process import EXIT_OK
 from actorq.profile.exchange import Order
 from actorq.transport.payload.blobs import split_blob
 from learner_service.algorithms.base import is_on_policy
@@ -219,10 +219,6 @@ def _snapshot_seconds(training: Training) -> float:
 
 def run() -> int:
     """Parse the flags, measure, and write the figures."""
-    order = Order.parse("python -m learner_service.profile", "Measure what an update costs the learner.")
+    order = Order.parse("learner_service.profile", "Measure what an update costs the learner.")
     order.folder.write("learner", measure(order))
     return EXIT_OK
-
-
-if __name__ == "__main__":
-    leave(main(run))

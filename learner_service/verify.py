@@ -1,4 +1,4 @@
-"""Checks the learner's files of a run without changing them: `python -m learner_service.verify RUN` prints JSON."""
+"""Checks the learner's files of a run without changing them, for `actorq verify`."""
 
 import sys
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from actorq.errors import InvalidInputError, UserError
-from actorq.process import EXIT_OK, leave
+from actorq.process import EXIT_OK
 from actorq.statefiles.findings import Finding, check_document, check_twice, report
 from actorq.statefiles.lines import read_lines
 from learner_service.objectstorage.volume import VOLUME_FILE
@@ -102,6 +102,7 @@ def _unchecked(directory: Path, why: str) -> Iterator[Finding]:
         yield Finding(path.name, "unchecked", why)
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """Print the findings of the folder that is the argument."""
     sys.stdout.write(report(verify(Path(sys.argv[1]))))
-    leave(EXIT_OK)
+    return EXIT_OK

@@ -1,7 +1,6 @@
-"""`python -m quantizer_service.profile`: measures the time to emit a version in each scheme, for `actorq profile`."""
+"""Measures the time to emit a version in each scheme, for `actorq profile`."""
 
 import logging
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 from actorq.config.sections import GateConfig
 from actorq.domain.policy import CALIBRATION_PREFIX, FP32, SCHEMES, Checkpoint, Policy
 from actorq.errors import InvalidInputError
-from actorq.process import EXIT_OK, main
+from actorq.process import EXIT_OK
 from actorq.profile.exchange import Order
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.store import PolicyStore
@@ -78,11 +77,7 @@ def _sizes(order: Order) -> dict[str, int]:
 
 def run() -> int:
     """Run the measurement that the flags ask for."""
-    order = Order.parse("python -m quantizer_service.profile", "Measure the quantizer's time per version.")
+    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
+    order = Order.parse("quantizer_service.profile", "Measure the quantizer's time per version.")
     order.folder.write("quantizer", measure(order))
     return EXIT_OK
-
-
-if __name__ == "__main__":
-    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
-    sys.exit(main(run))

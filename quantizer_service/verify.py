@@ -1,10 +1,11 @@
-"""`python -m quantizer_service.verify STORE`: checks a store of policies without changing it, and prints JSON."""
+"""Checks a store of policies without changing it, for `actorq verify`."""
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from actorq.errors import InvalidInputError
+from actorq.process import EXIT_OK
 from actorq.statefiles import policies as stored
 from actorq.statefiles.findings import Finding, check_document, check_twice, report
 
@@ -85,5 +86,7 @@ def _short(error: Exception) -> str:
     return str(error).partition("; ")[0]
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """Print the findings of the folder that is the argument."""
     sys.stdout.write(report(verify(Path(sys.argv[1]))))
+    return EXIT_OK

@@ -9,7 +9,7 @@ from importlib import import_module
 
 from actorq import __version__
 from actorq.errors import ActorQError, UserError
-from actorq.start import fast_imports
+from actorq.start import command_of, fast_imports
 from actorq.statefiles.files import DISK_FULL
 
 # Only the module of the given command is imported, so that --help and --version answer at once.
@@ -32,11 +32,11 @@ _SERVICES = {
     "actor": ("actor_service", "run the actor service"),
     "meter": ("actorq.telemetry.energy", "run the energy meter of this machine"),
 }
-# Commands that need a service's libraries, in a module of that service.
+# Commands that need a service's libraries: a function of that service.
 _TOOLS = {
-    "export": ("quantizer_service.command.export", "write a policy of a run as an ONNX file with a description"),
+    "export": ("quantizer_service.command.export:command", "write a policy of a run as an ONNX file and a description"),
     "quantize": (
-        "quantizer_service.command.command",
+        "quantizer_service.command.command:command",
         "compare the schemes for an ONNX policy of any library, and write one",
     ),
 }
@@ -78,9 +78,11 @@ def _dispatch(given: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"actorq {__version__}")
         return 0
-    if name in _SERVICES or name in _TOOLS:
-        # The process becomes the service, so that signals and exit codes are its own, as in a pod.
-        os.execv(sys.executable, [sys.executable, "-m", {**_SERVICES, **_TOOLS}[name][0], *rest])
+    # The process becomes the service, so that signals and exit codes are its own, as in a pod.
+    if name in _SERVICES:
+        os.execv(sys.executable, [sys.executable, "-m", _SERVICES[name][0], *rest])
+    if name in _TOOLS:
+        os.execv(sys.executable, [*command_of(_TOOLS[name][0]), *rest])
     if name in _COMMANDS:
         # Otherwise gRPC prints lines of its own, such as one for each failed handshake.
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

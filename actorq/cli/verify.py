@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -16,6 +15,7 @@ from actorq.errors import ActorQError, UserError
 from actorq.local.forkserver import child_environment
 from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
+from actorq.start import command_of
 from actorq.statefiles.documents import copy_of, is_as_signed
 from actorq.statefiles.findings import Finding, check_document, read_report, report
 
@@ -52,21 +52,21 @@ def check_run(directory: RunDirectory) -> list[Finding]:
     files = (directory.config, root / "run.json", root / "checkpoints")
     if not any(each.exists() or copy_of(each).exists() for each in files):
         raise UserError(f"run directory {root} has no {files[0].name} and no {files[1].name}: it is no run")
-    services = [("learner_service.verify", root)]
+    services = [("learner_service.verify:run", root)]
     if directory.policies.is_dir():
-        services.append(("quantizer_service.verify", directory.policies))
+        services.append(("quantizer_service.verify:run", directory.policies))
     # Both at once, because most of the time is the start of the processes.
-    checks = [_start(module, folder) for module, folder in services]
+    checks = [_start(function, folder) for function, folder in services]
     found = [*launcher_files(directory)]
-    for process, (module, folder) in zip(checks, services, strict=True):
+    for process, (function, folder) in zip(checks, services, strict=True):
         below = folder.relative_to(root).as_posix()
-        found += [each if below == "." else each.below(below) for each in _findings(process, module)]
+        found += [each if below == "." else each.below(below) for each in _findings(process, function)]
     return found
 
 
-def _start(module: str, folder: Path) -> "subprocess.Popen[str]":
+def _start(function: str, folder: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        (sys.executable, "-m", module, str(folder)),
+        (*command_of(function), str(folder)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,11 +75,11 @@ def _start(module: str, folder: Path) -> "subprocess.Popen[str]":
     )
 
 
-def _findings(process: "subprocess.Popen[str]", module: str) -> list[Finding]:
+def _findings(process: "subprocess.Popen[str]", function: str) -> list[Finding]:
     output, errors = process.communicate()
     if process.returncode:
         last = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
-        raise ActorQError(f"{module} could not check the run: {last}")
+        raise ActorQError(f"{function} could not check the run: {last}")
     return read_report(output.splitlines()[-1])
 
 

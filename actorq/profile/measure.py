@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from actorq.local.forkserver import child_environment
 from actorq.profile.exchange import Folder
 from actorq.profile.links import Counters, LinkFigures, measure_links
 from actorq.profile.model import ActorCosts, Costs, LearnerCosts, Workload
+from actorq.start import command_of
 
 _DEFAULT_EPISODE_STEPS = 1000
 
@@ -156,13 +156,13 @@ def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Fi
         path.write_text(settings.to_yaml(config), encoding="utf-8")
         flags = ("--config", str(path), "--folder", name, "--seconds", f"{seconds:g}")
         say("the environment")
-        _run("actor_service.profile", *flags, "--record")
+        _run("actor_service.profile:run", *flags, "--record")
         say("the learner's updates")
-        _run("learner_service.profile", *flags)
+        _run("learner_service.profile:run", *flags)
         say("the quantizer, for each scheme")
-        _run("quantizer_service.profile", *flags)
+        _run("quantizer_service.profile:run", *flags)
         say("the actor, for each scheme")
-        _run("actor_service.profile", *flags)
+        _run("actor_service.profile:run", *flags)
         say("the path of transitions to the replay")
         parts = {part: folder.read(part) for part in ("actor", "learner", "quantizer")}
         spec, rollout = folder.spec(), parts["learner"]["rollout"] or {}
@@ -171,9 +171,9 @@ def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Fi
         return Figures(config, **parts, links=links, max_episode_steps=spec.max_episode_steps)
 
 
-def _run(module: str, *arguments: str) -> None:
+def _run(function: str, *arguments: str) -> None:
     result = subprocess.run(
-        (sys.executable, "-m", module, *arguments),
+        (*command_of(function), *arguments),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -181,4 +181,4 @@ def _run(module: str, *arguments: str) -> None:
         env=child_environment(os.environ),
     )
     if result.returncode:
-        raise failed_command(f"{module} failed", result.returncode, result.stderr)
+        raise failed_command(f"{function} failed", result.returncode, result.stderr)

@@ -3,7 +3,6 @@
 import queue
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from actorq.local.events import ChildExited, Events, SignalReceived
 from actorq.local.forkserver import ForkServers
 from actorq.local.wholerun import DRAIN_MARGIN_S, failure_of, start_run
 from actorq.rundirectory import RunDirectory
+from actorq.start import command_of
 from actorq.statefiles.files import replace_file
 from actorq.statefiles.lines import read_lines
 from actorq.sweep.space import Value
@@ -134,7 +134,7 @@ class Processes:
         run = self.run(trial)
         shutil.copyfile(run.config, folder / "config.yaml")
         policy = folder / "policy.onnx"
-        command = (sys.executable, "-m", "quantizer_service.command.export", str(run.root), "--output", str(policy))
+        command = (*command_of("quantizer_service.command.export:command"), str(run.root), "--output", str(policy))
         done = subprocess.run((*command, "--force"), capture_output=True, text=True, check=False)
         if done.returncode:
             return f"the best policy cannot be exported: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}"

@@ -17,7 +17,7 @@ from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO
 from actorq.domain.trajectory import Array
 from actorq.errors import InvalidInputError, UserError
-from actorq.process import EXIT_OK, EXIT_REFUSED, main
+from actorq.process import EXIT_OK, EXIT_REFUSED
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from actorq.statefiles.files import replace_file
@@ -68,6 +68,12 @@ class QuantizeSettings(Settings):
     )
     compensate: bool = Field(True, description="compensate for the rounding of weights, as quantizers do")
     gate: GateConfig = GateConfig()
+
+
+def command() -> int:
+    """Run as a command, whose table reports the ladder's results."""
+    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
+    return run()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -169,9 +175,3 @@ def _write(path: Path, scheme: str, model: bytes) -> None:
 
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
-
-
-if __name__ == "__main__":
-    # The table reports the ladder's results.
-    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
-    sys.exit(main(run))

@@ -22,7 +22,7 @@ from actorq.domain.policy import FP32, Checkpoint, FidelityReport, Policy, Retai
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.inference import description_file
-from actorq.process import EXIT_OK, EXIT_REFUSED, main
+from actorq.process import EXIT_OK, EXIT_REFUSED
 from actorq.quantization.description import describe
 from actorq.quantization.schemes import Emission
 from actorq.quantization.standard_form import standard_form
@@ -58,6 +58,12 @@ class ExportSettings(Settings):
     )
     output: Path = Field(Path("policy.onnx"), description="file to write; its description ends in .json")
     force: bool = Field(False, description="replace files, and write a scheme that the fidelity gate refused")
+
+
+def command() -> int:
+    """Run as a command, which reports refusals itself."""
+    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
+    return run()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -164,9 +170,3 @@ def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:
     )
     if not description["fidelity"]["passed"]:
         sys.stderr.write(f"warning: the fidelity gate refused {scheme}; written because of --force\n")
-
-
-if __name__ == "__main__":
-    # This command reports refusals itself.
-    logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
-    sys.exit(main(run))

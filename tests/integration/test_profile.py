@@ -18,9 +18,9 @@ def profile(*flags: str) -> subprocess.CompletedProcess[str]:
     return run("actorq.cli.main", "profile", *flags)
 
 
-def measure(module: str, *flags: str) -> None:
+def measure(function: str, *flags: str) -> None:
     """One of the measurements that a profile consists of."""
-    command = ForkedCommand(module, *flags)
+    command = ForkedCommand("actorq.start", function, *flags)
     _, errors = command.communicate(TIMEOUT_S)
     assert command.returncode == 0, errors
 
@@ -78,8 +78,8 @@ def test_a_users_on_policy_algorithm_is_measured_with_its_own_rollouts(tmp_path:
         *("--algorithm", "tests.user_modules.own_on_policy:Reinforce", "--actor.segment-length", "4"),
         *("--environments-per-actor", "4", "--folder", str(tmp_path), "--seconds", "0.1"),
     )
-    measure("actor_service.profile", *flags, "--record")
-    measure("learner_service.profile", *flags)
+    measure("actor_service.profile:run", *flags, "--record")
+    measure("learner_service.profile:run", *flags)
     figures = json.loads((tmp_path / "learner.json").read_text(encoding="utf-8"))
     rollout = figures["rollout"]
     # For 2 epochs. A reset is a step without a transition.
