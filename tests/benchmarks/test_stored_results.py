@@ -85,6 +85,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "joint": _joint,
     "parity": _parity,
     "returns": _returns,
+    "returns_finger_spin": _returns,
     "returns_mountain_car_continuous": _returns,
     "returns_repeated": _returns,
     "rlx2": _rlx2,
