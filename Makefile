@@ -5,9 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
-WORKERS ?= 2
-# One more than two cores, because some of these tests wait.
-FAST_WORKERS ?= 3
+# One more than two cores, because some tests wait.
+WORKERS ?= 3
 CONTAINER_BUILD ?= docker build
 TAG ?= $(shell sed -n 's/__version__ = "\(.*\)"/\1/p' actorq/__init__.py)
 TORCH_INDEX_URL ?=
@@ -24,7 +23,7 @@ test: $(VENV)/installed lint  ## install, then lint, types and all tests in WORK
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) $(ARGS)
 
 test-fast: $(VENV)/installed  ## install, then the tests without whole services and benchmarks: for the inner loop
-	$(BIN)/python -m pytest --numprocesses $(FAST_WORKERS) -m 'not cluster and not slow' $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m 'not cluster and not slow' $(ARGS)
 
 mutants: $(VENV)/installed  ## change the glue in 200 places, one at a time: do the tests notice? Takes hours
 	$(BIN)/python -m benchmarks.faults.mutants --check $(ARGS)

@@ -30,14 +30,14 @@ _MODULES = ("actorq.cli.train", "learner_service.process")
 class ForkedCommand:
     """A running `python -m MODULE ARGUMENTS...`. one_output: its errors come on standard output."""
 
-    def __init__(self, module: str, *arguments: str, one_output: bool = False) -> None:
+    def __init__(self, module: str, *arguments: str, one_output: bool = False, cwd: Path | None = None) -> None:
         self.arguments = arguments
         self.returncode: int | None = None
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr), (self._status, status) = (
             os.pipe() for _ in range(4)
         )
         self.stdin, self.stdout, self.stderr = os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr)
-        request = [module, arguments, str(Path.cwd()), dict(os.environ)]
+        request = [module, arguments, str(cwd or Path.cwd()), dict(os.environ)]
         streams = (stdin, stdout, stdout if one_output else stderr)
         socket.send_fds(_server(), [json.dumps(request).encode()], (*streams, status))
         for descriptor in (stdin, stdout, stderr, status):

@@ -26,8 +26,8 @@ ENDLESS = ("--target-return", "501", "--max-environment-steps", "10000000", "--n
 
 def actorq(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    if arguments[0] == "train" and cwd is None:
-        command = ForkedCommand("actorq.cli.main", *arguments)
+    if arguments[0] == "train":
+        command = ForkedCommand("actorq.cli.main", *arguments, cwd=cwd)
         out, err = command.communicate(_PATIENCE_S)
         return subprocess.CompletedProcess(arguments, command.wait(), out, err)
     return subprocess.run(

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actorq.operator.__main__ import News
 from actorq.operator.controller import DueQueue
+from actorq.operator.process import News
 from actorq.operator.reconcile import Key
 from tests.actorq.operator.kube_api import NAMESPACE, RUNS, KubeApi, Object, kube_api
 
