@@ -17,7 +17,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.builders.forked_commands import running
+from tests.builders import forked_commands
 
 # The same examples in every run. New ones: pytest --hypothesis-profile=default
 settings.register_profile("same", derandomize=True)
@@ -107,6 +107,7 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """At the very end, leave the threads of failed tests behind. Python would wait for them without a limit."""
+    forked_commands.close()
 
     def end() -> None:
         if any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
@@ -145,7 +146,7 @@ def _same_random_numbers() -> None:
 def _no_run_outlives_its_test() -> Iterator[None]:
     """A run that a failed test has left would train beside all that follow. Its services go with it."""
     yield
-    for command in running():
+    for command in forked_commands.running():
         if "train" in command.arguments:
             command.kill()
     try:

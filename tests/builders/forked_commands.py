@@ -99,6 +99,12 @@ def running() -> list[ForkedCommand]:
     return list(_running)
 
 
+def close() -> None:
+    """End the process that forks, if there is one."""
+    if _server.cache_info().currsize:
+        _server().close()
+
+
 @cache
 def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
