@@ -90,6 +90,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "returns_repeated": _returns,
     "rlx2": _rlx2,
     "rlx2_hopper": _rlx2,
+    "rlx2_inverted_pendulum": _rlx2,
     "rlx2_walker2d": _rlx2,
     "rlx2_ant": _rlx2,
     "rlx2_sac_hopper": _rlx2,
