@@ -18,6 +18,8 @@ STEPS = 10_000
 TASK = (
     *("--max-environment-steps", str(STEPS), "--target-return", "501", "--no-energy.enabled"),
     *("--evaluation.episodes", "2", "--dqn.hidden-sizes", "16,16"),
+    # The first evaluation comes early, also when the evaluator gets little of the machine.
+    *("--evaluation.period-updates", "50", "--evaluation.share", "1.0"),
 )
 
 
@@ -33,7 +35,12 @@ def begin(folder: Path) -> subprocess.Popen[str]:
 
 def read_until(process: subprocess.Popen[str], beginning: str) -> None:
     assert process.stdout is not None
-    assert any(line.startswith(beginning) for line in process.stdout), beginning
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if line.startswith(beginning):
+            return
+    raise AssertionError("".join(said) + process.communicate()[1])
 
 
 def run_id(folder: Path, trial: int) -> str:
@@ -46,6 +53,8 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
         read_until(process, "trial 0: return")
         runs = psutil.Process(process.pid).children(recursive=True)
         assert {"learner", "quantizer", "actor-0"} <= {run.name() for run in runs if run.is_running()}
+        # It must not end while the second one starts.
+        process.send_signal(signal.SIGSTOP)
         second_one = actorq(*arguments(folder))
         assert second_one.stderr == f"error: --directory: {folder} is in use by another actorq sweep\n"
         process.kill()
