@@ -102,9 +102,14 @@ class _Server:
 
     def _fork(self, theirs: socket.socket) -> int:
         """Fork a server of one command. Its descriptors, signals and environment are those of a program of its own."""
+        # Otherwise the fork would write it again.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
         if pid := os.fork():
-            # From then on it can be killed with its group.
-            self._control.recv(1)
+            # Once the fork answers, it leads a group, and can be killed with it.
+            with suppress(OSError):
+                self._control.recv(1)
             return pid
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -124,7 +129,7 @@ class _Server:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            # Never back into the launcher's own frames.
+            # The rest of the command must not run in the fork.
             os._exit(1)
 
     def start(
@@ -201,7 +206,10 @@ def fork_servers() -> Iterator[ForkServers | None]:
 
 @contextmanager
 def run_server() -> Iterator[ForkServers | None]:
-    """For a command that makes many runs: forks their launchers, which fork their learners. None as above."""
+    """For a command that makes many runs: forks their launchers, which fork their learners.
+
+    None if the command cannot adopt forks on this system.
+    """
     with _adopting_orphans() as adopts:
         if not adopts:
             yield None

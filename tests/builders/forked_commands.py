@@ -1,7 +1,8 @@
 """Commands as forks of a process that has imported their modules: hundreds of them start without these imports.
 
 `ForkedCommand` is like `subprocess.Popen` with pipes of text. The process is as after exec: own descriptors, folder
-and environment, and it is nobody's child here.
+and environment. It is no child of the tests. With `run_server` it would be one, and so would be all processes that a
+killed run leaves.
 """
 
 import json
