@@ -1,7 +1,7 @@
-"""Describes the machine of a measurement: processor, memory, versions of packages."""
+"""Describes the machine of a measurement: processor, memory, GPUs, versions of packages."""
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,13 +15,22 @@ _ARM_DOT_PRODUCT = "asimddp"
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine and its software versions. Memory in GB; "-" for a package that is not installed."""
+    """A machine and its software versions. Memory in GB; "-" for a package that is not installed.
+
+    gpus: models of its NVIDIA GPUs.
+    """
 
     cpu: str
     cores: int
     memory_gb: float
     python: str
     packages: dict[str, str]
+    gpus: list[str] = field(default_factory=list)
+
+    @property
+    def hardware(self) -> str:
+        """Processor, memory and GPUs in words."""
+        return ", ".join([self.cpu, f"{self.cores} cores", f"{self.memory_gb:g} GB", *self.gpus])
 
 
 def this_machine() -> Machine:
@@ -37,7 +46,14 @@ def this_machine() -> Machine:
         round(psutil.virtual_memory().total / 1e9, 1),
         platform.python_version(),
         {name: package_version(name) for name in _PACKAGES},
+        gpu_models(),
     )
+
+
+def gpu_models(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
+    """The model of each NVIDIA GPU, as the driver names it. No library is loaded for this, and no GPU is woken."""
+    lines = (line for file in sorted(drivers.glob("*/information")) for line in file.read_text().splitlines())
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
 
 
 def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

@@ -39,6 +39,9 @@ def conditions(name: str) -> str:
     machine = result["machine"]
     changes = f", with changes {result['changes']}" if result.get("changes") else ""
     load_average = result.get("load_average")
+    hardware = ", ".join(
+        [machine["cpu"], f"{machine['cores']} cores", f"{machine['memory_gb']} GB", *machine.get("gpus", ())]
+    )
     packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
     return table(
         (f"`{name}.json`", ""),
@@ -46,7 +49,7 @@ def conditions(name: str) -> str:
             ("command", f"`{command(name)}`"),
             ("date", _date(result)),
             ("commit", f"{result.get('commit', NOT_RECORDED)[:12]}{changes}"),
-            ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']} GB, {machine['system']}"),
+            ("machine", f"{hardware}, {machine['system']}"),
             ("load before", " ".join(map(str, load_average)) if load_average else NOT_RECORDED),
             ("software", f"Python {machine['python']}, {packages}"),
         ],

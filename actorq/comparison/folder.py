@@ -26,11 +26,13 @@ class ComparisonFolder:
 
         Raises UserError if the folder has other settings, another machine, or other content.
         """
+        # Folders of versions that did not record GPUs are continued on machines without one.
+        parts = {name: value for name, value in asdict(machine).items() if value != []}
         open_folder(
             self.root,
             "actorq compare",
             ("runs", "logs", "configs"),
-            {"settings": dict(settings), "machine": asdict(machine)},
+            {"settings": dict(settings), "machine": parts},
             {
                 "machine": "has runs of another machine ({}): ratios never mix machines, take another folder",
                 "settings": "was made with other settings ({}): take another folder",

@@ -267,9 +267,8 @@ def _method(comparison: Comparison, command: str) -> list[str]:
     machine = comparison.machine
     versions = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
     methods = dict.fromkeys(run.energy_method for side in comparison.sides for run in side.runs)
-    hardware = f"{machine.cpu}, {machine.cores} cores, {machine.memory_gb:g} GB"
     items = {
-        "Machine": f"{hardware}. Python {machine.python}, {versions}.",
+        "Machine": f"{machine.hardware}. Python {machine.python}, {versions}.",
         "Order": "One run at a time. All variants with one seed, then all with the next, in a rotated order, so that "
         "a machine that becomes slower or faster changes all alike.",
         "Seconds": "Times count from the first stored transition. The start of the processes is left out: importing "

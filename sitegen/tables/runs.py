@@ -32,6 +32,12 @@ def speedup_in_steps() -> str:
     return "\n\n".join(_speedup_of(task) for task in figures("actorq_steps")["tasks"])
 
 
+def speedup_on_a_gpu() -> str:
+    """The same with the learner on a GPU and 14 actors: runs of equal length, and runs to the target."""
+    of = ("actorq_gpu", "actorq_gpu_to_target")
+    return "\n\n".join(_speedup_of(task) for name in of for task in figures(name)["tasks"])
+
+
 def on_policy_wide() -> str:
     """The same for PPO."""
     return "\n\n".join(_speedup_of(task) for task in figures("on_policy_wide")["tasks"])

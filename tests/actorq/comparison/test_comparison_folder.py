@@ -42,6 +42,12 @@ def test_finished_runs_are_kept_and_the_others_are_begun_anew(tmp_path: Path) ->
     assert not root.exists()
 
 
+def test_a_folder_without_recorded_gpus_is_continued_where_there_are_none(tmp_path: Path) -> None:
+    assert "gpus" not in (opened(tmp_path).root / "basis.json").read_text()
+    with pytest.raises(UserError, match=r"another machine \(gpus: nothing there, \['NVIDIA H200'\] here\)"):
+        ComparisonFolder(tmp_path / "comparison").open(SETTINGS, replace(MACHINE, gpus=["NVIDIA H200"]))
+
+
 def test_a_comparison_that_is_complete_makes_nothing(tmp_path: Path) -> None:
     folder, plan, told = opened(tmp_path), interleaved(grid(("fp32", "int8")), (1, 2)), list[str]()
     for planned in plan:
