@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from functools import cache
+from importlib import import_module
 
 from actorq.cli.main import main
 
@@ -27,6 +28,9 @@ def _block(text: str) -> str:
 @cache
 def help_of(*command: str, flag: str = "--help") -> str:
     """The help of a command, from a fork: some commands replace their process, and a fork need not import again."""
+    if command[:1] == ("cluster",):
+        # Once for all forks: it brings the client of Kubernetes.
+        import_module("actorq.cli.cluster")
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

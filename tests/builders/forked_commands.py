@@ -2,7 +2,8 @@
 
 `ForkedCommand` is like `subprocess.Popen` with pipes of text. The process is as after exec: own descriptors, folder
 and environment. It is no child of the tests. With `run_server` it would be one, and so would be all processes that a
-killed run leaves.
+killed run leaves. Learners, and runs with their learners, are forked from a process with PyTorch, commands and
+services from processes without it.
 """
 
 import json
@@ -13,38 +14,71 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from actorq.local.forkserver import become
 from actorq.start import fast_imports
 
 _ROOT = Path(__file__).parents[2]
 _REQUEST_BYTES = 256 * 1024
-# Of everything that has PyTorch; other commands are started without it, as they should be.
-_MODULES = ("actorq.cli.train", "learner_service.process")
+# What each of these processes imports.
+LEARNING = ("actorq.cli.train", "learner_service.process")
+COMMANDS = (
+    *(f"actorq.cli.{name}" for name in ("certificates", "cluster", "compare", "evaluate", "policies", "profile")),
+    *(f"actorq.cli.{name}" for name in ("reset_environment", "status", "sweep.command", "train", "verify")),
+    *("actorq.operator.process", "scipy.stats"),
+)
+# ONNX Runtime is not here: its thread would not survive a fork.
+SERVICES = (
+    *("actor_service.process", "actor_service.environments.__main__", "actor_service.environments.gymnasium_backend"),
+    *("actorq.telemetry.energy.__main__", "onnx"),
+)
 
 
 class ForkedCommand:
-    """A running `python -m MODULE ARGUMENTS...`. one_output: its errors come on standard output."""
+    """A running `python -m MODULE ARGUMENTS...`.
 
-    def __init__(self, module: str, *arguments: str, one_output: bool = False, cwd: Path | None = None) -> None:
+    one_output: its errors come on standard output.
+    environment: its variables, by default those of the tests.
+    modules: those of the process that forks it, by default what fits the command.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        one_output: bool = False,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        modules: tuple[str, ...] | None = None,
+    ) -> None:
         self.arguments = arguments
         self.returncode: int | None = None
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr), (self._status, status) = (
             os.pipe() for _ in range(4)
         )
         self.stdin, self.stdout, self.stderr = os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr)
-        request = [module, arguments, str(cwd or Path.cwd()), dict(os.environ)]
+        request = [module, arguments, str(cwd or Path.cwd()), dict(os.environ if environment is None else environment)]
         streams = (stdin, stdout, stdout if one_output else stderr)
-        socket.send_fds(_server(), [json.dumps(request).encode()], (*streams, status))
+        server = _server(modules or _modules_for(module, arguments))
+        socket.send_fds(server, [json.dumps(request).encode()], (*streams, status))
         for descriptor in (stdin, stdout, stderr, status):
             os.close(descriptor)
-        self.pid = int(_server().recv(64))
+        self.pid = int(server.recv(64))
         _running.add(self)
+
+    def __enter__(self) -> "ForkedCommand":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdout, self.stderr, self.stdin):
+            with suppress(BrokenPipeError):
+                stream.close()
+        self.wait(60)
 
     def poll(self) -> int | None:
         """The exit code, or minus the signal that ended it; None while it runs."""
@@ -101,21 +135,39 @@ def running() -> list[ForkedCommand]:
 
 
 def close() -> None:
-    """End the process that forks, if there is one."""
-    if _server.cache_info().currsize:
-        _server().close()
+    """End the processes that fork."""
+    while _servers:
+        _servers.popitem()[1].close()
 
 
-@cache
-def _server() -> socket.socket:
+def run(module: str, *arguments: str, timeout: float, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. `more` as for `ForkedCommand`."""
+    command = ForkedCommand(module, *arguments, **more)
+    out, err = command.communicate(timeout)
+    return subprocess.CompletedProcess(arguments, command.wait(), out, err)
+
+
+def _modules_for(module: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    started = arguments[0] if module == "actorq.start" else module
+    if started.startswith("learner_service") or arguments[:1] == ("train",):
+        return LEARNING
+    return COMMANDS if started.startswith("actorq.") else SERVICES
+
+
+_servers: dict[tuple[str, ...], socket.socket] = {}
+
+
+def _server(modules: tuple[str, ...]) -> socket.socket:
+    if found := _servers.get(modules):
+        return found
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(60.0)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BYTES)
     with theirs:
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
         # It forks and ends, so that the tests have no child that stays.
         subprocess.run(command, cwd=_ROOT, check=True, pass_fds=(theirs.fileno(),), start_new_session=True)
-    return ours
+    return _servers.setdefault(modules, ours)
 
 
 def _serve(control: socket.socket) -> None:
@@ -153,7 +205,7 @@ def _main() -> None:
     if os.fork():
         return
     with fast_imports():
-        for module in _MODULES:
+        for module in sys.argv[2:]:
             import_module(module)
     with socket.socket(fileno=int(sys.argv[1])) as control:
         _serve(control)

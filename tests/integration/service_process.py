@@ -1,7 +1,5 @@
 """A service as a process of its own, as a pod runs it."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,17 +18,9 @@ class ServiceProcess:
     metrics: str
 
 
-def _start(service: str, *arguments: str, one_output: bool = False) -> ForkedCommand | subprocess.Popen[str]:
-    if service == "learner":
-        return ForkedCommand("learner_service", *arguments, one_output=one_output)
-    command = [sys.executable, "-m", "actorq.cli.main", service, *arguments]
-    errors = subprocess.STDOUT if one_output else subprocess.PIPE
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
-
-
 def refusal(service: str, *arguments: str) -> str:
     """The line in which a service says that it does not start."""
-    process = _start(service, *arguments)
+    process = ForkedCommand(f"{service}_service", *arguments)
     _, errors = process.communicate(timeout=_PATIENCE_S)
     assert process.returncode == 2, errors
     lines = [line for line in errors.splitlines() if "error: " in line]
@@ -41,9 +31,7 @@ def refusal(service: str, *arguments: str) -> str:
 @contextmanager
 def service_process(service: str, *arguments: str) -> Iterator[ServiceProcess]:
     """Run it until the block ends; its addresses are what it logs."""
-    process = _start(service, "--lifeline", *arguments, one_output=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process = ForkedCommand(f"{service}_service", "--lifeline", *arguments, one_output=True)
     metrics, said = "", []
     reader = threading.Thread(target=process.stdout.read, daemon=True)
     try:

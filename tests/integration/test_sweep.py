@@ -3,14 +3,13 @@
 import csv
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 import actorq as package
+from tests.builders.forked_commands import ForkedCommand
 from tests.integration.training_run import actorq
 
 # A run takes some seconds, so that it cannot end between two looks at it.
@@ -28,13 +27,11 @@ def arguments(folder: Path, *more: str) -> tuple[str, ...]:
     return ("sweep", "--directory", str(folder), *search, "--trials", "2", "--pruner", "none", *TASK, *more)
 
 
-def begin(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "actorq.cli.main", *arguments(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def begin(folder: Path) -> ForkedCommand:
+    return ForkedCommand("actorq.cli.main", *arguments(folder))
 
 
-def read_until(process: subprocess.Popen[str], beginning: str) -> None:
-    assert process.stdout is not None
+def read_until(process: ForkedCommand, beginning: str) -> None:
     said = []
     for line in process.stdout:
         said.append(line)

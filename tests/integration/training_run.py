@@ -1,10 +1,9 @@
-"""Drives `actorq` as a user does: as a process, from outside. Training runs are forks, as those of a sweep are."""
+"""Drives `actorq` as a user does: as a process, from outside."""
 
 import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from actorq.client import LearnerClient
 from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError
 from actorq.transport.options import Certificates
-from tests.builders.forked_commands import ForkedCommand
+from tests.builders.forked_commands import ForkedCommand, run
 
 _PATIENCE_S = 150
 # A run that neither its target nor its budget ends, however slow the machine; without a meter, which is one more
@@ -26,18 +25,7 @@ ENDLESS = ("--target-return", "501", "--max-environment-steps", "10000000", "--n
 
 def actorq(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    if arguments[0] == "train":
-        command = ForkedCommand("actorq.cli.main", *arguments, cwd=cwd)
-        out, err = command.communicate(_PATIENCE_S)
-        return subprocess.CompletedProcess(arguments, command.wait(), out, err)
-    return subprocess.run(
-        [sys.executable, "-m", "actorq.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_PATIENCE_S,
-        check=False,
-        cwd=cwd,
-    )
+    return run("actorq.cli.main", *arguments, timeout=_PATIENCE_S, cwd=cwd)
 
 
 @dataclass

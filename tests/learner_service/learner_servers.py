@@ -2,8 +2,6 @@
 
 import asyncio
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -99,12 +97,7 @@ class ServiceProcess:
 
     def __init__(self, module: str, *arguments: str) -> None:
         arguments = ("--listen", "127.0.0.1:0", *arguments)
-        self._process: ForkedCommand | subprocess.Popen[str]
-        if module == "learner_service":
-            self._process = ForkedCommand(module, *arguments)
-        else:
-            command = [sys.executable, "-m", module, *arguments]
-            self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self._process = ForkedCommand(module, *arguments)
         self._address: Future[str] = Future()
         self._lines: list[str] = []
         self._reader = threading.Thread(target=self._read)

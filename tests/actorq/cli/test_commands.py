@@ -3,8 +3,6 @@
 import os
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 
 from actorq.config.run_config import RunConfig
 from actorq.rundirectory import RunDirectory
+from tests.builders.forked_commands import COMMANDS, ForkedCommand
 
 TIMEOUT_S = 60.0
 REPOSITORY = Path(__file__).parents[3]
@@ -88,18 +87,14 @@ class Command:
         # Read and write, so that it has a writer whenever the test reads.
         self._said = os.fdopen(os.open(self._pipe, os.O_RDWR), "rb", buffering=0)
         self.pids: set[int] = set()
-        self.process: subprocess.Popen[str] | None = None
+        self.process: ForkedCommand | None = None
 
-    def start(self, *arguments: str, learner: str = "serve") -> subprocess.Popen[str]:
+    def start(self, *arguments: str, learner: str = "serve") -> ForkedCommand:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "actorq.cli.main", *arguments],
-            cwd=self.folder,
-            env=clean | {"PYTHONPATH": str(REPOSITORY), "FAKE_PIPE": str(self._pipe), "FAKE_LEARNER": learner},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+        mine = {"PYTHONPATH": str(REPOSITORY), "FAKE_PIPE": str(self._pipe), "FAKE_LEARNER": learner}
+        # Not from a process with the modules of services, which would fork the real ones.
+        self.process = ForkedCommand(
+            "actorq.cli.main", *arguments, cwd=self.folder, environment=clean | mine, modules=COMMANDS
         )
         return self.process
 
@@ -107,7 +102,7 @@ class Command:
         """Run the command to its end; returns its exit code, output and errors."""
         process = self.start(*arguments, learner=learner)
         output, errors = process.communicate(timeout=TIMEOUT_S)
-        return process.returncode, output, errors
+        return process.wait(), output, errors
 
     def hear(self, *expected: str) -> dict[str, int]:
         """Wait until processes have said all these, each "NAME TEXT"; returns their process ids."""
@@ -126,7 +121,7 @@ class Command:
         output, errors = self.process.communicate(timeout=TIMEOUT_S)
         _, alive = psutil.wait_procs(self._processes(), timeout=TIMEOUT_S)
         assert not alive
-        return self.process.returncode, output, errors
+        return self.process.wait(), output, errors
 
     def close(self) -> None:
         if self.process and self.process.poll() is None:
