@@ -1,8 +1,6 @@
 """A learner names the environment; whether its module is imported is for the actor's own configuration to say."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
 from tests.actor_service.actor_peers import ScriptedLearner, ScriptedQuantizer, membership, serving
+from tests.builders.forked_commands import run
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90.0
@@ -29,15 +28,8 @@ def told_of_the_intruder(folder: Path, *flags: str) -> tuple[int, str, bool]:
     learner.membership = membership(environment_id="intruder:Door-v0")
     with serving(learner) as learner_address, serving(quantizer) as quantizer_address:
         peers = ["--learner", learner_address, "--quantizer", quantizer_address]
-        ended = subprocess.run(
-            [sys.executable, "-m", "actor_service", *peers, *flags],
-            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+        ended = run("actor_service", *peers, *flags, environment=environment, cwd=ROOT, timeout=DEADLINE_S)
     return ended.returncode, ended.stderr, (folder / "imported").exists()
 
 

@@ -4,12 +4,10 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import actorq
+from tests.builders.forked_commands import ForkedCommand
 
 TIMEOUT_S = 30.0
 
@@ -17,7 +15,6 @@ SERVICE = """
 import asyncio
 import signal
 import sys
-import threading
 
 from pydantic import Field
 
@@ -61,14 +58,7 @@ class SmallService(Service):
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.done.set)
         print("running", flush=True)
         await self.done.wait()
-        if self.settings.slow_end:
-            threading.Thread(target=self.wait_for_a_line).start()
         return self.settings.code
-
-    def wait_for_a_line(self):
-        threading.main_thread().join()
-        print("the loop is closed", flush=True)
-        sys.stdin.readline()
 
     def metrics(self):
         return []
@@ -87,7 +77,11 @@ def run():
     return run_process(SmallService(small), process, "small", config)
 
 
-sys.exit(main(run))
+code = main(run)
+if "--slow-end" in sys.argv:
+    print("the loop is closed", flush=True)
+    sys.stdin.readline()
+sys.exit(code)
 """
 
 
@@ -99,36 +93,27 @@ class SmallProcess:
         self._script.write_text(SERVICE, encoding="utf-8")
         self._announcement = folder / "announced" / "small.json"
         self._announcement.parent.mkdir()
-        self.process: subprocess.Popen[str] | None = None
+        self.process: ForkedCommand | None = None
 
-    def start(self, *arguments: str, lifeline: int = subprocess.PIPE) -> "SmallProcess":
+    def start(self, *arguments: str, lifeline: int | None = None) -> "SmallProcess":
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
-        environment["PYTHONPATH"] = str(Path(actorq.__file__).parents[1])
-        self.process = subprocess.Popen(
-            [sys.executable, str(self._script), "--announce", str(self._announcement), *arguments],
-            stdin=lifeline,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
+        announced = ("--announce", str(self._announcement), *arguments)
+        folder = self._script.parent
+        self.process = ForkedCommand("small", *announced, cwd=folder, environment=environment, lifeline=lifeline)
         return self
 
     def hear(self, expected: str) -> None:
         assert self.process
-        assert self.process.stdout
         assert self.process.stdout.readline() == f"{expected}\n"
 
     def read_log(self, expected: str) -> None:
         """Wait until a line of the log ends like this."""
         assert self.process
-        assert self.process.stderr
         assert any(line.endswith(f"{expected}\n") for line in self.process.stderr)
 
     def metrics(self) -> str:
         """Where it says that its metrics are."""
         assert self.process
-        assert self.process.stderr
         found = (re.search(r"metrics on (http://\S+)/metrics$", line) for line in self.process.stderr)
         return next(match[1] for match in found if match)
 
@@ -138,12 +123,10 @@ class SmallProcess:
 
     def say(self, line: str) -> None:
         assert self.process
-        assert self.process.stdin
         print(line, file=self.process.stdin, flush=True)
 
     def lose_parent(self) -> None:
         assert self.process
-        assert self.process.stdin
         self.process.stdin.close()
 
     def announced(self) -> dict[str, Any]:
@@ -153,14 +136,11 @@ class SmallProcess:
     def end(self) -> tuple[int, list[str]]:
         """Its exit code, and what it wrote on standard error."""
         assert self.process
-        assert self.process.stderr
         lines = self.process.stderr.read().splitlines()
         return self.process.wait(TIMEOUT_S), lines
 
     def close(self) -> None:
         if self.process:
             self.process.kill()
-            for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-                if pipe:
-                    pipe.close()
-            self.process.wait(TIMEOUT_S)
+            with self.process:
+                pass

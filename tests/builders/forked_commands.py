@@ -44,6 +44,7 @@ class ForkedCommand:
 
     one_output: its errors come on standard output.
     environment: its variables, by default those of the tests.
+    lifeline: its standard input, by default a pipe.
     modules: those of the process that forks it, by default what fits the command.
     """
 
@@ -54,6 +55,7 @@ class ForkedCommand:
         one_output: bool = False,
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        lifeline: int | None = None,
         modules: tuple[str, ...] | None = None,
     ) -> None:
         self.arguments = arguments
@@ -61,6 +63,8 @@ class ForkedCommand:
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr), (self._status, status) = (
             os.pipe() for _ in range(4)
         )
+        if lifeline is not None:
+            os.dup2(lifeline, stdin)
         self.stdin, self.stdout, self.stderr = os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr)
         request = [module, arguments, str(cwd or Path.cwd()), dict(os.environ if environment is None else environment)]
         streams = (stdin, stdout, stdout if one_output else stderr)

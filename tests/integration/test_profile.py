@@ -3,37 +3,25 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.builders.forked_commands import ForkedCommand
+from tests.builders.forked_commands import run
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 220.0
 
 
 def profile(*flags: str) -> subprocess.CompletedProcess[str]:
-    return run("actorq.cli.main", "profile", *flags)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return run("actorq.cli.main", "profile", *flags, environment=environment, timeout=TIMEOUT_S)
 
 
 def measure(function: str, *flags: str) -> None:
     """One of the measurements that a profile consists of."""
-    command = ForkedCommand("actorq.start", function, *flags)
-    _, errors = command.communicate(TIMEOUT_S)
-    assert command.returncode == 0, errors
-
-
-def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
+    result = run("actorq.start", function, *flags, timeout=TIMEOUT_S)
+    assert result.returncode == 0, result.stderr
 
 
 def test_a_profile_tells_the_limit_and_settings_for_every_scheme(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Relays as processes: a tree of three levels, what is killed in it, certificates, a drain, metrics."""
 
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +15,7 @@ from actorq.errors import UnavailableError
 from actorq.local.services import reserved_addresses
 from actorq.transport.options import Certificates
 from benchmarks.scale.watchers import Source
+from tests.builders.forked_commands import ForkedCommand
 from tests.integration.service_process import refusal, service_process
 from tests.integration.training_run import actorq
 
@@ -78,10 +77,8 @@ def test_a_relay_outlives_its_upstream_and_drains(tmp_path: Path) -> None:
         with service_process("quantizer", "--store", str(tmp_path / "policies")) as root:
             with publishing(root.address) as source:
                 published = source.publish()
-            command = [sys.executable, "-m", "quantizer_service", "--upstream", root.address]
-            process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+            process = stack.enter_context(ForkedCommand("quantizer_service", "--upstream", root.address))
             stack.callback(process.kill)
-            assert process.stderr is not None
             serving = next(line for line in process.stderr if "serving on" in line)
             client = stack.enter_context(QuantizerClient(serving.split()[-1]))
             watch = client.watch(SCHEME)

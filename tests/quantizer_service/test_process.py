@@ -10,18 +10,16 @@ from pathlib import Path
 import pytest
 
 from actorq.client import QuantizerClient
+from tests.builders.forked_commands import ForkedCommand
 
 
-def start(*arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "quantizer_service", *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(*arguments: str) -> ForkedCommand:
+    return ForkedCommand("quantizer_service", *arguments)
 
 
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     announce = tmp_path / "address.json"
     process = start("--store", str(tmp_path / "store"), "--announce", str(announce), "--lifeline")
-    assert process.stderr is not None
-    assert process.stdin is not None
     for line in process.stderr:
         if "serving on" in line:
             break
@@ -59,7 +57,6 @@ def test_a_users_mistake_is_one_line(arguments: list[str], reason: str, tmp_path
 
 def test_a_second_writer_is_refused_in_one_line_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     first = start("--store", str(tmp_path), "--lifeline")
-    assert first.stderr is not None
     assert any("serving on" in line for line in first.stderr)
 
     _, errors = start("--store", str(tmp_path)).communicate(timeout=20)
@@ -69,7 +66,6 @@ def test_a_second_writer_is_refused_in_one_line_and_a_killed_one_leaves_no_lock(
     first.kill()
     first.communicate(timeout=20)
     again = start("--store", str(tmp_path), "--lifeline")
-    assert again.stderr is not None
     assert any("serving on" in line for line in again.stderr)
     again.kill()
     again.communicate(timeout=20)

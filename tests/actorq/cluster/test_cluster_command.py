@@ -1,7 +1,5 @@
 """`actorq cluster` as a person gives it, against an API server that a kubeconfig names."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +14,7 @@ from actorq.cli.main import main
 from actorq.cluster.diagnosis import PodView
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
 from tests.actorq.cluster.cluster_objects import STATUS, overlay, owned, pod, ready_pod, workload
+from tests.builders.forked_commands import ForkedCommand
 
 
 @pytest.fixture
@@ -324,14 +323,7 @@ def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
     for name, role in pods.items():
         api.add("v1", "pods", ready_pod(name, role))
     api.logs = dict.fromkeys(pods, "line\n" * 10_000)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "actorq.cli.main", "cluster", "logs", "-f"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout
-    assert process.stderr
+    process = ForkedCommand("actorq.cli.main", "cluster", "logs", "-f")
     try:
         assert process.stdout.readline().endswith("  line\n")
         process.stdout.close()

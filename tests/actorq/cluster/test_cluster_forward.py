@@ -3,8 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +11,13 @@ import yaml
 
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
 from tests.actorq.cluster.cluster_objects import ready_pod
+from tests.builders.forked_commands import ForkedCommand
 
 TIMEOUT_S = 30
 
 
 @contextmanager
-def forwarding(api: ClusterApi, folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[list[str]]]]:
+def forwarding(api: ClusterApi, folder: Path) -> Iterator[tuple[ForkedCommand, list[list[str]]]]:
     """The command, and the words of the lines that it prints when it is ready."""
     for name, role in (("learner-0", "learner"), ("quantizer-1", "quantizer"), ("actor-1", "actor")):
         api.add("v1", "pods", ready_pod(name, role))
@@ -30,14 +29,8 @@ def forwarding(api: ClusterApi, folder: Path) -> Iterator[tuple[subprocess.Popen
     }
     (folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
     ports = ("--learner-port", "0", "--quantizer-port", "0")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "actorq.cli.main", "cluster", "forward", *ports, "actor-1"],
-        env={**os.environ, "KUBECONFIG": str(folder / "kubeconfig")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
+    environment = {**os.environ, "KUBECONFIG": str(folder / "kubeconfig")}
+    process = ForkedCommand("actorq.cli.main", "cluster", "forward", *ports, "actor-1", environment=environment)
     try:
         yield process, [process.stdout.readline().split() for _ in range(4)]
     finally:
@@ -45,11 +38,11 @@ def forwarding(api: ClusterApi, folder: Path) -> Iterator[tuple[subprocess.Popen
         process.communicate(timeout=TIMEOUT_S)
 
 
-def end(process: subprocess.Popen[str]) -> tuple[int, str]:
+def end(process: ForkedCommand) -> tuple[int, str]:
     """Give it Ctrl-C; its exit code and what it complained of."""
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=TIMEOUT_S)
-    return process.returncode, told
+    return process.wait(), told
 
 
 def talk(address: str, text: bytes) -> bytes:

@@ -3,8 +3,6 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from actorq.operator.controller import DueQueue
 from actorq.operator.process import News
 from actorq.operator.reconcile import Key
 from tests.actorq.operator.kube_api import NAMESPACE, RUNS, KubeApi, Object, kube_api
+from tests.builders.forked_commands import ForkedCommand
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def api() -> Iterator[KubeApi]:
         yield server
 
 
-def operator(api: KubeApi, folder: Path, *flags: str) -> subprocess.Popen[str]:
+def operator(api: KubeApi, folder: Path, *flags: str) -> ForkedCommand:
     """An operator that has just started."""
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{api.server_address[1]}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "c", "namespace": NAMESPACE}}
@@ -32,19 +31,14 @@ def operator(api: KubeApi, folder: Path, *flags: str) -> subprocess.Popen[str]:
     path = folder / "kubeconfig"
     tree = {"clusters": [cluster], "contexts": [context], "users": users, "current-context": "c"}
     path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Config", **tree}))
-    return subprocess.Popen(
-        [sys.executable, "-m", "actorq.operator", *flags],
-        env={**os.environ, "KUBECONFIG": str(path)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return ForkedCommand("actorq.operator", *flags, environment={**os.environ, "KUBECONFIG": str(path)})
 
 
 def failure(api: KubeApi, folder: Path, *flags: str) -> tuple[int, list[str]]:
     """Exit code and lines of an operator that cannot start."""
     with operator(api, folder, *flags) as process:
         _, lines = process.communicate(timeout=60)
-        return process.returncode, lines.splitlines()
+        return process.wait(), lines.splitlines()
 
 
 def test_a_wrong_flag_is_one_line(api: KubeApi, tmp_path: Path) -> None:
@@ -82,7 +76,6 @@ def test_a_replica_serves_metrics_and_probes_until_a_signal_ends_it(api: KubeApi
     address = ""
     with operator(api, tmp_path, "--namespace=lab", "--metrics=127.0.0.1:0") as process:
         try:
-            assert process.stderr is not None
             for line in process.stderr:
                 if found := re.search(r"metrics on (http://\S+)/metrics", line):
                     address = found[1]
