@@ -153,7 +153,7 @@ def run(module: str, *arguments: str, timeout: float, **more: Any) -> subprocess
 
 def _modules_for(module: str, arguments: Sequence[str]) -> tuple[str, ...]:
     started = arguments[0] if module == "actorq.start" else module
-    if started.startswith("learner_service") or arguments[:1] == ("train",):
+    if started.startswith(("learner_service", "benchmarks")) or arguments[:1] == ("train",):
         return LEARNING
     return COMMANDS if started.startswith("actorq.") else SERVICES
 

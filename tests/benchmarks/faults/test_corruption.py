@@ -1,8 +1,6 @@
 """The benchmark of corruption: its faults hit every kind of byte, and a few of them on a real run."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 
 from benchmarks.faults.corruption import Outcome, table
 from benchmarks.faults.corruption_faults import Fault, faults, file_class
+from tests.builders.forked_commands import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -65,8 +64,7 @@ def test_a_change_that_nobody_tells_is_silent_and_one_that_changes_nothing_is_ha
 def test_a_few_faults_on_a_real_run_are_told_or_harmless_and_it_resumes(tmp_path: Path) -> None:
     file = tmp_path / "corruption.json"
     flags = ["--steps", "2500", "--faults", "8", "--full", "1", "--seed", "5", "--files", "*[!a-z]*.json"]
-    command = [sys.executable, "-m", "benchmarks.faults.corruption", *flags, "--json", str(file)]
-    completed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=220)
+    completed = run("benchmarks.faults.corruption", *flags, "--json", str(file), cwd=ROOT, timeout=220)
     assert completed.returncode == 0, completed.stderr
     result = json.loads(file.read_text())
     assert result["figures"]["faults"] == 8

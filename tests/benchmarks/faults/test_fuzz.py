@@ -2,31 +2,20 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 from benchmarks.faults.fuzz import _log_faults, _publishing
 from benchmarks.faults.fuzz_targets import Member, all_targets
 from benchmarks.processes import ServiceProcess
+from tests.builders.forked_commands import run
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_a_few_hundred_hostile_messages_do_no_harm(tmp_path: Path) -> None:
     result = tmp_path / "fuzz.json"
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.faults.fuzz",
-        "--messages",
-        "400",
-        "--seed",
-        "7",
-        "--json",
-        str(result),
-    ]
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=220)
+    flags = ("--messages", "400", "--seed", "7", "--json", str(result))
+    process = run("benchmarks.faults.fuzz", *flags, cwd=ROOT, timeout=220)
     assert process.returncode == 0, process.stderr
     figures = json.loads(result.read_text(encoding="utf-8"))["figures"]
     assert figures["messages"] >= 400

@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.builders.forked_commands import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -20,9 +20,8 @@ def can_mount() -> bool:
 def test_a_power_cut_loses_nothing_that_was_promised(tmp_path: Path) -> None:
     file = tmp_path / "powercut.json"
     flags = ["--cuts", "1", "--actors", "1", "--seconds", "3", "--check", "--json", str(file)]
-    command = [sys.executable, "-m", "benchmarks.faults.powercut", *flags]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    ended = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=220, env=environment)
+    ended = run("benchmarks.faults.powercut", *flags, cwd=ROOT, environment=environment, timeout=220)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (cut,) = json.loads(file.read_text())["figures"]["cuts"]
     assert cut["made"] >= cut["acknowledged"] >= cut["promised"] > 0

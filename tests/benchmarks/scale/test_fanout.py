@@ -1,9 +1,9 @@
 """The benchmark of fan-out against real processes, as small as it can be: it measures, draws, and writes it down."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.builders.forked_commands import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -11,8 +11,7 @@ ROOT = Path(__file__).parents[3]
 def test_it_measures_how_long_the_last_subscriber_waits(tmp_path: Path) -> None:
     file, image = tmp_path / "fanout.json", tmp_path / "images" / "fanout.png"
     flags = ["--subscribers", "3", "--versions", "2", "--json", str(file), "--plot", str(image)]
-    command = [sys.executable, "-m", "benchmarks.scale.fanout", *flags]
-    completed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=220)
+    completed = run("benchmarks.scale.fanout", *flags, cwd=ROOT, timeout=220)
     assert completed.returncode == 0, completed.stderr
     result = json.loads(file.read_text())
     figures = result["figures"]

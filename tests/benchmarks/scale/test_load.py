@@ -1,13 +1,12 @@
 """The benchmark of ingest against real processes, as small as it can be: it measures, and writes what it measured."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.scale.load import growth, spec_for
+from tests.builders.forked_commands import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,8 +14,7 @@ ROOT = Path(__file__).parents[3]
 def test_it_measures_a_learner_against_a_bare_server_and_beside_bad_peers(tmp_path: Path) -> None:
     file = tmp_path / "load.json"
     flags = ["--streams", "3", "--repeats", "1", "--phase", "0.5", "--seconds", "2", "--silent", "2", "--hostile", "2"]
-    command = [sys.executable, "-m", "benchmarks.scale.load", *flags, "--json", str(file)]
-    completed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=220)
+    completed = run("benchmarks.scale.load", *flags, "--json", str(file), cwd=ROOT, timeout=220)
     assert completed.returncode == 0, completed.stderr
     figures = json.loads(file.read_text())["figures"]
     assert figures["segment_bytes"] == pytest.approx(256_000, rel=0.01)

@@ -1,9 +1,9 @@
 """The benchmark of streams against real processes, as small as it can be: it measures, and writes what it measured."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.builders.forked_commands import run
 
 ROOT = Path(__file__).parents[3]
 
@@ -11,8 +11,7 @@ ROOT = Path(__file__).parents[3]
 def test_it_measures_what_actors_and_watchers_cost(tmp_path: Path) -> None:
     file = tmp_path / "streams.json"
     flags = ["--streams", "2", "--steps", "16", "--segments", "20", "--reports", "1", "--versions", "2"]
-    command = [sys.executable, "-m", "benchmarks.scale.streams", *flags, "--json", str(file)]
-    completed = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=220)
+    completed = run("benchmarks.scale.streams", *flags, "--json", str(file), cwd=ROOT, timeout=220)
     assert completed.returncode == 0, completed.stderr
     figures = json.loads(file.read_text())["figures"]
     (actors,) = figures["actors"]
