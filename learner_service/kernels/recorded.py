@@ -10,7 +10,7 @@ The operations must not depend on the values of tensors. `Recorded` tries out a 
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from learner_service.kernels.captured import capture, is_capturing
 
@@ -138,7 +138,8 @@ def record(function: Function, inputs: Sequence[Input]) -> Function:
     def operations(*tensors: Tensor) -> tuple[Tensor, ...]:
         values = dict(zip(places, tensors, strict=True))
         for (operation, arguments, options, made), used in zip(calls, used_last, strict=True):
-            result = operation(*_filled(arguments, values), **_filled(options, values))
+            arguments, options = _mapped((arguments, options), _Place, values.__getitem__)
+            result = operation(*arguments, **options)
             values |= zip((place for place in made if place), _tensors(result), strict=True)
             for place in used:
                 del values[place]
@@ -206,9 +207,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise ValueError("a number is read out of a tensor")
         if func.is_view and all(map(self._is_outside, _tensors((args, kwargs)))):
             return func(*args, **(kwargs or {}))
-        arguments, options = tree_map_only(Tensor, self.place, (args, kwargs or {}))
+        arguments, options = _mapped((args, kwargs or {}), Tensor, self.place)
         result = func(*args, **(kwargs or {}))
-        made = [self._new(each) if isinstance(each, Tensor) else None for each in tree_flatten(result)[0]]
+        made = [self._new(each) if isinstance(each, Tensor) else None for each in _flat(result)]
         self.calls.append(_Call(func, arguments, options, made))
         return result
 
@@ -236,9 +237,7 @@ def _last_uses(calls: Sequence["_Call"], results: Sequence["_Place"]) -> list[se
     """For each call, the places that no later call and no result needs."""
     needed, found = set(results), []
     for call in reversed(calls):
-        used = {
-            place for place in tree_flatten((call.arguments, call.options, call.made))[0] if isinstance(place, _Place)
-        }
+        used = {place for place in _flat((call.arguments, call.options, call.made)) if isinstance(place, _Place)}
         found.append(used - needed)
         needed |= used
     return found[::-1]
@@ -272,8 +271,26 @@ def repeat({parameters}):
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [each for each in tree_flatten(tree)[0] if isinstance(each, Tensor)]
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [each for each in _flat(tree) if isinstance(each, Tensor)]
 
 
-def _filled(tree: Any, values: Mapping[_Place, Tensor]) -> Any:
-    return tree_map_only(_Place, values.__getitem__, tree)
+def _flat(tree: Any) -> Iterator[Any]:
+    """The leaves of an operation's arguments or results. torch's function for any tree takes many times as long."""
+    if isinstance(tree, list | tuple | dict):
+        for each in tree.values() if isinstance(tree, dict) else tree:
+            yield from _flat(each)
+    else:
+        yield tree
+
+
+def _mapped(tree: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """An operation's arguments with all leaves of this kind replaced."""
+    if isinstance(tree, kind):
+        return function(tree)
+    if isinstance(tree, dict):
+        return {name: _mapped(each, kind, function) for name, each in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)([_mapped(each, kind, function) for each in tree])
+    return tree
