@@ -9,11 +9,10 @@ from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK
 from actorq.statefiles.findings import Finding, check_document, check_twice, report
 from actorq.statefiles.lines import read_lines
-from learner_service.objectstorage.volume import VOLUME_FILE
-from learner_service.policy import kept_graph
+from learner_service.files import KEPT_GRAPH, OBJECT_STORAGE
 from learner_service.replay.storage import verify as replay
 from learner_service.run.evaluations import count_file, synced_count
-from learner_service.training.checkpoint import read_checkpoint
+from learner_service.training.checkpoint_files import CheckpointFiles
 
 _LEAP = "version numbers continue far above the known ones"
 _DOCUMENTS = ("run", "environment", "outcome", "clock")
@@ -39,7 +38,7 @@ def _identity(directory: Path) -> Iterator[Finding]:
     published = directory / "published.json"
     if published.exists():
         yield check_document(published, lambda values: f"versions up to {values['mark']} are taken", _LEAP)
-    graph = directory / kept_graph.FILE
+    graph = directory / KEPT_GRAPH
     if graph.exists():
         yield check_document(graph, lambda _: "the policy's graph, without weights", "it is exported again")
     if identity:
@@ -82,16 +81,16 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
             yield Finding(folder.name, "unchecked", "set aside or left unfinished; no resume reads it")
             continue
         try:
-            state = read_checkpoint(folder)
+            checkpoint = CheckpointFiles.read(folder)
         except UserError as error:
             yield Finding(folder.name, "damaged", str(error), "a resume is refused")
         except InvalidInputError as error:
             damaged.append((folder.name, str(error)))
         else:
             usable = True
-            yield Finding(folder.name, "whole", f"{state.updates:,} updates")
+            yield Finding(folder.name, "whole", f"{checkpoint.updates:,} updates")
     on_resume = "a whole checkpoint is used" if usable else "training starts with new networks and the stored replay"
-    if (directory.parent / VOLUME_FILE).exists():
+    if (directory.parent / OBJECT_STORAGE).exists():
         on_resume = "the newest copy in object storage is used" + (", unless a whole checkpoint is newer" * usable)
     for name, reason in damaged:
         yield Finding(name, "damaged", reason, f"{on_resume}; this one moves to {name}.damaged")

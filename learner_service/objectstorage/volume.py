@@ -11,6 +11,7 @@ from actorq.config.sections import CheckpointConfig
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.statefiles.documents import copy_of, read_document, read_either, write_document, write_twice
 from actorq.statefiles.files import sync_folder
+from learner_service.files import OBJECT_STORAGE
 from learner_service.objectstorage.generations import Claim, Generations, Manifest
 from learner_service.objectstorage.store import ObjectStore
 from learner_service.training.checkpoint import Found, find_newest
@@ -21,7 +22,6 @@ _log = logging.getLogger(__name__)
 # version for each publication. These are the most of both that are possible without a successful upload between.
 _LIVES, _VERSIONS = 2**12, 2**24
 _MOST_FILES = 1000
-VOLUME_FILE = "object_storage.json"
 RUN_FILE = "run.json"
 """Each generation has it. A volume without it has no run."""
 _MARK_FILE = "published.json"
@@ -39,7 +39,7 @@ class Volume:
     def __init__(self, directory: Path, generations: Generations) -> None:
         self.directory = directory
         self.generations = generations
-        self._file = directory / VOLUME_FILE
+        self._file = directory / OBJECT_STORAGE
         try:
             self.name = str(read_document(self._file)["volume"])
         except (FileNotFoundError, InvalidInputError, KeyError):

@@ -27,7 +27,6 @@ from learner_service.policy.policy_graph import (
     write_policy_graph,
 )
 
-FILE = "policy_graph.json"
 # Another version of one of these packages may export a different graph.
 _EXPORTERS = ("torch", "onnx", "onnxscript")
 

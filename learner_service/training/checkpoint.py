@@ -1,6 +1,5 @@
 """Atomic checkpoints of the learner: safetensors and JSON in a folder that appears whole or not at all."""
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Mapping
@@ -11,12 +10,10 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from actorq.errors import InvalidInputError, UserError
-from actorq.statefiles.documents import read_document, write_document
-from actorq.statefiles.files import replace_file, sync_folder
+from actorq.errors import InvalidInputError
+from actorq.statefiles.files import sync_folder
+from learner_service.training.checkpoint_files import CheckpointFiles
 
-# Format 2: state.json has a digest.
-_FORMAT = 2
 _log = logging.getLogger(__name__)
 
 
@@ -80,10 +77,7 @@ class Checkpoints:
     def _save(self, state: LearnerState, final: Path, partial: Path) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        tensors = safetensors.torch.save(state.tensors)
-        header = {"format": _FORMAT, "updates": state.updates, "sha256": hashlib.sha256(tensors).hexdigest()}
-        replace_file(partial / "tensors.safetensors", tensors, sync=True)
-        write_document(partial / "state.json", {**header, "values": state.values})
+        CheckpointFiles(state.updates, safetensors.torch.save(state.tensors), state.values).write(partial)
         replaced = final.with_suffix(".replaced")
         if final.exists():
             # The same number of updates, as in a paused run: keep the old checkpoint until the new one is in place.
@@ -139,20 +133,8 @@ def read_checkpoint(folder: Path) -> LearnerState:
 
     Raises InvalidInputError when it is damaged, UserError when another version of ActorQ wrote it.
     """
-    try:
-        header = read_document(folder / "state.json")
-        tensors = (folder / "tensors.safetensors").read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"{error.filename}: {error.strerror}") from None
-    if header["format"] != _FORMAT:
-        raise UserError(
-            f"{folder}: expected a checkpoint of format {_FORMAT}, got {header['format']}; resume with the version of "
-            "ActorQ that wrote it"
-        )
-    digest = hashlib.sha256(tensors).hexdigest()
-    if digest != header["sha256"]:
-        raise InvalidInputError(f"tensors.safetensors: expected sha256 {header['sha256']}, got {digest}")
-    return LearnerState(header["updates"], safetensors.torch.load(tensors), header["values"])
+    files = CheckpointFiles.read(folder)
+    return LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)
 
 
 def _restore(replaced: Path) -> None:

@@ -20,8 +20,9 @@ from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.intake import Intake
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm, is_on_policy
+from learner_service.files import KEPT_GRAPH
 from learner_service.networks.precision import FP32
-from learner_service.policy.kept_graph import FILE, kept_policy_graph
+from learner_service.policy.kept_graph import kept_policy_graph
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
@@ -219,7 +220,7 @@ def _assemble(
         algorithm = cast(Algorithm, algorithm)
         dynamic = dynamic_capacity(config, algorithm, replay, device)
         batches = SampledBatches(config, algorithm, replay, device, dynamic)
-    graph = _graph(directory / FILE, algorithm, spec, greedy=dynamic is not None)
+    graph = _graph(directory / KEPT_GRAPH, algorithm, spec, greedy=dynamic is not None)
     after = config.learner.quantization_aware_after
     starts_at = None if after is None else after * config.max_environment_steps
     aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)

@@ -1,6 +1,8 @@
 """`actorq verify`: what it says of whole and damaged runs, and that it changes nothing."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -203,3 +205,10 @@ def test_a_folder_of_no_run_is_a_users_mistake(tmp_path: Path, capsys: pytest.Ca
         assert main(["verify", str(name)]) == 2
         assert reason in capsys.readouterr().err
     assert not any(tmp_path.iterdir())
+
+
+def test_the_learners_files_are_checked_without_pytorch() -> None:
+    # Its import would take most of the command's time.
+    script = "import sys, learner_service.verify; print('torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"
