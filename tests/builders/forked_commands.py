@@ -170,7 +170,11 @@ def _server(modules: tuple[str, ...]) -> socket.socket:
     with theirs:
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), *modules]
         # It forks and ends, so that the tests have no child that stays.
-        subprocess.run(command, cwd=_ROOT, check=True, pass_fds=(theirs.fileno(),), start_new_session=True)
+        # As the command line sets it before it imports gRPC.
+        quiet = {"GRPC_VERBOSITY": "ERROR"} if modules == COMMANDS else {}
+        subprocess.run(
+            command, cwd=_ROOT, env=os.environ | quiet, check=True, pass_fds=(theirs.fileno(),), start_new_session=True
+        )
     return _servers.setdefault(modules, ours)
 
 
