@@ -19,7 +19,7 @@ def can_mount() -> bool:
 @pytest.mark.skipif(not can_mount(), reason="needs root, mkfs.ext4 and loop devices")
 def test_a_power_cut_loses_nothing_that_was_promised(tmp_path: Path) -> None:
     file = tmp_path / "powercut.json"
-    flags = ["--cuts", "1", "--actors", "1", "--seconds", "3", "--check", "--json", str(file)]
+    flags = ["--cuts", "1", "--actors", "1", "--seconds", "2", "--check", "--json", str(file)]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     ended = run("benchmarks.faults.powercut", *flags, cwd=ROOT, environment=environment, timeout=220)
     assert ended.returncode == 0, ended.stdout + ended.stderr
