@@ -51,8 +51,11 @@ def this_machine() -> Machine:
 
 
 def gpu_models(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
-    """The model of each NVIDIA GPU, as the driver names it. No library is loaded for this, and no GPU is woken."""
-    lines = (line for file in sorted(drivers.glob("*/information")) for line in file.read_text().splitlines())
+    """The model of each NVIDIA GPU, as the driver names it; empty where its files cannot be read. No GPU is woken."""
+    try:
+        lines = [line for file in sorted(drivers.glob("*/information")) for line in file.read_text().splitlines()]
+    except OSError:
+        return []
     return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
 
 

@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from actorq.machine import Machine
 from benchmarks.conditions import NOT_RECORDED
 from sitegen.markdown import number, table
 
@@ -39,9 +41,8 @@ def conditions(name: str) -> str:
     machine = result["machine"]
     changes = f", with changes {result['changes']}" if result.get("changes") else ""
     load_average = result.get("load_average")
-    hardware = ", ".join(
-        [machine["cpu"], f"{machine['cores']} cores", f"{machine['memory_gb']} GB", *machine.get("gpus", ())]
-    )
+    # Results from before GPUs were recorded lack them.
+    known = Machine(**{each.name: machine[each.name] for each in fields(Machine) if each.name in machine})
     packages = ", ".join(f"{package} {version}" for package, version in machine["packages"].items())
     return table(
         (f"`{name}.json`", ""),
@@ -49,7 +50,7 @@ def conditions(name: str) -> str:
             ("command", f"`{command(name)}`"),
             ("date", _date(result)),
             ("commit", f"{result.get('commit', NOT_RECORDED)[:12]}{changes}"),
-            ("machine", f"{hardware}, {machine['system']}"),
+            ("machine", f"{known.hardware}, {machine['system']}"),
             ("load before", " ".join(map(str, load_average)) if load_average else NOT_RECORDED),
             ("software", f"Python {machine['python']}, {packages}"),
         ],

@@ -277,7 +277,7 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _flat(tree: Any) -> Iterator[Any]:
-    """The leaves of an operation's arguments or results. torch's function for any tree takes many times as long."""
+    """The leaves of an operation's arguments or results. torch's function for any tree takes longer."""
     if isinstance(tree, list | tuple | dict):
         for each in tree.values() if isinstance(tree, dict) else tree:
             yield from _flat(each)
