@@ -149,7 +149,7 @@ def _dumped(value: object) -> str:
 
 
 def _documents(file: Path) -> Iterator[Object]:
-    yield from yaml.safe_load_all(file.read_text(encoding="utf-8"))
+    yield from yaml.load_all(file.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
 if __name__ == "__main__":

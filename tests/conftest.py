@@ -54,6 +54,11 @@ SLOW = (
     *("actorq/transport/test_access.py", "actorq/sweep/test_results.py", "cluster/test_older_kubernetes.py"),
     *("actorq/telemetry/test_metrics_server.py", "quantizer_service/serving/test_worker.py"),
 )
+# PyTorch's exporter takes three seconds to get ready. So one worker makes all tests that need it.
+EXPORTS = (
+    *("integration/test_export_snippets.py", "integration/test_quantize.py", "learner_service/policy"),
+    *("learner_service/quantization/test_emitted_numbers.py", "quantizer_service/emission/test_torch.py"),
+)
 HERE = Path(__file__).parent
 
 
@@ -80,11 +85,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class OneWholeRunAtATime(LoadScopeScheduling):
-    """Gives all whole runs to one worker, and other tests to workers by file."""
+    """Gives all whole runs to one worker, all exports of PyTorch to another, and other tests to workers by file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "whole runs" if _is_in(HERE.parent / file, WHOLE_RUNS) else file
+        path = HERE.parent / file
+        return "exports" if _is_in(path, EXPORTS) else "whole runs" if _is_in(path, WHOLE_RUNS) else file
 
 
 @pytest.hookimpl(optionalhook=True)

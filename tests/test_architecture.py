@@ -39,6 +39,7 @@ HOMES = {
     "matplotlib": {"actorq"},
     "optuna": {"actorq"},
 }
+SINKS = tuple(f"learner_service.reporting.sinks.{name}_sink" for name in ("mlflow", "wandb"))
 GENERATED = {"v1", "externalscaler"}
 PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
@@ -223,7 +224,8 @@ def modules(room: str, without: tuple[str, ...] = ()) -> list[str]:
     [
         ("actor_service", (), {"torch", "onnx", "onnxscript", "learner_service", "quantizer_service"}),
         ("quantizer_service", (), {"torch", "gymnasium", "learner_service", "actor_service"}),
-        ("learner_service", (), {"gymnasium", "onnxruntime", "quantizer_service", "actor_service"}),
+        # Sinks are programs of their own.
+        ("learner_service", SINKS, {"gymnasium", "onnxruntime", "quantizer_service", "actor_service"}),
         (
             "actorq",
             ("actorq.cli", "actorq.quantization"),

@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,4 +56,5 @@ def _await_port(place: tuple[str, int], process: "subprocess.Popen[bytes]") -> N
         with socket.socket() as client:
             if client.connect_ex(place) == 0:
                 return
+        threading.Event().wait(0.02)
     raise AssertionError("the S3 server did not start")

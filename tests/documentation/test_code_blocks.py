@@ -19,6 +19,7 @@ from actorq.cli.train import TrainSettings
 from actorq.config.run_config import RunConfig
 from actorq.process import Sources, argument_parser
 from sitegen.commands import help_of
+from tests.builders.forked_commands import run
 from tests.documentation.code_blocks import PAGES, ROOT, Block, blocks, shell_lines
 
 # Programs of others. Their commands need a cluster, a registry or a service.
@@ -131,10 +132,8 @@ def test_the_environments_of_the_tutorial_are_trained(tmp_path: Path) -> None:
     for command in commands:
         program, *words = shlex.split(command, comments=True)
         trains = program == "actorq" and words[0] == "train"
-        module = ["-m", "actorq.cli.main", *words, *ends] if trains else words
-        completed = subprocess.run(
-            [sys.executable, *module], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-        )
+        module, *arguments = ["actorq.cli.main", *words, *ends] if trains else words[1:]
+        completed = run(module, *arguments, cwd=tmp_path, timeout=120)
         assert completed.returncode in ((0, 3) if trains else (0,)), completed.stderr
 
 

@@ -18,6 +18,8 @@ from quantizer_service.command import command
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "quantize.md").read_text(encoding="utf-8")
 SIZE, ROWS = 6, 64
 
+pytestmark = pytest.mark.usefixtures("operators_parsed_once")
+
 
 def snippet(library: str) -> str:
     """The Python block below the heading of a library."""

@@ -15,6 +15,8 @@ from tests.integration.training_run import actorq
 
 OBSERVATION_SIZE, ACTIONS = 17, 6
 
+pytestmark = pytest.mark.usefixtures("operators_parsed_once")
+
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:

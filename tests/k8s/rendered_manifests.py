@@ -37,7 +37,7 @@ def render(folder: Path) -> tuple[Object, ...]:
         [kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False
     )
     assert completed.returncode == 0, completed.stderr
-    return tuple(yaml.safe_load_all(completed.stdout))
+    return tuple(yaml.load_all(completed.stdout, yaml.CSafeLoader))
 
 
 def with_components(folder: Path, *components: str) -> tuple[Object, ...]:

@@ -15,8 +15,9 @@ import yaml
 from sitegen import chart
 from tests.k8s.rendered_manifests import K8S, Object, of_kind, render
 
-TEMPLATES = {path: text for path, text in chart.files().items() if path.startswith("templates/")}
-VALUES: Object = yaml.safe_load(chart.files()["values.yaml"])
+FILES = chart.files()
+TEMPLATES = {path: text for path, text in FILES.items() if path.startswith("templates/")}
+VALUES: Object = yaml.safe_load(FILES["values.yaml"])
 
 
 class Helm:
@@ -39,7 +40,7 @@ class Helm:
             elif all(shown):
                 written.append(self._value(action["value"]))
         assert not shown, "an if without its end"
-        return [each for each in yaml.safe_load_all("".join([*written, template[at:]])) if each]
+        return [each for each in yaml.load_all("".join([*written, template[at:]]), yaml.CSafeLoader) if each]
 
     def _step(self, block: str, shown: list[bool]) -> None:
         match block.split():
@@ -99,13 +100,13 @@ def test_the_chart_in_the_repository_is_the_one_that_the_manifests_give() -> Non
         for path in chart.CHART.rglob("*")
         if path.is_file()
     }
-    assert stored == chart.files(), "run `python -m sitegen.chart`"
+    assert stored == FILES, "run `python -m sitegen.chart`"
 
 
 def test_it_installs_what_the_kustomization_does() -> None:
     kustomized = render(K8S / "operator")
     assert by_name(installed("actorq-system")) == by_name(kustomized)
-    crds = [yaml.safe_load(text) for path, text in chart.files().items() if path.startswith("crds/")]
+    crds = [yaml.load(text, yaml.CSafeLoader) for path, text in FILES.items() if path.startswith("crds/")]
     without_labels = [
         {**each, "metadata": {"name": each["metadata"]["name"]}}
         for each in kustomized

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ NOT_SHOWN = {
 }
 
 
+@cache
 def documented() -> dict[str, set[str]]:
     """The labels of each documented metric, and those that Prometheus adds."""
     scraped = {"namespace", "pod", "container", "le"}

@@ -1,5 +1,6 @@
 """The manifests hold what they promise, as far as that can be told without a cluster."""
 
+import json
 import re
 from functools import cache
 from typing import Any
@@ -48,20 +49,20 @@ def manifests(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 @cache
 def _valid(text: str) -> None:
-    kubernetes_validate.validate(yaml.safe_load(text), KUBERNETES, strict=True)
+    kubernetes_validate.validate(json.loads(text), KUBERNETES, strict=True)
 
 
 def test_objects_are_valid_and_of_kinds_that_the_cluster_has(manifests: tuple[Object, ...]) -> None:
     for each in (*manifests, *render(K8S / "cluster")):
         if each["apiVersion"] not in OPERATORS:
-            _valid(yaml.safe_dump(each))
+            _valid(json.dumps(each))
 
 
 def test_validation_sees_what_is_wrong() -> None:
     service = of_kind(render(K8S / "base"), "Service")["learner"]
     wrong = {**service, "spec": {**service["spec"], "prots": []}}
     with pytest.raises(kubernetes_validate.ValidationError):
-        _valid(yaml.safe_dump(wrong))
+        _valid(json.dumps(wrong))
 
 
 def test_a_run_needs_no_rights_beyond_its_namespace(manifests: tuple[Object, ...]) -> None:
@@ -71,8 +72,8 @@ def test_a_run_needs_no_rights_beyond_its_namespace(manifests: tuple[Object, ...
 
 
 def test_in_another_namespace_nothing_names_the_one_that_is_written(manifests: tuple[Object, ...]) -> None:
-    assert "learner.actorq" in yaml.safe_dump_all(with_addresses(manifests))
-    moved = yaml.safe_dump_all(prepared(with_addresses(manifests), "demo", "lab"))
+    assert "learner.actorq" in json.dumps(with_addresses(manifests))
+    moved = json.dumps(prepared(with_addresses(manifests), "demo", "lab"))
     assert "learner.lab" in moved
     assert not re.search(r"\.actorq\b", moved)
 

@@ -130,7 +130,7 @@ def test_a_resumed_learner_continues_its_run_in_mlflow(
         ):
             join(client, "actor-0", "actor")
             open_stream(client, "actor-0").send_segments(sequences)
-            next(client for _ in client.watch(0.2) if steps_in_mlflow(target) == steps)
+            next(client for _ in client.watch(0.5) if steps_in_mlflow(target) == steps)
             process.terminate()
             assert process.end()[0] == EXIT_INTERRUPTED
         (run,) = mlflow_runs(target)

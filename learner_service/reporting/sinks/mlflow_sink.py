@@ -5,8 +5,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import mlflow
-from mlflow.entities import Metric, Param, RunStatus
+from actorq.start import fast_imports
+
+with fast_imports():
+    import mlflow
+    from mlflow.entities import Metric, Param, RunStatus
 
 from learner_service.reporting.sinks.serving import Start, finished, serve
 

@@ -4,7 +4,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import wandb
+from actorq.start import fast_imports
+
+with fast_imports():
+    import wandb
 
 from learner_service.reporting.sinks.serving import Start, finished, serve
 

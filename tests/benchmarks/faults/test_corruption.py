@@ -63,7 +63,7 @@ def test_a_change_that_nobody_tells_is_silent_and_one_that_changes_nothing_is_ha
 
 def test_a_few_faults_on_a_real_run_are_told_or_harmless_and_it_resumes(tmp_path: Path) -> None:
     file = tmp_path / "corruption.json"
-    flags = ["--steps", "1500", "--faults", "8", "--full", "1", "--seed", "5", "--files", "*[!a-z]*.json"]
+    flags = ["--steps", "1100", "--faults", "8", "--full", "1", "--seed", "5", "--files", "*[!a-z]*.json"]
     completed = run("benchmarks.faults.corruption", *flags, "--json", str(file), cwd=ROOT, timeout=220)
     assert completed.returncode == 0, completed.stderr
     result = json.loads(file.read_text())

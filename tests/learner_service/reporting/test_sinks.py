@@ -7,6 +7,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -156,13 +157,10 @@ def is_tracker(process: psutil.Process) -> bool:
 
 
 def until(found: Callable[[], Any]) -> Any:
-    """Ask again until there is an answer."""
-    while True:
-        try:
-            if answer := found():
-                return answer
-        except IndexError:
-            continue
+    """Ask again until there is an answer, and leave the processor to those that are asked about."""
+    while not (answer := found()):
+        threading.Event().wait(0.02)
+    return answer
 
 
 OWNER = """

@@ -26,6 +26,8 @@ from tests.quantizer_service.policy_runs import (
     random_inputs,
 )
 
+pytestmark = pytest.mark.usefixtures("operators_parsed_once")
+
 
 class Dueling(nn.Module):
     def __init__(self) -> None:
