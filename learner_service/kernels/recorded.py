@@ -9,14 +9,12 @@ The operations must not depend on the values of tensors. `Recorded` tries out a 
 """
 
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_map_only
 
@@ -28,8 +26,8 @@ _log = logging.getLogger(__name__)
 _FEWEST_ROWS = 3
 # Recordings of one function, for inputs of different shapes.
 _MOST_RECORDINGS = 4
-# Types of arguments that torch cannot trace.
-_UNTRACEABLE = {"List[Optional[number]]", "List[bool]"}
+# The numbers of memory formats in TorchScript: those of c10::MemoryFormat.
+_MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2}
 
 Function = Callable[..., tuple[Tensor, ...]]
 Input = Tensor | tuple[Tensor | None, ...] | None
@@ -97,8 +95,7 @@ class Recorded:
             repeat = self._captured(inputs) if self._on_gpu else record(self._function, inputs)
             # Cloned, because the recording may write to the same memory.
             expected = [[each.clone() for each in self._function(*example)] for example in (inputs, others)]
-            # Twice, because TorchScript runs a function in its final form from the third time on.
-            for example, numbers in 2 * list(zip((inputs, others), expected, strict=True)):
+            for example, numbers in zip((inputs, others), expected, strict=True):
                 if not all(map(_are_close if self._on_gpu else torch.equal, repeat(*_given(example)), numbers)):
                     raise ValueError("its numbers differ")
         except Exception as error:
@@ -130,28 +127,18 @@ def record(function: Function, inputs: Sequence[Input]) -> Function:
         results = [recorder.place(each) for each in function(*inputs)]
     # Tensors from outside of the function become inputs, too. Otherwise TorchScript may compute with them only once.
     places, given = zip(*recorder.given, strict=True)
-    calls = [call._replace(operation=_traceable(call)) for call in recorder.calls]
-    used_last = _last_uses(calls, results)
+    own = [each.detach() for each in given[len(tensors) :]]
+    repeat = _scripted(places, recorder.calls, results)
     # The recorder keeps all intermediate results.
     del recorder
-
-    def operations(*tensors: Tensor) -> tuple[Tensor, ...]:
-        values = dict(zip(places, tensors, strict=True))
-        for (operation, arguments, options, made), used in zip(calls, used_last, strict=True):
-            arguments, options = _mapped((arguments, options), _Place, values.__getitem__)
-            result = operation(*arguments, **options)
-            values |= zip((place for place in made if place), _tensors(result), strict=True)
-            for place in used:
-                del values[place]
-        return tuple(values[place] for place in results)
-
-    given = tuple(each.detach() for each in given)
-    with warnings.catch_warnings(), torch.no_grad():
-        # Nothing but TorchScript repeats operations without the interpreter lock. It gets no new features any more.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        traced = torch.jit.trace(operations, given, check_trace=False)  # type: ignore[no-untyped-call]
-    own = given[len(tensors) :]
-    return lambda *tensors: traced(*tensors, *own)
+    # By default TorchScript compiles again at the second call, in order to fuse operations, which it does not on the
+    # CPU. Whether it may is decided at the first call.
+    usual = torch._C._jit_set_fusion_strategy([])
+    try:
+        repeat(*tensors, *own)
+    finally:
+        torch._C._jit_set_fusion_strategy(usual)
+    return lambda *tensors: repeat(*tensors, *own)
 
 
 @dataclass(frozen=True)
@@ -233,41 +220,44 @@ def _given(inputs: Sequence[Input]) -> list[Tensor]:
     return [tensor for tensor in _leaves(inputs) if tensor is not None]
 
 
-def _last_uses(calls: Sequence["_Call"], results: Sequence["_Place"]) -> list[set["_Place"]]:
-    """For each call, the places that no later call and no result needs."""
-    needed, found = set(results), []
-    for call in reversed(calls):
-        used = {place for place in _flat((call.arguments, call.options, call.made)) if isinstance(place, _Place)}
-        found.append(used - needed)
-        needed |= used
-    return found[::-1]
+def _scripted(given: Sequence["_Place"], calls: Sequence["_Call"], results: Sequence["_Place"]) -> Any:
+    """A function of TorchScript, which repeats operations without the interpreter lock, as nothing else does."""
+    graph: Any = torch._C.Graph()
+    values = {place: graph.addInput() for place in given}
 
+    def made(operation: str, arguments: Sequence[Any], count: int = 1) -> list[Any]:
+        return list(graph.insertNode(graph.create(operation, arguments, count)).outputs())
 
-def _traceable(call: "_Call") -> Any:
-    """The operation of a call, or another form of it that TorchScript repeats as it is."""
-    schema = call.operation._schema
-    if not _UNTRACEABLE.isdisjoint(str(argument.type) for argument in schema.arguments):
-        return _scripted(schema.name, call)
-    if schema.name == "aten::addmm" and len(call.arguments) == 3 and not call.options:
-        # TorchScript would make this a product and a sum, with other numbers.
-        return lambda bias, x, columns: functional.linear(x, columns.t(), bias)
-    return call.operation
+    def value(argument: Any, kind: Any) -> Any:
+        if isinstance(argument, _Place):
+            return values[argument]
+        if not isinstance(argument, list | tuple):
+            return graph.insertConstant(_MEMORY_FORMATS.get(argument, argument))
+        kind = kind.getElementType() if isinstance(kind, torch.OptionalType) else kind
+        (found,) = made("prim::ListConstruct", [value(each, kind.getElementType()) for each in argument])
+        found.setType(kind)
+        return found
 
-
-def _scripted(name: str, call: "_Call") -> Callable[..., Any]:
-    """An operation with all arguments but the tensors written into a function of TorchScript."""
-    tensors = {number: f"x{number}" for number, each in enumerate(call.arguments) if isinstance(each, _Place)}
-    values = ", ".join(tensors.get(number, repr(each)) for number, each in enumerate(call.arguments))
-    # Gradients that nobody asked for are missing in the result, and the tracer takes no missing tensors.
-    asked = ", ".join(f"result[{number}]" for number, place in enumerate(call.made) if place is not None)
-    parameters = ", ".join(f"{tensor}: Tensor" for tensor in tensors.values())
-    code = f"""
-def repeat({parameters}):
-    result = torch.ops.{name.replace("::", ".")}({values})
-    return {asked if None in call.made else "result"}
-"""
-    repeat = torch.jit.CompilationUnit(code).repeat
-    return lambda *given: repeat(*(given[number] for number in tensors))
+    for call in calls:
+        schema = call.operation._schema
+        named = dict(zip((each.name for each in schema.arguments), call.arguments, strict=False)) | call.options
+        arguments = {each.name: value(named.get(each.name, each.default_value), each.type) for each in schema.arguments}
+        if schema.name == "aten::addmm" and not call.options and len(call.arguments) == 3:
+            # TorchScript would make this a product and a sum, with other numbers.
+            (columns,) = made("aten::t", [arguments["mat2"]])
+            found = made("aten::linear", [arguments["mat1"], columns, arguments["self"]])
+        else:
+            found = made(schema.name, list(arguments.values()), len(schema.returns))
+        for each, returned in zip(found, schema.returns, strict=True):
+            each.setType(returned.type)
+        if any(isinstance(returned.type, torch.ListType) for returned in schema.returns):
+            found = made("prim::ListUnpack", found, len(call.made))
+        values |= {place: each for place, each in zip(call.made, found, strict=True) if place}
+    for place in results:
+        graph.registerOutput(values[place])
+    graph.makeMultiOutputIntoTuple()
+    graph.lint()
+    return torch._C._create_function_from_graph("repeat", graph)
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -146,7 +146,7 @@ def test_memory_that_is_written_and_views_of_it_are_written_by_the_recording() -
 
 @pytest.mark.parametrize("outputs", [1, 6, 12, 16])
 def test_a_layer_and_a_normalization_have_the_same_numbers_in_a_recording(outputs: int) -> None:
-    """TorchScript would make two operations of a layer, and its tracer refuses gradients that nobody asked for."""
+    """TorchScript would make two operations of a layer. Of a normalization nobody asks for some gradients."""
     torch.manual_seed(0)
     head, norm = torch.nn.Linear(256, outputs), torch.nn.LayerNorm(256).requires_grad_(False)
 
@@ -159,6 +159,33 @@ def test_a_layer_and_a_normalization_have_the_same_numbers_in_a_recording(output
     for _ in range(4):
         x = torch.randn(64, 256)
         assert same(repeat(x), gradients(x))
+
+
+def test_arguments_and_results_of_every_kind_are_repeated() -> None:
+    rows = torch.tensor([2, 0])
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        first, rest = torch.split(x, [1, 3], dim=1)
+        kept = [each.clone(memory_format=torch.contiguous_format) for each in (first, rest)]
+        bounded = torch.cat(kept, 1).clamp(max=0.5).to(torch.float64)
+        zeros = torch.zeros_like(x, memory_format=torch.preserve_format)
+        new = torch.full((3, 1), -torch.inf, dtype=torch.float32, device="cpu")
+        values, places = x.max(dim=1, keepdim=True)
+        return bounded[rows], bounded[:, rows], zeros, new, values, places, x.sum(), x.sum([]), x.gt(0)
+
+    repeat = record(function, (torch.randn(3, 4),))
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        assert same(repeat(x), function(x))
+
+
+def test_other_functions_of_torchscript_are_compiled_as_usual() -> None:
+    usual = torch._C._jit_set_fusion_strategy([("STATIC", 3)])
+    try:
+        record(lambda x: (2 * x,), (torch.ones(4),))
+        assert torch._C._jit_set_fusion_strategy(usual) == [("STATIC", 3)]
+    finally:
+        torch._C._jit_set_fusion_strategy(usual)
 
 
 def test_recording_does_not_import_torchs_compiler() -> None:
