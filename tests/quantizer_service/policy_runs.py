@@ -78,12 +78,22 @@ def statistics_of(plan: Plan, parameters: Tensors, observations: Tensors | None 
         return {}
     plan.graph.check_parameters(parameters)
     calibration = observations or random_inputs(plan.graph, 256)
-    return Reference(plan.graph).observe(parameters, calibration, plan.observed)[1]
+    return reference_of(plan.graph).observe(parameters, calibration, plan.observed)[1]
+
+
+def reference_of(graph: Graph) -> Reference:
+    """The graph in FP32, loaded once for many tests."""
+    return _reference(graph.source)
+
+
+@lru_cache(maxsize=32)
+def _reference(source: PolicyGraph) -> Reference:
+    return Reference(Graph.parse(source))
 
 
 def fp32_outputs(graph: Graph, parameters: Tensors, observations: Tensors) -> NDArray[np.float64]:
     """The first output of the FP32 policy."""
-    return next(iter(Reference(graph).run(parameters, observations).values()))
+    return next(iter(reference_of(graph).run(parameters, observations).values()))
 
 
 def float_layers(plan: Plan) -> tuple[str, ...]:

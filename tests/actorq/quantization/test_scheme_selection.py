@@ -16,7 +16,14 @@ from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
 from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_graphs import GRAPHS, policy_graph
-from tests.quantizer_service.policy_runs import emission, emitted, outputs_of, random_inputs, random_parameters
+from tests.quantizer_service.policy_runs import (
+    emission,
+    emitted,
+    outputs_of,
+    random_inputs,
+    random_parameters,
+    reference_of,
+)
 
 
 def layers_of(source: PolicyGraph, scheme: str = "int8", **options: object) -> dict[str, LayerReport]:
@@ -77,7 +84,7 @@ def test_it_computes_the_same_all_the_same(scheme: str, reason: str) -> None:
     source = OBSTACLES[reason]
     graph = Graph.parse(source)
     parameters, inputs = random_parameters(source, 1), random_inputs(graph)
-    (expected,) = Reference(graph).run(parameters, inputs).values()
+    (expected,) = reference_of(graph).run(parameters, inputs).values()
 
     outputs = outputs_of(emitted(Plan(graph, scheme_named(scheme), Options(ends=True)), parameters, inputs), inputs)
 

@@ -10,7 +10,6 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.inference import open_session
-from quantizer_service.emission.reference import Reference
 from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_graphs import GRAPHS
 from tests.quantizer_service.policy_runs import (
@@ -20,6 +19,7 @@ from tests.quantizer_service.policy_runs import (
     outputs_of,
     random_inputs,
     random_parameters,
+    reference_of,
 )
 
 # Largest |emitted - fp32| relative to the range of the FP32 outputs, for the graphs of policy_graphs with random
@@ -79,7 +79,7 @@ def test_outputs_stay_close_to_fp32(scheme: str, source: PolicyGraph, ends: bool
     graph = Graph.parse(source)
     plan = Plan(graph, scheme_named(scheme), Options(ends=ends, compensate=compensate))
     parameters, inputs = random_parameters(source, 2), random_inputs(graph, 256, seed=1)
-    expected = Reference(graph).run(parameters, inputs).values()
+    expected = reference_of(graph).run(parameters, inputs).values()
     model = emitted(plan, parameters)
 
     # Also as those open it who know nothing of session options.
@@ -185,7 +185,7 @@ def test_weights_of_any_magnitude_keep_their_precision(scheme: str, factor: floa
     parameters, inputs = random_parameters(source, 12), random_inputs(graph, 64)
     # Biases keep their magnitude: beside tiny weights they are the policy.
     parameters = {name: array * np.float32(factor if array.ndim > 1 else 1) for name, array in parameters.items()}
-    (expected,) = Reference(graph).run(parameters, inputs).values()
+    (expected,) = reference_of(graph).run(parameters, inputs).values()
 
     outputs = outputs_of(emitted(plan, parameters, inputs), inputs)
 
