@@ -1,13 +1,9 @@
 """Checks that a run's algorithm fits its environment, before anything is started."""
 
 import json
-import os
-import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from tempfile import TemporaryFile
 from typing import Any
 
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace
@@ -15,8 +11,8 @@ from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
-from actorq.local.child import failed_command
-from actorq.local.forkserver import ForkServers, child_environment
+from actorq.local.child import failed_command, run_to_end
+from actorq.local.forkserver import ForkServers
 
 
 def fit_algorithm(
@@ -67,18 +63,8 @@ def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]
     # Not the whole actor: its imports would take a fifth of the time until the first action.
     arguments = ("--backend", backend, "--arguments", config.environment_arguments.to_text(), "--lifeline")
     command = (sys.executable, "-m", "actor_service.environments", environment, *arguments)
-    held, lifeline = socket.socketpair()
-    # Closing `held` ends the process, whose environment may hang. A signal to this process closes it too.
-    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, held:
-        with lifeline:
-            streams = (lifeline.fileno(), output.fileno(), errors.fileno())
-            process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
-                command, stdin=lifeline.fileno(), stdout=output, stderr=errors, env=child_environment(os.environ)
-            )
-        code = process.wait()
-        output.seek(0)
-        errors.seek(0)
-        if code == 0:
-            description: dict[str, Any] = json.loads(output.read().splitlines()[-1])
-            return description
-        raise failed_command(f"the actor service cannot describe environment {environment}", code, errors.read())
+    code, output, errors = run_to_end(command, servers)
+    if code:
+        raise failed_command(f"the actor service cannot describe environment {environment}", code, errors)
+    description: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return description

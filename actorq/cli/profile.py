@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +17,7 @@ from actorq.cli.algorithm import fit_algorithm
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FALLBACK, FP32
 from actorq.errors import UserError
+from actorq.local.forkserver import ForkServers, fork_servers
 from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq.profile.advice import Outlook, Pods, explain, outlooks, pods, recommend
@@ -50,9 +51,14 @@ def run(arguments: Sequence[str]) -> int:
     namespace = parser.parse_args(arguments)
     sources = Sources.read((RunConfig,), namespace)
     config = sources.resolve(RunConfig)
-    config = fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=True)
     if namespace.json and not namespace.json.absolute().parent.is_dir():
         raise UserError(f"--json: there is no folder {namespace.json.absolute().parent}")
+    with fork_servers(one_learner=False) as servers:
+        return _profile(sources, config, namespace, servers)
+
+
+def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers: ForkServers | None) -> int:
+    config = fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=True, servers=servers)
     # Warnings that a service is not up yet would only confuse here.
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))
@@ -60,7 +66,7 @@ def run(arguments: Sequence[str]) -> int:
     if (asked := config.scheme) in saturating_schemes(processor_flags()):
         config = config.model_copy(update={"scheme": FALLBACK})
         _say(console, f"actors act with {FALLBACK} instead of {asked}: this processor has no int8 dot product")
-    figures = measure(config, namespace.seconds, lambda text: console.print(f"measuring {text}", style="dim"))
+    figures = measure(config, namespace.seconds, lambda text: console.print(f"measuring {text}", style="dim"), servers)
     if (reason := figures.actor["dropped"].get(config.scheme)) is not None:
         raise UserError(
             f"setting 'scheme': {config.scheme} cannot act here: {reason}; take one of {', '.join(figures.schemes)}"

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from actorq.errors import ActorQError, UserError
 from actorq.lifeline import READY
@@ -134,6 +135,29 @@ def reported_error(lines: Sequence[str]) -> str | None:
     """The last line in which a process reported a user's error, if any, without its prefix."""
     found = [line for line in lines if line.startswith(_ERROR_PREFIX)]
     return found[-1].removeprefix(_ERROR_PREFIX) if found else None
+
+
+def run_to_end(command: Sequence[str], servers: ForkServers | None) -> tuple[int, str, str]:
+    """Run a command, if possible as a fork. Returns its exit code, standard output and standard error.
+
+    Its standard input is a lifeline, which closes when this process ends.
+    """
+    held, lifeline = socket.socketpair()
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, held:
+        with lifeline:
+            streams = (lifeline.fileno(), output.fileno(), errors.fileno())
+            process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
+                command, stdin=lifeline.fileno(), stdout=output, stderr=errors, env=child_environment(os.environ)
+            )
+        try:
+            code = process.wait()
+        except BaseException:
+            # A terminal's Ctrl-C does not reach a fork.
+            process.kill()
+            raise
+        output.seek(0)
+        errors.seek(0)
+        return code, output.read(), errors.read()
 
 
 def failed_command(what: str, code: int, errors: str) -> ActorQError:

@@ -25,6 +25,7 @@ from actorq.start import fast_imports
 _LEARNER = "learner_service"
 _LEARNER_MODULES = (f"{_LEARNER}.process",)
 _COMMAND = "actorq.cli.main"
+_START = "actorq.start"
 # Modules that the services of a run import. ONNX Runtime is not here: its thread would not survive a fork.
 _SHARED = (
     *("actorq.client", "actorq.process", "actorq.watchdog", "actorq.telemetry.energy.__main__"),
@@ -175,7 +176,9 @@ class ForkServers:
         descriptors: standard input, output and error, then others that the process keeps open.
         """
         executable, flag, module, *arguments = (*command, "", "", "")[: max(3, len(command))]
-        server = self.by_module.get(module)
+        # A function of a service has the service's server.
+        started = arguments[0].partition(".")[0] if module == _START else module
+        server = self.by_module.get(started)
         if executable != sys.executable or flag != "-m" or server is None:
             return None
         return server.start(module, arguments, descriptors)
@@ -187,8 +190,10 @@ class ForkServers:
 
 
 @contextmanager
-def fork_servers() -> Iterator[ForkServers | None]:
-    """For a run: one server becomes the learner, another forks the other services. They begin their imports at once.
+def fork_servers(one_learner: bool = True) -> Iterator[ForkServers | None]:
+    """For a run: one server is for the learner, another forks the other services. They begin their imports at once.
+
+    one_learner: the learner's server becomes the learner, instead of forking it.
 
     None if the launcher cannot adopt forks on this system.
     """
@@ -196,7 +201,7 @@ def fork_servers() -> Iterator[ForkServers | None]:
         if not adopts:
             yield None
             return
-        learner = _Server(_LEARNER_MODULES, once=True)
+        learner = _Server(_LEARNER_MODULES, once=one_learner)
         servers = ForkServers({_LEARNER: learner, **dict.fromkeys(_FORKED, _Server(_SHARED, once=False))})
         try:
             yield servers

@@ -26,6 +26,7 @@ from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError
 from actorq.local.child import Child
 from actorq.local.events import ChildExited
+from actorq.local.forkserver import ForkServers
 from actorq.local.services import Kind, module_command, reserved_addresses
 from actorq.local.watching import StatusWatch
 
@@ -176,11 +177,18 @@ class _Services:
 
 
 def measure_links(
-    config: RunConfig, folder: Path, seconds: float, step_s: float, rollout_size: int | None, frame_stack: int
+    config: RunConfig,
+    folder: Path,
+    seconds: float,
+    step_s: float,
+    rollout_size: int | None,
+    frame_stack: int,
+    servers: ForkServers | None = None,
 ) -> LinkFigures:
     """Run the services for about `seconds` after their start. Raises ActorQError when one of them fails.
 
     step_s: seconds per transition in the actor's loop. rollout_size: of an on-policy algorithm; None for others.
+    servers: fork the services.
     """
     path = folder / "links.yaml"
     # More actors than cores would only share them.
@@ -194,7 +202,7 @@ def measure_links(
         told: queue.SimpleQueue[RunStatus | ChildExited] = queue.SimpleQueue()
         children: dict[str, Child] = {}
         for name, command in _commands(path, folder, learner, quantizer, actors).items():
-            children[name] = Child(name, command, folder / f"{name}.log", told.put)
+            children[name] = Child(name, command, folder / f"{name}.log", told.put, servers=servers)
             stack.callback(children[name].end, _END_S)
         stack.callback(StatusWatch(learner, None, told.put, _STATUS_PERIOD_S).close)
         client = stack.enter_context(LearnerClient(learner))

@@ -1,7 +1,5 @@
 """Lets the services measure themselves in processes, and combines their figures."""
 
-import os
-import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,8 +9,8 @@ from typing import Any
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32
-from actorq.local.child import failed_command
-from actorq.local.forkserver import child_environment
+from actorq.local.child import failed_command, run_to_end
+from actorq.local.forkserver import ForkServers
 from actorq.profile.exchange import Folder
 from actorq.profile.links import Counters, LinkFigures, measure_links
 from actorq.profile.model import ActorCosts, Costs, LearnerCosts, Workload
@@ -145,40 +143,35 @@ def _loop_s(config: RunConfig, actor: dict[str, Any]) -> float:
     return float(size["loop_cpu_s"][FP32] / (count * actor["valid"]))
 
 
-def measure(config: RunConfig, seconds: float, say: Callable[[str], None]) -> Figures:
+def measure(
+    config: RunConfig, seconds: float, say: Callable[[str], None], servers: ForkServers | None = None
+) -> Figures:
     """Measure each part for about `seconds`, one after the other. Raises UserError for a part that cannot be measured.
 
-    say: called with the name of each measurement before it begins.
+    say: called with the name of each measurement before it begins. servers: fork the processes that measure.
     """
+
+    def run(function: str, *more: str) -> None:
+        code, _, errors = run_to_end((*command_of(function), *flags, *more), servers)
+        if code:
+            raise failed_command(f"{function} failed", code, errors)
+
     with TemporaryDirectory(prefix="actorq-profile-") as name:
         folder = Folder(Path(name))
         path = folder.path / "config.yaml"
         path.write_text(settings.to_yaml(config), encoding="utf-8")
         flags = ("--config", str(path), "--folder", name, "--seconds", f"{seconds:g}")
         say("the environment")
-        _run("actor_service.profile:run", *flags, "--record")
+        run("actor_service.profile:run", "--record")
         say("the learner's updates")
-        _run("learner_service.profile:run", *flags)
+        run("learner_service.profile:run")
         say("the quantizer, for each scheme")
-        _run("quantizer_service.profile:run", *flags)
+        run("quantizer_service.profile:run")
         say("the actor, for each scheme")
-        _run("actor_service.profile:run", *flags)
+        run("actor_service.profile:run")
         say("the path of transitions to the replay")
         parts = {part: folder.read(part) for part in ("actor", "learner", "quantizer")}
         spec, rollout = folder.spec(), parts["learner"]["rollout"] or {}
-        size = rollout.get("environment_steps")
-        links = measure_links(config, folder.path, seconds, _loop_s(config, parts["actor"]), size, spec.frame_stack)
+        size, step_s = rollout.get("environment_steps"), _loop_s(config, parts["actor"])
+        links = measure_links(config, folder.path, seconds, step_s, size, spec.frame_stack, servers)
         return Figures(config, **parts, links=links, max_episode_steps=spec.max_episode_steps)
-
-
-def _run(function: str, *arguments: str) -> None:
-    result = subprocess.run(
-        (*command_of(function), *arguments),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=child_environment(os.environ),
-    )
-    if result.returncode:
-        raise failed_command(f"{function} failed", result.returncode, result.stderr)

@@ -13,7 +13,7 @@ from actorq.errors import UserError
 def test_what_actors_use_here_is_measured(
     flags: set[str], scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measured(config: RunConfig, seconds: float, tell: Callable[[str], None]) -> None:
+    def measured(config: RunConfig, seconds: float, tell: Callable[[str], None], servers: object) -> None:
         raise UserError(f"measured in {config.scheme}")
 
     monkeypatch.setattr(profile, "processor_flags", lambda: frozenset(flags))
