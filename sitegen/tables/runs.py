@@ -197,8 +197,17 @@ def peers() -> str:
 
 def parity() -> str:
     """Final returns beside those of Stable-Baselines3."""
+    return _parity_of("parity")
+
+
+def parity_repeated() -> str:
+    """The same with a later version."""
+    return _parity_of("parity_sac_pendulum")
+
+
+def _parity_of(result: str) -> str:
     rows = []
-    for task, of_task in _by("task", figures("parity")["runs"]).items():
+    for task, of_task in _by("task", _runs(result)).items():
         for side, runs in _by("side", of_task).items():
             finals = [run["final"]["mean_return"] for run in runs]
             seconds = median(run["wall_clock_s"] for run in runs)

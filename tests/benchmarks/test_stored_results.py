@@ -33,12 +33,11 @@ def _returns(figures: dict[str, Any]) -> list[Target]:
 
 
 def _parity(figures: dict[str, Any]) -> list[Target]:
-    return [
-        parity.verdict(
-            task.name, *(_of_task(figures["runs"], task.name, side) for side in (parity.OURS, parity.THEIRS))
-        )
+    sides = (
+        (task, [_of_task(figures["runs"], task.name, each) for each in (parity.OURS, parity.THEIRS)])
         for task in parity.TASKS
-    ]
+    )
+    return [parity.verdict(task.name, *found) for task, found in sides if all(found)]
 
 
 def _rlx2(figures: dict[str, Any]) -> list[Target]:
@@ -84,6 +83,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "foreign": lambda figures: foreign.targets(figures["models"]),
     "joint": _joint,
     "parity": _parity,
+    "parity_sac_pendulum": _parity,
     "returns": _returns,
     "returns_finger_spin": _returns,
     "returns_mountain_car_continuous": _returns,
