@@ -45,6 +45,7 @@ class ForkedCommand:
     one_output: its errors come on standard output.
     environment: its variables, by default those of the tests.
     lifeline: its standard input, by default a pipe.
+    errors: its standard error, by default a pipe.
     modules: those of the process that forks it, by default what fits the command.
     """
 
@@ -56,6 +57,7 @@ class ForkedCommand:
         cwd: Path | None = None,
         environment: Mapping[str, str] | None = None,
         lifeline: int | None = None,
+        errors: int | None = None,
         modules: tuple[str, ...] | None = None,
     ) -> None:
         self.arguments = arguments
@@ -65,6 +67,8 @@ class ForkedCommand:
         )
         if lifeline is not None:
             os.dup2(lifeline, stdin)
+        if errors is not None:
+            os.dup2(errors, stderr)
         self.stdin, self.stdout, self.stderr = os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr)
         request = [module, arguments, str(cwd or Path.cwd()), dict(os.environ if environment is None else environment)]
         streams = (stdin, stdout, stdout if one_output else stderr)

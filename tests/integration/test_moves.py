@@ -1,8 +1,6 @@
 """A learner that moves takes nobody with it: actors and watchers wait for the next one, and nothing is lost."""
 
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +18,7 @@ from actorq.errors import UnavailableError
 from actorq.local.services import reserved_addresses
 from actorq.statefiles.documents import read_document
 from learner_service.replay import ReplayStore
+from tests.builders.forked_commands import ForkedCommand
 
 PATIENCE_S = 120.0
 CAPACITY = 400_000
@@ -42,13 +41,13 @@ class Fleet:
     directory: Path
     learner: str
     quantizer: str
-    processes: dict[str, subprocess.Popen[bytes]]
+    processes: dict[str, ForkedCommand]
 
     def start(self, name: str, module: str, *arguments: str) -> None:
         """Start a process, or the next life of one."""
-        command = [sys.executable, "-m", module, "--config", str(self.directory / "config.yaml"), "--name", name]
+        given = ("--config", str(self.directory / "config.yaml"), "--name", name, *arguments)
         with (self.directory / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen([*command, *arguments], stderr=log)
+            self.processes[name] = ForkedCommand(module, *given, errors=log.fileno())
 
     def start_learner(self) -> None:
         """Start the learner, which goes on with the run if there is one."""
@@ -83,8 +82,8 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
             yield fleet
         finally:
             for process in fleet.processes.values():
-                process.kill()
-                process.wait()
+                with process:
+                    process.kill()
 
 
 class Watcher:
