@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from actorq.process import EXIT_HUNG
 from actorq.v1 import learner_pb2
 from tests.actor_service.actor_peers import ScriptedLearner, ScriptedQuantizer, membership, serving
 from tests.actor_service.actor_policies import constant_policy
+from tests.builders.forked_commands import ForkedCommand
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 90.0
@@ -26,13 +25,11 @@ def test_an_actor_whose_environment_hangs_ends_with_its_own_exit_code(environmen
     # Its third step, or its end, never returns.
     learner.membership = membership(environment_id=f"environment_doubles:{environment}", segment_length=2)
     with serving(learner) as learner_address, serving(quantizer) as quantizer_address:
-        actor = subprocess.Popen(
-            [sys.executable, "-m", "actor_service", "--learner", learner_address, "--quantizer", quantizer_address]
-            + ["--actor.environment-timeout-s", "2", "--actor.allow-modules", "environment_doubles", "--role", role],
-            env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/user_modules"},
+        actor = ForkedCommand(
+            *("actor_service", "--learner", learner_address, "--quantizer", quantizer_address, "--role", role),
+            *("--actor.environment-timeout-s", "2", "--actor.allow-modules", "environment_doubles"),
+            environment={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/user_modules"},
             cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
         )
         try:
             learner.opened()
@@ -43,8 +40,8 @@ def test_an_actor_whose_environment_hangs_ends_with_its_own_exit_code(environmen
             learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
             _, log = actor.communicate(timeout=DEADLINE_S)
         finally:
-            actor.kill()
-            actor.wait()
+            with actor:
+                actor.kill()
     assert actor.returncode == EXIT_HUNG
     assert re.search(
         r"an environment has not returned from a call for \d+ s: ending this process with exit code 5", log

@@ -21,7 +21,7 @@ from actorq.statefiles.documents import write_document
 from actorq.transport.payload.checksums import SealedCall
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2
 from benchmarks.scale.watchers import Source
-from tests.integration.service_process import service_process
+from tests.builders.service_process import service_process
 from tests.integration.training_run import actorq
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from actorq.client import LearnerClient
 from sitegen import metrics
 from tests.builders.processors import INT8_HERE
-from tests.integration.service_process import refusal, service_process
+from tests.builders.service_process import refusal, service_process
 
 PREFIXES = {
     "learner": metrics.LEARNER,

@@ -17,8 +17,8 @@ from actorq.transport.errors import translated
 from actorq.transport.options import CLIENT_OPTIONS, Certificates
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 from tests.builders.processors import INT8_HERE
+from tests.builders.service_process import ServiceProcess, refusal, service_process
 from tests.documentation.code_blocks import run_python
-from tests.integration.service_process import ServiceProcess, refusal, service_process
 from tests.integration.training_run import ENDLESS, TrainingRun, actorq
 
 

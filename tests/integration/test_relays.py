@@ -16,7 +16,7 @@ from actorq.local.services import reserved_addresses
 from actorq.transport.options import Certificates
 from benchmarks.scale.watchers import Source
 from tests.builders.forked_commands import ForkedCommand
-from tests.integration.service_process import refusal, service_process
+from tests.builders.service_process import refusal, service_process
 from tests.integration.training_run import actorq
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)

@@ -1,11 +1,7 @@
 """What may come in at the service's door and must do no harm: it is refused with a precise status, the last good policy
 stays served, and what is held for it is bounded."""
 
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -15,6 +11,8 @@ import pytest
 
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Checkpoint
+from tests.builders.forked_commands import run
+from tests.builders.service_process import service_process
 from tests.quantizer_service.bad_submissions import (
     CHECKPOINTS,
     CONFLICT,
@@ -95,7 +93,9 @@ def test_many_bad_submissions_leave_no_memory_behind(tmp_path: Path) -> None:
         parameters(layers__1__weight=with_value(np.nan)),
         edited(fits_no_shape),
     ]
-    with quantizer_process(tmp_path) as (process, address), QuantizerClient(address) as client:
+    # With memory of its own.
+    store = str(tmp_path / "store")
+    with service_process("quantizer", "--store", store) as process, QuantizerClient(process.address) as client:
         opened(client, versions=1)
         before = client.get("int8")
 
@@ -111,22 +111,6 @@ def test_many_bad_submissions_leave_no_memory_behind(tmp_path: Path) -> None:
         # They send 100 MiB and claim 50 GB.
         assert held_after(25) - held < 50 * 2**20
         assert client.get("int8") == before
-
-
-@contextmanager
-def quantizer_process(directory: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A quantizer with memory of its own."""
-    command = [sys.executable, "-m", "quantizer_service", "--store", str(directory / "store"), "--lifeline"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        line = next(line for line in process.stderr if "serving on" in line)
-        # So that it never waits for somebody to read what it says.
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield process, line.rpartition(" ")[2].strip()
-    finally:
-        process.kill()
-        process.wait(20)
 
 
 def test_ever_new_graphs_are_not_kept_for_ever(client: QuantizerClient, tmp_path: Path) -> None:
@@ -170,9 +154,8 @@ def test_a_store_of_an_older_version_of_this_project_ends_the_start_in_one_line(
     tmp_path: Path, more: list[str]
 ) -> None:
     (tmp_path / "run.json").write_text('{"run_id": "run"}')
-    command = [sys.executable, "-m", "quantizer_service", "--store", str(tmp_path), *more]
 
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = run("quantizer_service", "--store", str(tmp_path), *more, timeout=60)
 
     assert ended.returncode == 2
     assert ended.stderr.startswith(

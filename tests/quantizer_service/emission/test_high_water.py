@@ -4,11 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -23,6 +18,7 @@ from actorq.telemetry.process_stats import measure_process
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
+from tests.builders.service_process import service_process
 from tests.quantizer_service.policy_runs import checkpoint, random_parameters
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher
 
@@ -182,25 +178,12 @@ def test_versions_beyond_the_step_are_refused_and_change_nothing(tmp_path: Path)
     assert emitter.publish(checkpoint(SOURCE, 6), ["int8"])[0].descriptor.version == 6
 
 
-@contextmanager
-def quantizer_process(store: Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    command = [sys.executable, "-m", "quantizer_service", "--store", str(store), "--lifeline"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    try:
-        line = next(line for line in process.stderr if "serving on" in line)
-        threading.Thread(target=process.stderr.read, daemon=True).start()
-        yield process, line.rpartition(" ")[2].strip()
-    finally:
-        process.kill()
-        process.wait(20)
-
-
 def test_no_version_is_served_with_two_contents_by_processes_that_are_killed_while_they_publish(tmp_path: Path) -> None:
     """Each life has another publisher, which begins where `ready` says, as a learner does that lost its counters."""
     served: dict[int, bytes] = {}
     for life in range(KILLS):
-        with quantizer_process(tmp_path / "store") as (process, address), QuantizerClient(address) as client:
+        store = str(tmp_path / "store")
+        with service_process("quantizer", "--store", store) as process, QuantizerClient(process.address) as client:
             publisher = Publisher(client)
             first = publisher.open().newest_version + 1
             publisher.send_graph(SOURCE)

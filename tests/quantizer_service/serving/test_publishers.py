@@ -14,7 +14,8 @@ from actorq.errors import UnavailableError
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.servicer import QuantizerServicer
-from tests.quantizer_service.emission.test_high_water import quantizer_process, ready, serving
+from tests.builders.service_process import service_process
+from tests.quantizer_service.emission.test_high_water import ready, serving
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher, opened, running_quantizer
 
@@ -52,7 +53,8 @@ def test_a_publisher_of_another_run_ends_nobody(client: QuantizerClient) -> None
 
 
 def test_what_publishers_send_and_do_not_finish_is_held_of_one_at_a_time(tmp_path: Path) -> None:
-    with quantizer_process(tmp_path / "store") as (process, address), QuantizerClient(address) as client:
+    store = str(tmp_path / "store")
+    with service_process("quantizer", "--store", store) as process, QuantizerClient(process.address) as client:
         opened(client, versions=1)
         memory = psutil.Process(process.pid).memory_info
         before = memory().rss

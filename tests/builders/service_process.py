@@ -16,6 +16,7 @@ class ServiceProcess:
 
     address: str
     metrics: str
+    pid: int
 
 
 def refusal(service: str, *arguments: str) -> str:
@@ -44,7 +45,7 @@ def service_process(service: str, *arguments: str) -> Iterator[ServiceProcess]:
             raise AssertionError("".join(said))
         # So that it never waits for somebody to read what it says.
         reader.start()
-        yield ServiceProcess(address, metrics)
+        yield ServiceProcess(address, metrics, process.pid)
     finally:
         process.kill()
         process.wait(_PATIENCE_S)
