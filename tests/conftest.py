@@ -90,7 +90,9 @@ class OneWholeRunAtATime(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         path = HERE.parent / file
-        return "exports" if _is_in(path, EXPORTS) else "whole runs" if _is_in(path, WHOLE_RUNS) else file
+        if _is_in(path, EXPORTS):
+            return "exports"
+        return "whole runs" if _is_in(path, WHOLE_RUNS) else file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -131,8 +131,8 @@ def record(function: Function, inputs: Sequence[Input]) -> Function:
     repeat = _scripted(places, recorder.calls, results)
     # The recorder keeps all intermediate results.
     del recorder
-    # By default TorchScript compiles again at the second call, in order to fuse operations, which it does not on the
-    # CPU. Whether it may is decided at the first call.
+    # By default TorchScript compiles again at the second call, in order to fuse operations. On the CPU it fuses none.
+    # The first call decides this, by a setting of the whole process.
     usual = torch._C._jit_set_fusion_strategy([])
     try:
         repeat(*tensors, *own)
@@ -194,7 +194,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise ValueError("a number is read out of a tensor")
         if func.is_view and all(map(self._is_outside, _tensors((args, kwargs)))):
             return func(*args, **(kwargs or {}))
-        arguments, options = _mapped((args, kwargs or {}), Tensor, self.place)
+        arguments, options = _mapped((args, kwargs or {}), self.place)
         result = func(*args, **(kwargs or {}))
         made = [self._new(each) if isinstance(each, Tensor) else None for each in _flat(result)]
         self.calls.append(_Call(func, arguments, options, made))
@@ -225,7 +225,7 @@ def _scripted(given: Sequence["_Place"], calls: Sequence["_Call"], results: Sequ
     graph: Any = torch._C.Graph()
     values = {place: graph.addInput() for place in given}
 
-    def made(operation: str, arguments: Sequence[Any], count: int = 1) -> list[Any]:
+    def added(operation: str, arguments: Sequence[Any], count: int = 1) -> list[Any]:
         return list(graph.insertNode(graph.create(operation, arguments, count)).outputs())
 
     def value(argument: Any, kind: Any) -> Any:
@@ -234,7 +234,7 @@ def _scripted(given: Sequence["_Place"], calls: Sequence["_Call"], results: Sequ
         if not isinstance(argument, list | tuple):
             return graph.insertConstant(_MEMORY_FORMATS.get(argument, argument))
         kind = kind.getElementType() if isinstance(kind, torch.OptionalType) else kind
-        (found,) = made("prim::ListConstruct", [value(each, kind.getElementType()) for each in argument])
+        (found,) = added("prim::ListConstruct", [value(each, kind.getElementType()) for each in argument])
         found.setType(kind)
         return found
 
@@ -244,14 +244,14 @@ def _scripted(given: Sequence["_Place"], calls: Sequence["_Call"], results: Sequ
         arguments = {each.name: value(named.get(each.name, each.default_value), each.type) for each in schema.arguments}
         if schema.name == "aten::addmm" and not call.options and len(call.arguments) == 3:
             # TorchScript would make this a product and a sum, with other numbers.
-            (columns,) = made("aten::t", [arguments["mat2"]])
-            found = made("aten::linear", [arguments["mat1"], columns, arguments["self"]])
+            (columns,) = added("aten::t", [arguments["mat2"]])
+            found = added("aten::linear", [arguments["mat1"], columns, arguments["self"]])
         else:
-            found = made(schema.name, list(arguments.values()), len(schema.returns))
+            found = added(schema.name, list(arguments.values()), len(schema.returns))
         for each, returned in zip(found, schema.returns, strict=True):
             each.setType(returned.type)
         if any(isinstance(returned.type, torch.ListType) for returned in schema.returns):
-            found = made("prim::ListUnpack", found, len(call.made))
+            found = added("prim::ListUnpack", found, len(call.made))
         values |= {place: each for place, each in zip(call.made, found, strict=True) if place}
     for place in results:
         graph.registerOutput(values[place])
@@ -275,12 +275,12 @@ def _flat(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-def _mapped(tree: Any, kind: type, function: Callable[[Any], Any]) -> Any:
-    """An operation's arguments with all leaves of this kind replaced."""
-    if isinstance(tree, kind):
+def _mapped(tree: Any, function: Callable[[Tensor], Any]) -> Any:
+    """An operation's arguments with all tensors replaced."""
+    if isinstance(tree, Tensor):
         return function(tree)
     if isinstance(tree, dict):
-        return {name: _mapped(each, kind, function) for name, each in tree.items()}
+        return {name: _mapped(each, function) for name, each in tree.items()}
     if isinstance(tree, list | tuple):
-        return type(tree)([_mapped(each, kind, function) for each in tree])
+        return type(tree)([_mapped(each, function) for each in tree])
     return tree

@@ -93,7 +93,7 @@ def test_many_bad_submissions_leave_no_memory_behind(tmp_path: Path) -> None:
         parameters(layers__1__weight=with_value(np.nan)),
         edited(fits_no_shape),
     ]
-    # With memory of its own.
+    # A process of its own, so that its memory is the quantizer's alone.
     store = str(tmp_path / "store")
     with service_process("quantizer", "--store", store) as process, QuantizerClient(process.address) as client:
         opened(client, versions=1)
