@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.runs import begin, chosen, confirm, ending_children, kept, recorded, refusal
+from benchmarks.runs import begin, chosen, confirm, ending_children, in_order, kept, recorded, refusal
 from benchmarks.speedup.actorq_plot import plot
 
 SCHEMES = ("torch", "fp32", "int8", "int4")
@@ -189,9 +189,11 @@ def compare(task: Task, seeds: int, device: str, directory: Path) -> dict[str, A
     comparison: dict[str, Any] = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
     # The benchmark has its own command line.
     del comparison["command"]
-    for variant in comparison["variants"]:
-        for run in variant["runs"]:
-            run["confirmed"] = _confirmed(folder, run["directory"], task.episodes)
+    runs = [run for variant in comparison["variants"] for run in variant["runs"]]
+    # No speed is measured any more, so all cores are used.
+    confirmed = in_order(lambda run: _confirmed(folder, run["directory"], task.episodes), runs, os.cpu_count() or 1)
+    for run, confirmation in zip(runs, confirmed, strict=True):
+        run["confirmed"] = confirmation
     return {"task": task.name, "width": task.width, "conditions": recorded(folder), **comparison}
 
 
