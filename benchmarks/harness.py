@@ -66,7 +66,7 @@ def run_benchmark(
 ) -> int:
     """Parse flags, measure, print the targets, write --json. With --check, return 1 when a target is missed or refused.
 
-    An error of the user is one line and returns 2.
+    An error of the user is one line and returns 2. Ctrl-C returns 130.
 
     --json has the conditions from before the measurement.
     """
@@ -81,6 +81,8 @@ def run_benchmark(
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        return 130
     for target in targets:
         print(target)
     if arguments.json:

@@ -5,10 +5,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from actorq.cli.display.display import open_display
 from actorq.cli.display.report import print_result
 from actorq.config import settings
 from actorq.config.algorithms import ALGORITHMS, KEPT
-from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY, given_in_vain
+from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY
 from actorq.config.presets import STANDARD, descriptions, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
@@ -139,16 +139,24 @@ def _checked(
         return sources.resolve(RunConfig, below)
 
     fitting = fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
-    given = sources.given[RunConfig]
-    in_vain = [f"{section}.*" for section in ALGORITHMS.keys() & given.keys() - {fitting.algorithm}]
-    if fitting.algorithm in ALGORITHMS:
-        in_vain += given_in_vain(QUEUE_ONLY if fitting.on_policy is None else REPLAY_ONLY, given)
-    standard, chosen = (preset(fitting.algorithm, fitting.environment, name) for name in (STANDARD, fitting.preset))
-    if fitting.preset != STANDARD and chosen == standard:
-        in_vain.append(f"preset {fitting.preset}")
-    for name in in_vain:
+    for name in _given_in_vain(sources.given[RunConfig], fitting):
         print(f"warning: {name} has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
     return fitting
+
+
+def _given_in_vain(given: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """Given settings and sections that the algorithm does not read, without those that are defaults, as in a run's file."""
+    kind = QUEUE_ONLY if config.on_policy is None else REPLAY_ONLY
+    unread = {section: f"{section}.*" for section in ALGORITHMS if section != config.algorithm}
+    unread |= {name: name for name in (kind if config.algorithm in ALGORITHMS else ())}
+    default = RunConfig()
+    in_vain = [
+        title
+        for name, title in unread.items()
+        if settings.has(given, name.split(".")) and attrgetter(name)(config) != attrgetter(name)(default)
+    ]
+    standard, chosen = (preset(config.algorithm, config.environment, name) for name in (STANDARD, config.preset))
+    return [*in_vain, f"preset {config.preset}"] if config.preset != STANDARD and chosen == standard else in_vain
 
 
 def _check_scheme(name: str) -> None:
@@ -163,7 +171,7 @@ def _check_scheme(name: str) -> None:
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
     """Raise UserError for a setting that a run cannot change, before anything is written or started."""
     for name in (*KEPT, *earlier.horizon):
-        expected, got = (reduce(getattr, name.split("."), tree) for tree in (earlier, config))
+        expected, got = (attrgetter(name)(tree) for tree in (earlier, config))
         if expected != got:
             raise UserError(
                 f"--resume: expected {name} {settings.value_text(expected)} as in {run.config}, got "

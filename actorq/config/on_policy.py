@@ -1,12 +1,10 @@
 """Checks the settings of on-policy algorithms, whose rollouts must fit actors, queue and disk."""
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorq.config.algorithms import OnPolicyConfig
 from actorq.config.sections import ActorConfig, QueueConfig
-from actorq.config.settings import has
 from actorq.config.sparsity import SparsityConfig
 
 # Settings without effect on runs of an on-policy algorithm, and on all others.
@@ -23,11 +21,6 @@ def horizon_of(algorithm: str, own: OnPolicyConfig, actor: ActorConfig) -> dict[
     """The settings that a resumed run of a built-in on-policy algorithm cannot change, by name."""
     values = {f"{algorithm}.{name}": getattr(own, name) for name in _HORIZON if hasattr(own, name)}
     return {"actor.segment_length": actor.segment_length, **values}
-
-
-def given_in_vain(names: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-    """Those of the settings or sections with these names that a tree of given settings has."""
-    return [name for name in names if has(given, name.split("."))]
 
 
 def check_rollouts(

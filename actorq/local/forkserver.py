@@ -313,6 +313,8 @@ def become(module: str, arguments: Sequence[str], descriptors: Sequence[int]) ->
         name = arguments[arguments.index("--name") + 1] if "--name" in arguments else ""
         _COMMAND_NAME.write_text(name or module, encoding="utf-8")
     sys.argv = [module, *arguments]
+    # The server has imported what the package imports when it is run. runpy warns of that.
+    sys.modules.pop(f"{module}.__main__", None)
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as end:

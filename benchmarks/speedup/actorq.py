@@ -233,13 +233,15 @@ def verdicts(task: Task, result: dict[str, Any], form: str) -> list[Target]:
 
 
 def _over_seeds(task: Task, result: dict[str, Any], best: str) -> list[Target]:
+    measured = ratio_of(result, best, "torch", "carbon") is not None
     returns = statistics.fmean(returns_of(result, best))
     return [
         Target(
             f"{task.name}: {best}, carbon over torch",
             value_of(result, best, "torch", "carbon"),
             _CARBON_OVER_TORCH,
-            False,
+            at_most=False,
+            refused="" if measured else "no energy was measured",
         ),
         Target(f"{task.name}: {best}, return on new episodes", returns, interval(returns_of(result, "fp32"))[0], False),
     ]

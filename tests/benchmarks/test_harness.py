@@ -7,10 +7,27 @@ from actorq.process import EXIT_USER_ERROR
 from benchmarks.harness import run_benchmark
 
 
-def test_a_users_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (
+            UserError("-n: expected a namespace, got 'moves'"),
+            EXIT_USER_ERROR,
+            "error: -n: expected a namespace, got 'moves'\n",
+        ),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_mistakes_and_ctrl_c_get_no_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    told: str,
+) -> None:
     def measure(_: object) -> tuple[dict[str, object], list[object]]:
-        raise UserError("-n: expected a namespace with a run, got 'moves'")
+        raise error
 
     monkeypatch.setattr("sys.argv", ["benchmark", "--check"])
-    assert run_benchmark("A benchmark.", lambda parser: None, measure) == EXIT_USER_ERROR  # type: ignore[arg-type]
-    assert capsys.readouterr().err == "error: -n: expected a namespace with a run, got 'moves'\n"
+    assert run_benchmark("A benchmark.", lambda parser: None, measure) == code  # type: ignore[arg-type]
+    assert capsys.readouterr().err == told

@@ -16,6 +16,7 @@ from benchmarks.policy.figures import Bytes, Calls, Errors, Figures
 from benchmarks.policy.foreign import __main__ as foreign
 from benchmarks.policy.inference_timing import Timing
 from benchmarks.policy.sparse_policy import DenseCost
+from benchmarks.speedup import actorq
 from benchmarks.training import cartpole, joint, returns, rlx2, sweep
 from benchmarks.training.rlx2_tasks import TASKS
 
@@ -76,7 +77,20 @@ def _sparse_policy(figures: dict[str, Any]) -> list[Target]:
     return sparse_policy.targets(found, calls, [DenseCost(**each) for each in figures["dense policies"]])
 
 
+def _speedup(form: str) -> Callable[[dict[str, Any]], list[Target]]:
+    def verdicts(figures: dict[str, Any]) -> list[Target]:
+        tasks = {task.name: task for task in actorq.TASKS}
+        return [found for result in figures["tasks"] for found in actorq.verdicts(tasks[result["task"]], result, form)]
+
+    return verdicts
+
+
 VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
+    "actorq": _speedup("long"),
+    "actorq_balance": _speedup("long"),
+    "actorq_gpu": _speedup("short"),
+    "actorq_gpu_to_target": _speedup("long"),
+    "actorq_steps": _speedup("short"),
     "cartpole": lambda figures: cartpole.targets(figures["runs"]),
     "fidelity": _fidelity,
     "fidelity_without_vnni": _fidelity,

@@ -216,6 +216,20 @@ def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
     assert told == [f"warning: {name} has no effect: the algorithm is {algorithm}" for name in warned]
 
 
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
+def test_the_file_of_a_run_has_no_setting_in_vain(capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
+    parser = argument_parser("test", "", (RunConfig,))
+
+    def resolve(*arguments: str) -> RunConfig:
+        return resolved_config(Sources.read((RunConfig,), parser.parse_args(arguments)))
+
+    first = resolve("--algorithm", algorithm, f"--{algorithm}.batch-size", "16")
+    run = RunDirectory(Path("run"))
+    run.create(first)
+    assert resolve("--config", str(run.config)) == first
+    assert capsys.readouterr().err == ""
+
+
 def test_a_run_keeps_the_settings_of_an_algorithm_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
     RunDirectory(Path("run")).create(RunConfig(algorithm="my:Own", algorithm_args={"rate": 1}))
     message = error_of(capsys, "train", "--resume", "--run-directory", "run", "--algorithm-args", "rate=2")

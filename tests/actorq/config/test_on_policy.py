@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from actorq.config import settings
-from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY, given_in_vain, waiting_rows
+from actorq.config.on_policy import waiting_rows
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 
@@ -72,13 +72,6 @@ def test_settings_of_a_replay_do_not_limit_a_queue() -> None:
     config = ppo(replay={"capacity": 1_000, "min_size": 900}, rate_limiter={"error_buffer": 1.0})
     assert config.on_policy is config.ppo
     assert RunConfig().on_policy is None
-
-
-def test_settings_without_effect_are_found_wherever_they_are() -> None:
-    given = {"rate_limiter": {"error_buffer": 1.0}, "replay": {"min_size": 3, "capacity": 9}, "queue": {}}
-    assert given_in_vain(REPLAY_ONLY, given) == ["rate_limiter", "replay.min_size"]
-    assert given_in_vain(QUEUE_ONLY, given) == ["queue"]
-    assert given_in_vain(QUEUE_ONLY, {"evaluation": "sampled"}) == []
 
 
 def test_the_horizon_is_what_a_resumed_run_keeps() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from actorq.local.child import Child
 from actorq.local.events import ChildExited, ChildReady
-from actorq.local.forkserver import ForkServers, _Server, child_environment, fork_servers
+from actorq.local.forkserver import _FORKED, ForkServers, _Server, child_environment, fork_servers
 from actorq.telemetry.process_stats import FORK_SERVER
 
 TIMEOUT_S = 60.0
@@ -53,6 +53,15 @@ def test_a_forked_service_is_a_child_of_the_launcher_in_a_session_of_its_own(
         assert "serving on" in (tmp_path / "log").read_text()
     finally:
         child.kill()
+
+
+def test_imports_of_the_server_are_not_told_in_the_logs_of_services(tmp_path: Path, servers: ForkServers) -> None:
+    events: queue.SimpleQueue[ChildExited | ChildReady] = queue.SimpleQueue()
+    for module in _FORKED:
+        log = tmp_path / module
+        child = Child(module, (sys.executable, "-m", module, "--help"), log, events.put, (), servers, events.put)
+        assert events.get(timeout=TIMEOUT_S) == ChildExited(module, child.pid, 0), log.read_text()
+        assert log.read_text().startswith("usage: "), log.read_text()
 
 
 def test_a_forked_service_drains_when_its_lifeline_ends(tmp_path: Path, servers: ForkServers) -> None:
