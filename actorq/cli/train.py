@@ -145,7 +145,7 @@ def _checked(
 
 
 def _given_in_vain(given: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Given settings and sections that the algorithm does not read, without those that are defaults, as in a run's file."""
+    """Given settings and sections that the algorithm does not read. Defaults are left out: a run's file has them."""
     kind = QUEUE_ONLY if config.on_policy is None else REPLAY_ONLY
     unread = {section: f"{section}.*" for section in ALGORITHMS if section != config.algorithm}
     unread |= {name: name for name in (kind if config.algorithm in ALGORITHMS else ())}
