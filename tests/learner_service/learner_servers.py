@@ -21,7 +21,6 @@ from actorq.transport.server import Server
 from actorq.v1 import learner_pb2
 from learner_service.process import LearnerService, LearnerSettings
 from quantizer_service.process import QuantizerProcess
-from tests.builders.forked_commands import ForkedCommand
 from tests.learner_service.learner_parts import SPEC, segment
 
 DEADLINE_S = 60.0
@@ -90,58 +89,6 @@ def _running(make: Callable[[], Service], listen: str) -> Iterator[Running]:
         thread.join(DEADLINE_S)
     # Not after an error of the test, which a fault that the test wants would hide.
     ended.result(0)
-
-
-class ServiceProcess:
-    """`python -m MODULE` on a port of its own; what it writes is read as it comes."""
-
-    def __init__(self, module: str, *arguments: str) -> None:
-        arguments = ("--listen", "127.0.0.1:0", *arguments)
-        self._process = ForkedCommand(module, *arguments)
-        self._address: Future[str] = Future()
-        self._lines: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    @property
-    def address(self) -> str:
-        """Where it serves."""
-        return self._address.result(DEADLINE_S)
-
-    def end(self) -> tuple[int, str]:
-        """Wait for its end; gives its exit code and the last line that it wrote."""
-        code = self._process.wait(DEADLINE_S)
-        self._reader.join()
-        return code, self._lines[-1].rstrip() if self._lines else ""
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._process.kill()
-        self.end()
-
-    def terminate(self) -> None:
-        """SIGTERM."""
-        self._process.terminate()
-
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as log:
-            for line in log:
-                self._lines.append(line)
-                if "serving on " in line and not self._address.done():
-                    self._address.set_result(line.partition("serving on ")[2].split()[0])
-        if not self._address.done():
-            self._address.set_exception(AssertionError("".join(self._lines)))
-
-
-@contextmanager
-def service_process(module: str, *arguments: str) -> Iterator[ServiceProcess]:
-    """A service in a process of its own, which is killed at the end if it has not ended by itself."""
-    process = ServiceProcess(module, *arguments)
-    try:
-        yield process
-    finally:
-        process.kill()
 
 
 class ActorStream:

@@ -7,7 +7,7 @@ import pytest
 from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
 from learner_service.process import LearnerSettings
-from tests.learner_service.learner_servers import service_process
+from tests.builders.service_process import service_process
 
 
 @pytest.mark.parametrize("pod", ["", "learner-0", "my-learner-0", "learner", "1"])
@@ -25,7 +25,7 @@ def test_a_later_pod_may_not(pod: str, first: str) -> None:
 
 def test_a_second_learner_ends_with_one_line_and_leaves_the_volume_alone(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with service_process("learner_service", "--pod", "learner-1", "--run-directory", str(run)) as process:
+    with service_process("learner", "--pod", "learner-1", "--run-directory", str(run)) as process:
         code, line = process.end()
     assert code == EXIT_USER_ERROR
     assert line.startswith("error: --pod: only pod learner-0 may train, and this is learner-1: return to one learner")

@@ -21,8 +21,9 @@ from actorq.statefiles.documents import write_twice
 from actorq.transport.reconnect import Backoff, keep_connected
 from actorq.v1 import learner_pb2
 from learner_service.replay import ReplayStore
+from tests.builders.service_process import ServiceProcess, service_process
 from tests.learner_service.learner_parts import SPEC, config, evaluation
-from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, ServiceProcess, service_process
+from tests.learner_service.learner_servers import DEADLINE_S, ActorStream
 from tests.learner_service.mlflow_runs import mlflow_runs, mlflow_scalars
 from tests.learner_service.run.test_preparation import PENDULUM
 
@@ -34,12 +35,12 @@ def learner_process(
     path = directory / "config.yaml"
     path.write_text(yaml.safe_dump(config(**changes).model_dump(mode="json", exclude_unset=True)))
     arguments = ["--config", str(path), "--run-directory", str(directory / "run"), "--quantizer", quantizer]
-    return service_process("learner_service", *arguments, *(["--resume"] if resume else []))
+    return service_process("learner", *arguments, *(["--resume"] if resume else []))
 
 
 @pytest.fixture
 def quantizer(tmp_path: Path) -> Iterator[str]:
-    with service_process("quantizer_service", "--store", str(tmp_path / "store")) as process:
+    with service_process("quantizer", "--store", str(tmp_path / "store")) as process:
         yield process.address
         process.terminate()
         assert process.end()[0] == EXIT_OK

@@ -20,6 +20,7 @@ from actorq.process import EXIT_OK
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
 from actorq.v1 import learner_pb2
+from tests.builders.service_process import service_process
 from tests.learner_service.learner_parts import SPEC, config, evaluation, segment, with_an_episode_end
 from tests.learner_service.learner_servers import (
     DEADLINE_S,
@@ -28,14 +29,13 @@ from tests.learner_service.learner_servers import (
     joined,
     running_learner,
     running_quantizer,
-    service_process,
 )
 
 
 @pytest.fixture(scope="module")
 def quantizer_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`python -m quantizer_service`; gives its address."""
-    with service_process("quantizer_service", "--store", str(tmp_path_factory.mktemp("quantizer"))) as process:
+    with service_process("quantizer", "--store", str(tmp_path_factory.mktemp("quantizer"))) as process:
         yield process.address
         process.terminate()
         assert process.end()[0] == EXIT_OK

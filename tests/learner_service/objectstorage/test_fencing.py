@@ -10,8 +10,9 @@ import yaml
 from actorq.client import LearnerClient
 from actorq.process import EXIT_USER_ERROR
 from learner_service.objectstorage.volume import open_volume
+from tests.builders.service_process import service_process
 from tests.learner_service.learner_parts import config
-from tests.learner_service.learner_servers import DEADLINE_S, joined, running_quantizer, service_process
+from tests.learner_service.learner_servers import DEADLINE_S, joined, running_quantizer
 
 
 @pytest.mark.parametrize("linger", [False, True])
@@ -22,7 +23,7 @@ def test_a_learner_that_lost_its_run_ends_and_leaves_it_interrupted(linger: bool
     settings.write_text(yaml.safe_dump(run.model_dump(mode="json", exclude_unset=True)))
     with running_quantizer(tmp_path / "policies") as quantizer:
         learner = (
-            *("learner_service", "--config", str(settings), "--run-directory", str(here), "--quantizer", quantizer),
+            *("learner", "--config", str(settings), "--run-directory", str(here), "--quantizer", quantizer),
             *("--resume", *(["--linger"] if linger else [])),
         )
         with (
