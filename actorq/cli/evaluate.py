@@ -135,7 +135,7 @@ def _print_result(result: EvaluationResult) -> None:
         close = f"same action as fp32 in {fidelity.argmax_agreement:.1%}, "
     fallen_back = "" if policy.effective_scheme == policy.scheme else f", in effect {policy.effective_scheme}"
     print(
-        f"policy v{policy.version} {policy.scheme}{fallen_back} (learner step {policy.learner_step:,}): {close}"
+        f"policy v{policy.version} {policy.scheme}{fallen_back} ({policy.learner_step:,} updates): {close}"
         f"mean error {fidelity.mean_error:.3g} on {fidelity.observations:,} observations"
     )
     if policy.effective_scheme in saturating_schemes(processor_flags()):

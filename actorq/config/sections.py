@@ -156,11 +156,11 @@ class GateConfig(Settings):
     )
     max_mean_kl: PositiveFloat = Field(
         0.005,
-        description="mean KL divergence from FP32 on them, in nats; policies that tell a distribution, instead of the "
-        "limits above",
+        description="mean KL divergence from FP32 on them, in nats; policies that output a distribution, instead of "
+        "the limits above",
     )
     max_kl: PositiveFloat = Field(
-        0.1, description="largest KL divergence from FP32 on them, in nats; policies that tell a distribution"
+        0.1, description="largest KL divergence from FP32 on them, in nats; policies that output a distribution"
     )
     max_value_loss: NonNegativeFloat = Field(
         0.003,

@@ -1,4 +1,4 @@
-"""The networks of on-policy algorithms: policies that tell a distribution of actions, and a value network.
+"""The networks of on-policy algorithms: policies that output a distribution of actions, and a value network.
 
 Both policies have `output_names`, the outputs of their graph. `distribution` gives what `log_probabilities` needs, as
 does `of_outputs` from the outputs of a forward pass.

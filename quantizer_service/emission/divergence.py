@@ -13,7 +13,7 @@ LARGEST = 1e12
 
 
 def tells_distribution(outputs: Outputs) -> bool:
-    """Whether outputs tell a distribution: logits of at least two actions, or mean and log_std of a Gaussian."""
+    """Whether outputs output a distribution: logits of at least two actions, or mean and log_std of a Gaussian."""
     return _is_categorical(outputs) or _is_gaussian(outputs)
 
 

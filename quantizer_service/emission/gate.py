@@ -44,8 +44,8 @@ class FidelityGate:
 def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     """Compare a report with the thresholds of its measure.
 
-    The measure is the KL divergence, mean and largest, for policies that tell a distribution. Else it is agreement for
-    discrete actions, and mean and largest error for continuous ones.
+    The measure is the KL divergence, mean and largest, for policies that output a distribution. Else it is agreement
+    for discrete actions, and mean and largest error for continuous ones.
 
     A policy with other best actions passes if these lose hardly any value: of two nearly equal actions, rounding may
     choose the other (docs/decisions/0039-near-ties.md).

@@ -81,12 +81,12 @@ def _newest_policies(policies: Mapping[str, PolicyDescriptor]) -> Iterator[Metri
     )
     yield scheme_gauge(
         "actorq_quantizer_mean_kl_nats",
-        "Mean KL divergence of the newest policy from FP32; only for policies that tell a distribution.",
+        "Mean KL divergence of the newest policy from FP32; only for policies that output a distribution.",
         newest(lambda policy: policy.fidelity.mean_kl),
     )
     yield scheme_gauge(
         "actorq_quantizer_max_kl_nats",
-        "Largest KL divergence of the newest policy from FP32; only for policies that tell a distribution.",
+        "Largest KL divergence of the newest policy from FP32; only for policies that output a distribution.",
         newest(lambda policy: policy.fidelity.max_kl),
     )
 

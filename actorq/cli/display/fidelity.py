@@ -12,7 +12,7 @@ def scheme(policy: PolicyDescriptor) -> str:
 def error(report: FidelityReport) -> tuple[str, str]:
     """Name and value of the gate's criterion: agreement for discrete actions, mean and largest error for continuous.
 
-    Policies that tell a distribution: mean and largest KL divergence.
+    Policies that output a distribution: mean and largest KL divergence.
     """
     if report.mean_kl is not None and report.max_kl is not None:
         return "KL, nats", f"{report.mean_kl:.1g} / {report.max_kl:.1g}"

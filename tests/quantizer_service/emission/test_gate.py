@@ -23,7 +23,7 @@ def discrete(agreement: float, mean: float = 0.5, value_loss: float | None = Non
 
 
 def stochastic(mean: float, largest: float, agreement: float | None = 0.1, error: float = 0.9) -> FidelityReport:
-    """A policy that tells a distribution. The other measures are beyond their thresholds."""
+    """A policy that outputs a distribution. The other measures are beyond their thresholds."""
     return replace(continuous(error, 2.0), argmax_agreement=agreement, mean_kl=mean, max_kl=largest)
 
 

@@ -1,4 +1,4 @@
-"""Policies that tell a distribution, from a published version to a served policy: logits, or mean and log_std."""
+"""Policies that output a distribution, from a published version to a served policy: logits, or mean and log_std."""
 
 from pathlib import Path
 
