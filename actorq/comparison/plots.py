@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +25,8 @@ _COLORS = {
     "int4": "#009e73",
     "auto": "#cc79a7",
 }
+# Of schemes of installed packages.
+_MORE_COLORS = ("#f0e442", "#8c564b", "#000000")
 
 
 def draw(comparison: Comparison, folder: Path) -> dict[str, dict[str, Path]]:
@@ -81,10 +84,10 @@ def _panels(comparison: Comparison, figure: "Figure", width: float, height: floa
 
 
 def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], float], label: str) -> None:
-    panels = _panels(comparison, figure, 7.0 if len(comparison.cells) == 1 else 4.4, 3.6)
+    panels, colors = _panels(comparison, figure, 7.0 if len(comparison.cells) == 1 else 4.4, 3.6), _colors(comparison)
     for axes, cell in panels:
         for side in comparison.cell(cell):
-            _curve(axes, side, x_of)
+            _curve(axes, side, x_of, colors[side.variant.scheme])
         if comparison.target is not None:
             axes.axhline(comparison.target, color=axes.xaxis.label.get_color(), linewidth=0.8, linestyle=(0, (4, 3)))
         axes.set_title(cell, fontsize=9)
@@ -96,8 +99,12 @@ def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], fl
     figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
 
 
-def _curve(axes: "Axes", side: Side, x_of: Callable[[Point], float]) -> None:
-    color = _COLORS[side.variant.scheme]
+def _colors(comparison: Comparison) -> dict[str, str]:
+    others = sorted({side.variant.scheme for side in comparison.sides} - _COLORS.keys())
+    return _COLORS | dict(zip(others, cycle(_MORE_COLORS), strict=False))
+
+
+def _curve(axes: "Axes", side: Side, x_of: Callable[[Point], float], color: str) -> None:
     curves = [[(x_of(point), point.mean_return) for point in run.curve] for run in side.runs]
     found = band(curves)
     if found is None:
@@ -110,11 +117,11 @@ def _curve(axes: "Axes", side: Side, x_of: Callable[[Point], float]) -> None:
 
 def _bars(comparison: Comparison, figure: "Figure", value: Callable[[RunFigures], float | None], label: str) -> None:
     most = max(len(comparison.cell(cell)) for cell in comparison.cells)
-    wide = 7.0 if len(comparison.cells) == 1 else 4.4
+    wide, colors = 7.0 if len(comparison.cells) == 1 else 4.4, _colors(comparison)
     for axes, cell in _panels(comparison, figure, wide, 1.1 + 0.42 * most):
         sides = comparison.cell(cell)
         for place, side in enumerate(sides):
-            color, values = _COLORS[side.variant.scheme], _values(side, value)
+            color, values = colors[side.variant.scheme], _values(side, value)
             if not values:
                 axes.text(0, place, " not reached", va="center", fontsize=8)
                 continue

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
+from actorq.domain.policy import FP32
 from actorq.domain.status import RunState
 from actorq.errors import UserError
 from actorq.local.child import Child
 from actorq.local.events import ChildExited, Events, SignalReceived
 from actorq.local.forkserver import ForkServers
 from actorq.local.wholerun import DRAIN_MARGIN_S, failure_of, start_run
+from actorq.process import EXIT_REFUSED
 from actorq.rundirectory import RunDirectory
 from actorq.start import command_of
 from actorq.statefiles.files import replace_file
@@ -130,12 +132,14 @@ class Processes:
             child.kill()
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
-        """Export the run's best policy, and copy its configuration."""
+        """Export the run's best policy, as its actors had it, and copy its configuration."""
         run = self.run(trial)
         shutil.copyfile(run.config, folder / "config.yaml")
         policy = folder / "policy.onnx"
         command = (*command_of("quantizer_service.command.export:command"), str(run.root), "--output", str(policy))
-        done = subprocess.run((*command, "--force"), capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == EXIT_REFUSED:
+            done = subprocess.run((*command, "--scheme", FP32), capture_output=True, text=True, check=False)
         if done.returncode:
             return f"the best policy cannot be exported: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}"
         return f"the best policy: {policy}"

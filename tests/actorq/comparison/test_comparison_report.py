@@ -91,6 +91,11 @@ def test_runs_without_an_evaluation_or_a_target_have_a_page_too(tmp_path: Path) 
     assert "Environment steps per second" in rendered(of, tmp_path)
 
 
+def test_schemes_of_installed_packages_are_drawn_too(tmp_path: Path) -> None:
+    of = comparison(*(run(scheme, seed) for scheme in ("fp32", "int6", "int7") for seed in (1, 2)))
+    assert "int6" in rendered(of, tmp_path)
+
+
 def test_one_seed_is_told_to_have_no_interval() -> None:
     assert any("One seed: no interval can be given" in text for text in warnings(three_schemes(seeds=1)))
     assert any("too narrow" in text for text in warnings(three_schemes(seeds=2)))

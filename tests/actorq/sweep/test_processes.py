@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from actorq import load_policy
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.statefiles.documents import write_document
 from actorq.sweep.processes import FOLDERS, Processes
 from actorq.sweep.space import changes_tree
 from actorq.sweep.trials import Progress, RunEnd, Trial
+from tests.builders.stored_policies import stored_run
+from tests.quantizer_service.policy_runs import checkpoint
+from tests.quantizer_service.ruined_policies import DEEP, INNER, dead_observations, deep_parameters
 
 TRIAL = Trial(4, {"dqn.learning_rate": 0.001})
 
@@ -46,6 +50,16 @@ def test_values_that_do_not_fit_together_fail_without_a_process(runs: Processes)
     assert progress.end is RunEnd.FAILED
     assert progress.reason.startswith("replay.capacity must be at least twice replay.min_size")
     assert not runs.run(trial).root.exists()
+
+
+def test_the_best_policy_is_one_that_the_gate_let_pass(runs: Processes, tmp_path: Path) -> None:
+    ruined = checkpoint(
+        DEEP, 1, parameters=deep_parameters(ruined=INNER), calibration=dead_observations(), topology=DEEP.topology
+    )
+    stored_run(runs.run(TRIAL).root, DEEP, [ruined])
+    (tmp_path / "best").mkdir()
+    assert runs.keep_best(TRIAL, tmp_path / "best") == f"the best policy: {tmp_path / 'best' / 'policy.onnx'}"
+    assert load_policy(tmp_path / "best" / "policy.onnx").scheme == "fp32"
 
 
 def test_trials_share_no_folder_of_object_storage(tmp_path: Path) -> None:
