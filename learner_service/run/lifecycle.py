@@ -148,8 +148,8 @@ class Lifecycle:
             raise UnavailableError(_FAILED)
 
     def interrupt(self) -> None:
-        """Begin to leave a run that is not over. Sets `ended` when everything is saved."""
-        if self.wants_actors and not self.interrupted:
+        """Begin to leave a run that is not over. Sets `ended` when everything is saved. No effect after a fault."""
+        if self.wants_actors and not self.interrupted and self.fault is None:
             self.interrupted = True
             _log.info("the run is interrupted: its learner was told to end")
             self._streams.stop_credit()
@@ -165,9 +165,9 @@ class Lifecycle:
     def finish(self, outcome: RunState) -> None:
         """Begin to end the run. Sets `ended` when all is saved. The first outcome counts, but solved beats budget.
 
-        Has no effect once the learner leaves. The next learner then ends the run.
+        Has no effect once the learner leaves, or after a fault. The next learner then ends the run.
         """
-        if self.interrupted:
+        if self.interrupted or self.fault is not None:
             return
         if self.outcome is None:
             _log.info("the run ends: %s", outcome.value)
@@ -199,6 +199,11 @@ class Lifecycle:
         try:
             training = self._preparation.training
             if training is not None:
+                await self._save_training(training)
+                if training.trainer.fault is not None:
+                    self.outcome = None
+                    self.ended.set()
+                    return
                 await self._finish_training(training)
             Tolerated("the run's clock").attempt(records.clock.stop)
             if training is not None:
@@ -228,13 +233,17 @@ class Lifecycle:
         self.ended.set()
 
     async def _save_training(self, training: Training) -> None:
-        """End the updates and write a checkpoint. Comes first, so that nothing is lost when time runs out."""
+        """End the updates and write a checkpoint. Comes first, so that nothing is lost when time runs out.
+
+        Networks of a failed trainer are not saved: the next learner would fail with them.
+        """
         await asyncio.to_thread(training.trainer.stop)
+        if training.trainer.fault is not None:
+            return
         write = partial(self._preparation.save, training.trainer.updates)
         await asyncio.to_thread(Tolerated("the last checkpoint", "the one before it counts").attempt, write)
 
     async def _finish_training(self, training: Training) -> None:
-        await self._save_training(training)
         if self.outcome is RunState.BUDGET_ENDED and self._records.members.connected("evaluator"):
             await self._evaluate_last(training.trainer.publish())
         await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)

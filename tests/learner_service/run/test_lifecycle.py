@@ -3,17 +3,19 @@
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from actorq.domain.status import RunState
-from actorq.errors import ConflictError, UnavailableError, UserError
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
 from actorq.v1 import learner_pb2
 from learner_service.reporting.report import Reporter
+from learner_service.run.lifecycle import Lifecycle
 from learner_service.servicer import LearnerServicer
-from tests.learner_service.learner_parts import DEADLINE_S, SPEC, config, evaluation, on_a_loop, segment, store
+from tests.learner_service.learner_parts import DEADLINE_S, SPEC, config, evaluation, on_a_loop, segment, store, until
 from tests.learner_service.run.run_parts import a_run, opened
 
 
@@ -100,6 +102,42 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         await run.lifecycle.restore()
         assert run.connections.join("a", 1, "actor").resume_after_sequence == 2
         assert run.lifecycle.state is RunState.COLLECTING
+
+
+@on_a_loop
+@pytest.mark.parametrize(
+    "end", [Lifecycle.interrupt, lambda lifecycle: lifecycle.finish(RunState.BUDGET_ENDED)], ids=["leaves", "ends"]
+)
+@pytest.mark.parametrize("fails_first", [True, False])
+async def test_networks_that_have_diverged_are_not_saved(
+    tmp_path: Path, end: Callable[[Lifecycle], None], fails_first: bool
+) -> None:
+    async with a_run(tmp_path, config(replay={"capacity": 2_000, "min_size": 8})) as run:
+        stream = await opened(run)
+        await store(run, stream, segment(1), segment(2))
+        assert run.training is not None
+        trainer = run.training.trainer
+        run.training.publisher.close()
+        await until(stream, lambda: trainer.updates > 0)
+        _, saved = await run.save()
+        await run.pause()
+        run.training.algorithm.networks["actor"].parameters[0].vector.fill_(float("nan"))
+        if fails_first:
+            run.resume()
+            await store(run, stream, segment(3), segment(4))
+            async with asyncio.timeout(DEADLINE_S):
+                while trainer.fault is None:
+                    await asyncio.sleep(0.01)
+            end(run.lifecycle)
+            assert run.lifecycle.wants_actors
+        else:
+            # Its last updates fail while it is told to stop.
+            end(run.lifecycle)
+            trainer._fault = InvalidInputError("training has diverged")
+            await run.lifecycle.ended.wait()
+        assert isinstance(run.lifecycle.fault, InvalidInputError)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"{saved:012d}"]
+    assert not (tmp_path / "outcome.json").exists()
 
 
 @on_a_loop
