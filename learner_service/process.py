@@ -176,7 +176,8 @@ class LearnerService(Service):
             raise UserError(str(fault)) from fault
         training = self._run.training
         trainer = training.trainer if training is not None and fault is training.trainer.fault else None
-        if trainer is not None and fails_again(self._directory, fault, trainer.made_updates):
+        life = self._run.records.identity.lives
+        if trainer is not None and fails_again(self._directory, fault, life, trainer.made_updates):
             raise UserError(
                 f"training has failed twice in a row, without an update between: {type(fault).__name__}: {fault}; fix "
                 "the cause, then continue with --resume"

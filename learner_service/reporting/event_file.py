@@ -3,6 +3,7 @@
 import io
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,24 +18,27 @@ from actorq.statefiles.tolerance import Tolerated
 
 
 class EventFile:
-    """A sink of scalars. On a full disk events are lost, but the file stays whole."""
+    """A sink of scalars. On a full disk events are lost, but the file stays whole. Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._file: io.FileIO | None = None
+        self._lock = threading.Lock()
         self._writes = Tolerated(f"{directory.name}: the event file")
 
     def add(self, scalars: Mapping[str, float], step: int, wall_time: float) -> None:
         """Write scalars of an environment step. wall_time: unix seconds."""
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         event = Event(wall_time=wall_time, step=step, summary=Summary(value=values))
-        self._writes.attempt(lambda: self._append(event))
+        with self._lock:
+            self._writes.attempt(lambda: self._append(event))
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
         """Close the file. Further scalars would begin another one."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def _append(self, event: Event) -> None:
         if self._file is None:

@@ -10,20 +10,22 @@ from actorq.text import one_line
 _log = logging.getLogger(__name__)
 
 
-def fails_again(directory: Path, failure: BaseException, made_updates: bool) -> bool:
+def fails_again(directory: Path, failure: BaseException, life: int, made_updates: bool) -> bool:
     """Write down `failure`. Returns whether the previous learner ended with the same one, without an update between.
+
+    life: number of this learner in its run.
 
     Another restart would then end in the same way, for example after a mistake in a user's algorithm.
     """
     path, text = directory / "failure.json", one_line(f"{type(failure).__name__}: {failure}")
     try:
-        before = read_document(path)["exception"]
-    except (FileNotFoundError, InvalidInputError, KeyError):
-        before = None
-    if before == text and not made_updates:
+        before = read_document(path)
+    except (FileNotFoundError, InvalidInputError):
+        before = {}
+    if before == {"exception": text, "life": life - 1} and not made_updates:
         return True
     try:
-        write_document(path, {"exception": text})
+        write_document(path, {"exception": text, "life": life})
     except OSError as error:
         _log.warning("%s cannot be written (%s): the next learner cannot detect a repetition", path, error.strerror)
     return False

@@ -60,13 +60,14 @@ class Judge:
         """Store an evaluation, acknowledge it, and compare it with the target return.
 
         Raises InvalidInputError when the sender is no evaluator, or when no actor may run the policy. Raises
-        ExhaustedError when evaluators send too much.
+        CorruptedError when an earlier evaluation is missing, and ExhaustedError when evaluators send too much.
         """
         if stream.member.role != "evaluator" or evaluation.scheme not in self._acting or evaluation.policy_version < 1:
             raise InvalidInputError(
                 f"evaluation: expected one by an evaluator of a published {' or '.join(self._acting)} policy, got one "
                 f"by an {stream.member.role} of version {evaluation.policy_version} {evaluation.scheme!r}"
             )
+        stream.require_all_before(evaluation.sequence)
         if evaluation.sequence > stream.received:
             self._allowance.take(stream.member, evaluation)
         stream.received = max(stream.received, evaluation.sequence)

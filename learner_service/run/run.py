@@ -32,10 +32,6 @@ _log = logging.getLogger(__name__)
 _FINAL_UPLOAD_S = 10.0
 
 
-def _log_failure(error: BaseException) -> None:
-    _log.warning("the run's clock could not be written: %s", error)
-
-
 class Run:
     """The learner's central object: it makes the parts, and the servicers call them. Lives on the event loop.
 
@@ -73,7 +69,7 @@ class Run:
             self.records, client, restored, self.take_receipt, self._take_training, self._upload
         )
         check_same_run(config, values, self.preparation.known)
-        self._beats = Tolerated("the run's clock or evaluations")
+        self._beats, self._is_writing = Tolerated("the run's clock or evaluations"), False
         self._storage = StorageThread()
         self.streams = Streams(self._storage)
         self.judge = Judge(
@@ -97,15 +93,26 @@ class Run:
         return None if self.uploader is None else self.uploader.conflict
 
     def beat(self) -> None:
-        """Write time and evaluations to the disk, and update the scaling measurements. Call once a second."""
-        self._storage.submit(
-            partial(self._beats.attempt, self.records.sync), self.connections.tell_durable_evaluations, _log_failure
-        )
+        """Write time and evaluations to the disk, and update the scaling measurements. Call once a second.
+
+        On a slow disk one write is waited for before the next one, because segments are stored behind them.
+        """
+        if not self._is_writing:
+            self._is_writing = True
+            self._storage.submit(partial(self._beats.attempt, self.records.sync), self._note_written, self._note_failed)
         if self.training is not None and self.lifecycle.wants_actors:
             limiter, trainer = self.training.replay.limiter, self.training.trainer
             connected = self.records.members.connected("actor")
             missing = limiter.min_size_to_sample - limiter.inserts
             self.records.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
+
+    def _note_written(self, written: bool) -> None:
+        self._is_writing = False
+        self.connections.tell_durable_evaluations(written)
+
+    def _note_failed(self, error: BaseException) -> None:
+        self._is_writing = False
+        _log.warning("the run's clock could not be written: %s", error)
 
     def take_receipt(self, receipt: Receipt) -> None:
         """Record a receipt. Quantization-aware training follows its policy."""

@@ -1,5 +1,7 @@
 """The event file can be read by TensorBoard's own reader."""
 
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -172,3 +174,25 @@ def test_a_disk_that_is_full_at_the_start_gets_its_events_later(tmp_path: Path) 
     log.status(STATUS, wall_time=2.0)
     log.close()
     assert {step for _, step in read(tmp_path)} == {500}
+
+
+def test_two_threads_write_one_file(tmp_path: Path) -> None:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(50):
+            file, together = EventFile(tmp_path / str(number)), threading.Barrier(2)
+
+            def add(name: str, file: EventFile = file, together: threading.Barrier = together) -> None:
+                together.wait()
+                file.add({name: 1.0}, 1, 1.0)
+
+            threads = [threading.Thread(target=add, args=(name,)) for name in ("a", "b")]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            file.close()
+            assert len(list((tmp_path / str(number)).iterdir())) == 1
+    finally:
+        sys.setswitchinterval(interval)

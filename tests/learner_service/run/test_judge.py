@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actorq.domain.status import RunState
-from actorq.errors import InvalidInputError
+from actorq.errors import CorruptedError, InvalidInputError
 from tests.learner_service.learner_parts import DEADLINE_S, acknowledged, config, evaluation, on_a_loop, segment, store
 from tests.learner_service.run.run_parts import a_run, opened
 
@@ -55,6 +55,18 @@ async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
         assert run.training is not None
         run.training.publisher.close()
         await run.lifecycle.ended.wait()
+
+
+@on_a_loop
+async def test_an_evaluation_behind_one_that_was_lost_on_the_way_is_refused(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        judge = await opened(run, "judge", "evaluator")
+        with pytest.raises(CorruptedError, match="sequences 1 to 1 were lost on the way"):
+            run.connections.evaluated(judge, evaluation(2, 1, 20.0))
+        for sequence in (1, 2):
+            run.connections.evaluated(judge, evaluation(sequence, 1, 10.0 * sequence))
+        await acknowledged(judge, 2)
+        assert run.records.evaluations.count == 2
 
 
 @on_a_loop

@@ -12,6 +12,7 @@ import pytest
 from actorq.domain.status import RunState
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
 from actorq.v1 import learner_pb2
+from learner_service.algorithms.dqn import DQN
 from learner_service.reporting.report import Reporter
 from learner_service.run.lifecycle import Lifecycle
 from learner_service.servicer import LearnerServicer
@@ -121,6 +122,7 @@ async def test_networks_that_have_diverged_are_not_saved(
         await until(stream, lambda: trainer.updates > 0)
         _, saved = await run.save()
         await run.pause()
+        assert isinstance(run.training.algorithm, DQN)
         run.training.algorithm.networks["actor"].parameters[0].vector.fill_(float("nan"))
         if fails_first:
             run.resume()

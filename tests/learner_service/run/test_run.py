@@ -1,5 +1,7 @@
 """A run without a network: what its parts do together, and what the next learner continues with."""
 
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from learner_service.reporting.report import Reporter
 from learner_service.run.records import Records
 from learner_service.run.scaling import ScalingSignal
 from tests.learner_service.learner_parts import (
+    DEADLINE_S,
     ManualClock,
     acknowledged,
     config,
@@ -184,3 +187,28 @@ async def test_a_learner_whose_clock_is_lost_goes_on_at_the_newest_time_that_it_
             records = Records(run.records.config, run.records.identity, restored, "")
             assert (records.clock.elapsed_s >= 1e6) is bool(restored)
             records.close()
+
+
+@on_a_loop
+async def test_writes_of_each_second_do_not_pile_up_before_segments_on_a_slow_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, go_on, fsync = [], threading.Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        written.append(descriptor)
+        go_on.wait(DEADLINE_S)
+        fsync(descriptor)
+
+    async with a_run(tmp_path) as run:
+        stream = await opened(run)
+        monkeypatch.setattr(os, "fsync", slow)
+        for _ in range(20):
+            run.beat()
+        go_on.set()
+        await store(run, stream, segment(1))
+        once = len(written)
+        assert 0 < once < 10
+        run.beat()
+        await store(run, stream, segment(2))
+        assert len(written) > once
