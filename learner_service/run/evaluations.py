@@ -116,9 +116,9 @@ class EvaluationLog:
         """Move the file into `folder` and start a new one. Keeps the sequences only."""
         with self._writing:
             self._write_count(0)
-            self._file.close()
             self._path.rename(folder / self._path.name)
-            self._file = self._path.open("ab", buffering=0)
+            earlier, self._file = self._file, self._path.open("ab", buffering=0)
+            earlier.close()
         with self._lock:
             self._curve.clear()
         self.count = self._synced = 0

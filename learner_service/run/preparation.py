@@ -208,6 +208,10 @@ class Preparation:
                     self._sequences.advance(SegmentSource(*source, sequence))
                 await asyncio.to_thread(training.close)
             set_aside = await asyncio.to_thread(self._set_aside)
+        except Exception:
+            # The files are where they were: the next training goes on from the newest checkpoint, as after a restart.
+            self._restored = await asyncio.to_thread(self._checkpoints.load_newest)
+            raise
         finally:
             self._resetting = None
         self._built = self._restored = None

@@ -86,7 +86,8 @@ class Checkpoints:
         sync_folder(self._directory)
         shutil.rmtree(replaced, ignore_errors=True)
         for old in self._folders()[self._keep :]:
-            shutil.rmtree(old)
+            if old != final:
+                shutil.rmtree(old)
         return final
 
     def load_newest(self, found: Found | None = None) -> LearnerState | None:

@@ -157,3 +157,13 @@ def test_a_damaged_count_is_told_and_written_again(path: Path, caplog: pytest.Lo
     assert EvaluationLog(path).count == 2
     assert "it is written again" in caplog.text
     assert synced_count(path) == 2
+
+
+def test_a_log_that_cannot_be_set_aside_goes_on(path: Path, tmp_path: Path) -> None:
+    log = filled(path)
+    count = log.count
+    with pytest.raises(FileNotFoundError):
+        log.set_aside(tmp_path / "no folder")
+    assert log.append(JUDGE, evaluation(99, 1, 5.0), 0, 0.0)
+    assert log.count == count + 1
+    log.close()

@@ -11,9 +11,11 @@ from actorq.cli.main import main
 from actorq.client import LearnerClient
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
-from actorq.errors import ConflictError
-from tests.learner_service.learner_parts import SPEC, config, segment
+from actorq.errors import ConflictError, InvalidInputError, UnavailableError
+from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store, until
 from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, joined, running_learner
+from tests.learner_service.run.run_parts import a_run
+from tests.learner_service.run.run_parts import opened as opened_in
 
 WIDE = replace(SPEC, observations=ArraySpec((6,), "float32"))
 
@@ -85,6 +87,30 @@ def test_a_run_with_progress_is_not_reset_by_accident(
     assert stream.refusal().code() is grpc.StatusCode.UNAVAILABLE
     # The same incarnation goes on with its numbers.
     assert learner.join("actor-0", 1, "actor", "test").resume_after_sequence == 1
+
+
+@on_a_loop
+async def test_a_reset_that_the_disk_refuses_loses_no_checkpoint(tmp_path: Path) -> None:
+    settings = config(replay={"capacity": 2_000, "min_size": 8}, checkpoint={"period_s": 1_000.0, "keep": 1})
+    async with a_run(tmp_path, settings) as run:
+        stream = await opened_in(run)
+        await store(run, stream, segment(1), segment(2))
+        trainer = run.training.trainer if run.training else None
+        assert trainer is not None
+        await until(stream, lambda: trainer.updates > 0)
+        _, saved = await run.save()
+        # Nothing can replace a folder with a file in it.
+        (tmp_path / "run.json").unlink()
+        (tmp_path / "run.json" / "taken").mkdir(parents=True)
+        with pytest.raises(UnavailableError, match="cannot set the run's files aside"):
+            await run.reset_environment(discard=True)
+        run.connections.close_stream(stream)
+        with pytest.raises(InvalidInputError, match="replay: "):
+            await opened_in(run, "wide", spec=WIDE)
+        await opened_in(run)
+        _, later = await run.save()
+        assert later >= saved
+    assert f"{later:012d}" in [path.name for path in (tmp_path / "checkpoints").iterdir()]
 
 
 def test_nothing_is_reset_where_there_is_no_environment_yet(
