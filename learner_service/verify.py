@@ -77,7 +77,8 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
     usable = False
     damaged: list[tuple[str, str]] = []
     for folder in folders:
-        if not folder.name.isdigit():
+        is_put_back = folder.suffix == ".replaced" and not folder.with_suffix("").exists()
+        if not (folder.stem if is_put_back else folder.name).isdigit():
             yield Finding(folder.name, "unchecked", "set aside or left unfinished; no resume reads it")
             continue
         try:
@@ -88,7 +89,8 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
             damaged.append((folder.name, str(error)))
         else:
             usable = True
-            yield Finding(folder.name, "whole", f"{checkpoint.updates:,} updates")
+            told = f"{checkpoint.updates:,} updates" + "; a resume puts it back" * is_put_back
+            yield Finding(folder.name, "whole", told)
     on_resume = "a whole checkpoint is used" if usable else "training starts with new networks and the stored replay"
     if (directory.parent / OBJECT_STORAGE).exists():
         on_resume = "the newest copy in object storage is used" + (", unless a whole checkpoint is newer" * usable)

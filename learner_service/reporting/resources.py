@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
+
 from actorq.domain.status import Energy, ProcessUsage
 from actorq.telemetry.energy import EnergyLedger, NodeEnergy, ProcessEnergy
 from actorq.telemetry.process_stats import ProcessStats, measure_process
@@ -22,7 +24,7 @@ class Resources:
         self._node = node
         self._processes: dict[str, ProcessStats] = {}
 
-    def note(self, stats: ProcessStats) -> None:
+    def note(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
         """Record a process's report of itself."""
         # Keep the peak across restarts, because a restarted process starts small.
         known = self._processes.pop(stats.name, None)
@@ -31,12 +33,13 @@ class Resources:
         while len(self._processes) > _MOST_PROCESSES:
             del self._processes[next(iter(self._processes))]
         self._ledger.report_process(
-            stats.name, stats.role, stats.node, stats.cpu_seconds, incarnation=stats.incarnation
+            *(stats.name, stats.role, stats.node, stats.cpu_seconds), incarnation=stats.incarnation, uses_gpu=uses_gpu
         )
 
     def note_self(self) -> None:
         """Record the learner's resource use."""
-        self.note(measure_process("learner", "learner", self._node))
+        uses_gpu: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self.note(measure_process("learner", "learner", self._node), uses_gpu)
 
     def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
         """Record a node's energy from its meter. The meter is the first of `processes`."""

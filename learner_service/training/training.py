@@ -203,6 +203,8 @@ def _assemble(
 ) -> tuple[Training, PolicyGraph]:
     published = max(published, state.values.get("version", 0) if state else 0)
     mark = HighWaterMark(directory / "published.json", published)
+    # The file is there from the start, so that a missing one is a lost one.
+    mark.reserve(mark.floor)
     publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=mark.floor + 1, mark=mark)
     intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
     if state is not None:

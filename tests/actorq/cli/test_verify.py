@@ -172,6 +172,16 @@ def test_a_damaged_file_is_named_with_what_a_resume_does(
         assert on_resume in findings[path]["on_resume"]
 
 
+def test_a_checkpoint_whose_replacement_was_killed_is_one_that_a_resume_puts_back(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = root / "checkpoints" / "000000000016"
+    newest.rename(newest.with_suffix(".replaced"))
+    code, findings = found(root, capsys)
+    replaced = findings["checkpoints/000000000016.replaced"]
+    assert (code, replaced["state"], replaced["detail"]) == (0, "whole", "16 updates; a resume puts it back")
+
+
 def test_without_a_whole_copy_it_says_what_is_lost(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("run", "environment", "outcome"):
         for path in root.glob(f"{name}*.json"):

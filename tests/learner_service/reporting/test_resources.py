@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from actorq.telemetry.energy import EnergyLedger, NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats, measure_process
@@ -72,6 +73,18 @@ def test_energy_is_attributed_to_processes_and_services() -> None:
     assert whole.co2_kg == pytest.approx(1.0)
     assert "elsewhere: a test's own meter" in whole.method
     assert whole.kwh_per_service["actor"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("on_gpu", "kwh"), [(True, 1.0), (False, 0.0)])
+def test_a_learner_on_a_gpu_is_charged_for_it(monkeypatch: pytest.MonkeyPatch, on_gpu: bool, kwh: float) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: on_gpu)
+    resources = Resources(node=NODE)
+    for read in (0.0, 1.0):
+        energy = NodeEnergy(
+            NODE, cpu_kwh=0.0, ram_kwh=0.0, gpu_kwh=read, co2_kg=0.0, busy_cpu_seconds=1e6 * read, method="its own"
+        )
+        resources.report_energy(energy, (stats("meter", "meter"), stats("actor-0", cpu_seconds=1e6 * read)))
+    assert resources.per_service()["learner"].kwh == pytest.approx(kwh, abs=1e-3)
 
 
 def test_energy_outlives_the_learner() -> None:

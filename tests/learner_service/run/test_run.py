@@ -212,3 +212,18 @@ async def test_writes_of_each_second_do_not_pile_up_before_segments_on_a_slow_di
         run.beat()
         await store(run, stream, segment(2))
         assert len(written) > once
+
+
+@on_a_loop
+async def test_versions_that_no_quantizer_has_seen_are_told_as_no_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for resume in (False, True, True):
+        async with a_run(tmp_path, resume=resume) as run:
+            if resume:
+                await run.lifecycle.restore()
+            else:
+                await store(run, await opened(run), segment(1))
+            run.lifecycle.interrupt()
+            await run.lifecycle.ended.wait()
+    assert not [record.getMessage() for record in caplog.records if "published.json" in record.getMessage()]
