@@ -109,7 +109,7 @@ class RunDirectory:
         A damaged config.yaml is logged in one line, and the copy is used.
         """
         if not self.root.is_dir():
-            raise UserError(f"run directory {self.root} does not exist")
+            raise UserError(f"run directory {self.root} {'is a file' if self.root.exists() else 'does not exist'}")
         copy = copy_of(self.config)
         if not _is_whole(self.config) and _is_whole(copy):
             _log.warning(

@@ -33,9 +33,12 @@ def command_of(reference: str) -> tuple[str, ...]:
 def start(reference: str) -> NoReturn:
     """Import a function by its reference MODULE:FUNCTION, run it as the body of this process, and end the process."""
     name, _, function = reference.partition(":")
-    with fast_imports():
-        module = import_module(name)
-        from actorq.process import leave, main
+    try:
+        with fast_imports():
+            module = import_module(name)
+            from actorq.process import leave, main
+    except KeyboardInterrupt:
+        os._exit(130)
     leave(main(getattr(module, function)))
 
 

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from actorq.config import settings
-from actorq.config.numbers import PositiveInt
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import SchemeChoice
 from actorq.config.sections import CERTIFICATES_HELP
@@ -31,7 +30,7 @@ class EvaluateSettings(Settings):
     """The policy to evaluate, and how."""
 
     run_directory: Path | None = Field(None, description="folder of the run, if RUN_DIR is not given")
-    episodes: Annotated[PositiveInt | None, DefaultText("20, with --record 1")] = Field(
+    episodes: Annotated[Annotated[int, Field(gt=0, le=10_000)] | None, DefaultText("20, with --record 1")] = Field(
         None, description="episodes to run"
     )
     scheme: Annotated[
@@ -78,6 +77,10 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"--record: there is no folder {how.record.absolute().parent}")
     if how.record and how.record.is_dir():
         raise UserError(f"--record: {how.record} is a folder; name a file in it")
+    if how.record and how.record.suffix != ".mp4":
+        raise UserError(f"--record: expected a name that ends in .mp4, got {how.record}")
+    if how.record and how.record.exists():
+        raise UserError(f"--record: {how.record} is there already; give another name")
     request = EvaluationRequest(
         episodes=how.episodes or (1 if how.record else _EPISODES),
         scheme=how.scheme or _scheme_of_run(directory, config),
@@ -146,11 +149,14 @@ def _scheme_of_run(directory: RunDirectory, config: RunConfig) -> str:
     """The scheme of the run's actors. If each chose its own: the evaluator's if the run is over, else "auto"."""
     if config.scheme != AUTO:
         return config.scheme
-    evaluation = directory.read_summary().get("evaluation") or {}
-    return str(evaluation.get("scheme") or AUTO)
+    return str(_last_evaluation(directory).get("scheme") or AUTO)
 
 
 def _evaluated_version(directory: RunDirectory) -> int:
     """The version of the run's last evaluation; while the run goes on 0, the newest."""
-    evaluation = directory.read_summary().get("evaluation") or {}
-    return int(evaluation.get("policy_version", 0))
+    return int(_last_evaluation(directory).get("policy_version", 0))
+
+
+def _last_evaluation(directory: RunDirectory) -> dict[str, Any]:
+    """The evaluation in the run's summary; empty while the run goes on, when the summary is of an earlier life."""
+    return {} if directory.is_in_use else directory.read_summary().get("evaluation") or {}

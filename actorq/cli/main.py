@@ -40,7 +40,8 @@ _TOOLS = {
         "compare the schemes for an ONNX policy of any library, and write one",
     ),
 }
-_INTERRUPTED = 130
+# As a shell reports processes that SIGINT or SIGPIPE has ended.
+_INTERRUPTED, _BROKEN_PIPE = 130, 141
 # A disk that is full or broken, and missing permissions. Any other error is a fault of this program.
 _OF_THE_MACHINE = (*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -48,6 +49,10 @@ _OF_THE_MACHINE = (*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code. A user's error is one line on standard error and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:
+            # It was closed. Otherwise the next file that is opened would take its descriptor.
+            setattr(sys, stream, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
     try:
         code = _dispatch(given)
         sys.stdout.flush()
@@ -61,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output has left. Otherwise the interpreter would report that again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _BROKEN_PIPE
     except OSError as error:
         if error.errno not in _OF_THE_MACHINE:
             raise

@@ -17,6 +17,7 @@ from actorq.cli.algorithm import fit_algorithm
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FALLBACK, FP32
 from actorq.errors import UserError
+from actorq.local.events import sigterm_as_exit
 from actorq.local.forkserver import ForkServers, fork_servers
 from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK, Sources, argument_parser
@@ -53,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     config = sources.resolve(RunConfig)
     if namespace.json and not namespace.json.absolute().parent.is_dir():
         raise UserError(f"--json: there is no folder {namespace.json.absolute().parent}")
-    with fork_servers(one_learner=False) as servers:
+    with sigterm_as_exit(), fork_servers(one_learner=False) as servers:
         return _profile(sources, config, namespace, servers)
 
 
@@ -181,7 +182,8 @@ def _print_settings(
     )
     _say(
         console,
-        f"on Kubernetes: {deployment.actors} actor replicas with {deployment.actor_cpu:g} CPU each, learner "
+        f"on Kubernetes: {deployment.actors} actor replica{'s' * (deployment.actors != 1)} with "
+        f"{deployment.actor_cpu:g} CPU each, learner "
         f"{deployment.learner_cpu:g} CPU, quantizer {deployment.quantizer_cpu:g} CPU ({deployment.steps_per_s:,.0f} "
         "steps/s on cores like these)",
     )

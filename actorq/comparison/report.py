@@ -82,7 +82,7 @@ def warnings(comparison: Comparison) -> list[str]:
     short = [side.variant.name for side in comparison.sides if any(run.seconds < 30 for run in side.runs)]
     if short:
         found.append(
-            f"Runs of {', '.join(short)} took less than 30 seconds: times and energy of such runs say little about "
+            f"Runs of {'; '.join(short)} took less than 30 seconds: times and energy of such runs say little about "
             "longer ones."
         )
     missed = [side.variant.name for side in comparison.sides if side.reached < len(side.runs)]
@@ -90,7 +90,7 @@ def warnings(comparison: Comparison) -> list[str]:
         found.append("There is no target return: give --time-to RETURN for the time to a target.")
     elif missed:
         found.append(
-            f"Not every run reached the target: {', '.join(missed)}. Ratios of times are over seeds that reached it on "
+            f"Not every run reached the target: {'; '.join(missed)}. Ratios of times are over seeds that reached it on "
             "both sides, which favors the side that missed it."
         )
     return found

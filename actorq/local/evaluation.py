@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from actorq.client import ActorClient, QuantizerClient
+from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import AUTO, PolicyDescriptor, RetainedPolicy
 from actorq.domain.trajectory import Episode, Evaluation
@@ -82,9 +83,12 @@ def evaluate_run(
     with ExitStack() as stack:
         servers = stack.enter_context(once_forked((MODULES[Kind.QUANTIZER], MODULES[Kind.ACTOR])))
         logs = Path(stack.enter_context(TemporaryDirectory(prefix="actorq-evaluate-")))
+        # Not the run's own file, which may be damaged and have a copy.
+        given = logs / "config.yaml"
+        given.write_text(settings.to_yaml(config), encoding="utf-8")
         quantizer, actor = stack.enter_context(reserved_addresses(2))
         children = {}
-        for name, command in _commands(run, config, quantizer, actor, request).items():
+        for name, command in _commands(run, config, given, quantizer, actor, request).items():
             children[name] = Child(name, command, logs / f"{name}.log", items.put, servers=servers)
             # An interrupted actor needs time to remove its incomplete video.
             stack.callback(children[name].end, _PATIENCE_S if request.record and name == "actor" else 0.0)
@@ -103,11 +107,11 @@ def evaluate_run(
 
 
 def _commands(
-    run: RunDirectory, config: RunConfig, quantizer: str, actor: str, request: EvaluationRequest
+    run: RunDirectory, config: RunConfig, file: Path, quantizer: str, actor: str, request: EvaluationRequest
 ) -> dict[str, tuple[str, ...]]:
     record = request.record
     certificates = str(config.transport.certificates or "none")
-    given = ("--config", str(run.config), "--transport.certificates", certificates, "--lifeline")
+    given = ("--config", str(file), "--transport.certificates", certificates, "--lifeline")
     return {
         "quantizer": module_command(
             Kind.QUANTIZER,

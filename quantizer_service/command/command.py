@@ -53,10 +53,10 @@ class QuantizeSettings(Settings):
         description="replace an existing file, and write a scheme that the gate refused",
     )
     batch: PositiveInt = Field(1, description="environments that an actor steps as one batch, for auto")
-    discrete_actions: bool = Field(
+    discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output")] = Field(
         False,
         description="the first output has a value for each action, or is the action: the gate checks agreement, not "
-        "errors (default: no; yes for an integer output)",
+        "errors",
     )
     action_spans: Annotated[tuple[PositiveFloat, ...], DefaultText("the range of the observed outputs")] = Field(
         (), description="highest minus lowest action of each component"

@@ -76,6 +76,19 @@ def test_a_finished_run_is_evaluated_without_its_learner(solved: tuple[TrainingR
     assert scheme in result.stdout
 
 
+def test_a_run_whose_configuration_is_damaged_is_evaluated_with_its_copy(solved: tuple[TrainingRun, str]) -> None:
+    run, _ = solved
+    config = run.directory / "config.yaml"
+    whole = config.read_bytes()
+    try:
+        config.write_text("a: [")
+        result = actorq("evaluate", str(run.directory), "--episodes", "1")
+    finally:
+        config.write_bytes(whole)
+    assert result.returncode == 0, result.stderr
+    assert "its copy config.copy.yaml is used" in result.stderr
+
+
 def test_a_corrupt_policy_is_refused_in_one_line(solved: tuple[TrainingRun, str], tmp_path: Path) -> None:
     run, _ = solved
     version = run.summary()["evaluation"]["policy_version"]

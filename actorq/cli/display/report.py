@@ -1,5 +1,6 @@
 """The outcome of a run, printed at its end."""
 
+import shlex
 from typing import Any
 
 from actorq.cli.display import numbers
@@ -18,7 +19,7 @@ def print_result(run: RunDirectory, is_new: bool) -> None:
         print(line)
     if not summary.get("solved"):
         more = " with a larger --max-environment-steps" if summary.get("state") == "budget ended" else ""
-        print(f"to go on{more}: actorq train --resume --run-directory {run.root}")
+        print(f"to go on{more}: actorq train --resume --run-directory {shlex.quote(str(run.root))}")
     print(run.root)
 
 

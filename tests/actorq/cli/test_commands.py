@@ -3,6 +3,8 @@
 import os
 import select
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actorq.cli.evaluate import _evaluated_version
 from actorq.config.run_config import RunConfig
 from actorq.rundirectory import RunDirectory
+from actorq.statefiles.documents import write_document
 from tests.builders.forked_commands import COMMANDS, ForkedCommand
 
 TIMEOUT_S = 60.0
@@ -287,6 +291,9 @@ def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_
     [
         (["--record", "run"], "error: --record: run is a folder; name a file in it\n"),
         (["--record", "no/film.mp4"], "error: --record: there is no folder {folder}/no\n"),
+        (["--record", "film.txt"], "error: --record: expected a name that ends in .mp4, got film.txt\n"),
+        (["--record", "run/film.mp4"], "error: --record: run/film.mp4 is there already; give another name\n"),
+        (["--episodes", "10001"], "error: setting 'episodes': value should be less than or equal to 10000, got '10001'\n"),
         (["--seed", "2147483648"], "error: setting 'seed': value should be less than 2147483648, got '2147483648'\n"),
     ],
 )
@@ -296,7 +303,24 @@ def test_what_an_evaluation_cannot_do_is_said_before_it_begins(
     run = RunDirectory(command.folder / "run")
     run.create(RunConfig())
     (run.policies / "1").mkdir(parents=True)
+    (run.root / "film.mp4").touch()
     assert command.run("evaluate", "run", *flags) == (2, "", message.format(folder=command.folder))
+
+
+def test_while_a_run_goes_on_the_newest_version_is_evaluated_not_that_of_an_earlier_life(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create(RunConfig())
+    write_document(run.summary, {"evaluation": {"policy_version": 3}})
+    assert _evaluated_version(run) == 3
+    with run.locked(lambda: None):
+        assert _evaluated_version(run) == 0
+
+
+def test_a_closed_output_is_no_traceback() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m actorq.cli.main --version >&-"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_service_command_becomes_the_service(command: Command) -> None:
