@@ -18,7 +18,7 @@ from actorq.client import QuantizerClient
 from actorq.domain.policy import AUTO, FP32, SCHEMES, Policy
 from actorq.domain.status import ActorReport, ActorSelfStatus, Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, Role
-from actorq.errors import ConflictError, ExhaustedError
+from actorq.errors import ActorQError, ConflictError, ExhaustedError, UnavailableError
 from actorq.machine import processor_flags, saturating_schemes
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog, Watched
@@ -125,7 +125,8 @@ class Actor:
         if not self._evaluating.acquire(blocking=False):
             raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
-            runner = self._episodes(self._spec, episodes, self._requested_call)
+            # As many rows as the actors have, because the int8 ranges depend on them.
+            runner = self._episodes(self._spec, episodes, self._requested_call, self._batch)
             try:
                 policy = runner.load(self._policy(self._spec, scheme or self._acting_scheme, version))
                 if self._record is None:
@@ -159,11 +160,20 @@ class Actor:
         """A policy of the quantizer. For "auto", the policy of the fastest scheme on this processor."""
         if scheme != AUTO:
             return self._quantizer.get(scheme, version)
-        policies = {}
+        policies: dict[str, Policy] = {}
+        refused: ActorQError | None = None
         for name in (scheme for scheme in SCHEMES if scheme not in self._avoided):
-            policies[name] = self._quantizer.get(name, version)
+            try:
+                policies[name] = self._quantizer.get(name, version)
+            except UnavailableError:
+                raise
+            except ActorQError as error:
+                refused = error
+                continue
             # The same version for all schemes, even if newer versions come meanwhile.
             version = policies[name].descriptor.version
+        if not policies and refused is not None:
+            raise refused
         selection = self._select(spec, policies.values(), FP32)
         _log.info("auto: %s", selection)
         return policies[selection.scheme]

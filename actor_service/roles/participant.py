@@ -4,6 +4,7 @@ import logging
 import random
 import secrets
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
@@ -47,7 +48,7 @@ class Participant(Actor):
         self._uploader: Uploader | None = None
         self._check: PolicyCheck | None = None
         self._subscription: SchemeSubscription | None = None
-        self._flush_s = 0.0
+        self._flush_until = 0.0
         self._unsent = 0
         self._acknowledged_before = 0
         self._fault: BaseException | None = None
@@ -60,8 +61,11 @@ class Participant(Actor):
         self._thread.start()
 
     def drain(self, flush_s: float) -> None:
-        """Stop acting, send the queued items for at most `flush_s` seconds, then end. Returns at once."""
-        self._flush_s = flush_s
+        """Stop acting, send the queued items, then end. Returns at once.
+
+        flush_s: seconds from now, in which a step of the environment also ends.
+        """
+        self._flush_until = time.monotonic() + flush_s
         if not self._stop.is_set():
             self._acknowledged_before = self.acknowledged
         self._stop.set()
@@ -71,7 +75,7 @@ class Participant(Actor):
 
     def abandon(self) -> None:
         """Do not wait for the queued items in a drain, because no learner stores them."""
-        self._flush_s = 0.0
+        self._flush_until = 0.0
         if self._uploader is not None:
             self._uploader.abandon()
 
@@ -79,7 +83,8 @@ class Participant(Actor):
         """Wait for the end of a drain. Returns the numbers of segments stored since its start and not sent."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        return self.acknowledged - self._acknowledged_before, self._unsent
+        unsent = self._uploader.queued if self._uploader is not None and self._thread.is_alive() else self._unsent
+        return self.acknowledged - self._acknowledged_before, unsent
 
     @property
     def acknowledged(self) -> int:
@@ -218,8 +223,8 @@ class Participant(Actor):
             self._subscription.close()
         self._quantizer.close()
         if self._uploader is not None:
-            self._unsent = self._uploader.flush(self._flush_s)
+            self._unsent = self._uploader.flush(max(0.0, self._flush_until - time.monotonic()))
             if self._unsent:
                 _log.info("%d segments were not stored before the actor ended", self._unsent)
             # A drain has no time left for a learner that has not taken the items.
-            self._uploader.close(patience_s=0.0 if self._unsent and self._flush_s else 2.0)
+            self._uploader.close(patience_s=0.0 if self._unsent and self._flush_until else 2.0)

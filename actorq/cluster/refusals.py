@@ -5,7 +5,7 @@ import re
 
 from kubernetes.client.exceptions import ApiException
 
-from actorq.errors import ActorQError, ConflictError, NotFoundError, UserError
+from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError, UserError
 
 # The API server's text: 'deployments.apps is forbidden: User "ada" cannot create resource "deployments" in API group
 # "apps" in the namespace "lab"'. The last part is "at the cluster scope" for objects without a namespace.
@@ -51,6 +51,8 @@ def explained(error: ApiException, doing: str) -> ActorQError:
         case 400 | 422:
             hint = "; set them back, or `kubectl delete statefulset NAME --cascade=orphan` and apply again: pods stay"
             return UserError(f"the cluster refuses to {doing}: {text}{hint if _FIXED in text else ''}")
+        case 429 | 500 | 502 | 503 | 504:
+            return UnavailableError(f"cannot {doing}: {text}")
     return ActorQError(f"cannot {doing}: {text}")
 
 

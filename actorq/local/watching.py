@@ -35,6 +35,7 @@ class StatusWatch:
         self._until_close = until_close
         self._stop = threading.Event()
         self._client: LearnerClient | None = None
+        self._error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="status-watch", daemon=True)
         self._thread.start()
 
@@ -46,11 +47,16 @@ class StatusWatch:
         self._thread.join(timeout=2.0)
 
     def wait(self) -> None:
-        """Return when the run is over or the watch is closed."""
+        """Return when the run is over or the watch is closed. Raises the error of `receive`, if it has failed."""
         self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
-        keep_connected(self._watch, self._stop, f"learner at {self._address}", random.Random(), _BACKOFF)
+        try:
+            keep_connected(self._watch, self._stop, f"learner at {self._address}", random.Random(), _BACKOFF)
+        except Exception as error:
+            self._error = error
 
     def _watch(self, connected: Callable[[], None]) -> None:
         try:

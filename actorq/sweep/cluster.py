@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 import yaml
 
+from actorq.cluster.connection import UnreachableError
 from actorq.cluster.objects import TRAINING_RUN, Object
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
-from actorq.errors import ActorQError, UserError
+from actorq.errors import ActorQError, UnavailableError, UserError
 from actorq.statefiles.files import replace_file
 from actorq.sweep.space import Value, changes_tree
 from actorq.sweep.trials import Progress, RunEnd, Trial, folder_below, own_urls
@@ -97,6 +98,9 @@ class ClusterRuns:
         self._running: dict[int, Trial] = {}
         self._known: dict[int, Progress] = {}
         self._pruned: set[int] = set()
+        # Not done yet, because the cluster could not be reached.
+        self._unapplied: set[int] = set()
+        self._undeleted: set[int] = set()
         self._problem = ""
 
     def start(self, trial: Trial) -> None:
@@ -106,20 +110,21 @@ class ClusterRuns:
         except UserError as error:
             self._known[trial.number] = Progress(end=RunEnd.FAILED, reason=str(error))
             return
-        self._cluster.apply(self.manifest(trial))
         self._running[trial.number] = trial
+        self._unapplied.add(trial.number)
+        self._catch_up(trial)
 
     def progress(self, trial: Trial) -> Progress:
         """From the object's status. While the cluster cannot be reached, the last known progress."""
         known = self._known.get(trial.number, Progress())
         if known.end is not None:
             return known
+        if not self._catch_up(trial):
+            return known
         try:
             found = self._cluster.get(API_VERSION, KIND, self.name(trial))
         except ActorQError as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                self._tell(f"no news of the runs: {error}")
+            self._note(error)
             return known
         self._problem = ""
         if found is None:
@@ -135,11 +140,34 @@ class ClusterRuns:
     def prune(self, trial: Trial) -> None:
         """Delete the object. The cluster removes everything of the run with it."""
         self._pruned.add(trial.number)
-        self._cluster.delete(API_VERSION, KIND, self.name(trial))
+        self._undeleted.add(trial.number)
+        self._catch_up(trial)
+
+    def _catch_up(self, trial: Trial) -> bool:
+        """Apply and delete what has to be. Returns False while the cluster cannot be reached."""
+        try:
+            if trial.number in self._unapplied:
+                self._cluster.apply(self.manifest(trial))
+                self._unapplied.discard(trial.number)
+            if trial.number in self._undeleted:
+                self._cluster.delete(API_VERSION, KIND, self.name(trial))
+                self._undeleted.discard(trial.number)
+        except (UnavailableError, UnreachableError) as error:
+            self._note(error)
+            return False
+        return True
+
+    def _note(self, error: ActorQError) -> None:
+        """Tell of a problem with the cluster, once."""
+        if str(error) != self._problem:
+            self._problem = str(error)
+            self._tell(f"no news of the runs: {error}")
 
     def interrupt(self) -> None:
         """Suspend all running objects. They keep their volumes."""
         for trial in self._running.values():
+            if trial.number in self._unapplied:
+                continue
             try:
                 self._cluster.patch(API_VERSION, KIND, self.name(trial), {"spec": {"suspend": True}})
             except ActorQError as error:

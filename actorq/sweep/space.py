@@ -1,5 +1,6 @@
 """The search space: settings of a run, each with a range or with values."""
 
+import math
 import re
 import typing
 from argparse import Namespace
@@ -81,8 +82,11 @@ class Space:
         return {name: _distribution(name, dimension) for name, dimension in self.dimensions.items()}
 
     def grid(self) -> dict[str, tuple[Value, ...]]:
-        """All values of each setting. Raises UserError for a range without steps."""
-        return {name: _cells(name, dimension) for name, dimension in self.dimensions.items()}
+        """All values of each setting. Raises UserError for a range without steps, and for too many cells."""
+        grid = {name: _cells(name, dimension) for name, dimension in self.dimensions.items()}
+        if (cells := math.prod(map(len, grid.values()))) > _MOST_CELLS:
+            raise UserError(f"--sampler grid: expected at most {_MOST_CELLS} cells, got {cells}; give larger steps")
+        return grid
 
     def check(
         self,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from actorq.config.schemes import scheme_names
 from actorq.config.sections import NO_LIMITS, GateConfig
-from actorq.domain.policy import FP32, Checkpoint, FidelityReport
+from actorq.domain.policy import FP32, SCHEMES, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
@@ -60,13 +60,13 @@ class Comparison:
     failed: dict[str, str]
 
     def fastest(self, batch: int) -> str:
-        """The scheme that `auto` chooses at this batch in an actor that acts with fp32."""
+        """The scheme that `auto` chooses at this batch in an actor that acts with fp32: a built-in one."""
         seconds = {
             item.scheme: item.seconds[batch]
             for item in self.emitted
-            if item.scheme == FP32 or (item.report.passed and not item.is_float)
+            if item.scheme == FP32 or (item.scheme in SCHEMES and item.report.passed and not item.is_float)
         }
-        return fastest(seconds, scheme_names())
+        return fastest(seconds, SCHEMES)
 
     def of(self, scheme: str) -> Emitted:
         """The policy in this scheme. Raises InvalidInputError, with the reason, if there is none."""

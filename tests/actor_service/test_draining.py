@@ -33,6 +33,21 @@ def test_draining_an_actor_sends_what_is_queued(learner: ScriptedLearner, quanti
         assert ended.result(DEADLINE_S) == EXIT_OK
 
 
+def test_a_drain_tells_of_segments_that_the_learner_does_not_take(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer
+) -> None:
+    learner.membership = membership(segment_length=2)
+    hasty = RunConfig.model_validate({"transport": {"drain_s": 2.0}})
+    with running_actor(beside(learner, quantizer), hasty) as (client, ended):
+        first_policy(learner, quantizer, constant_policy([0.0, 1.0]))
+        learner.answer(credit=1)
+        assert learner.received(1) == [("segment", 1)]
+        sent, unsent = client.drain()
+        assert sent == 0
+        assert unsent > 0
+        assert ended.result(DEADLINE_S) == EXIT_OK
+
+
 def test_an_actor_that_is_drained_waits_no_more_when_the_run_is_over(
     learner: ScriptedLearner, quantizer: ScriptedQuantizer
 ) -> None:

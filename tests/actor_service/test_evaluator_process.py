@@ -3,6 +3,7 @@
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from actor_service.environments import make_environments
 from actor_service.process import ActorSettings
 from actor_service.roles.evaluation import EvaluationEpisodes
 from actorq.client import ActorClient
+from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SCHEMES
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ExhaustedError, InvalidInputError, NotFoundError
@@ -51,6 +53,36 @@ def test_an_evaluation_gives_each_episode_and_then_all_of_them(quantizer: Script
         assert evaluation.policy_version == 3
         assert all(isinstance(episode, Episode) for episode in episodes)
         assert len(episodes) == len(evaluation.returns) == 5
+
+
+def test_a_requested_evaluation_calls_the_policy_with_as_many_rows_as_an_actor(
+    quantizer: ScriptedQuantizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+
+    def made(*arguments: Any) -> EvaluationEpisodes:
+        rows.append(arguments[-1])
+        return EvaluationEpisodes(*arguments)
+
+    monkeypatch.setattr("actor_service.roles.actor.EvaluationEpisodes", made)
+    quantizer.keep(constant_policy([0.0, 1.0]))
+    with running_actor(standalone(quantizer), RunConfig(environments_per_actor=3, scheme="int8-weights")) as (
+        client,
+        _,
+    ):
+        list(client.evaluate(5))
+    assert rows == [3]
+
+
+def test_auto_chooses_among_the_schemes_that_there_are(quantizer: ScriptedQuantizer) -> None:
+    quantizer.offer(*(in_scheme(scheme, version=3) for scheme in ("fp32", "int8-weights")))
+    with running_actor(standalone(quantizer)) as (client, _):
+        *_, evaluation = client.evaluate(1, "auto")
+        assert isinstance(evaluation, Evaluation)
+        assert evaluation.scheme in ("fp32", "int8-weights")
+        quantizer.offer()
+        with pytest.raises(NotFoundError, match="nothing is kept"):
+            list(client.evaluate(1, "auto"))
 
 
 def test_an_evaluation_ends_when_its_client_hangs_up(

@@ -293,7 +293,10 @@ def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_
         (["--record", "no/film.mp4"], "error: --record: there is no folder {folder}/no\n"),
         (["--record", "film.txt"], "error: --record: expected a name that ends in .mp4, got film.txt\n"),
         (["--record", "run/film.mp4"], "error: --record: run/film.mp4 is there already; give another name\n"),
-        (["--episodes", "10001"], "error: setting 'episodes': value should be less than or equal to 10000, got '10001'\n"),
+        (
+            ["--episodes", "10001"],
+            "error: setting 'episodes': value should be less than or equal to 10000, got '10001'\n",
+        ),
         (["--seed", "2147483648"], "error: setting 'seed': value should be less than 2147483648, got '2147483648'\n"),
     ],
 )

@@ -327,7 +327,7 @@ def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
     try:
         assert process.stdout.readline().endswith("  line\n")
         process.stdout.close()
-        assert (process.wait(60), process.stderr.read()) == (1, "")
+        assert (process.wait(60), process.stderr.read()) == (141, "")
     finally:
         process.kill()
         process.stderr.close()

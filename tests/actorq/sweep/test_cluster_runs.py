@@ -172,6 +172,27 @@ def test_the_status_tells_how_a_run_ended(api: ClusterApi, status: Any, end: Run
     assert (progress.end, progress.reason) == (end, reason)
 
 
+def test_a_run_is_made_and_deleted_once_the_cluster_can_be_reached(api: ClusterApi) -> None:
+    lines = Lines()
+    runs, trial = runs_on(api, lines), Trial(0, {"dqn.learning_rate": 0.001})
+
+    def away(verb: str, kind: str, name: str) -> tuple[int, str]:
+        return 503, "the API server restarts"
+
+    there, api.refuse = api.refuse, away
+    runs.start(trial)
+    assert runs.progress(trial) == Progress()
+    api.refuse = there
+    assert (objects(api), runs.progress(trial).end) == ({}, None)
+    assert list(objects(api)) == ["cartpole-a1b2c3-000"]
+    api.refuse = away
+    runs.prune(trial)
+    api.refuse = there
+    assert runs.progress(trial).end is RunEnd.FAILED
+    assert objects(api) == {}
+    assert all(line.startswith("no news of the runs: ") for line in lines.lines)
+
+
 def test_without_the_cluster_nothing_is_lost(api: ClusterApi) -> None:
     lines = Lines()
     runs, trial = runs_on(api, lines), Trial(0, {"dqn.learning_rate": 0.001})

@@ -115,3 +115,5 @@ def test_a_grid_needs_steps_or_values() -> None:
         read_space(("dqn.learning_rate=log:1e-4..1e-2",), None).grid()
     with pytest.raises(UserError, match=r"--sampler grid: dqn\.learning_rate has more than 10000 values"):
         read_space(("dqn.learning_rate=1e-9..1e-2..1e-9",), None).grid()
+    with pytest.raises(UserError, match=r"--sampler grid: expected at most 10000 cells, got 40000; give larger steps"):
+        read_space(("dqn.n_step=1..200..1", "dqn.batch_size=1..200..1"), None).grid()

@@ -35,6 +35,8 @@ def test_auto_takes_the_fastest_that_passes_and_is_quantized() -> None:
     )
     assert Comparison(items, {}).fastest(1) == "int8-weights"
     assert Comparison(items[:1], {}).fastest(1) == "fp32"
+    # Actors choose among the built-in schemes only.
+    assert Comparison((*items, emitted("of-a-package", 1.0)), {}).fastest(1) == "int8-weights"
 
 
 def test_auto_takes_fp32_among_equals() -> None:
