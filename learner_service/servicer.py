@@ -13,7 +13,11 @@ from actorq.transport.security.identity import require_member
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.actors.credits import ActorStream
 from learner_service.reporting.report import Reporter
+from learner_service.reporting.statuses import Statuses
 from learner_service.run.run import Run
+
+# Bounds the statuses that are sent, together to all watchers.
+_PERIOD_PER_WATCHER_S = 0.002
 
 
 class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
@@ -23,7 +27,8 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self._run = run
         self._connections = run.connections
         self._lifecycle = run.lifecycle
-        self._reporter = reporter
+        self._statuses = Statuses(reporter.status, lambda: run.lifecycle.state)
+        self._watchers = 0
 
     async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:
         """Admit an actor or evaluator to the run."""
@@ -90,7 +95,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def GetStatus(self, request: learner_pb2.GetStatusRequest, context: Any) -> learner_pb2.GetStatusResponse:
         """Return the status of the run."""
         self._lifecycle.require_restored()
-        return learner_pb2.GetStatusResponse(status=wire.run_status_to_proto(self._reporter.status()))
+        return learner_pb2.GetStatusResponse(status=self._statuses.get()[1])
 
     async def WatchStatus(
         self, request: learner_pb2.WatchStatusRequest, context: Any
@@ -98,16 +103,20 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         """Send the status of the run periodically until the run is over or this learner leaves it."""
         period = wire.watch_period_from_proto(request)
         await self._lifecycle.until_restored()
-        while True:
-            last, status = self._lifecycle.ended.is_set(), self._reporter.status()
-            yield learner_pb2.WatchStatusResponse(status=wire.run_status_to_proto(status))
-            if status.state.final:
-                return
-            if last:
-                self._lifecycle.require_here()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(period):
-                    await self._lifecycle.ended.wait()
+        self._watchers += 1
+        try:
+            while True:
+                last, (status, message) = self._lifecycle.ended.is_set(), self._statuses.get()
+                yield learner_pb2.WatchStatusResponse(status=message)
+                if status.state.final:
+                    return
+                if last:
+                    self._lifecycle.require_here()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(max(period, self._watchers * _PERIOD_PER_WATCHER_S)):
+                        await self._lifecycle.ended.wait()
+        finally:
+            self._watchers -= 1
 
     async def PauseTraining(
         self, request: learner_pb2.PauseTrainingRequest, context: Any
