@@ -208,7 +208,8 @@ class Participant(Actor):
         return replace(self._report(), activation_seconds=self._slot.take_activations())
 
     def _run_is_over(self) -> None:
-        _log.info("the run is over")
+        if not self._stop.is_set():
+            _log.info("the run is over")
         self.drain(flush_s=0.0)
         self.abandon()
 

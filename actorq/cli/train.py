@@ -25,6 +25,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
+from actorq.domain.status import RunState
 from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.lifeline import await_parents_end
 from actorq.local.forkserver import ForkServers
@@ -114,6 +115,7 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> _Request:
     config = sources.resolve(RunConfig, earlier)
     if run and train.resume:
         _check_same_run(run, settings.build(RunConfig, earlier), config)
+        _check_budget(run, config)
     elif run:
         run.check_unused()
     config = _checked(sources, config, train, servers)
@@ -177,6 +179,17 @@ def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) ->
                 f"--resume: expected {name} {settings.value_text(expected)} as in {run.config}, got "
                 f"{settings.value_text(got)}; leave the setting out, or start a new run with another --run-directory"
             )
+
+
+def _check_budget(run: RunDirectory, config: RunConfig) -> None:
+    """Raise UserError for a run whose budget is used up: its learner would train on until it looks at the budget."""
+    summary = run.read_summary()
+    steps = summary.get("environment_steps", 0)
+    if summary.get("state") == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:
+        raise UserError(
+            f"--resume: the budget of {config.max_environment_steps:,} environment steps is used up ({steps:,}): give "
+            "a larger --max-environment-steps"
+        )
 
 
 def _check_certificates(config: RunConfig) -> None:

@@ -76,5 +76,5 @@ class StatusWatch:
         except ActorQError as error:
             # The next life of the learner may answer despite any error.
             raise UnavailableError(f"learner at {self._address}: {error}") from error
-        ended = "the run is over" if over else "ended the stream before the run was over"
+        ended = f"ended the stream {'after' if over else 'before'} the end of the run"
         raise UnavailableError(f"learner at {self._address}: {ended}")

@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import grpc
+
 from actorq.errors import ActorQError, ExhaustedError, UnavailableError
 
 _log = logging.getLogger(__name__)
 
-# Seconds for which the same error is not logged again.
-_QUIET_S = 60.0
+# Seconds for which the same error is not logged again, and for which a peer may be away without a warning, as services
+# that start together are for each other.
+_QUIET_S, _STARTING_S = 60.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ def keep_connected(
     which resets the backoff. All other errors are raised, because another attempt would not help.
 
     The same error is logged once a minute at most: a pod may wait for days for a finished run to continue. The end of a
-    stream that worked is no warning, because servers with TLS end connections now and then. A failed attempt is one.
+    stream that worked is no warning, because servers with TLS end connections now and then. A peer that is away for two
+    seconds is one.
 
     `on_retry` is called before each retry. A full service raises ExhaustedError, and has room later.
     """
@@ -78,7 +82,8 @@ def keep_connected(
             failures += 1
             on_retry()
             delay = backoff.delay(failures, rng, now - away_since)
-            level, worked = logging.INFO if worked else logging.WARNING, False
+            is_starting = isinstance(error.__cause__, grpc.RpcError) and now - away_since < _STARTING_S
+            level, worked = logging.INFO if worked or is_starting else logging.WARNING, False
             text, when = told.get(level, ("", 0.0))
             if not stop.is_set() and (text != str(error) or now - when >= _QUIET_S):
                 _log.log(level, "%s; trying again, at least every %.1f s", error, backoff.maximum_s)

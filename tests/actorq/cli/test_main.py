@@ -11,6 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.sections import ActorConfig, ReplayConfig
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
+from actorq.statefiles.documents import write_document
 
 
 @pytest.fixture(autouse=True)
@@ -288,6 +289,17 @@ def test_help_tells_the_real_defaults(capsys: pytest.CaptureFixture[str], comman
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: actorq {command}")
     assert expected in " ".join(shown.split()).replace("- ", "-")
+
+
+def test_a_run_whose_budget_is_used_up_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(Path("run"))
+    run.create(RunConfig(max_environment_steps=5_000))
+    summary = {"state": "budget ended", "environment_steps": 5_121}
+    write_document(run.summary, summary)
+    error = error_of(capsys, "train", "--resume", "--run-directory", "run")
+    assert error == (
+        "--resume: the budget of 5,000 environment steps is used up (5,121): give a larger --max-environment-steps"
+    )
 
 
 def test_a_folder_that_is_no_run_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:

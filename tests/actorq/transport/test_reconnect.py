@@ -5,6 +5,7 @@ import random
 import threading
 from collections.abc import Callable
 
+import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,7 +52,7 @@ class Peer:
         if self._answers:
             if self._answers.pop(0):
                 connected()
-            raise UnavailableError("quantizer cannot be reached")
+            raise UnavailableError("quantizer cannot be reached") from grpc.RpcError()
         if self._last:
             raise self._last
         connected()
@@ -171,12 +172,21 @@ def test_grpc_itself_waits_no_longer_than_an_eager_client() -> None:
 
 def test_the_end_of_a_stream_that_worked_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "actorq.transport.reconnect"):
-        keep(Peer(True, False), Waits())
+        keep(Peer(True, True), Waits())
+    assert {record.levelname for record in caplog.records} == {"INFO"}
+
+
+def test_a_peer_that_does_not_come_within_two_seconds_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    stop = Waits()
+    with caplog.at_level(logging.INFO, "actorq.transport.reconnect"):
+        # 0, 1 and 3 seconds after the first failure.
+        peer = Peer(False, False, False)
+        keep_connected(peer.connect, stop, "quantizer", NoJitter(), BACKOFF, lambda: sum(stop.delays))
     told = "quantizer cannot be reached; trying again, at least every 8.0 s"
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("INFO", told),
         ("WARNING", told),
-        ("INFO", "quantizer: connected again after 2 attempts"),
+        ("INFO", "quantizer: connected again after 3 attempts"),
     ]
 
 
