@@ -39,7 +39,10 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"quantization-aware since update {since:,}")
     fidelity, sizes = summary.get("fidelity"), summary.get("policy_bytes")
     if fidelity and sizes:
-        size = f"policy {size_text(sizes['emitted'])} instead of {size_text(sizes['fp32'])}"
+        # With `auto`, the newest policy of the actors and the evaluated one may differ.
+        scheme, evaluated = sizes.get("scheme"), (summary.get("evaluation") or {}).get("scheme")
+        name = f"{scheme} policy of the actors" if scheme and evaluated not in (None, scheme) else "policy"
+        size = f"{name} {size_text(sizes['emitted'])} instead of {size_text(sizes['fp32'])}"
         lines.append(", ".join([size, *_fidelity(fidelity)]))
     energy = summary.get("energy")
     if energy and energy["kwh"]:

@@ -45,3 +45,11 @@ def test_what_the_gate_did_is_told() -> None:
 def test_a_summary_of_an_older_version_lacks_layers() -> None:
     older = {"policy_bytes": SIZES, "fidelity": {"argmax_agreement": 0.9, "float_layers": ["0"]}}
     assert result_lines(older)[1] == "policy 9.6 KiB instead of 20.0 KiB, same action as fp32 in 90.0%"
+
+
+def test_a_policy_in_another_scheme_than_the_evaluated_one_is_named() -> None:
+    evaluation = {"mean_return": 1.0, "episodes": 1, "policy_version": 2, "scheme": "int8-weights"}
+    summary = {"evaluation": evaluation, "policy_bytes": {**SIZES, "scheme": "fp32"}, "fidelity": {"layers": []}}
+    assert "\nfp32 policy of the actors 9.6 KiB" in "\n".join(result_lines(summary))
+    same = {**summary, "policy_bytes": {**SIZES, "scheme": "int8-weights"}}
+    assert "\npolicy 9.6 KiB" in "\n".join(result_lines(same))
