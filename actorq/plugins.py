@@ -6,6 +6,7 @@ import os
 import sys
 
 from actorq.errors import UserError
+from actorq.text import reason_of
 
 
 def load(path: str, setting: str) -> object:
@@ -23,8 +24,9 @@ def load(path: str, setting: str) -> object:
         found: object = importlib.import_module(module_name)
     except Exception as error:
         # A user's module may raise anything while it is imported.
-        text = " ".join(str(error).split())
-        raise UserError(f"{setting}: {module_name} cannot be imported: {type(error).__name__}: {text}") from error
+        raise UserError(
+            f"{setting}: {module_name} cannot be imported: {type(error).__name__}: {reason_of(error)}"
+        ) from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise UserError(f"{setting}: module {module_name} has no {name}")

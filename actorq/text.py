@@ -22,6 +22,11 @@ def one_line(text: str, most_bytes: int = MAX_LINE_BYTES) -> str:
     return data[: most_bytes - len(_ENDING)].decode("utf-8", "ignore") + _ENDING
 
 
+def reason_of(error: BaseException) -> str:
+    """The message of a library's error on one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300]
+
+
 def size_text(count: float) -> str:
     """A number of bytes, such as 812 B, 18.4 KiB, 410 MiB."""
     value = float(count)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from actorq.config.sections import GateConfig
+from actorq.config.sections import NO_LIMITS
 from actorq.domain.policy import CALIBRATION_PREFIX, FP32, SCHEMES, Checkpoint, Policy
 from actorq.errors import InvalidInputError
 from actorq.process import EXIT_OK
@@ -17,8 +17,6 @@ from quantizer_service.store.store import PolicyStore
 
 _RUN_ID = "profile"
 _LEAST_VERSIONS, _MOST_VERSIONS = 5, 200
-# Everything passes. The gate's verdict on an untrained policy says nothing about a trained one.
-_OPEN_GATE = GateConfig(max_mean_error=1e9, max_error=1e9, min_agreement=0.0, max_mean_kl=1e9, max_kl=1e9)
 
 
 def measure(order: Order) -> dict[str, Any]:
@@ -30,7 +28,8 @@ def measure(order: Order) -> dict[str, Any]:
         if name.startswith(CALIBRATION_PREFIX)
     }
     parameters = {name: array for name, array in tensors.items() if not name.startswith(CALIBRATION_PREFIX)}
-    config = order.config.resolved_quantizer().model_copy(update={"gate": _OPEN_GATE})
+    # The gate's verdict on an untrained policy says nothing about a trained one.
+    config = order.config.resolved_quantizer().model_copy(update={"gate": NO_LIMITS})
     store = PolicyStore(order.folder.path / "policies", config.retain_newest, config.retain_best)
     emitter = Emitter(store, config)
     emitter.catalog.claim(_RUN_ID)

@@ -9,6 +9,7 @@ from pydantic import AfterValidator
 
 from actorq.domain.policy import AUTO, SCHEMES
 from actorq.errors import NotFoundError
+from actorq.text import reason_of
 
 SCHEME_ENTRY_POINTS = "actorq.schemes"
 
@@ -45,8 +46,9 @@ def load_scheme(name: str) -> Any:
         scheme = installed_schemes()[name].load()()
     except Exception as error:
         # A user's package may raise anything.
-        text = " ".join(str(error).split())
-        raise NotFoundError(f"scheme {name}: {path} cannot be used: {type(error).__name__}: {text}") from error
+        raise NotFoundError(
+            f"scheme {name}: {path} cannot be used: {type(error).__name__}: {reason_of(error)}"
+        ) from error
     if getattr(scheme, "name", None) != name or not callable(getattr(scheme, "plan", None)):
         raise NotFoundError(
             f"scheme {name}: {path} is no scheme: expected name {name!r} and a method plan; see the interface "

@@ -15,6 +15,7 @@ from onnx import helper, shape_inference
 from actorq.errors import InvalidInputError
 from actorq.quantization.folding import fold_shapes, known_shape
 from actorq.quantization.operators import check_rank, node_name
+from actorq.text import reason_of
 
 MIB = 1024**2
 MAX_TENSOR_BYTES = 256 * MIB
@@ -95,8 +96,9 @@ class Footprint:
         try:
             inferred = fold_shapes(self._model)
         except shape_inference.InferenceError as error:
-            reason = " ".join(str(error).split())[:300]
-            raise InvalidInputError(f"graph: its shapes do not fit each other for {rows} rows: {reason}") from None
+            raise InvalidInputError(
+                f"graph: its shapes do not fit each other for {rows} rows: {reason_of(error)}"
+            ) from None
         graph = inferred.graph
         shapes: dict[str, tuple[tuple[int, ...], int]] = {}
         for value in (*graph.input, *graph.value_info, *graph.output):

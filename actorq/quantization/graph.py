@@ -17,6 +17,7 @@ from actorq.errors import InvalidInputError
 from actorq.quantization.layers import Layer, find_layers
 from actorq.quantization.lifting import lift_parameters
 from actorq.quantization.operators import check_operators
+from actorq.text import reason_of
 from actorq.transport.options import MAX_BLOB_BYTES
 
 # Below 13, weights of quantized operators have other forms. Nothing here depends on higher versions.
@@ -194,7 +195,7 @@ def _check_valid(model: onnx.ModelProto) -> None:
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # A damaged model raises more than ValidationError.
-        raise InvalidInputError(f"graph: expected a valid ONNX model, but {_one_line(error)}") from None
+        raise InvalidInputError(f"graph: expected a valid ONNX model, but {reason_of(error)}") from None
 
 
 def _names(graph: onnx.GraphProto) -> Iterable[object]:
@@ -305,7 +306,3 @@ def _check_names(what: str, expected: Mapping[str, Any], got: Mapping[str, Any])
         raise InvalidInputError(
             f"{what}: expected one tensor for each of {len(expected)} names, missing {missing}, unexpected {extra}"
         )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.nodes import reads
+from actorq.text import reason_of
 
 # The oldest operator set with all operators of our own policies; int4 tensors need a newer one.
 OPSET, INT4_OPSET = 19, 21
@@ -163,6 +164,7 @@ def _in_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
         converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
         onnx.checker.check_model(converted, full_check=True)
     except Exception as error:  # The converter raises errors of several kinds.
-        reason = " ".join(str(error).split())[:200]
-        raise InvalidInputError(f"the policy cannot be in opset {opset} ({reason}); choose a newer one") from None
+        raise InvalidInputError(
+            f"the policy cannot be in opset {opset} ({reason_of(error)}); choose a newer one"
+        ) from None
     return converted

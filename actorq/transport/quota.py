@@ -1,4 +1,4 @@
-"""A bounded amount that peers share: open calls, or bytes of incomplete uploads."""
+"""The number of open calls, which peers share."""
 
 import threading
 from collections import Counter
@@ -12,11 +12,11 @@ def address_of(peer: str) -> str:
 
 
 class Quota:
-    """At most `total` units at a time, at most half of them for one address, so that no peer takes all.
+    """At most `total` at a time, at most half of them for one address, so that no peer takes all.
 
     The share is half because a thousand actors may share the address of one node or gateway. Thread-safe.
 
-    what: names the unit in errors.
+    what: names them in errors.
     """
 
     def __init__(self, what: str, total: int) -> None:
@@ -27,34 +27,28 @@ class Quota:
         self._sum = 0
         self._lock = threading.Lock()
 
-    @property
-    def taken(self) -> int:
-        """The number of units taken now."""
-        with self._lock:
-            return self._sum
-
-    def take(self, peer: str, units: int = 1) -> None:
-        """Take units for a peer. Raises ExhaustedError, and takes none, when that would exceed one of the bounds."""
+    def take(self, peer: str) -> None:
+        """Take one for a peer. Raises ExhaustedError, and takes none, when that would exceed one of the bounds."""
         address = address_of(peer)
         with self._lock:
-            if self._sum + units > self._total:
+            if self._sum >= self._total:
                 raise ExhaustedError(
                     f"this service takes at most {self._total} {self._what} at a time; try again later"
                 )
-            if self._taken[address] + units > self._most:
+            if self._taken[address] >= self._most:
                 raise ExhaustedError(
                     f"this service takes at most {self._most} {self._what} from one address at a time, got more from "
                     f"{address}"
                 )
-            self._taken[address] += units
-            self._sum += units
+            self._taken[address] += 1
+            self._sum += 1
 
-    def give_back(self, peer: str, units: int = 1) -> None:
-        """Return a peer's units."""
+    def give_back(self, peer: str) -> None:
+        """Return one of a peer's."""
         address = address_of(peer)
         with self._lock:
-            self._sum -= units
-            self._taken[address] -= units
-            # Entries without units are deleted, so that the table stays bounded.
+            self._sum -= 1
+            self._taken[address] -= 1
+            # Entries without any are deleted, so that the table stays bounded.
             if not self._taken[address]:
                 del self._taken[address]

@@ -145,20 +145,11 @@ class Credits:
     new lease before it sends its segment. A silent stream thus costs the others one lease in total.
 
     Runs on the event loop. The limiter's callbacks come from the trainer's thread and move to the loop.
-
-    may_insert: whether there is room for data. Call `look_again` when its answer may have changed.
     """
 
-    def __init__(
-        self,
-        limiter: RateLimiter,
-        segment_transitions: int,
-        loop: Loop,
-        may_insert: Callable[[], bool] = lambda: True,
-    ) -> None:
+    def __init__(self, limiter: RateLimiter, segment_transitions: int, loop: Loop) -> None:
         self.segment_transitions = segment_transitions
         self._limiter = limiter
-        self._may_insert = may_insert
         self._open: set[ActorStream] = set()
         self._waiting: deque[ActorStream] = deque()
         self._leases: OrderedDict[_Lease, None] = OrderedDict()
@@ -209,10 +200,6 @@ class Credits:
             self._queue(stream)
         self._pump()
 
-    def look_again(self) -> None:
-        """Grant credits again, because `may_insert` may have changed."""
-        self._pump()
-
     def stop(self) -> None:
         """Grant nothing more, because the run is ending."""
         self._stopped = True
@@ -253,7 +240,7 @@ class Credits:
 
     def _pump(self) -> None:
         self._pump_is_due = False
-        while not self._stopped and self._may_insert() and (self._admit_late() or self._grant()):
+        while not self._stopped and (self._admit_late() or self._grant()):
             pass
         if self._waiting and not self._stopped:
             self._end_leases_later()

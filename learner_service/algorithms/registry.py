@@ -12,6 +12,7 @@ from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import load
+from actorq.text import reason_of
 from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
 from learner_service.sparsity import check_supported
 
@@ -72,8 +73,9 @@ def _make_own(algorithm: type[Algorithm], config: RunConfig, spec: EnvironmentSp
     except UserError:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())
-        raise UserError(f"algorithm {config.algorithm} has failed: {type(error).__name__}: {text}") from error
+        raise UserError(
+            f"algorithm {config.algorithm} has failed: {type(error).__name__}: {reason_of(error)}"
+        ) from error
     _require(config.algorithm, made, _ON_POLICY_WHEN_MADE if is_on_policy(made) else _REQUIRED_WHEN_MADE)
     return made
 

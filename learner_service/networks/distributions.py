@@ -182,9 +182,6 @@ class DiagonalGaussianPolicy(Torso):
         return actions.to(torch.float32).flatten(1)
 
 
-StochasticPolicy = SoftmaxPolicy | DiagonalGaussianPolicy
-
-
 class ValueNetwork(Torso):
     """The value of a state: observations [B, *policy_observations] of the environment's dtype -> float32[B]."""
 

@@ -13,6 +13,7 @@ from onnx.external_data_helper import load_external_data_for_model
 
 from actorq.errors import UserError
 from actorq.quantization.graph import Graph, tensors_of
+from actorq.text import reason_of
 
 # Far above any policy. A larger file is a mistake, and would fill the memory.
 MAX_FILE_BYTES = 1024**3
@@ -45,7 +46,7 @@ def read_model(path: Path) -> bytes:
         load_external_data_for_model(model, str(path.parent))
         return bytes(model.SerializeToString())
     except (OSError, ValueError, RuntimeError, EncodeError, onnx.checker.ValidationError) as error:
-        raise UserError(f"{path}: cannot read its weights in another file: {_one_line(error)}") from None
+        raise UserError(f"{path}: cannot read its weights in another file: {reason_of(error)}") from None
 
 
 def read_observations(path: Path, graph: Graph) -> dict[str, NDArray[Any]]:
@@ -66,7 +67,7 @@ def read_observations(path: Path, graph: Graph) -> dict[str, NDArray[Any]]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
-        raise UserError(f"{path}: expected an .npz file of plain arrays from numpy.savez: {_one_line(error)}") from None
+        raise UserError(f"{path}: expected an .npz file of plain arrays from numpy.savez: {reason_of(error)}") from None
     if len(graph.inputs) == len(arrays) == 1:
         return dict(zip(graph.inputs, arrays.values(), strict=True))
     return arrays
@@ -101,7 +102,3 @@ def _check_sizes(path: Path, tensors: list[onnx.TensorProto]) -> None:
             f"{path}: expected a policy of at most {MAX_FILE_BYTES >> 20} MiB, got weights of {size:,} bytes in other "
             "files"
         )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

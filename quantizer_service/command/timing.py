@@ -8,6 +8,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
+from actorq.text import reason_of
 from actorq.timing import time_calls
 from quantizer_service.emission.inference import open_session
 
@@ -47,6 +48,6 @@ def bound_call(session: ort.InferenceSession, rows: Mapping[str, NDArray[Any]], 
     try:
         call()
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
-        reason = " ".join(str(error).split())[:300]
-        raise InvalidInputError(f"{what}: it does not run on {len(next(iter(rows.values())))} rows: {reason}") from None
+        count = len(next(iter(rows.values())))
+        raise InvalidInputError(f"{what}: it does not run on {count} rows: {reason_of(error)}") from None
     return call

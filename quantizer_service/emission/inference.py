@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from actorq import inference
 from actorq.errors import InvalidInputError
+from actorq.text import reason_of
 from quantizer_service.emission.job import OverdueError, current_job
 
 # ONNX Runtime's fusion of Conv, Add and an activation. It also fuses a Conv whose output is an output of the model, and
@@ -29,10 +30,9 @@ def open_session(model: bytes, what: str, arena: bool = False, probe: bool = Fal
     try:
         return inference.open_session(model, arena, without=(_FUSION_OF_RESIDUALS,) if probe else ())
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
-        reason = " ".join(str(error).split())[:300]
         raise InvalidInputError(
-            f"{what}: ONNX Runtime {ort.__version__} cannot load it ({reason}); export it with operators and an opset "
-            "that this version supports"
+            f"{what}: ONNX Runtime {ort.__version__} cannot load it ({reason_of(error)}); export it with operators and "
+            "an opset that this version supports"
         ) from None
 
 
@@ -65,8 +65,7 @@ def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]
     except OverdueError:
         raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
-        reason = " ".join(str(error).split())[:300]
-        raise InvalidInputError(f"{failure}: {reason}") from None
+        raise InvalidInputError(f"{failure}: {reason_of(error)}") from None
     return dict(zip(names, outputs, strict=True))
 
 

@@ -11,6 +11,8 @@ from actorq.domain.status import ActorStatus, RunStatus
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
 
+_EVENTS_KEPT = 4
+
 
 @dataclass(frozen=True)
 class ProcessRow:
@@ -38,13 +40,13 @@ class Resources:
 class RunView:
     """Everything that a display shows of a run. It follows the run's status, processes and events."""
 
-    def __init__(self, title: str, environment: str, algorithm: str, events_kept: int = 4) -> None:
+    def __init__(self, title: str, environment: str, algorithm: str) -> None:
         self.title = title
         self.environment = environment
         self.algorithm = algorithm
         self.status: RunStatus | None = None
         self.evaluations: list[float] = []
-        self.events: deque[str] = deque(maxlen=events_kept)
+        self.events: deque[str] = deque(maxlen=_EVENTS_KEPT)
         self._evaluation_sequence: tuple[int, int] | None = None
         self._processes: dict[str, ProcessView] = {}
 

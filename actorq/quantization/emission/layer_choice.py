@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from actorq.domain.policy import FLOAT32, LayerReport
+from actorq.domain.policy import FIDELITY_GATE, FLOAT32, LayerReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.emission.options import Options
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer, layer_name
 from actorq.quantization.nodes import reads
 
-FIRST, LAST, GATED = "first layer", "last layer", "fidelity gate"
+FIRST, LAST = "first layer", "last layer"
 NOT_A_LAYER = "no linear layer or convolution uses it"
 
 
@@ -78,4 +78,4 @@ def _reason(layer: Layer, options: Options, unfit: Callable[[Layer], str], ends:
         return FIRST
     if not ends and layer.last:
         return LAST
-    return GATED if layer.name in options.keep_float else ""
+    return FIDELITY_GATE if layer.name in options.keep_float else ""

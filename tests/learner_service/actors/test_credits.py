@@ -307,19 +307,6 @@ def test_segments_that_wait_are_bounded_in_bytes() -> None:
     assert slow.received == 1
 
 
-def test_nothing_is_granted_or_admitted_while_there_is_no_room_for_data() -> None:
-    room, loop, limiter = [False], SimulatedLoop(), limiter_for(10)
-    credits_, only = Credits(limiter, SEGMENT, loop, may_insert=lambda: room[0]), stream("a")
-    credits_.open(only)
-    assert only.credit == 0
-    room[0] = True
-    credits_.look_again()
-    assert only.credit == 2
-    room[0] = False
-    arrive(credits_, limiter, only, 1)
-    assert (only.acknowledged, only.credit) == (1, 2)
-
-
 def test_five_hundred_silent_streams_do_not_keep_a_good_one_waiting() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(2)
     credits_, silent = leased(loop, limiter, "s" * 500)
