@@ -141,6 +141,10 @@ def _checked(
         return sources.resolve(RunConfig, below)
 
     fitting = fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
+    if fitting.algorithm in ALGORITHMS:
+        own = getattr(fitting, fitting.algorithm)
+        epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
+        fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
     for name in _given_in_vain(sources.given[RunConfig], fitting):
         print(f"warning: {name} has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
     return fitting

@@ -215,6 +215,14 @@ class RunConfig(Settings):
         if self.algorithm == "dqn" and self.dynamic_capacity.enabled:
             raise ValueError(_needs_continuous("dqn, which has discrete actions"))
 
+    def planned_updates(self, batch_size: int, epochs: int | None = None) -> float:
+        """Gradient updates of the whole run, by an algorithm with this batch size.
+
+        epochs: passes of an on-policy algorithm over each transition; None for the pace of the rate limiter.
+        """
+        uses = self.rate_limiter.samples_per_insert if epochs is None else epochs
+        return self.max_environment_steps * uses / batch_size
+
     @property
     def on_policy(self) -> PPOConfig | IMPALAConfig | None:
         """The settings of the run's algorithm if it is a built-in on-policy one."""

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from actorq.config.numbers import Fraction, PositiveFloat, PositiveInt
 from actorq.config.settings import Settings
+from actorq.errors import UserError
 
 SparsityMethod = Literal["dense", "tiny", "static", "set", "rigl", "rlx2"]
 
@@ -58,6 +59,15 @@ class SparsityConfig(Settings):
                 f"sparsity.structured needs a sparsity.method with changing masks: set, rigl or rlx2, got {self.method}"
             )
         return self
+
+    def check_changes(self, updates: float) -> None:
+        """Raise UserError when masks that should change would never do so in a run of so many gradient updates."""
+        last = self.until * updates
+        if self.method in ("set", "rigl", "rlx2") and self.period_updates >= last:
+            raise UserError(
+                f"sparsity.period_updates: expected fewer than the {last:.0f} updates in which masks may change, got "
+                f"{self.period_updates}: masks would never change; use about a hundredth, or method static"
+            )
 
 
 class MultiStepConfig(Settings):

@@ -15,7 +15,7 @@ from learner_service.kernels.sparse_products import ActiveWeights, worth_leaving
 from learner_service.sparsity.densities import budgets
 from learner_service.sparsity.evolution import AtRandom, Growth, Layers, Unstructured, by_gradient
 from learner_service.sparsity.flops import Cost, Layer, forward_cost
-from learner_service.sparsity.schedule import CosineSchedule, planned_updates
+from learner_service.sparsity.schedule import CosineSchedule
 from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.tiny import tiny_sizes, weights_of
 from learner_service.sparsity.topology import Topology
@@ -43,8 +43,8 @@ class SparsityPlan:
         self._seed = config.seed
         self._spec = spec
         self._critic_takes_actions = epochs is None
-        self._end = end = settings.until * planned_updates(config, batch_size, epochs)
-        self._schedule = CosineSchedule(settings.period_updates, settings.replaced, end)
+        self._updates = config.planned_updates(batch_size, epochs)
+        self._schedule = CosineSchedule(settings.period_updates, settings.replaced, settings.until * self._updates)
         self._full: dict[Network, tuple[Weight, ...]] = {}
 
     def sizes(
@@ -76,11 +76,7 @@ class SparsityPlan:
                 f"sparsity.period_updates: expected more than the {updates_per_step} updates from one step of the "
                 f"{network} to the next, got {settings.period_updates}; a step that changes masks trains no weights"
             )
-        if settings.method != "static" and settings.period_updates >= self._end:
-            raise UserError(
-                f"sparsity.period_updates: expected fewer than the {self._end:.0f} updates in which masks may change, "
-                f"got {settings.period_updates}: masks would never change; use about a hundredth, or method static"
-            )
+        settings.check_changes(self._updates)
         weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
         counts = budgets(weights, sparsity, f"sparsity.{network}")
         structured = settings.structured and network == "actor"

@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from actorq.config.run_config import RunConfig
-
 
 @dataclass(frozen=True)
 class CosineSchedule:
@@ -22,12 +20,3 @@ class CosineSchedule:
         if after // self.period == before // self.period or after >= self.end:
             return 0.0
         return self.replaced / 2 * (1 + math.cos(math.pi * after / self.end))
-
-
-def planned_updates(config: RunConfig, batch_size: int, epochs: int | None = None) -> float:
-    """Gradient updates of a whole run.
-
-    epochs: passes over each transition; None for the pace of the rate limiter.
-    """
-    uses = config.rate_limiter.samples_per_insert if epochs is None else epochs
-    return config.max_environment_steps * uses / batch_size

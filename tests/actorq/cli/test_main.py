@@ -291,6 +291,12 @@ def test_help_tells_the_real_defaults(capsys: pytest.CaptureFixture[str], comman
     assert expected in " ".join(shown.split()).replace("- ", "-")
 
 
+def test_masks_that_would_never_change_are_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    error = error_of(capsys, "train", "--sparsity.method", "rigl", "--max-environment-steps", "1200")
+    assert error.startswith("sparsity.period_updates: expected fewer than the ")
+    assert not Path("runs").exists()
+
+
 def test_a_run_whose_budget_is_used_up_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(Path("run"))
     run.create(RunConfig(max_environment_steps=5_000))

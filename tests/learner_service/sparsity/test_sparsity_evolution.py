@@ -12,7 +12,7 @@ from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks.trained import Minimizer
 from learner_service.sparsity import SparsityPlan, Topology
 from learner_service.sparsity.evolution import AtRandom, Unstructured, by_gradient
-from learner_service.sparsity.schedule import CosineSchedule, planned_updates
+from learner_service.sparsity.schedule import CosineSchedule
 from learner_service.sparsity.weights import Weight, maskable_weights
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
@@ -65,7 +65,7 @@ def test_updates_of_a_run_are_those_that_the_rate_limiter_admits() -> None:
     config = RunConfig.model_validate(
         {"algorithm": "td3", "max_environment_steps": 300_000, "rate_limiter": {"samples_per_insert": 128.0}}
     )
-    assert planned_updates(config, batch_size=256) == 150_000
+    assert config.planned_updates(batch_size=256) == 150_000
 
 
 class Regression:
