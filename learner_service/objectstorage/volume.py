@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 # The lost volume may have used more numbers after its last upload: one life for each restart of its learner, one
 # version for each publication. These are the most of both that are possible without a successful upload between.
 _LIVES, _VERSIONS = 2**12, 2**24
-_MOST_FILES = 1000
+_MOST_FILES, _MOST_GENERATIONS = 1000, 1000
 RUN_FILE = "run.json"
 """Each generation has it. A volume without it has no run."""
 _MARK_FILE = "published.json"
@@ -200,7 +200,11 @@ class Volume:
 
     def _download_whole(self, folder: Path, claim: Claim, beginning: str, above: int) -> tuple[str, Found]:
         resets, damaged = self.resets, 0
-        for name in self.generations.manifests():
+        names = listed = self.generations.manifests()
+        for _ in range(_MOST_GENERATIONS):
+            if not names:
+                break
+            name, *names = names
             try:
                 manifest = self.generations.read(name)
                 if manifest.resets < resets:
@@ -222,9 +226,14 @@ class Volume:
                 if checkpoint.state is not None and checkpoint.state.values.get("resets", resets) < resets:
                     raise InvalidInputError(f"{name}: it was uploaded while the environment was reset")
             except (NotFoundError, InvalidInputError) as error:
-                _log.error("generation %s is damaged, trying the previous one: %s", name, error)
                 shutil.rmtree(folder)
                 folder.mkdir()
+                if newer := [found for found in self.generations.manifests() if found > listed[0]]:
+                    # A learner that still lives has uploaded them, and has removed old ones meanwhile.
+                    names = listed = [*newer, *names]
+                    resets = self.resets
+                    continue
+                _log.error("generation %s is damaged, trying the previous one: %s", name, error)
                 damaged += 1
             else:
                 return name, checkpoint

@@ -148,6 +148,27 @@ def test_a_damaged_file_replaces_no_copy_and_a_file_with_a_whole_copy_is_no_dama
     assert newest(tmp_path / "other").updates == 16
 
 
+def test_a_learner_that_uploads_meanwhile_takes_no_generation_away(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.learner(tmp_path / "run", 8, resume=False)
+    alive, identity = storage.begin(tmp_path / "run")
+    other = volume.open_volume(storage.settings, tmp_path / "other")
+    assert other is not None
+    listed, uploads = other.generations.manifests, iter((16, 24, 32))
+
+    def manifests() -> list[str]:
+        names = listed()
+        for updates in uploads:
+            save(tmp_path / "run", updates)
+            storage.upload(alive, identity)
+        return names
+
+    monkeypatch.setattr(other.generations, "manifests", manifests)
+    other.prepare(resume=True)
+    assert newest(tmp_path / "other").updates == 32
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_without_a_whole_generation_the_start_is_refused(
     storage: Storage, fault: Callable[[Path, str], None], tmp_path: Path
