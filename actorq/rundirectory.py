@@ -103,13 +103,17 @@ class RunDirectory:
         for path in (self.config, copy_of(self.config)):
             replace_file(path, sign_text(settings.to_yaml(config)), sync=True)
 
+    def require_folder(self) -> None:
+        """Raise UserError when the folder does not exist."""
+        if not self.root.is_dir():
+            raise UserError(f"run directory {self.root} {'is a file' if self.root.exists() else 'does not exist'}")
+
     def config_tree(self) -> dict[str, Any]:
         """The configuration as written. Raises UserError when neither the file nor its copy is whole.
 
         A damaged config.yaml is logged in one line, and the copy is used.
         """
-        if not self.root.is_dir():
-            raise UserError(f"run directory {self.root} {'is a file' if self.root.exists() else 'does not exist'}")
+        self.require_folder()
         copy = copy_of(self.config)
         if not _is_whole(self.config) and _is_whole(copy):
             _log.warning(

@@ -63,9 +63,9 @@ class Participant(Actor):
     def drain(self, flush_s: float) -> None:
         """Stop acting, send the queued items, then end. Returns at once.
 
-        flush_s: seconds from now, in which a step of the environment also ends.
+        flush_s: seconds from now, in which a step of the environment also ends. 0 to send none of them.
         """
-        self._flush_until = time.monotonic() + flush_s
+        self._flush_until = time.monotonic() + flush_s if flush_s else 0.0
         if not self._stop.is_set():
             self._acknowledged_before = self.acknowledged
         self._stop.set()

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from actorq.config import settings
+from actorq.config.numbers import Episodes
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import SchemeChoice
 from actorq.config.sections import CERTIFICATES_HELP
@@ -30,7 +31,7 @@ class EvaluateSettings(Settings):
     """The policy to evaluate, and how."""
 
     run_directory: Path | None = Field(None, description="folder of the run, if RUN_DIR is not given")
-    episodes: Annotated[Annotated[int, Field(gt=0, le=10_000)] | None, DefaultText("20, with --record 1")] = Field(
+    episodes: Annotated[Episodes | None, DefaultText("20, with --record 1")] = Field(
         None, description="episodes to run"
     )
     scheme: Annotated[

@@ -47,8 +47,7 @@ def run(arguments: Sequence[str]) -> int:
 def check_run(directory: RunDirectory) -> list[Finding]:
     """The findings for a run's folder. Raises UserError when it is not the folder of a run."""
     root = directory.root
-    if not root.is_dir():
-        raise UserError(f"run directory {root} {'is a file' if root.exists() else 'does not exist'}")
+    directory.require_folder()
     files = (directory.config, root / "run.json", root / "checkpoints")
     if not any(each.exists() or copy_of(each).exists() for each in files):
         raise UserError(f"run directory {root} has no {files[0].name} and no {files[1].name}: it is no run")

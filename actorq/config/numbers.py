@@ -12,3 +12,4 @@ LayerSizes = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 LARGEST_SEED = 2**63 - 1
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Episodes = Annotated[int, Field(gt=0, le=10_000)]

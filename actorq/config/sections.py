@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from actorq.config.numbers import Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from actorq.config.numbers import Episodes, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
 from actorq.transport.options import MAX_SEGMENT_BYTES, Certificates
@@ -101,7 +101,7 @@ class PublicationConfig(Settings):
 class EvaluationConfig(Settings):
     """Episodes of the served policy, greedy by default, run by an evaluator."""
 
-    episodes: Annotated[int, Field(gt=0, le=10_000)] = Field(20, description="number of episodes per evaluation")
+    episodes: Episodes = Field(20, description="number of episodes per evaluation")
     period_updates: PositiveInt = Field(250, description="minimum number of gradient updates between two evaluations")
     share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.03,

@@ -9,6 +9,8 @@ from actorq.config.settings import Settings
 from actorq.errors import UserError
 
 SparsityMethod = Literal["dense", "tiny", "static", "set", "rigl", "rlx2"]
+# Methods whose masks change.
+_CHANGING = ("set", "rigl", "rlx2")
 
 
 class SparsityConfig(Settings):
@@ -54,7 +56,7 @@ class SparsityConfig(Settings):
 
     @model_validator(mode="after")
     def _structure_needs_changes(self) -> "SparsityConfig":
-        if self.structured and self.method not in ("set", "rigl", "rlx2"):
+        if self.structured and self.method not in _CHANGING:
             raise ValueError(
                 f"sparsity.structured needs a sparsity.method with changing masks: set, rigl or rlx2, got {self.method}"
             )
@@ -63,7 +65,7 @@ class SparsityConfig(Settings):
     def check_changes(self, updates: float) -> None:
         """Raise UserError when masks that should change would never do so in a run of so many gradient updates."""
         last = self.until * updates
-        if self.method in ("set", "rigl", "rlx2") and self.period_updates >= last:
+        if self.method in _CHANGING and self.period_updates >= last:
             raise UserError(
                 f"sparsity.period_updates: expected fewer than the {last:.0f} updates in which masks may change, got "
                 f"{self.period_updates}: masks would never change; use about a hundredth, or method static"

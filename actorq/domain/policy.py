@@ -35,7 +35,7 @@ FIDELITY_GATE = "fidelity gate"
 OBSERVATIONS_INPUT, NOISE_INPUT = "observations", "noise"
 # Second output of a stochastic policy, if the run asks for it: the actions without noise.
 GREEDY_OUTPUT = "greedy_actions"
-# Outputs of a policy that outputs a distribution. Discrete actions: logits float32[B, actions], the first output.
+# Outputs that are a distribution. Discrete actions: logits float32[B, actions], the first output.
 # Continuous actions: after the actions without noise come mean and log standard deviation of a Gaussian,
 # float32[B, components] each, in units of half the range around its middle.
 LOGITS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT = "logits", "mean", "log_std"

@@ -201,10 +201,11 @@ class Volume:
     def _download_whole(self, folder: Path, claim: Claim, beginning: str, above: int) -> tuple[str, Found]:
         resets, damaged = self.resets, 0
         names = listed = self.generations.manifests()
-        for _ in range(_MOST_GENERATIONS):
-            if not names:
-                break
+        tried = 0
+        # Bounded, because a learner that still lives may upload faster than this one reads.
+        while names and tried < _MOST_GENERATIONS:
             name, *names = names
+            tried += 1
             try:
                 manifest = self.generations.read(name)
                 if manifest.resets < resets:

@@ -13,9 +13,8 @@ _log = logging.getLogger(__name__)
 def fails_again(directory: Path, failure: BaseException, life: int, made_updates: bool) -> bool:
     """Write down `failure`. Returns whether the previous learner ended with the same one, without an update between.
 
-    life: number of this learner in its run.
-
     Another restart would then end in the same way, for example after a mistake in a user's algorithm.
+    life: number of this learner in its run.
     """
     path, text = directory / "failure.json", one_line(f"{type(failure).__name__}: {failure}")
     try:

@@ -201,6 +201,7 @@ class Lifecycle:
             if training is not None:
                 await self._save_training(training)
                 if training.trainer.fault is not None:
+                    # The run is not over: the next learner goes on from the newest checkpoint.
                     self.outcome = None
                     self.ended.set()
                     return

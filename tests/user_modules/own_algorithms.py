@@ -1,5 +1,6 @@
 """What a user may bring: networks and algorithms of their own, good ones and others."""
 
+import threading
 from typing import Any, ClassVar
 
 import numpy as np
@@ -190,6 +191,19 @@ def random_features(spec: EnvironmentSpec) -> nn.Module:
 def half_frozen(spec: EnvironmentSpec) -> nn.Module:
     """A first layer that is not to be trained."""
     return nn.Sequential(nn.Linear(spec.observations.shape[0], 16).requires_grad_(False), nn.ReLU(), nn.Linear(16, 8))
+
+
+class ThatFailsLater(DQN):
+    """Begins its first update, and fails in it when it is told to."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.begun, self.told = threading.Event(), threading.Event()
+
+    def update(self, *arguments: Any) -> Any:
+        self.begun.set()
+        assert self.told.wait(60.0)
+        raise ZeroDivisionError("losses / 0")
 
 
 class ThatCannotUpdate(DQN):

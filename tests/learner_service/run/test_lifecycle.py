@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,40 +106,54 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         assert run.lifecycle.state is RunState.COLLECTING
 
 
-@on_a_loop
-@pytest.mark.parametrize(
+ENDS = pytest.mark.parametrize(
     "end", [Lifecycle.interrupt, lambda lifecycle: lifecycle.finish(RunState.BUDGET_ENDED)], ids=["leaves", "ends"]
 )
-@pytest.mark.parametrize("fails_first", [True, False])
-async def test_networks_that_have_diverged_are_not_saved(
-    tmp_path: Path, end: Callable[[Lifecycle], None], fails_first: bool
-) -> None:
+
+
+@on_a_loop
+@ENDS
+async def test_networks_that_have_diverged_are_not_saved(tmp_path: Path, end: Callable[[Lifecycle], None]) -> None:
     async with a_run(tmp_path, config(replay={"capacity": 2_000, "min_size": 8})) as run:
         stream = await opened(run)
         await store(run, stream, segment(1), segment(2))
         assert run.training is not None
         trainer = run.training.trainer
-        run.training.publisher.close()
         await until(stream, lambda: trainer.updates > 0)
         _, saved = await run.save()
         await run.pause()
         assert isinstance(run.training.algorithm, DQN)
         run.training.algorithm.networks["actor"].parameters[0].vector.fill_(float("nan"))
-        if fails_first:
-            run.resume()
-            await store(run, stream, segment(3), segment(4))
-            async with asyncio.timeout(DEADLINE_S):
-                while trainer.fault is None:
-                    await asyncio.sleep(0.01)
-            end(run.lifecycle)
-            assert run.lifecycle.wants_actors
-        else:
-            # Its last updates fail while it is told to stop.
-            end(run.lifecycle)
-            trainer._fault = InvalidInputError("training has diverged")
-            await run.lifecycle.ended.wait()
+        run.resume()
+        await store(run, stream, segment(3), segment(4))
+        async with asyncio.timeout(DEADLINE_S):
+            while trainer.fault is None:
+                await asyncio.sleep(0.01)
+        end(run.lifecycle)
+        assert run.lifecycle.wants_actors
         assert isinstance(run.lifecycle.fault, InvalidInputError)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [f"{saved:012d}"]
+    assert not (tmp_path / "outcome.json").exists()
+
+
+@on_a_loop
+@ENDS
+async def test_updates_that_fail_while_the_learner_ends_are_not_saved(
+    tmp_path: Path, end: Callable[[Lifecycle], None]
+) -> None:
+    failing = config(algorithm="own_algorithms:ThatFailsLater", replay={"capacity": 2_000, "min_size": 8})
+    async with a_run(tmp_path, failing) as run:
+        await store(run, await opened(run), segment(1), segment(2))
+        assert run.training is not None
+        run.training.publisher.close()
+        algorithm: Any = run.training.algorithm
+        assert await asyncio.to_thread(algorithm.begun.wait, DEADLINE_S)
+        end(run.lifecycle)
+        algorithm.told.set()
+        await run.lifecycle.ended.wait()
+        assert isinstance(run.lifecycle.fault, ZeroDivisionError)
+        assert run.lifecycle.wants_actors
+    assert not list((tmp_path / "checkpoints").iterdir())
     assert not (tmp_path / "outcome.json").exists()
 
 
