@@ -57,14 +57,16 @@ class Confirmation:
 def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
     """The run's summary, with its `conditions` and `command_s`, the seconds from the command's start to its exit.
 
-    A complete run in `directory` is not repeated. Raises SystemExit when the command fails, or when runs beside it have
-    another commit or machine.
+    A complete run in `directory` is not repeated. An interrupted run continues, unless `forget_incomplete` has removed
+    it; command_s is then that of the last command. Raises SystemExit when the command fails, or when runs beside it
+    have another commit or machine.
     """
     summary_file, seconds_file = directory / "summary.json", directory / "command_s.json"
+    resume = ["--resume"] if (directory / "config.yaml").exists() else []
     if not seconds_file.exists():
         begin(directory)
         started = time.monotonic()
-        command = [*_ACTORQ, "train", "--run-directory", str(directory), *flags]
+        command = [*_ACTORQ, "train", "--run-directory", str(directory), *flags, *resume]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode not in _COMPLETE:
             raise SystemExit(f"actorq train failed with exit code {process.returncode}: {process.stderr.strip()}")

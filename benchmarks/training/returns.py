@@ -3,8 +3,8 @@
 A run is `actorq train` with its preset. It ends when its evaluator (greedy episodes of the actors' policy) sees the
 task's stopping return, or at its budget of environment steps. Then its last evaluated policy plays new episodes. The
 target of a task is about their mean return. Targets are slightly below the stored results, and one seed gives no
-verdict. Runs are kept in --directory. Complete runs are not repeated, so a benchmark of hours can be made in parts. All
-must come from one commit on one machine.
+verdict. Runs are kept in --directory. Complete runs are not repeated and interrupted runs continue, so a benchmark of
+hours can be made in parts. All must come from one commit on one machine.
 """
 
 import argparse
@@ -22,7 +22,6 @@ from benchmarks.runs import (
     add_task_flag,
     chosen,
     confirm,
-    forget_incomplete,
     in_order,
     kept,
     refusal,
@@ -120,7 +119,6 @@ def _run(directory: Path, wanted: tuple[Task, int]) -> dict[str, Any]:
 
 
 def _made(task: Task, seed: int, folder: Path) -> dict[str, Any]:
-    forget_incomplete(folder)
     flags = ["--algorithm", task.algorithm, "--environment", task.environment, "--seed", str(seed), *task.flags]
     limits = [f"--target-return={task.stop_at}", "--max-environment-steps", str(task.steps)]
     summary = train(folder, [*flags, *limits])

@@ -148,8 +148,7 @@ def run_task(directory: Path, task: Task, method: str, scheme: str, seed: int) -
     fails.
     """
     flags, folder = task.flags(method, scheme, seed), folder_of(directory, task, method, scheme, seed)
-    interrupted = (folder / "config.yaml").exists()
-    summary = train(folder, [*flags, *(["--resume"] if interrupted else [])])
+    summary = train(folder, flags)
     return {
         "task": task.name,
         "method": method,

@@ -1,12 +1,15 @@
 """What the algorithms reach: which tasks are run, what is kept, and what the worst seed decides."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.runs import chosen
+from actorq.config.run_config import RunConfig
+from actorq.rundirectory import RunDirectory
+from benchmarks.runs import chosen, train
 from benchmarks.training import returns
 from benchmarks.training.returns import TASKS, Task, make_runs, verdict
 from benchmarks.training.returns_plot import plot
@@ -65,6 +68,29 @@ def test_runs_are_made_once_and_told_in_order(
     assert sorted(asked[2:]) == sorted((task.name, seed) for task in tasks for seed in range(2, task.seeds + 1))
     assert [run for run in again if run["seed"] == 1] == first
     assert "dqn/CartPole-v1 seed 3: 300.0 on 100 new episodes (int8)" in capsys.readouterr().out
+
+
+def test_an_interrupted_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    run, real = RunDirectory(tmp_path / "run"), subprocess.run
+
+    def stand_in(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "train" not in command:
+            return real(command, **options)
+        commands.append(command)
+        if len(commands) == 1:
+            run.create(RunConfig())
+            return subprocess.CompletedProcess(command, 143, stderr="ended by SIGTERM")
+        (run.root / "summary.json").write_text('{"seed": 1}')
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", stand_in)
+    with pytest.raises(SystemExit, match="ended by SIGTERM"):
+        train(run.root, ["--seed", "1"])
+    for _ in range(2):
+        assert train(run.root, ["--seed", "1"])["seed"] == 1
+    first, second = commands
+    assert second == [*first, "--resume"]
 
 
 def test_a_pattern_that_fits_no_task_is_refused() -> None:
