@@ -50,16 +50,11 @@ class LiveUnits:
 
 
 class Compactor:
-    """Removes dead units from the versions of one graph.
-
-    fixed: the layers that keep all their units, each with the reason.
-    """
+    """Removes dead units from the versions of one graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.whole = graph
-        units = find_units(graph)
-        self.fixed = units.fixed
-        self._groups = units.groups
+        self._groups = find_units(graph)
         self._made_by = {group.layer: index for index, group in enumerate(self._groups)}
         self._read_by = {reader: index for index, group in enumerate(self._groups) for reader in group.readers}
         self._layers = tuple(dict.fromkeys((*self._made_by, *self._read_by)))
