@@ -20,6 +20,7 @@ from onnx import helper
 from actorq.quantization.emission.linear import units_first
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
+from actorq.quantization.nodes import set_repeated
 from actorq.quantization.units import UnitGroup, activation, find_units
 
 Parameters = Mapping[str, NDArray[Any]]
@@ -121,11 +122,8 @@ class Compactor:
         parameters = [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
         ]
-        nodes = list(_with_biases(body.node, live.biased))
-        for field, values in (("input", [*data, *parameters]), ("node", nodes)):
-            copies = [type(value).FromString(value.SerializeToString()) for value in values]
-            body.ClearField(field)
-            getattr(body, field).extend(copies)
+        set_repeated(body, "input", [*data, *parameters])
+        set_repeated(body, "node", _with_biases(body.node, live.biased))
         source = replace(self.whole.source, model=model.SerializeToString(deterministic=True))
         return replace(
             self.whole, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}

@@ -13,6 +13,7 @@ from actorq import __version__
 from actorq.domain.policy import Policy, RetainedPolicy
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.inference import DESCRIPTION_FORMAT
+from actorq.quantization.nodes import STANDARD
 
 STORED_FORM = "onnxruntime"
 
@@ -56,7 +57,7 @@ def describe(
 
 
 def _signature(model: onnx.ModelProto) -> dict[str, Any]:
-    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    opset = next(entry.version for entry in model.opset_import if entry.domain in STANDARD)
     return {
         "opset": opset,
         "inputs": {value.name: _tensor(value) for value in model.graph.input},

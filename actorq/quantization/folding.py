@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from actorq.quantization.nodes import attributes_of
+from actorq.quantization.nodes import attributes_of, set_repeated
 
 Array = NDArray[Any]
 
@@ -98,9 +98,7 @@ def _replace(graph: onnx.GraphProto, values: Mapping[str, Array]) -> None:
     constants = [
         helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array)) for name, array in values.items()
     ]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in (*constants, *kept)]
-    graph.ClearField("node")
-    graph.node.extend(nodes)
+    set_repeated(graph, "node", (*constants, *kept))
 
 
 def _constant_of_shape(inputs: list[Any], attributes: dict[str, Any]) -> Array | None:

@@ -16,6 +16,7 @@ from actorq.domain.policy import PolicyGraph
 from actorq.errors import InvalidInputError
 from actorq.quantization.layers import Layer, find_layers
 from actorq.quantization.lifting import lift_parameters
+from actorq.quantization.nodes import STANDARD
 from actorq.quantization.operators import check_operators
 from actorq.text import reason_of
 from actorq.transport.options import MAX_BLOB_BYTES
@@ -235,7 +236,7 @@ def _check_constants(model: onnx.ModelProto) -> None:
 
 
 def _check_opset(model: onnx.ModelProto) -> None:
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD]
     newest = onnx.defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
         raise InvalidInputError(

@@ -1,16 +1,19 @@
-"""Queries about nodes of a policy graph: readers of a tensor, attributes, constants of one element."""
+"""Queries about nodes of a policy graph: readers of a tensor, attributes, constants of one element; and changes."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 # Domain names of ONNX's own operators.
 STANDARD = ("", "ai.onnx")
+# Domain of ONNX Runtime's own operators.
+MICROSOFT = "com.microsoft"
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -30,6 +33,23 @@ def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[int]]:
         for name in reads(node):
             found[name].append(index)
     return found
+
+
+def live_nodes(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> tuple[list[onnx.NodeProto], set[str]]:
+    """The nodes on which these outputs depend, in order, and the names of the outputs and of tensors that they read."""
+    kept, wanted = [], set(outputs)
+    for node in reversed(list(nodes)):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(reads(node))
+            kept.append(node)
+    return kept[::-1], wanted
+
+
+def set_repeated(message: Message, field: str, values: Iterable[Message]) -> None:
+    """Replace the messages of a repeated field. `values` may be among them."""
+    kept = list(values)
+    message.ClearField(field)
+    getattr(message, field).extend(kept)
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:

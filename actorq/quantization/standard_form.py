@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
-from actorq.quantization.nodes import reads
+from actorq.quantization.nodes import MICROSOFT, STANDARD, live_nodes, set_repeated
 from actorq.text import reason_of
 
 # The oldest operator set with all operators of our own policies; int4 tensors need a newer one.
 OPSET, INT4_OPSET = 19, 21
-_MICROSOFT = "com.microsoft"
 
 
 def standard_form(model: bytes, opset: int = 0) -> bytes:
@@ -38,15 +37,10 @@ def standard_form(model: bytes, opset: int = 0) -> bytes:
     form = _Form(parsed.graph)
     for node in parsed.graph.node:
         form.add(node)
-    del parsed.graph.node[:]
-    parsed.graph.node.extend(form.nodes)
-    read = {name for node in form.nodes for name in reads(node)} | {value.name for value in parsed.graph.output}
-    kept = [tensor for name, tensor in form.initializers.items() if name in read]
-    del parsed.graph.initializer[:]
-    parsed.graph.initializer.extend(kept)
-    standard = [entry for entry in parsed.opset_import if entry.domain != _MICROSOFT]
-    del parsed.opset_import[:]
-    parsed.opset_import.extend(standard)
+    nodes, read = live_nodes(form.nodes, [value.name for value in parsed.graph.output])
+    set_repeated(parsed.graph, "node", nodes)
+    set_repeated(parsed.graph, "initializer", [form.initializers[name] for name in form.initializers if name in read])
+    set_repeated(parsed, "opset_import", [entry for entry in parsed.opset_import if entry.domain != MICROSOFT])
     converted = _in_opset(parsed, opset or (INT4_OPSET if form.has_int4 else OPSET))
     return bytes(converted.SerializeToString(deterministic=True))
 
@@ -69,7 +63,7 @@ class _Form:
         """Add nodes that compute the outputs of a node."""
         if node.op_type in self._rewrite:
             self._rewrite[node.op_type](node)
-        elif node.domain in ("", "ai.onnx"):
+        elif node.domain in STANDARD:
             self.nodes.append(node)
         else:
             raise InvalidInputError(f"operator {node.op_type} of {node.domain} has no standard form")

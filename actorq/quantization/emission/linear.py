@@ -16,10 +16,8 @@ from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.weights import Int4Weight, Int8Weight
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import Layer
+from actorq.quantization.nodes import MICROSOFT
 from actorq.quantization.training import TrainingForm
-
-# Domain of ONNX Runtime's own operators.
-DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True)
@@ -55,11 +53,11 @@ class LinearPlan:
             held = f"{layer.weight}:{layer.channels}"
             self._layers[held] = (*self._layers.get(held, ()), layer)
             node = scheme.node(layer, f"{held}:int", f"{held}:scale", self._correction.bias_name(layer))
-            node.name, node.domain = f"{layer.name}:{layer.nodes[0]}", DOMAIN
+            node.name, node.domain = f"{layer.name}:{layer.nodes[0]}", MICROSOFT
             nodes[layer] = node
         tensors = [f"{held}:{part}" for held in self._layers for part in ("int", "scale")]
         tensors += self._correction.bias_names
-        self._skeleton = Skeleton(graph, _replaced(graph, nodes), tensors, {DOMAIN: 1} if nodes else {})
+        self._skeleton = Skeleton(graph, _replaced(graph, nodes), tensors, {MICROSOFT: 1} if nodes else {})
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The form of each quantized layer for training, by its name."""

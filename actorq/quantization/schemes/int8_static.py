@@ -50,12 +50,12 @@ from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frame
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
+from actorq.quantization.nodes import MICROSOFT
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.training import Place, TrainingForm, Uint8
 
 # Activations may exceed the calibrated range by this factor before they are clipped.
 MARGIN = 1.5
-_DOMAIN = "com.microsoft"
 _LARGEST_BIAS = 2.0**30
 # The bound above, rounded up in float32, is below this. With it, sums fit 32 bits up to 33122 inputs of largest values.
 _LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
@@ -104,7 +104,7 @@ class _Int8StaticPlan:
             parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
             tensors += [f"{_use(layer)}:{part}" for part in parts]
         self._places = _places(graph, self._rewriting)
-        domains = {_DOMAIN: 1} if self._selection.layers else {}
+        domains = {MICROSOFT: 1} if self._selection.layers else {}
         self._skeleton = Skeleton(graph, self._rewriting.nodes, tensors, domains)
 
     @property
@@ -224,7 +224,7 @@ class _Rewriting:
             quantized.attribute.extend(node.attribute)
         else:
             inputs = [*source, *weight, bias, *target]
-            quantized = helper.make_node("QGemm", _trimmed(inputs), [output], name=use, domain=_DOMAIN, transB=1)
+            quantized = helper.make_node("QGemm", _trimmed(inputs), [output], name=use, domain=MICROSOFT, transB=1)
         self.nodes.append(quantized)
         self._leave(layer.output)
 
