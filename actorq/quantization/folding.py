@@ -19,14 +19,17 @@ Array = NDArray[Any]
 
 # Shapes have few numbers. A tensor with more is not a shape.
 _MOST = 64
-# Each round computes at least one more tensor.
-_ROUNDS = 16
+# Each round but the last computes at least one more tensor.
+_ROUNDS = 17
 
 
-def fold_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with all inferable shapes. Raises shape_inference.InferenceError for contradictory shapes."""
-    model = _inferred(model)
+def fold_shapes(model: onnx.ModelProto) -> tuple[onnx.GraphProto, dict[str, tuple[int, ...]]]:
+    """The graph with all inferable shapes, and the shapes by tensor.
+
+    Raises shape_inference.InferenceError for contradictory shapes.
+    """
     for _ in range(_ROUNDS):
+        model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
         shapes = _shapes(model.graph)
         if all(name in shapes for node in model.graph.node for name in node.output if name):
             break
@@ -34,8 +37,7 @@ def fold_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
         if not values:
             break
         _replace(model.graph, values)
-        model = _inferred(model)
-    return model
+    return model.graph, shapes
 
 
 def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
@@ -44,10 +46,6 @@ def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         return None
     return tuple(dim.dim_value for dim in tensor.shape.dim)
-
-
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    return shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:

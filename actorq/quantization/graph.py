@@ -14,6 +14,7 @@ from onnx import helper
 
 from actorq.domain.policy import PolicyGraph
 from actorq.errors import InvalidInputError
+from actorq.quantization.folding import known_shape
 from actorq.quantization.layers import Layer, find_layers
 from actorq.quantization.lifting import lift_parameters
 from actorq.quantization.nodes import STANDARD
@@ -200,15 +201,13 @@ def _check_valid(model: onnx.ModelProto) -> None:
 
 
 def _names(graph: onnx.GraphProto) -> Iterable[object]:
-    """Every name that this package reads later."""
+    """Every name that this package reads later, and none of subgraphs, which are not allowed."""
     yield from (value.name for value in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from (*node.input, *node.output, node.op_type, node.domain, node.name)
         for attribute in node.attribute:
             yield attribute.name
-            for subgraph in (attribute.g, *attribute.graphs):
-                yield from _names(subgraph)
 
 
 def _check_external(model: onnx.ModelProto) -> None:
@@ -286,14 +285,14 @@ def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
 
 def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
     tensor = value.type.tensor_type
-    fixed = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-    if tensor.elem_type != onnx.TensorProto.FLOAT or not fixed:
+    shape = known_shape(value)
+    if tensor.elem_type != onnx.TensorProto.FLOAT or shape is None:
         raise InvalidInputError(
             f"graph: parameter {value.name!r} must be float32 of a fixed shape, got element type "
-            f"{_type_name(tensor.elem_type)}{'' if fixed else ' without a fixed shape'}; is it a "
+            f"{_type_name(tensor.elem_type)}{' without a fixed shape' if shape is None else ''}; is it a "
             "data input that was not named?"
         )
-    return tuple(dim.dim_value for dim in tensor.shape.dim)
+    return shape
 
 
 def _type_name(element_type: int) -> str:

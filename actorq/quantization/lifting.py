@@ -92,8 +92,8 @@ def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
     if names:
         # The nodes that make these weights, and all nodes and constants that nothing else reads, are taken out.
         others = [node for node in graph.node if names.keys().isdisjoint(node.output)]
-        nodes, live = live_nodes(others, [value.name for value in graph.output])
-        set_repeated(graph, "node", nodes)
+        kept, live = live_nodes(others, [value.name for value in graph.output])
+        set_repeated(graph, "node", kept)
         set_repeated(graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in live])
         remaining = {tensor.name for tensor in graph.initializer}
         renamed = {weight: name for weight, name in names.items() if name not in remaining}

@@ -17,13 +17,8 @@ MICROSOFT = "com.microsoft"
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Every tensor that a node reads, including reads in its subgraphs."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for subgraph in (attribute.g, *attribute.graphs):
-            for inner in subgraph.node:
-                yield from reads(inner)
-            yield from (value.name for value in subgraph.output)
+    """Every tensor that a node of a graph without subgraphs reads."""
+    return filter(None, node.input)
 
 
 def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[int]]:

@@ -60,11 +60,11 @@ class CompactVersion:
     parameters: Mapping[str, NDArray[Any]]
 
     def run(self, run_id: str, ladders: Iterable[Ladder], all_rows: bool = False) -> ReferenceRun:
-        """Run the FP32 policy for quantization on these ladders. See ReferenceRun.of."""
+        """Run the FP32 policy for quantization on these ladders. See ReferenceRun."""
         observed = (self.form.plans(ladder.scheme).observed(ladder.rung) for ladder in ladders)
         references = self.published.reference, self.form.reference
         wanted = frozenset().union(*observed)
-        return ReferenceRun.of(run_id, self.checkpoint, *references, self.parameters, wanted, all_rows)
+        return ReferenceRun(run_id, self.checkpoint, *references, self.parameters, wanted, all_rows)
 
 
 class PreparedGraph:

@@ -1,6 +1,7 @@
 """Runs the FP32 policy of a graph on calibration batches, as the reference for calibration and fidelity."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
-from actorq.quantization.calibration import Observed, summarize
+from actorq.quantization.calibration import Batch, Observed, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
 from actorq.quantization.graph import BATCH_FIRST_STATES, Graph
 from actorq.quantization.layers import RECURRENT_OPERATORS
@@ -21,8 +22,6 @@ from quantizer_service.emission.inference import (
     run_session,
 )
 
-# Observations of each data input by name, batch first.
-Batch = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[np.float64]]
 # Limit of sessions with hidden tensors as outputs. Each set of schemes and rungs needs its own.
 _MAX_PROBES = 8
@@ -39,7 +38,7 @@ class Reference:
         self._graph = graph
         self._session = open_session(graph.source.model, "graph")
         self._outputs = tuple(value.name for value in graph.model.graph.output)
-        self._probes: dict[frozenset[str], ort.InferenceSession] = {}
+        self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
         self._run_once()
 
     def _run_once(self) -> None:
@@ -67,34 +66,17 @@ class Reference:
         return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
 
     def observe(
-        self,
-        parameters: Mapping[str, NDArray[Any]],
-        calibration: Batch,
-        observed: Iterable[Observed],
+        self, parameters: Mapping[str, NDArray[Any]], calibration: Batch, observed: Iterable[Observed]
     ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
         """The outputs of `run`, and the given statistics of tensors over the batch, from a single run."""
         wanted, rows = frozenset(observed), rows_of(calibration)
         feeds = {**parameters, **calibration}
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
-        values = call_session(self._probe(inner), feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
+        session = self._probe(inner) if inner else self._session
+        values = call_session(session, feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
         outputs = {name: checked_output(values[name], name, rows, "FP32 policy") for name in self._outputs}
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
-
-    def _probe(self, inner: frozenset[str]) -> ort.InferenceSession:
-        """A session with these tensors as additional outputs."""
-        if not inner:
-            return self._session
-        session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph", probe=True)
-        self._probes[inner] = session
-        while len(self._probes) > _MAX_PROBES:
-            del self._probes[next(iter(self._probes))]
-        return session
-
-
-def rows_of(calibration: Batch) -> int:
-    """Number of rows of a calibration batch, the same for all its tensors."""
-    return len(next(iter(calibration.values())))
 
 
 def _remedy(graph: Graph) -> str:
@@ -110,10 +92,10 @@ def _remedy(graph: Graph) -> str:
     return ""
 
 
-def _with_outputs(graph: Graph, names: frozenset[str]) -> bytes:
+def _probe(graph: Graph, inner: frozenset[str]) -> ort.InferenceSession:
+    """A session with these tensors as additional outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
-    present = {value.name for value in (*model.graph.output, *model.graph.input)}
     # Without a type: ONNX Runtime infers it.
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(names - present))
-    return bytes(model.SerializeToString())
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(inner))
+    return open_session(model.SerializeToString(), "graph", probe=True)

@@ -17,26 +17,19 @@ channel over all places. The correction would also have to fetch their inputs.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actorq.quantization.calibration import Observed, Statistic, Statistics
 from actorq.quantization.emission.rounding import ErrorFeedback
+from actorq.quantization.emission.weights import Int4Weight, Int8Weight
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import CONVOLUTION, Layer
 
 MOST_INPUTS = 64
 WIDEST_INT8 = 256
-
-
-class RoundedWeight(Protocol):
-    """Integers and scales that replace a weight."""
-
-    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(W - W') mean, float32[N]; weight: W, float32[N, K], mean: float32[K]."""
-        ...
 
 
 class Correction:
@@ -76,7 +69,7 @@ class Correction:
         layers: Sequence[Layer],
         parameters: Mapping[str, NDArray[Any]],
         weight: NDArray[np.float32],
-        rounded: RoundedWeight,
+        rounded: Int8Weight | Int4Weight,
         statistics: Statistics,
     ) -> dict[str, NDArray[np.float32]]:
         """The biases of these layers, float32[N] by `bias_name`, including unchanged ones.
