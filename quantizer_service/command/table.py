@@ -28,8 +28,7 @@ def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> 
     ]
     rows = [_row(item, batches, item.scheme == chosen) for item in comparison.emitted]
     # Without discrete actions there is no agreement, and without a distribution no divergence.
-    unused = [index for index, name in enumerate(header) if all(row[index] == "" for row in rows) and name != "gate"]
-    kept = [index for index in range(len(header)) if index not in unused]
+    kept = [index for index in range(len(header)) if any(row[index] for row in rows)]
     header, rows = [header[index] for index in kept], [[row[index] for index in kept] for row in rows]
     console = Console(highlight=False)
     if console.file.isatty() and not console.is_dumb_terminal:
