@@ -68,9 +68,14 @@ class QuantizerProcess(Service):
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Open the store and add the servicer. Raises UserError when the folder is unusable."""
-        self._store = self._open()
+        config = self._config
+        self._store = (
+            PolicyReader(self._directory)
+            if self._read_only
+            else PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
+        )
         self._quantizer = Quantizer(
-            Emitter(self._store, self._config),
+            Emitter(self._store, config),
             partial(measure_process, self._name, "quantizer", self._node),
             worker=self._worker,
         )
@@ -98,27 +103,12 @@ class QuantizerProcess(Service):
         """The quantizer's metrics."""
         return quantizer_metrics(self._quantizer)
 
-    def _open(self) -> PolicyReader:
-        if self._read_only:
-            return PolicyReader(self._directory)
-        config = self._config
-        return PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
-
-
-def make_service(
-    config: RunConfig, process: ProcessSettings, quantizer: QuantizerProcessSettings, name: str
-) -> Service:
-    """A quantizer with a store, or a relay. Raises UserError for settings of both."""
-    if not quantizer.upstream:
-        return QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
-    of_a_store = {"store": "--store", "read_only": "--read-only"}
-    if given := [flag for setting, flag in of_a_store.items() if setting in quantizer.model_fields_set]:
-        raise UserError(f"--upstream: a relay has no store, got {' and '.join(given)} too; give only one of the two")
-    return RelayProcess(quantizer.upstream, config.transport.certificates_of("relay"))
-
 
 def run() -> int:
-    """Run the quantizer or relay that the command line describes, and return the exit code."""
+    """Run the quantizer or relay that the command line describes, and return the exit code.
+
+    Raises UserError for settings of both.
+    """
     models = (RunConfig, ProcessSettings, QuantizerProcessSettings)
     config, process, quantizer = parse_arguments(
         "actorq quantizer",
@@ -129,5 +119,11 @@ def run() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(quantizer, QuantizerProcessSettings)
     name = process.name or f"{platform.node()}-{os.getpid()}"
-    role = "relay" if quantizer.upstream else "quantizer"
-    return run_process(make_service(config, process, quantizer, name), process, name, config, role)
+    if not quantizer.upstream:
+        service = QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
+        return run_process(service, process, name, config, "quantizer")
+    of_a_store = {"store": "--store", "read_only": "--read-only"}
+    if given := [flag for setting, flag in of_a_store.items() if setting in quantizer.model_fields_set]:
+        raise UserError(f"--upstream: a relay has no store, got {' and '.join(given)} too; give only one of the two")
+    relay = RelayProcess(quantizer.upstream, config.transport.certificates_of("relay"))
+    return run_process(relay, process, name, config, "relay")
