@@ -61,7 +61,7 @@ class Quantizer:
         self.policies.put(map(EncodedPolicy.of, self._catalog.newest_policies))
 
     def intake(self) -> "Quantizer":
-        """This quantizer. See PolicyServer.intake."""
+        """This quantizer, which accepts publications. A relay raises ConflictError."""
         return self
 
     async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
