@@ -12,17 +12,16 @@ from quantizer_service.serving.relay import Relay
 
 def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     """The metric families of one quantizer."""
-    counts = quantizer.counts
-    yield scheme_counter("actorq_quantizer_policies", "Policies emitted for checkpoints.", counts.policies)
+    yield scheme_counter("actorq_quantizer_policies", "Policies emitted for checkpoints.", quantizer.emitted)
     yield scheme_counter(
         "actorq_quantizer_gate_refusals",
         "Rungs of the ladder that the fidelity gate refused, for checkpoints.",
-        counts.refusals,
+        quantizer.refusals,
     )
     yield histogram(
         "actorq_quantizer_emit_seconds",
         "Time from the last byte of a checkpoint to served policies.",
-        counts.seconds,
+        quantizer.emit_seconds,
     )
     yield gauge(
         "actorq_quantizer_work_age_seconds",

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -13,9 +14,9 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import UnavailableError
 from actorq.quantization.schemes import scheme_named
 from actorq.tasks import may_be_left
+from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.process_stats import ProcessStats
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.serving.emission_counts import EmissionCounts
 from quantizer_service.serving.newest_policies import NewestPolicies, Subscription
 from quantizer_service.serving.policy_stream import EncodedPolicy
 from quantizer_service.serving.worker import Worker
@@ -37,7 +38,8 @@ class Quantizer:
     worker: does the CPU work; None for a worker with the default limit.
 
     policies: the newest policies, and their watchers.
-    counts: counts of emissions.
+    emitted, refusals: emitted policies, and rungs that the fidelity gate refused, by scheme since the start.
+    emit_seconds: times from the last byte of a checkpoint to served policies, for all schemes together.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Quantizer:
         self._resources = resources
         self.policies = NewestPolicies()
         self.worker = worker or Worker(QuantizerConfig().work_limit_s)
-        self.counts = EmissionCounts()
+        self.emitted: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.emit_seconds = Histogram()
         self._publishing: set[asyncio.Task[Receipt]] = set()
         # Each message of a publication waits for one reader at most, no matter how many there are.
         self._reader = asyncio.Lock()
@@ -173,7 +177,10 @@ class Quantizer:
             nonlocal emit_seconds
             self.policies.put(policies)
             emit_seconds = self.clock() - received_at
-            self.counts.note((policy.descriptor for policy in policies), emit_seconds)
+            self.emit_seconds.observe(emit_seconds)
+            for policy in policies:
+                self.emitted[policy.descriptor.scheme] += 1
+                self.refusals[policy.descriptor.scheme] += len(policy.descriptor.fidelity.refused)
             served.set()
 
         try:
