@@ -54,8 +54,8 @@ class _Form:
         self.has_int4 = False
         self._rewrite: Mapping[str, Callable[[onnx.NodeProto], None]] = {
             "DynamicQuantizeMatMul": self._dynamic,
-            "QGemm": self._gemm,
-            "QLinearConv": self._convolution,
+            "QGemm": lambda node: self._between(node, "Gemm", 6, slice(7, 9)),
+            "QLinearConv": lambda node: self._between(node, "Conv", 8, slice(6, 8)),
             "MatMulNBits": self._blocks,
         }
 
@@ -82,29 +82,16 @@ class _Form:
         if bias:
             self._make("Add", [product, bias], [at])
 
-    def _gemm(self, node: onnx.NodeProto) -> None:
-        names = _padded(node.input, 9)
-        self._between(node, "Gemm", names[:3], names[3:6], names[6], names[7:])
-
-    def _convolution(self, node: onnx.NodeProto) -> None:
-        names = _padded(node.input, 9)
-        self._between(node, "Conv", names[:3], names[3:6], names[8], names[6:8])
-
-    def _between(
-        self,
-        node: onnx.NodeProto,
-        operator: str,
-        values: list[str],
-        weight: list[str],
-        bias: str,
-        target: list[str],
-    ) -> None:
+    def _between(self, node: onnx.NodeProto, operator: str, bias_input: int, target_inputs: slice) -> None:
         """A float operator between DequantizeLinear of its inputs and QuantizeLinear of its output.
 
-        values, weight: names of the integers, the scale and the zero point.
-        target: names of scale and zero point; empty for an output in float.
+        bias_input, target_inputs: which inputs of the node are its bias, and the scale and zero point of its output.
         """
-        at = node.output[0]
+        at, names = node.output[0], _padded(node.input, 9)
+        # Integers, scale and zero point each.
+        values, weight = names[:3], names[3:6]
+        # The target is empty for an output in float.
+        bias, target = names[bias_input], names[target_inputs]
         inputs = [f"{at}:input", f"{at}:weight"]
         self._make("DequantizeLinear", values, inputs[:1])
         self._make("DequantizeLinear", weight, inputs[1:], axis=0)

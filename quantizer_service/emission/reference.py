@@ -35,24 +35,20 @@ class Reference:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
         self._session = open_session(graph.source.model, "graph")
         self._outputs = tuple(value.name for value in graph.model.graph.output)
         self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
-        self._run_once()
-
-    def _run_once(self) -> None:
         zeros: dict[str, NDArray[Any]] = {
-            name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in self._graph.inputs.items()
+            name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in graph.inputs.items()
         }
-        zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
+        zeros |= {name: np.zeros(shape, np.float32) for name, shape in graph.parameters.items()}
         # Zero weights may cause NaN in a normalization. This run checks only operators and shapes.
         try:
             outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
         except InvalidInputError as error:
-            raise InvalidInputError(f"{error}{_remedy(self._graph)}") from None
+            raise InvalidInputError(f"{error}{_remedy(graph)}") from None
         components = next(iter(outputs.values())).shape[1]
-        if (spans := len(self._graph.source.action_spans)) not in (0, components):
+        if (spans := len(graph.source.action_spans)) not in (0, components):
             raise InvalidInputError(
                 f"graph: expected an action span for each of the {components} components of the first output, or "
                 f"none, got {spans}"

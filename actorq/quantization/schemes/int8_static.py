@@ -140,31 +140,21 @@ class _Int8StaticPlan:
             scale, zero_point = _map(site, low, high)
             values[f"{key}:scale"], values[f"{key}:zero_point"] = np.asarray(scale), np.asarray(zero_point)
         for layer in self._selection.layers:
-            input_scale = values[f"{self._rewriting.reads[layer]}:scale"]
-            forms[layer.name] = self._quantize(layer, parameters, statistics, input_scale, values)
+            use, input_scale = _use(layer), values[f"{self._rewriting.reads[layer]}:scale"]
+            bias = parameters[layer.bias] if layer.bias else None
+            least = None if bias is None else (np.abs(bias) / (input_scale * _LARGEST_BIAS)).astype(np.float32)
+            weight = units_first(layer, parameters)
+            feedback = self._correction.feedback((layer,), statistics)
+            rounded = quantize_int8(weight, self._per_tensor_error, least, feedback)
+            forms[layer.name] = rounded.form
+            values[f"{use}:int8"], values[f"{use}:scale"] = rounded.values, rounded.scale
+            values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
+            for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
+                units = np.rint(corrected / (input_scale * rounded.scale))
+                # For inputs far beyond their range, a correction could exceed the bound.
+                units = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS)
+                values[f"{use}:bias"] = units.astype(np.int32)
         return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
-
-    def _quantize(
-        self,
-        layer: Layer,
-        parameters: Mapping[str, NDArray[Any]],
-        statistics: Statistics,
-        input_scale: NDArray[np.float32],
-        values: dict[str, NDArray[Any]],
-    ) -> str:
-        bias = parameters[layer.bias] if layer.bias else None
-        least = None if bias is None else (np.abs(bias) / (input_scale * _LARGEST_BIAS)).astype(np.float32)
-        weight = units_first(layer, parameters)
-        feedback = self._correction.feedback((layer,), statistics)
-        rounded = quantize_int8(weight, self._per_tensor_error, least, feedback)
-        use = _use(layer)
-        values[f"{use}:int8"], values[f"{use}:scale"] = rounded.values, rounded.scale
-        values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
-        for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
-            units = np.rint(corrected / (input_scale * rounded.scale))
-            # For inputs far beyond their range, a correction could exceed the bound.
-            values[f"{use}:bias"] = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS).astype(np.int32)
-        return rounded.form
 
 
 @dataclass(frozen=True)
