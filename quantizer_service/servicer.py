@@ -61,7 +61,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         }
         async for request in _until(ends, request_iterator):
             received_at = intake.clock()
-            submission: Submission | None = await intake.work(assembler.take, request)
+            submission: Submission | None = await intake.worker.do(assembler.take, request)
             if isinstance(submission, wire.Opening):
                 scheme = submission.scheme
                 version, topologies = await intake.claim(submission.run_id, scheme)

@@ -68,14 +68,10 @@ class Quantizer:
         """This quantizer, which accepts publications. A relay raises ConflictError."""
         return self
 
-    async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run CPU work off the event loop, after all waiting work. See Worker.do."""
-        return await self.worker.do(function, *args, **kwargs)
-
     async def _read(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """As `work`, after all readers that wait."""
+        """As `worker.do`, after all readers that wait."""
         async with self._reader:
-            return await self.work(function, *args, **kwargs)
+            return await self.worker.do(function, *args, **kwargs)
 
     async def claim(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
         """Begin the stream of a learner whose actors use `scheme`. See Catalog.claim.
@@ -84,11 +80,11 @@ class Quantizer:
         """
         if scheme != AUTO:
             scheme_named(scheme)
-        return await self.work(self._catalog.claim, run_id)
+        return await self.worker.do(self._catalog.claim, run_id)
 
     async def add_graph(self, graph: PolicyGraph) -> None:
         """See Emitter.add_graph."""
-        await self.work(self._emitter.add_graph, graph)
+        await self.worker.do(self._emitter.add_graph, graph)
 
     async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
         """Emit a version in the run's scheme and the watched schemes, serve it, store it, and return the receipt.
@@ -131,7 +127,7 @@ class Quantizer:
 
     async def record_evaluation(self, evaluation: Evaluation) -> None:
         """See Catalog.record_evaluation."""
-        await self.work(self._catalog.record_evaluation, evaluation)
+        await self.worker.do(self._catalog.record_evaluation, evaluation)
 
     async def subscribe(self, scheme: str, after_version: int) -> Subscription:
         """Watch a scheme, which is emitted from now on. Raises NotFoundError for an unknown scheme."""
@@ -184,7 +180,7 @@ class Quantizer:
             served.set()
 
         try:
-            policies = await self.work(publish)
+            policies = await self.worker.do(publish)
         finally:
             # Runs even if the version could not be stored, because it is served.
             for late in self.policies.schemes:
@@ -196,7 +192,7 @@ class Quantizer:
             policies=tuple(policy.descriptor for policy in policies),
             emit_seconds=emit_seconds,
             subscribers=self.policies.subscribers,
-            process=await self.work(self._resources),
+            process=await self.worker.do(self._resources),
         )
 
     def _is_newest(self, scheme: str) -> bool:
@@ -204,7 +200,7 @@ class Quantizer:
         return self.policies.version(scheme) >= self._catalog.newest_version
 
     async def _emit_newest(self, scheme: str) -> None:
-        self.policies.put([await self.work(self._get, scheme)])
+        self.policies.put([await self.worker.do(self._get, scheme)])
 
     def _get(self, scheme: str, version: int = 0) -> EncodedPolicy:
         return EncodedPolicy.of(self._catalog.get(scheme, version))

@@ -104,7 +104,7 @@ class Relay:
         """Close the connection to the upstream, and wait for the threads that used it."""
         self._stop(tuple(self._feeds))
         for feed in self._ended:
-            await asyncio.to_thread(feed.join, _PATIENCE_S)
+            await asyncio.to_thread(feed.thread.join, _PATIENCE_S)
         self._upstream.close()
 
     def _take(self, policy: EncodedPolicy) -> None:
@@ -158,4 +158,4 @@ class Relay:
         for scheme in schemes:
             if feed := self._feeds.pop(scheme, None):
                 feed.stop()
-                self._ended = [*(ended for ended in self._ended if ended.alive), feed]
+                self._ended = [*(ended for ended in self._ended if ended.thread.is_alive()), feed]
