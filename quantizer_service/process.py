@@ -1,5 +1,6 @@
 """The quantizer's process: runs one quantizer or one relay, in a pod or for the launcher."""
 
+import asyncio
 import os
 import platform
 from collections.abc import Iterable, Sequence
@@ -11,17 +12,20 @@ import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
+from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.errors import UserError
 from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
 from actorq.telemetry.process_stats import measure_process
+from actorq.transport.options import Certificates
 from actorq.watchdog import Watchdog
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.relay_process import RelayProcess
 from quantizer_service.servicer import QuantizerServicer
-from quantizer_service.serving.metrics import quantizer_metrics
+from quantizer_service.serving.metrics import quantizer_metrics, relay_metrics
 from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.serving.relay import Relay
+from quantizer_service.serving.upstream import Upstream
 from quantizer_service.serving.worker import Worker
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
@@ -35,8 +39,7 @@ class QuantizerProcessSettings(Settings):
         False, description="serve the store without changing it; another quantizer may be writing there"
     )
     upstream: Annotated[str, DefaultText("none")] = Field(
-        "",
-        description="HOST:PORT of a quantizer or relay; serve its policies instead of a store's (as a relay)",
+        "", description="HOST:PORT of a quantizer or relay; serve its policies instead of a store's (as a relay)"
     )
 
 
@@ -102,6 +105,40 @@ class QuantizerProcess(Service):
     def metrics(self) -> Iterable[Metric]:
         """The quantizer's metrics."""
         return quantizer_metrics(self._quantizer)
+
+
+class RelayProcess(Service):
+    """Serves the policies of the quantizer or relay at `upstream` ("HOST:PORT")."""
+
+    def __init__(self, upstream: str, certificates: Certificates | None = None) -> None:
+        self._upstream = upstream
+        self._certificates = certificates
+        self._relay: Relay
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add the servicer. Raises UserError when the upstream's address is invalid."""
+        self._relay = Relay(Upstream(QuantizerClient(self._upstream, self._certificates)))
+        return (QuantizerServicer(self._relay).register(server),)
+
+    async def run(self, address: str) -> int:
+        """Serve until drained. Raises an unexpected error of a stream from the upstream."""
+        draining = asyncio.ensure_future(self._relay.draining.wait())
+        try:
+            await asyncio.wait((draining, self._relay.failed), return_when=asyncio.FIRST_COMPLETED)
+            if self._relay.failed.done():
+                self._relay.failed.result()
+        finally:
+            draining.cancel()
+            await self._relay.settle()
+        return EXIT_OK
+
+    def begin_drain(self) -> None:
+        """End the watchers' streams. See Relay.begin_drain."""
+        self._relay.begin_drain()
+
+    def metrics(self) -> Iterable[Metric]:
+        """The relay's metrics."""
+        return relay_metrics(self._relay)
 
 
 def run() -> int:
