@@ -34,10 +34,8 @@ the fastest scheme that passes at --batch. Settings of this command are flags on
 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
 
 _TABLE_BATCHES = (1, 32)
-
-
-def _help(field: str) -> str:
-    return QuantizerConfig.model_fields[field].description or ""
+# The settings of quantizers, which some of this command's repeat.
+_SETTINGS = QuantizerConfig.model_fields
 
 
 class QuantizeSettings(Settings):
@@ -48,10 +46,7 @@ class QuantizeSettings(Settings):
         None, description=".npz of observations: an array [rows, ...] for each data input, by its name"
     )
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
-    force: bool = Field(
-        False,
-        description="replace an existing file, and write a scheme that the gate refused",
-    )
+    force: bool = Field(False, description="replace an existing file, and write a scheme that the gate refused")
     batch: PositiveInt = Field(1, description="environments that an actor steps as one batch, for auto")
     discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output")] = Field(
         False,
@@ -62,9 +57,9 @@ class QuantizeSettings(Settings):
         (), description="highest minus lowest action of each component"
     )
     seed: NonNegativeInt = Field(0, description="seed of random observations")
-    quantize_ends: bool = Field(False, description=_help("quantize_ends"))
+    quantize_ends: bool = Field(False, description=_SETTINGS["quantize_ends"].description)
     per_tensor_error: NonNegativeFloat = Field(
-        QuantizerConfig().per_tensor_error, description=_help("per_tensor_error")
+        _SETTINGS["per_tensor_error"].default, description=_SETTINGS["per_tensor_error"].description
     )
     compensate: bool = Field(True, description="compensate for the rounding of weights, as quantizers do")
     gate: GateConfig = GateConfig()

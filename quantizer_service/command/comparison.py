@@ -77,10 +77,7 @@ class Comparison:
 
 
 def compact(
-    graph: Graph,
-    parameters: Mapping[str, NDArray[Any]],
-    observations: Mapping[str, NDArray[Any]],
-    options: Options,
+    graph: Graph, parameters: Mapping[str, NDArray[Any]], observations: Mapping[str, NDArray[Any]], options: Options
 ) -> CompactVersion:
     """The policy without its dead units. Raises InvalidInputError when it is not valid.
 

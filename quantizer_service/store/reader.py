@@ -47,7 +47,7 @@ class PolicyReader:
         self._entries: dict[int, Entry] = {}
         self.damaged: dict[int, str] = {}
         try:
-            folders = sorted(path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
+            numbers = sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
         except OSError as error:
             raise UserError(
                 f"--store: cannot read {directory} ({error.strerror}); give the policies folder of a run"
@@ -55,16 +55,11 @@ class PolicyReader:
         # In this order, because a writer stores the run before its graphs, and a graph before its versions.
         self.run_id = self._load_run_id()
         self._load_graphs()
-        self._load_versions([int(folder.name) for folder in folders])
+        self._load_versions(numbers)
         # Includes unreadable versions, because their numbers are taken.
-        self.highest_version = max((int(folder.name) for folder in folders), default=0)
+        self.highest_version = max(numbers, default=0)
         self.taken_version = self.highest_version
         """Any version up to this one may have been served. No number up to it is used again."""
-
-    @property
-    def newest_version(self) -> int:
-        """The newest readable version; 0 when there is none."""
-        return max(self._entries, default=0)
 
     def retains(self, version: int) -> bool:
         """Whether this version is retained and readable."""
@@ -99,7 +94,7 @@ class PolicyReader:
         if version not in self._entries:
             raise NotFoundError(
                 f"version {version} is not retained; retained versions: {len(self._entries)}, newest "
-                f"{self.newest_version}"
+                f"{max(self._entries, default=0)}"
             )
         return self._entries[version]
 
