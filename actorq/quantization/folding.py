@@ -5,6 +5,7 @@ one. It also misses Where and Equal, which exporters use to expand a tensor to t
 `_MOST` numbers of each tensor.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,19 +50,15 @@ def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 
 
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    found = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        if (shape := known_shape(value)) is not None:
-            found[value.name] = shape
+    values = (*graph.input, *graph.value_info, *graph.output)
+    found = {value.name: shape for value in values if (shape := known_shape(value)) is not None}
     return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
 def _values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
     """The outputs of nodes that depend only on constants and known shapes."""
-    known: dict[str, Array] = {}
-    for tensor in graph.initializer:
-        if np.prod(tensor.dims, dtype=object) <= _MOST:
-            known[tensor.name] = numpy_helper.to_array(tensor)
+    small = (tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST)
+    known = {tensor.name: numpy_helper.to_array(tensor) for tensor in small}
     computed: dict[str, Array] = {}
     for node in graph.node:
         if len(node.output) != 1:
@@ -101,7 +98,7 @@ def _replace(graph: onnx.GraphProto, values: Mapping[str, Array]) -> None:
 
 def _constant_of_shape(inputs: list[Any], attributes: dict[str, Any]) -> Array | None:
     shape = tuple(int(size) for size in inputs[0])
-    if np.prod(shape, dtype=object) > _MOST:
+    if math.prod(shape) > _MOST:
         return None
     value = numpy_helper.to_array(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
     return np.full(shape, value.reshape(-1)[0])
@@ -208,7 +205,7 @@ _FUNCTIONS: Mapping[str, Callable[[list[Any], dict[str, Any]], Any]] = {
 def _constant(attributes: dict[str, Any]) -> Array | None:
     if "value" in attributes:
         tensor = attributes["value"]
-        return numpy_helper.to_array(tensor) if np.prod(tensor.dims, dtype=object) <= _MOST else None
+        return numpy_helper.to_array(tensor) if math.prod(tensor.dims) <= _MOST else None
     for name, dtype in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32)):
         if name in attributes:
             return np.array(attributes[name], dtype)

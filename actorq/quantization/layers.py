@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx
 
-from actorq.quantization.nodes import STANDARD, attributes_of, reads
+from actorq.quantization.nodes import STANDARD, attributes_of, live_nodes, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
 # Operators that rearrange a weight without changing its values.
@@ -67,7 +67,7 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
     found = [(index, position) for index, node in enumerate(nodes) for position in _weights_of(node, matrices)]
     indices = {index for index, _ in found}
     after = _reached(nodes, {name for index in indices for name in nodes[index].output})
-    before = _before(nodes, indices)
+    _, before = live_nodes(nodes, {name for index in indices for name in reads(nodes[index])})
     states = _states(model, parameters)
     observed = _reached(nodes, {value.name for value in model.graph.input} - parameters.keys() - states)
     hidden = _reached(nodes, states) - observed
@@ -256,11 +256,3 @@ def _reached(nodes: Sequence[onnx.NodeProto], names: Set[str]) -> set[str]:
         if not reached.isdisjoint(reads(node)):
             reached.update(node.output)
     return reached
-
-
-def _before(nodes: Sequence[onnx.NodeProto], layers: set[int]) -> set[str]:
-    names: set[str] = set()
-    for index in reversed(range(len(nodes))):
-        if index in layers or any(name in names for name in nodes[index].output):
-            names.update(reads(nodes[index]))
-    return names

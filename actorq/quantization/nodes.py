@@ -1,5 +1,6 @@
 """Queries about nodes of a policy graph: readers of a tensor, attributes, constants of one element; and changes."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -54,16 +55,14 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 def scalars_of(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
     """The constants of one element, by name."""
-    found: dict[str, NDArray[Any]] = {}
-    for tensor in graph.initializer:
-        if np.prod(tensor.dims, dtype=object) == 1:
-            found[tensor.name] = numpy_helper.to_array(tensor)
+    single = (tensor for tensor in graph.initializer if math.prod(tensor.dims) == 1)
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in single}
     for node in graph.node:
         if node.op_type != "Constant" or node.domain not in STANDARD:
             continue
         for name, value in attributes_of(node).items():
             if name in ("value_float", "value_int"):
                 found[node.output[0]] = np.asarray(value, np.float32 if name == "value_float" else np.int64)
-            elif name == "value" and np.prod(value.dims, dtype=object) == 1:
+            elif name == "value" and math.prod(value.dims) == 1:
                 found[node.output[0]] = numpy_helper.to_array(value)
     return found

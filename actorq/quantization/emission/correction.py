@@ -47,8 +47,8 @@ class Correction:
             for layer in layers
             if on and layer.kind != CONVOLUTION and layer.inputs <= widest and layer.input in given
         )
-        needs = [_mean_of(layer) for layer in self._layers]
-        needs += [_moments_of(layer) for layer in self._layers if self._passes_on(layer)]
+        needs = [Observed(layer.input, Statistic.MEAN) for layer in self._layers]
+        needs += [Observed(layer.input, Statistic.MOMENTS) for layer in self._layers if self._passes_on(layer)]
         self.observed = tuple(dict.fromkeys(needs))
         """The statistics that the correction needs."""
         self.bias_names = tuple(map(_bias_name, self._layers))
@@ -62,7 +62,8 @@ class Correction:
         """The error feedback for the weight of these layers; None to round to nearest."""
         if not all(map(self._passes_on, layers)):
             return None
-        return ErrorFeedback(np.mean([statistics[_moments_of(layer)] for layer in layers], axis=0))
+        moments = [statistics[Observed(layer.input, Statistic.MOMENTS)] for layer in layers]
+        return ErrorFeedback(np.mean(moments, axis=0))
 
     def biases(
         self,
@@ -81,7 +82,7 @@ class Correction:
         for layer in layers:
             bias: NDArray[np.float32] | None = parameters[layer.bias] if layer.bias else None
             if layer in self._layers:
-                error = rounded.mean_error(weight, statistics[_mean_of(layer)].astype(np.float32))
+                error = rounded.mean_error(weight, statistics[Observed(layer.input, Statistic.MEAN)].astype(np.float32))
                 corrected = error if bias is None else bias + error
                 # Weights near the end of float32 may have errors beyond its range.
                 bias = np.where(np.isfinite(corrected), corrected, np.float32(0) if bias is None else bias)
@@ -95,11 +96,3 @@ class Correction:
 
 def _bias_name(layer: Layer) -> str:
     return f"{layer.weight}:{layer.nodes[0]}:bias"
-
-
-def _mean_of(layer: Layer) -> Observed:
-    return Observed(layer.input, Statistic.MEAN)
-
-
-def _moments_of(layer: Layer) -> Observed:
-    return Observed(layer.input, Statistic.MOMENTS)

@@ -15,7 +15,6 @@ from actorq.quantization.nodes import STANDARD, attributes_of, readers_of, scala
 
 # Operators that only move or select values. They work on uint8 as on float.
 MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")
-_RELU = "Relu"
 # Value ranges of activation functions. A saturating function needs no margin.
 _BOUNDS: Mapping[str, Range] = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 
@@ -83,9 +82,9 @@ class Uint8Tensors:
         # While only one node reads the tensor, a Relu may still change the layer's output.
         while tensor not in self._outputs and len(self._readers[tensor]) == 1:
             node = self._nodes[self._readers[tensor][0]]
-            if not (_moves(node) or (node.op_type == _RELU and node.domain in STANDARD)):
+            if not (_moves(node) or (node.op_type == "Relu" and node.domain in STANDARD)):
                 break
-            relu = relu or node.op_type == _RELU
+            relu = relu or node.op_type == "Relu"
             tensor = node.output[0]
             tensors.add(tensor)
         site = Site(tensor, bounds=(0.0, math.inf)) if relu else Site(layer.output)
