@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.quantization.emission.linear import units_first
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import Layer
 from actorq.quantization.nodes import set_repeated
 from actorq.quantization.units import UnitGroup, activation, find_units
 
-Parameters = Mapping[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
 
 

@@ -6,6 +6,7 @@ refused. Declared shapes of intermediate tensors are ignored.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper, shape_inference
 
 from actorq.errors import InvalidInputError
-from actorq.quantization.calibration import evenly_spaced, rows_of
+from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
 from actorq.quantization.folding import fold_shapes
 from actorq.quantization.operators import check_rank, node_name
 from actorq.text import reason_of
@@ -76,7 +77,7 @@ class Footprint:
                 f"graph: its tensors take {total:,} bytes for {rows} rows; at most {MAX_BYTES:,} are allowed"
             )
 
-    def fitting(self, batch: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    def fitting(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """The batch, or evenly spaced rows of it if all rows would cost too much."""
         rows = rows_of(batch)
         if rows not in self._known:

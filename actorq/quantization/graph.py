@@ -14,6 +14,7 @@ from onnx import helper
 
 from actorq.domain.policy import PolicyGraph
 from actorq.errors import InvalidInputError
+from actorq.quantization.calibration import Batch
 from actorq.quantization.folding import known_shape
 from actorq.quantization.layers import Layer, find_layers
 from actorq.quantization.lifting import lift_parameters
@@ -38,6 +39,8 @@ _INTEGER_TYPES = frozenset(
 _ELEMENT_TYPES = _INTEGER_TYPES | {
     helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("bool", "float16", "float32", "float64")
 }
+# Arrays by the names of a graph's parameters.
+Parameters = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Graph:
         """The layers in the order of the graph."""
         return find_layers(self.model, self.parameters)
 
-    def check_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+    def check_parameters(self, parameters: Parameters) -> None:
         """Raise InvalidInputError unless exactly all parameters are given, in float32, of their shapes, finite."""
         _check_names("parameters", self.parameters, parameters)
         for name, shape in self.parameters.items():
@@ -135,7 +138,7 @@ class Graph:
                     "diverged?"
                 )
 
-    def check_calibration(self, calibration: Mapping[str, NDArray[Any]]) -> None:
+    def check_calibration(self, calibration: Batch) -> None:
         """Raise InvalidInputError unless each data input has a batch of its dtype and shape, with equal rows."""
         _check_names("calibration", self.inputs, calibration)
         rows = {len(array) if array.ndim else 0 for array in calibration.values()}

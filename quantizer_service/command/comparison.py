@@ -1,16 +1,13 @@
 """Compares one policy in every scheme: size, speed, errors, and the fidelity gate's verdict."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from actorq.config.schemes import scheme_names
 from actorq.config.sections import NO_LIMITS, GateConfig
 from actorq.domain.policy import FP32, SCHEMES, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError, UserError
-from actorq.quantization.graph import Graph
+from actorq.quantization.calibration import Batch
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.schemes import Options
 from actorq.timing import fastest
 from quantizer_service.command.timing import time_models
@@ -76,9 +73,7 @@ class Comparison:
         raise UserError(f"{scheme}: {self.failed.get(scheme, 'not emitted')}")
 
 
-def compact(
-    graph: Graph, parameters: Mapping[str, NDArray[Any]], observations: Mapping[str, NDArray[Any]], options: Options
-) -> CompactVersion:
+def compact(graph: Graph, parameters: Parameters, observations: Batch, options: Options) -> CompactVersion:
     """The policy without its dead units. Raises InvalidInputError when it is not valid.
 
     observations: rows for every data input, for calibration, errors and timing.

@@ -1,6 +1,6 @@
 """Runs the FP32 policy of a graph on calibration batches, as the reference for calibration and fidelity."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch, Observed, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
-from actorq.quantization.graph import BATCH_FIRST_STATES, Graph
+from actorq.quantization.graph import BATCH_FIRST_STATES, Graph, Parameters
 from actorq.quantization.layers import RECURRENT_OPERATORS
 from quantizer_service.emission.inference import (
     CALIBRATION_BATCH,
@@ -54,7 +54,7 @@ class Reference:
                 f"none, got {spans}"
             )
 
-    def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Batch) -> Outputs:
+    def run(self, parameters: Parameters, calibration: Batch) -> Outputs:
         """Every output by name, float64[B, M]. Raises InvalidInputError when the run fails or gives NaN or infinity.
 
         parameters, calibration: checked by the graph.
@@ -62,7 +62,7 @@ class Reference:
         return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
 
     def observe(
-        self, parameters: Mapping[str, NDArray[Any]], calibration: Batch, observed: Iterable[Observed]
+        self, parameters: Parameters, calibration: Batch, observed: Iterable[Observed]
     ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
         """The outputs of `run`, and the given statistics of tensors over the batch, from a single run."""
         wanted, rows = frozenset(observed), rows_of(calibration)

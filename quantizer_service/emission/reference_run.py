@@ -1,12 +1,10 @@
 """One version's FP32 run: the source of calibration statistics and the reference for emitted policies."""
 
-from collections.abc import Mapping, Set
-from typing import Any
-
-from numpy.typing import NDArray
+from collections.abc import Set
 
 from actorq.domain.policy import Checkpoint
 from actorq.quantization.calibration import Batch, Observed, Statistic, Statistics, evenly_spaced
+from actorq.quantization.graph import Parameters
 from quantizer_service.emission.reference import Reference
 
 # Limit of weights times rows in the FP32 run of one version: about 25 ms on one core. It allows 256 rows for three
@@ -35,7 +33,7 @@ class ReferenceRun:
         checkpoint: Checkpoint,
         published: Reference,
         compact: Reference,
-        parameters: Mapping[str, NDArray[Any]],
+        parameters: Parameters,
         observed: Set[Observed] = frozenset(),
         all_rows: bool = False,
     ) -> None:

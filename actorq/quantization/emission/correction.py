@@ -16,8 +16,7 @@ Convolutions are not corrected. In a trained Nature CNN the errors stayed the sa
 channel over all places. The correction would also have to fetch their inputs.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from actorq.quantization.calibration import Observed, Statistic, Statistics
 from actorq.quantization.emission.rounding import ErrorFeedback
 from actorq.quantization.emission.weights import Int4Weight, Int8Weight
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import CONVOLUTION, Layer
 
 MOST_INPUTS = 64
@@ -68,7 +67,7 @@ class Correction:
     def biases(
         self,
         layers: Sequence[Layer],
-        parameters: Mapping[str, NDArray[Any]],
+        parameters: Parameters,
         weight: NDArray[np.float32],
         rounded: Int8Weight | Int4Weight,
         statistics: Statistics,

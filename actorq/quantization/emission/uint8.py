@@ -53,7 +53,6 @@ class Uint8Tensors:
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...]) -> None:
         self._nodes = graph.model.graph.node
-        self._layers = layers
         self._readers = readers_of(graph.model.graph)
         self._outputs = {value.name for value in graph.model.graph.output}
         self._products = {layer.nodes[0]: layer for layer in layers}

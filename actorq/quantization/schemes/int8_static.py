@@ -34,11 +34,9 @@ Values beyond the calibrated range are clipped. The margin makes this rarer (doc
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.quantization.calibration import Observed, Range, Statistic, Statistics
@@ -48,7 +46,7 @@ from actorq.quantization.emission.linear import units_first
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import CONVOLUTION, Layer
 from actorq.quantization.nodes import MICROSOFT
 from actorq.quantization.schemes.base import Emission, Options
@@ -131,9 +129,7 @@ class _Int8StaticPlan:
 
         return Uint8(grid, self._places.get(site.name, own))
 
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
-    ) -> Emission:
+    def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         values, forms = dict(parameters), {}
         for key, site in self._rewriting.sites.items():
             low, high = (0.0, 0.0) if site.scale else statistics[Observed(site.name, Statistic.RANGE)].tolist()
