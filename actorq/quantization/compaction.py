@@ -104,13 +104,13 @@ class Compactor:
     def graph(self, live: LiveUnits) -> Graph:
         """The graph without removed units: the same nodes and names, and biases for `LiveUnits.biased`."""
         shapes = {name: list(shape) for name, shape in self.whole.parameters.items()}
-        for layer in self._layers:
-            if (index := self._read_by.get(layer)) is not None:
-                shapes[layer.weight][1 - layer.channels] = int(live.kept[index].sum())
-            if (index := self._made_by.get(layer)) is not None:
-                shapes[layer.weight][layer.channels] = int(live.kept[index].sum())
-                if layer.bias:
-                    shapes[layer.bias] = [int(live.kept[index].sum())]
+        for group, kept in zip(self._groups, live.kept, strict=True):
+            units = int(kept.sum())
+            shapes[group.layer.weight][group.layer.channels] = units
+            if group.layer.bias:
+                shapes[group.layer.bias] = [units]
+            for reader in group.readers:
+                shapes[reader.weight][1 - reader.channels] = units
         shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in live.biased}
         model = onnx.ModelProto()
         model.CopyFrom(self.whole.model)

@@ -114,10 +114,10 @@ class _Int8StaticPlan:
     def training(self) -> Mapping[str, TrainingForm]:
         found = {}
         for layer in self._selection.layers:
-            stretch = self._rewriting.stretches.get(layer.output)
+            site = self._rewriting.stretches.get(layer.output)
             found[layer.name] = TrainingForm(
                 inputs=self._uint8(self._rewriting.sites[self._rewriting.reads[layer]], Place(layer.name, False)),
-                outputs=self._uint8(stretch.site, Place(layer.name, True)) if stretch else None,
+                outputs=self._uint8(site, Place(layer.name, True)) if site else None,
                 largest_bias=_LARGEST_BIAS,
             )
         return found
@@ -167,7 +167,7 @@ class _Rewriting:
 
     sites: scales and zero points of activations; their initializers are KEY:scale and KEY:zero_point.
     reads: the key of the site of each layer's input.
-    stretches: each stretch, by the output of the layer at its begin.
+    stretches: see Uint8Tensors.
     """
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...], correction: Correction) -> None:
@@ -177,9 +177,6 @@ class _Rewriting:
         self._correction = correction
         self._uint8 = Uint8Tensors(graph, layers)
         self.stretches = self._uint8.stretches
-        stretches = self.stretches.values()
-        self._stretched = frozenset[str]().union(*(stretch.tensors for stretch in stretches))
-        self._exits = frozenset[str]().union(*(stretch.exits for stretch in stretches))
         self._held = {
             name: _Held(name, name, self._uint8.inputs[name]) for name in graph.inputs & self._uint8.inputs.keys()
         }
@@ -201,7 +198,7 @@ class _Rewriting:
         output, target = layer.output, list[str]()
         if layer.output in self.stretches:
             output = f"{layer.output}:uint8"
-            made = _Held(output, layer.output, self.stretches[layer.output].site)
+            made = _Held(output, layer.output, self.stretches[layer.output])
             self._held[layer.output] = made
             target = self._map(made)
         if layer.kind == CONVOLUTION:
@@ -220,9 +217,9 @@ class _Rewriting:
         target = node.output[0] if node.output else ""
         frame = self._uint8.inputs.get(target)
         # Nodes that read frames in float still can. The skeleton drops nodes without readers.
-        if held is None or target not in self._stretched:
+        if held is None or target not in self._uint8.tensors:
             self.nodes.append(node)
-        if held is None or (frame is None and target not in self._stretched):
+        if held is None or (frame is None and target not in self._uint8.tensors):
             return
         if node.op_type in MOVING:
             moved = onnx.NodeProto()
@@ -244,7 +241,7 @@ class _Rewriting:
         return held
 
     def _leave(self, tensor: str) -> None:
-        if tensor in self._exits and tensor in self._held:
+        if tensor in self._uint8.exits and tensor in self._held:
             held = self._held[tensor]
             inputs = [held.name, *self._map(held)]
             self.nodes.append(helper.make_node("DequantizeLinear", inputs, [tensor], name=f"{tensor}:dequantize"))
@@ -257,13 +254,9 @@ class _Rewriting:
 
 def _places(graph: Graph, rewriting: _Rewriting) -> dict[str, Place]:
     """The layer inputs and outputs that correspond to the tensors of the sites."""
-    # After a Relu, a tensor has the range of the layer before, within the site's bounds.
-    relus = {
-        rewriting.stretches[layer.output].site.name: Place(layer.name, True)
-        for layer in graph.layers
-        if layer.output in rewriting.stretches
-    }
     outputs = {layer.output: Place(layer.name, True) for layer in graph.layers}
+    # After a Relu, a tensor has the range of the layer before, within the site's bounds.
+    relus = {site.name: outputs[output] for output, site in rewriting.stretches.items()}
     return relus | outputs | {layer.input: Place(layer.name, False) for layer in graph.layers}
 
 
