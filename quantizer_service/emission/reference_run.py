@@ -41,7 +41,8 @@ class ReferenceRun:
         self._compact = compact
         weights = sum(array.size for array in checkpoint.parameters.values())
         self.batch = checkpoint.calibration if all_rows else measured_batch(checkpoint.calibration, weights)
-        now = {each for each in observed if self.batch is checkpoint.calibration or not _of_all_rows(each)}
+        whole = self.batch is checkpoint.calibration
+        now = {each for each in observed if whole or each.statistic is not Statistic.RANGE}
         # A compact graph has other hidden tensors. `statistics` runs it when they are needed.
         now = now if compact is published else set()
         self.outputs, self._known = published.observe(checkpoint.parameters, self.batch, now)
@@ -52,7 +53,7 @@ class ReferenceRun:
         For a large policy `batch` is only a part, which suffices for a mean but not for a maximum.
         """
         missing = observed - self._known.keys()
-        ranges = {each for each in missing if _of_all_rows(each)}
+        ranges = {each for each in missing if each.statistic is Statistic.RANGE}
         for rows, part in ((self.checkpoint.calibration, ranges), (self.batch, missing - ranges)):
             if part:
                 self._known.update(self._compact.observe(self.parameters, rows, part)[1])
@@ -62,7 +63,3 @@ class ReferenceRun:
 def measured_batch(calibration: Batch, weights: int) -> Batch:
     """The rows for comparing a policy with this number of weights: all, or evenly spaced ones for a large policy."""
     return evenly_spaced(calibration, max(MIN_ROWS, MAX_WEIGHT_ROWS // max(1, weights)))
-
-
-def _of_all_rows(observed: Observed) -> bool:
-    return observed.statistic is Statistic.RANGE

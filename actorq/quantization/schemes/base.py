@@ -54,11 +54,8 @@ class Plan:
         self.scheme = scheme.name
         self.options = options or Options()
         self._plan = scheme.plan(graph, self.options)
-
-    @property
-    def observed(self) -> tuple[Observed, ...]:
+        self.observed = self._plan.observed
         """The statistics of the graph's tensors that `emit` needs."""
-        return self._plan.observed
 
     def emit(self, parameters: Parameters, statistics: Statistics, run_id: str, version: int) -> Emission:
         """A complete ONNX model with `parameters` as constants. Its metadata name run, version and scheme.

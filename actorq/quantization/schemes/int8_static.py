@@ -97,6 +97,8 @@ class _Int8StaticPlan:
         self._correction = Correction(graph, self._selection.layers, options.compensate)
         self._rewriting = _Rewriting(graph, self._selection.layers, self._correction)
         sites = self._rewriting.sites
+        ranges = (Observed(site.name, Statistic.RANGE) for site in sites.values() if site.scale is None)
+        self.observed = (*ranges, *self._correction.observed)
         tensors = [f"{site}:{part}" for site in sites for part in ("scale", "zero_point")]
         for layer in self._selection.layers:
             parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
@@ -104,12 +106,6 @@ class _Int8StaticPlan:
         self._places = _places(graph, self._rewriting)
         domains = {MICROSOFT: 1} if self._selection.layers else {}
         self._skeleton = Skeleton(graph, self._rewriting.nodes, tensors, domains)
-
-    @property
-    def observed(self) -> tuple[Observed, ...]:
-        sites = self._rewriting.sites.values()
-        ranges = (Observed(site.name, Statistic.RANGE) for site in sites if site.scale is None)
-        return (*ranges, *self._correction.observed)
 
     def training(self) -> Mapping[str, TrainingForm]:
         found = {}
