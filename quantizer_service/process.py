@@ -1,5 +1,6 @@
 """The quantizer's process: runs one quantizer or one relay, in a pod or for the launcher."""
 
+import asyncio
 import os
 import platform
 from collections.abc import Iterable, Sequence
@@ -11,17 +12,20 @@ import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
+from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.errors import UserError
 from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
 from actorq.telemetry.process_stats import measure_process
+from actorq.transport.options import Certificates
 from actorq.watchdog import Watchdog
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.relay_process import RelayProcess
 from quantizer_service.servicer import QuantizerServicer
-from quantizer_service.serving.metrics import quantizer_metrics
+from quantizer_service.serving.metrics import quantizer_metrics, relay_metrics
 from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.serving.relay import Relay
+from quantizer_service.serving.upstream import Upstream
 from quantizer_service.serving.worker import Worker
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
@@ -35,8 +39,7 @@ class QuantizerProcessSettings(Settings):
         False, description="serve the store without changing it; another quantizer may be writing there"
     )
     upstream: Annotated[str, DefaultText("none")] = Field(
-        "",
-        description="HOST:PORT of a quantizer or relay; serve its policies instead of a store's (as a relay)",
+        "", description="HOST:PORT of a quantizer or relay; serve its policies instead of a store's (as a relay)"
     )
 
 
@@ -68,9 +71,14 @@ class QuantizerProcess(Service):
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Open the store and add the servicer. Raises UserError when the folder is unusable."""
-        self._store = self._open()
+        config = self._config
+        self._store = (
+            PolicyReader(self._directory)
+            if self._read_only
+            else PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
+        )
         self._quantizer = Quantizer(
-            Emitter(self._store, self._config),
+            Emitter(self._store, config),
             partial(measure_process, self._name, "quantizer", self._node),
             worker=self._worker,
         )
@@ -98,27 +106,46 @@ class QuantizerProcess(Service):
         """The quantizer's metrics."""
         return quantizer_metrics(self._quantizer)
 
-    def _open(self) -> PolicyReader:
-        if self._read_only:
-            return PolicyReader(self._directory)
-        config = self._config
-        return PolicyStore(self._directory, config.retain_newest, config.retain_best, config.retain_every)
 
+class RelayProcess(Service):
+    """Serves the policies of the quantizer or relay at `upstream` ("HOST:PORT")."""
 
-def make_service(
-    config: RunConfig, process: ProcessSettings, quantizer: QuantizerProcessSettings, name: str
-) -> Service:
-    """A quantizer with a store, or a relay. Raises UserError for settings of both."""
-    if not quantizer.upstream:
-        return QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
-    of_a_store = {"store": "--store", "read_only": "--read-only"}
-    if given := [flag for setting, flag in of_a_store.items() if setting in quantizer.model_fields_set]:
-        raise UserError(f"--upstream: a relay has no store, got {' and '.join(given)} too; give only one of the two")
-    return RelayProcess(quantizer.upstream, config.transport.certificates_of("relay"))
+    def __init__(self, upstream: str, certificates: Certificates | None = None) -> None:
+        self._upstream = upstream
+        self._certificates = certificates
+        self._relay: Relay
+
+    def register(self, server: grpc.aio.Server) -> Sequence[str]:
+        """Add the servicer. Raises UserError when the upstream's address is invalid."""
+        self._relay = Relay(Upstream(QuantizerClient(self._upstream, self._certificates)))
+        return (QuantizerServicer(self._relay).register(server),)
+
+    async def run(self, address: str) -> int:
+        """Serve until drained. Raises an unexpected error of a stream from the upstream."""
+        draining = asyncio.ensure_future(self._relay.draining.wait())
+        try:
+            await asyncio.wait((draining, self._relay.failed), return_when=asyncio.FIRST_COMPLETED)
+            if self._relay.failed.done():
+                self._relay.failed.result()
+        finally:
+            draining.cancel()
+            await self._relay.settle()
+        return EXIT_OK
+
+    def begin_drain(self) -> None:
+        """End the watchers' streams. See Relay.begin_drain."""
+        self._relay.begin_drain()
+
+    def metrics(self) -> Iterable[Metric]:
+        """The relay's metrics."""
+        return relay_metrics(self._relay)
 
 
 def run() -> int:
-    """Run the quantizer or relay that the command line describes, and return the exit code."""
+    """Run the quantizer or relay that the command line describes, and return the exit code.
+
+    Raises UserError for settings of both.
+    """
     models = (RunConfig, ProcessSettings, QuantizerProcessSettings)
     config, process, quantizer = parse_arguments(
         "actorq quantizer",
@@ -129,5 +156,11 @@ def run() -> int:
     assert isinstance(process, ProcessSettings)
     assert isinstance(quantizer, QuantizerProcessSettings)
     name = process.name or f"{platform.node()}-{os.getpid()}"
-    role = "relay" if quantizer.upstream else "quantizer"
-    return run_process(make_service(config, process, quantizer, name), process, name, config, role)
+    if not quantizer.upstream:
+        service = QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
+        return run_process(service, process, name, config, "quantizer")
+    of_a_store = {"store": "--store", "read_only": "--read-only"}
+    if given := [flag for setting, flag in of_a_store.items() if setting in quantizer.model_fields_set]:
+        raise UserError(f"--upstream: a relay has no store, got {' and '.join(given)} too; give only one of the two")
+    relay = RelayProcess(quantizer.upstream, config.transport.certificates_of("relay"))
+    return run_process(relay, process, name, config, "relay")

@@ -8,11 +8,12 @@ from statistics import median
 from typing import Any
 
 from actorq.config.sections import NO_LIMITS
-from actorq.domain.policy import CALIBRATION_PREFIX, FP32, SCHEMES, Checkpoint, Policy
+from actorq.domain.policy import FP32, SCHEMES, Checkpoint, Policy
 from actorq.errors import InvalidInputError
 from actorq.process import EXIT_OK
 from actorq.profile.exchange import Order
 from quantizer_service.emission.emitter import Emitter
+from quantizer_service.store.policy_files import split_tensors
 from quantizer_service.store.store import PolicyStore
 
 _RUN_ID = "profile"
@@ -22,12 +23,7 @@ _LEAST_VERSIONS, _MOST_VERSIONS = 5, 200
 def measure(order: Order) -> dict[str, Any]:
     """CPU seconds per version in each scheme, from tensors to the store. Writes each scheme's policy to the folder."""
     graph, tensors = order.folder.graph()
-    calibration = {
-        name.removeprefix(CALIBRATION_PREFIX): batch
-        for name, batch in tensors.items()
-        if name.startswith(CALIBRATION_PREFIX)
-    }
-    parameters = {name: array for name, array in tensors.items() if not name.startswith(CALIBRATION_PREFIX)}
+    parameters, calibration = split_tensors(tensors)
     # The gate's verdict on an untrained policy says nothing about a trained one.
     config = order.config.resolved_quantizer().model_copy(update={"gate": NO_LIMITS})
     store = PolicyStore(order.folder.path / "policies", config.retain_newest, config.retain_best)
@@ -39,19 +35,20 @@ def measure(order: Order) -> dict[str, Any]:
     failed: dict[str, str] = {}
     for scheme in SCHEMES:
         try:
-            seconds[scheme], policy = _version_seconds(emitter, checkpoint, scheme, order.seconds / len(SCHEMES))
+            took, policy = _version_seconds(emitter, checkpoint, scheme, order.seconds / len(SCHEMES))
         except InvalidInputError as error:
             if scheme == FP32:
                 raise
             failed[scheme] = str(error)
             continue
         if policy.descriptor.effective_scheme != scheme:
-            del seconds[scheme]
             failed[scheme] = "no layer of this network can be quantized"
         else:
+            seconds[scheme] = took
             order.folder.write_policy(policy)
     store.close()
-    return {"version_s": seconds, "failed": failed, "bytes": _sizes(order)}
+    sizes = {scheme: policy.descriptor.size_bytes for scheme, policy in order.folder.policies().items()}
+    return {"version_s": seconds, "failed": failed, "bytes": sizes}
 
 
 def _version_seconds(emitter: Emitter, checkpoint: Checkpoint, scheme: str, budget_s: float) -> tuple[float, Policy]:
@@ -68,10 +65,6 @@ def _version_seconds(emitter: Emitter, checkpoint: Checkpoint, scheme: str, budg
 
 def _publish(emitter: Emitter, checkpoint: Checkpoint, scheme: str) -> Sequence[Policy]:
     return emitter.publish(replace(checkpoint, version=emitter.catalog.newest_version + 1), (scheme,))
-
-
-def _sizes(order: Order) -> dict[str, int]:
-    return {scheme: policy.descriptor.size_bytes for scheme, policy in order.folder.policies().items()}
 
 
 def run() -> int:

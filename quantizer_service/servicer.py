@@ -13,7 +13,8 @@ from actorq.tasks import may_be_left
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from quantizer_service.serving.policy_stream import Messages, plain_messages
-from quantizer_service.serving.source import PolicyServer
+from quantizer_service.serving.quantizer import Quantizer
+from quantizer_service.serving.relay import Relay
 from quantizer_service.serving.submissions import Submission, SubmissionAssembler
 
 R = TypeVar("R")
@@ -24,7 +25,7 @@ _SERVICE = quantizer_pb2.DESCRIPTOR.services_by_name["QuantizerService"].full_na
 class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     """Serves policies. Streams of policies yield serialized messages."""
 
-    def __init__(self, policies: PolicyServer) -> None:
+    def __init__(self, policies: Quantizer | Relay) -> None:
         self._policies = policies
         # Set when a newer publisher replaces the current one.
         self._replaced = asyncio.Event()
@@ -60,7 +61,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         }
         async for request in _until(ends, request_iterator):
             received_at = intake.clock()
-            submission: Submission | None = await intake.work(assembler.take, request)
+            submission: Submission | None = await intake.worker.do(assembler.take, request)
             if isinstance(submission, wire.Opening):
                 scheme = submission.scheme
                 version, topologies = await intake.claim(submission.run_id, scheme)
@@ -143,20 +144,14 @@ async def _until(ends: Mapping[asyncio.Event, str], requests: AsyncIterator[R]) 
     read: asyncio.Future[Any] | None = None
     try:
         while True:
-            read = may_be_left(asyncio.ensure_future(_next(requests)), "reading a publisher's stream")
+            read = may_be_left(asyncio.ensure_future(anext(requests, None)), "reading a publisher's stream")
             await asyncio.wait((read, *waits), return_when=asyncio.FIRST_COMPLETED)
             if over := [reason for wait, reason in waits.items() if wait.done()]:
                 raise UnavailableError(over[0])
-            if not (found := read.result()):
+            if (request := read.result()) is None:
                 return
-            yield found[0]
+            yield request
     finally:
         for task in (read, *waits):
             if task is not None:
                 task.cancel()
-
-
-async def _next(requests: AsyncIterator[R]) -> tuple[R] | None:
-    async for request in requests:
-        return (request,)
-    return None

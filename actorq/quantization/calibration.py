@@ -1,8 +1,7 @@
 """Statistics of a policy's tensors over its calibration batch, for schemes that depend on observations."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +36,22 @@ class Observed(NamedTuple):
 
 
 Statistics = Mapping[Observed, NDArray[np.float64]]
+# Observations of each data input by name, batch first.
+Batch = Mapping[str, NDArray[Any]]
+
+
+def rows_of(batch: Batch) -> int:
+    """Number of rows of a calibration batch, the same for all its tensors."""
+    return len(next(iter(batch.values())))
+
+
+def evenly_spaced(batch: Batch, count: int) -> Batch:
+    """Rows from the first to the last, because observations may be in order of time; the batch if it has no more."""
+    rows = rows_of(batch)
+    if count >= rows:
+        return batch
+    chosen = np.linspace(0, rows - 1, count).round().astype(np.intp)
+    return {name: array[chosen] for name, array in batch.items()}
 
 
 def summarize(array: NDArray[Any], statistic: Statistic) -> NDArray[np.float64]:
@@ -76,10 +91,4 @@ def _finite(array: NDArray[Any]) -> NDArray[Any]:
     return np.where(np.isfinite(array), array, array.dtype.type(0))
 
 
-_SUMMARIES: Mapping[Statistic, Callable[[NDArray[Any]], NDArray[np.float64]]] = MappingProxyType(
-    {
-        Statistic.RANGE: _range,
-        Statistic.MEAN: _mean,
-        Statistic.MOMENTS: _moments,
-    }
-)
+_SUMMARIES = {Statistic.RANGE: _range, Statistic.MEAN: _mean, Statistic.MOMENTS: _moments}

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.quantization.emission.linear import units_first
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import Layer
+from actorq.quantization.nodes import set_repeated
 from actorq.quantization.units import UnitGroup, activation, find_units
 
-Parameters = Mapping[str, NDArray[Any]]
 Mask = NDArray[np.bool_]
 
 
@@ -50,16 +50,11 @@ class LiveUnits:
 
 
 class Compactor:
-    """Removes dead units from the versions of one graph.
-
-    fixed: the layers that keep all their units, each with the reason.
-    """
+    """Removes dead units from the versions of one graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.whole = graph
-        units = find_units(graph)
-        self.fixed = units.fixed
-        self._groups = units.groups
+        self._groups = find_units(graph)
         self._made_by = {group.layer: index for index, group in enumerate(self._groups)}
         self._read_by = {reader: index for index, group in enumerate(self._groups) for reader in group.readers}
         self._layers = tuple(dict.fromkeys((*self._made_by, *self._read_by)))
@@ -109,13 +104,13 @@ class Compactor:
     def graph(self, live: LiveUnits) -> Graph:
         """The graph without removed units: the same nodes and names, and biases for `LiveUnits.biased`."""
         shapes = {name: list(shape) for name, shape in self.whole.parameters.items()}
-        for layer in self._layers:
-            if (index := self._read_by.get(layer)) is not None:
-                shapes[layer.weight][1 - layer.channels] = int(live.kept[index].sum())
-            if (index := self._made_by.get(layer)) is not None:
-                shapes[layer.weight][layer.channels] = int(live.kept[index].sum())
-                if layer.bias:
-                    shapes[layer.bias] = [int(live.kept[index].sum())]
+        for group, kept in zip(self._groups, live.kept, strict=True):
+            units = int(kept.sum())
+            shapes[group.layer.weight][group.layer.channels] = units
+            if group.layer.bias:
+                shapes[group.layer.bias] = [units]
+            for reader in group.readers:
+                shapes[reader.weight][1 - reader.channels] = units
         shapes |= {_bias_name(layer): [shapes[layer.weight][layer.channels]] for layer in live.biased}
         model = onnx.ModelProto()
         model.CopyFrom(self.whole.model)
@@ -126,11 +121,8 @@ class Compactor:
         parameters = [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()
         ]
-        nodes = list(_with_biases(body.node, live.biased))
-        for field, values in (("input", [*data, *parameters]), ("node", nodes)):
-            copies = [type(value).FromString(value.SerializeToString()) for value in values]
-            body.ClearField(field)
-            getattr(body, field).extend(copies)
+        set_repeated(body, "input", [*data, *parameters])
+        set_repeated(body, "node", _with_biases(body.node, live.biased))
         source = replace(self.whole.source, model=model.SerializeToString(deterministic=True))
         return replace(
             self.whole, source=source, model=model, parameters={name: tuple(shape) for name, shape in shapes.items()}

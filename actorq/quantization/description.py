@@ -13,8 +13,7 @@ from actorq import __version__
 from actorq.domain.policy import Policy, RetainedPolicy
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.inference import DESCRIPTION_FORMAT
-
-STORED_FORM = "onnxruntime"
+from actorq.quantization.nodes import STANDARD
 
 
 def describe(
@@ -24,7 +23,7 @@ def describe(
     environment: EnvironmentSpec,
     algorithm: str,
     evaluation: Mapping[str, Any] | None,
-    form: str = STORED_FORM,
+    form: str = "onnxruntime",
 ) -> dict[str, Any]:
     """The description as a JSON object.
 
@@ -40,7 +39,9 @@ def describe(
         "sha256": hashlib.sha256(model).hexdigest(),
         "size_bytes": len(model),
         "form": form,
-        **_signature(parsed),
+        "opset": next(entry.version for entry in parsed.opset_import if entry.domain in STANDARD),
+        "inputs": {value.name: _tensor(value) for value in parsed.graph.input},
+        "outputs": {value.name: _tensor(value) for value in parsed.graph.output},
         "run_id": descriptor.run_id,
         "algorithm": algorithm,
         "version": version.version,
@@ -52,15 +53,6 @@ def describe(
         # JSON has no infinity, the error of a policy that did not run.
         "fidelity": json.loads(json.dumps(asdict(descriptor.fidelity)), parse_constant=lambda _: None),
         "evaluation": _evaluation(evaluation, version.mean_return),
-    }
-
-
-def _signature(model: onnx.ModelProto) -> dict[str, Any]:
-    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    return {
-        "opset": opset,
-        "inputs": {value.name: _tensor(value) for value in model.graph.input},
-        "outputs": {value.name: _tensor(value) for value in model.graph.output},
     }
 
 

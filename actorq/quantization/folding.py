@@ -5,6 +5,7 @@ one. It also misses Where and Equal, which exporters use to expand a tensor to t
 `_MOST` numbers of each tensor.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,20 +14,23 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from actorq.quantization.nodes import attributes_of
+from actorq.quantization.nodes import attributes_of, set_repeated
 
 Array = NDArray[Any]
 
 # Shapes have few numbers. A tensor with more is not a shape.
 _MOST = 64
-# Each round computes at least one more tensor.
-_ROUNDS = 16
+# Each round but the last computes at least one more tensor.
+_ROUNDS = 17
 
 
-def fold_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with all inferable shapes. Raises shape_inference.InferenceError for contradictory shapes."""
-    model = _inferred(model)
+def fold_shapes(model: onnx.ModelProto) -> tuple[onnx.GraphProto, dict[str, tuple[int, ...]]]:
+    """The graph with all inferable shapes, and the shapes by tensor.
+
+    Raises shape_inference.InferenceError for contradictory shapes.
+    """
     for _ in range(_ROUNDS):
+        model = shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
         shapes = _shapes(model.graph)
         if all(name in shapes for node in model.graph.node for name in node.output if name):
             break
@@ -34,8 +38,7 @@ def fold_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
         if not values:
             break
         _replace(model.graph, values)
-        model = _inferred(model)
-    return model
+    return model.graph, shapes
 
 
 def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
@@ -46,24 +49,16 @@ def known_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
     return tuple(dim.dim_value for dim in tensor.shape.dim)
 
 
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    return shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-
-
 def _shapes(graph: onnx.GraphProto) -> dict[str, tuple[int, ...]]:
-    found = {}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        if (shape := known_shape(value)) is not None:
-            found[value.name] = shape
+    values = (*graph.input, *graph.value_info, *graph.output)
+    found = {value.name: shape for value in values if (shape := known_shape(value)) is not None}
     return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
 def _values(graph: onnx.GraphProto, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
     """The outputs of nodes that depend only on constants and known shapes."""
-    known: dict[str, Array] = {}
-    for tensor in graph.initializer:
-        if np.prod(tensor.dims, dtype=object) <= _MOST:
-            known[tensor.name] = numpy_helper.to_array(tensor)
+    small = (tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST)
+    known = {tensor.name: numpy_helper.to_array(tensor) for tensor in small}
     computed: dict[str, Array] = {}
     for node in graph.node:
         if len(node.output) != 1:
@@ -98,14 +93,12 @@ def _replace(graph: onnx.GraphProto, values: Mapping[str, Array]) -> None:
     constants = [
         helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array)) for name, array in values.items()
     ]
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in (*constants, *kept)]
-    graph.ClearField("node")
-    graph.node.extend(nodes)
+    set_repeated(graph, "node", (*constants, *kept))
 
 
 def _constant_of_shape(inputs: list[Any], attributes: dict[str, Any]) -> Array | None:
     shape = tuple(int(size) for size in inputs[0])
-    if np.prod(shape, dtype=object) > _MOST:
+    if math.prod(shape) > _MOST:
         return None
     value = numpy_helper.to_array(attributes["value"]) if "value" in attributes else np.zeros(1, np.float32)
     return np.full(shape, value.reshape(-1)[0])
@@ -212,7 +205,7 @@ _FUNCTIONS: Mapping[str, Callable[[list[Any], dict[str, Any]], Any]] = {
 def _constant(attributes: dict[str, Any]) -> Array | None:
     if "value" in attributes:
         tensor = attributes["value"]
-        return numpy_helper.to_array(tensor) if np.prod(tensor.dims, dtype=object) <= _MOST else None
+        return numpy_helper.to_array(tensor) if math.prod(tensor.dims) <= _MOST else None
     for name, dtype in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32)):
         if name in attributes:
             return np.array(attributes[name], dtype)

@@ -6,6 +6,7 @@ refused. Declared shapes of intermediate tensors are ignored.
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from onnx import helper, shape_inference
 
 from actorq.errors import InvalidInputError
-from actorq.quantization.folding import fold_shapes, known_shape
+from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
+from actorq.quantization.folding import fold_shapes
 from actorq.quantization.operators import check_rank, node_name
 from actorq.text import reason_of
 
@@ -51,11 +53,18 @@ class Footprint:
 
     def check(self, rows: int) -> None:
         """Raise InvalidInputError that names the tensor or the bound when a batch of `rows` rows costs too much."""
-        graph, tensors = self._inferred(rows)
-        shapes = {name: shape for name, (shape, _) in tensors.items()}
+        graph, shapes = self._inferred(rows)
+        types = {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.output)}
         total, work, constant_work, live = 0, 0, 0, set(self._inputs)
         for node in graph.node:
-            total += _checked_size(node, tensors, rows)
+            for name in filter(None, node.output):
+                size = _itemsize(name, types[name]) * math.prod(shapes[name])
+                if size > MAX_TENSOR_BYTES:
+                    raise InvalidInputError(
+                        f"graph: {node_name(node)} makes {name!r} of {size:,} bytes for {rows} rows; at most "
+                        f"{MAX_TENSOR_BYTES:,} are allowed"
+                    )
+                total += size
             if live.isdisjoint(node.input):
                 constant_work += _work(node, shapes)
                 _check_work(node, constant_work, MAX_CONSTANT_WORK, "multiplications of constants")
@@ -68,15 +77,12 @@ class Footprint:
                 f"graph: its tensors take {total:,} bytes for {rows} rows; at most {MAX_BYTES:,} are allowed"
             )
 
-    def fitting(self, batch: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.generic]]:
+    def fitting(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """The batch, or evenly spaced rows of it if all rows would cost too much."""
-        rows = len(next(iter(batch.values())))
+        rows = rows_of(batch)
         if rows not in self._known:
             self._known = {rows: self._most(rows)}
-        if (count := self._known[rows]) == rows:
-            return dict(batch)
-        chosen = np.linspace(0, rows - 1, count).round().astype(np.intp)
-        return {name: array[chosen] for name, array in batch.items()}
+        return dict(evenly_spaced(batch, self._known[rows]))
 
     def _most(self, rows: int) -> int:
         """The first of `rows`, `rows` / 2, `rows` / 4 and so on that fits."""
@@ -88,24 +94,17 @@ class Footprint:
                 rows = max(TRIAL_ROWS, rows // 2)
         return rows
 
-    def _inferred(self, rows: int) -> tuple[onnx.GraphProto, dict[str, tuple[tuple[int, ...], int]]]:
-        """The graph, and the shape and bytes of each of its tensors."""
+    def _inferred(self, rows: int) -> tuple[onnx.GraphProto, Shapes]:
+        """The graph, and the shape of each of its tensors."""
         for value in self._model.graph.input:
             if value.name in self._inputs:
                 value.type.tensor_type.shape.dim[0].dim_value = rows
         try:
-            inferred = fold_shapes(self._model)
+            graph, shapes = fold_shapes(self._model)
         except shape_inference.InferenceError as error:
             raise InvalidInputError(
                 f"graph: its shapes do not fit each other for {rows} rows: {reason_of(error)}"
             ) from None
-        graph = inferred.graph
-        shapes: dict[str, tuple[tuple[int, ...], int]] = {}
-        for value in (*graph.input, *graph.value_info, *graph.output):
-            if (shape := known_shape(value)) is not None:
-                shapes[value.name] = (shape, _bytes(value, shape))
-        for tensor in graph.initializer:
-            shapes[tensor.name] = (tuple(tensor.dims), tensor.ByteSize())
         for node in graph.node:
             for name in filter(None, node.output):
                 if name not in shapes:
@@ -113,29 +112,18 @@ class Footprint:
                         f"graph: {node_name(node)} makes {name!r} with a size that depends on data or is unknown; "
                         "export the policy with the batch as its only free size"
                     )
-                check_rank(name, len(shapes[name][0]))
+                check_rank(name, len(shapes[name]))
         return graph, shapes
 
 
-def _bytes(value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> int:
+def _itemsize(name: str, element_type: int) -> int:
     try:
-        itemsize = np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).itemsize
+        itemsize = np.dtype(helper.tensor_dtype_to_np_dtype(element_type)).itemsize
     except KeyError:
         itemsize = 0
-    if not itemsize or value.type.tensor_type.elem_type == onnx.TensorProto.STRING:
-        raise InvalidInputError(f"graph: expected numbers in {value.name!r}, got another element type")
-    return itemsize * math.prod(shape)
-
-
-def _checked_size(node: onnx.NodeProto, tensors: Mapping[str, tuple[tuple[int, ...], int]], rows: int) -> int:
-    """Bytes of a node's outputs."""
-    for name in filter(None, node.output):
-        if (size := tensors[name][1]) > MAX_TENSOR_BYTES:
-            raise InvalidInputError(
-                f"graph: {node_name(node)} makes {name!r} of {size:,} bytes for {rows} rows; at most "
-                f"{MAX_TENSOR_BYTES:,} are allowed"
-            )
-    return sum(tensors[name][1] for name in node.output if name)
+    if not itemsize or element_type == onnx.TensorProto.STRING:
+        raise InvalidInputError(f"graph: expected numbers in {name!r}, got another element type")
+    return itemsize
 
 
 def _check_work(node: onnx.NodeProto, work: int, most: int, what: str) -> None:

@@ -14,8 +14,11 @@ from onnx import helper
 
 from actorq.domain.policy import PolicyGraph
 from actorq.errors import InvalidInputError
+from actorq.quantization.calibration import Batch
+from actorq.quantization.folding import known_shape
 from actorq.quantization.layers import Layer, find_layers
 from actorq.quantization.lifting import lift_parameters
+from actorq.quantization.nodes import STANDARD
 from actorq.quantization.operators import check_operators
 from actorq.text import reason_of
 from actorq.transport.options import MAX_BLOB_BYTES
@@ -36,6 +39,8 @@ _INTEGER_TYPES = frozenset(
 _ELEMENT_TYPES = _INTEGER_TYPES | {
     helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("bool", "float16", "float32", "float64")
 }
+# Arrays by the names of a graph's parameters.
+Parameters = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class Graph:
         """The layers in the order of the graph."""
         return find_layers(self.model, self.parameters)
 
-    def check_parameters(self, parameters: Mapping[str, NDArray[Any]]) -> None:
+    def check_parameters(self, parameters: Parameters) -> None:
         """Raise InvalidInputError unless exactly all parameters are given, in float32, of their shapes, finite."""
         _check_names("parameters", self.parameters, parameters)
         for name, shape in self.parameters.items():
@@ -133,7 +138,7 @@ class Graph:
                     "diverged?"
                 )
 
-    def check_calibration(self, calibration: Mapping[str, NDArray[Any]]) -> None:
+    def check_calibration(self, calibration: Batch) -> None:
         """Raise InvalidInputError unless each data input has a batch of its dtype and shape, with equal rows."""
         _check_names("calibration", self.inputs, calibration)
         rows = {len(array) if array.ndim else 0 for array in calibration.values()}
@@ -199,15 +204,13 @@ def _check_valid(model: onnx.ModelProto) -> None:
 
 
 def _names(graph: onnx.GraphProto) -> Iterable[object]:
-    """Every name that this package reads later."""
+    """Every name that this package reads later, and none of subgraphs, which are not allowed."""
     yield from (value.name for value in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from (*node.input, *node.output, node.op_type, node.domain, node.name)
         for attribute in node.attribute:
             yield attribute.name
-            for subgraph in (attribute.g, *attribute.graphs):
-                yield from _names(subgraph)
 
 
 def _check_external(model: onnx.ModelProto) -> None:
@@ -235,7 +238,7 @@ def _check_constants(model: onnx.ModelProto) -> None:
 
 
 def _check_opset(model: onnx.ModelProto) -> None:
-    versions = [entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
+    versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD]
     newest = onnx.defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
         raise InvalidInputError(
@@ -285,14 +288,14 @@ def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
 
 def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
     tensor = value.type.tensor_type
-    fixed = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-    if tensor.elem_type != onnx.TensorProto.FLOAT or not fixed:
+    shape = known_shape(value)
+    if tensor.elem_type != onnx.TensorProto.FLOAT or shape is None:
         raise InvalidInputError(
             f"graph: parameter {value.name!r} must be float32 of a fixed shape, got element type "
-            f"{_type_name(tensor.elem_type)}{'' if fixed else ' without a fixed shape'}; is it a "
+            f"{_type_name(tensor.elem_type)}{' without a fixed shape' if shape is None else ''}; is it a "
             "data input that was not named?"
         )
-    return tuple(dim.dim_value for dim in tensor.shape.dim)
+    return shape
 
 
 def _type_name(element_type: int) -> str:

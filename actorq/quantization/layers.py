@@ -1,12 +1,13 @@
 """Finds the layers of a policy graph, their neighbors, and obstacles to quantization."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import onnx
 
-from actorq.quantization.nodes import STANDARD, attributes_of, reads
+from actorq.quantization.nodes import STANDARD, attributes_of, live_nodes, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
 # Operators that rearrange a weight without changing its values.
@@ -65,7 +66,8 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
     matrices = {name for name, origin in origins.items() if len(parameters[origin.parameter]) > 1}
     found = [(index, position) for index, node in enumerate(nodes) for position in _weights_of(node, matrices)]
     indices = {index for index, _ in found}
-    after, before = _after(nodes, indices), _before(nodes, indices)
+    after = _reached(nodes, {name for index in indices for name in nodes[index].output})
+    _, before = live_nodes(nodes, {name for index in indices for name in reads(nodes[index])})
     states = _states(model, parameters)
     observed = _reached(nodes, {value.name for value in model.graph.input} - parameters.keys() - states)
     hidden = _reached(nodes, states) - observed
@@ -151,8 +153,6 @@ class _Reading:
     position: int
     origins: dict[str, _Origin]
     uses: "Counter[str]"
-    members: tuple[int, ...] = ()
-    bias: str = ""
     obstacles: list[str] = field(default_factory=list)
 
     def layer(self) -> Layer:
@@ -177,28 +177,25 @@ class _Reading:
         if origin.rearranged:
             self.obstacles.append("the weight is rearranged before its use")
         channels = self._channels(node, origin, shape)
-        output = node.output[0]
-        if node.op_type == "MatMul":
-            output = self._absorb_add(output, shape, channels)
-        elif len(node.input) > 2:
-            self.bias = node.input[2]
-        bias = self._bias_parameter(shape, channels)
-        inputs = 1
-        for dimension, size in enumerate(shape):
-            inputs *= size if dimension != channels else 1
+        add, output, bias = self._add(node, shape, channels)
+        if len(node.input) > 2 and node.input[2]:
+            bias = self._bias(node.input[2], shape, channels)
+            if bias is None:
+                self.obstacles.append("the bias is not one parameter for each output")
+        inputs = math.prod(shape[:channels] + shape[channels + 1 :])
         if inputs > MAX_INPUTS:
             self.obstacles.append(f"more than {MAX_INPUTS} inputs overflow 32-bit sums")
         return Layer(
             name=layer_name(origin.parameter),
             kind=CONVOLUTION if node.op_type.startswith("Conv") else LINEAR,
-            nodes=(self.index, *self.members),
+            nodes=(self.index, *add),
             input=node.input[1 - self.position],
             output=output,
             weight=origin.parameter,
             bias=bias,
             channels=channels,
             inputs=inputs,
-            obstacle=self.obstacles[0] if self.obstacles else "",
+            obstacle=next(iter(self.obstacles), ""),
         )
 
     def _channels(self, node: onnx.NodeProto, origin: _Origin, shape: Sequence[int]) -> int:
@@ -221,28 +218,23 @@ class _Reading:
             turned = turned != bool(attributes.get("transB", 0))
         return 0 if turned else 1
 
-    def _absorb_add(self, product: str, shape: Sequence[int], channels: int) -> str:
-        """Add a bias to the layer if an Add follows the MatMul. Returns the layer's output."""
-        for position, node in enumerate(self.nodes):
-            if node.op_type == "Add" and node.domain in STANDARD and product in node.input and self.uses[product] == 1:
-                bias = next((name for name in node.input if name != product), product)
-                origin = self.origins.get(bias)
-                if origin and not origin.rearranged and self._fits(origin.parameter, shape, channels):
-                    self.members, self.bias = (position,), bias
-                    return node.output[0]
-        return product
+    def _add(self, layer: onnx.NodeProto, shape: tuple[int, ...], channels: int) -> tuple[list[int], str, str | None]:
+        """The Add that adds a bias to a MatMul, the layer's output, and the bias, if there are any."""
+        product = layer.output[0]
+        if layer.op_type == "MatMul" and self.uses[product] == 1:
+            for position, node in enumerate(self.nodes):
+                if node.op_type == "Add" and node.domain in STANDARD and product in node.input:
+                    other = next((name for name in node.input if name != product), product)
+                    if (bias := self._bias(other, shape, channels)) is not None:
+                        return [position], node.output[0], bias
+        return [], product, None
 
-    def _bias_parameter(self, shape: Sequence[int], channels: int) -> str | None:
-        if not self.bias:
-            return None
-        origin = self.origins.get(self.bias)
-        if origin is None or origin.rearranged or not self._fits(origin.parameter, shape, channels):
-            self.obstacles.append("the bias is not one parameter for each output")
+    def _bias(self, tensor: str, shape: tuple[int, ...], channels: int) -> str | None:
+        """The parameter behind a bias; None unless it has one value for each output."""
+        origin = self.origins.get(tensor)
+        if origin is None or origin.rearranged or self.parameters[origin.parameter] != shape[channels : channels + 1]:
             return None
         return origin.parameter
-
-    def _fits(self, bias: str, shape: Sequence[int], channels: int) -> bool:
-        return len(shape) > 1 and self.parameters[bias] == (shape[channels],)
 
 
 def _ranks(model: onnx.ModelProto) -> dict[str, int]:
@@ -257,10 +249,6 @@ def _ranks(model: onnx.ModelProto) -> dict[str, int]:
     }
 
 
-def _after(nodes: Sequence[onnx.NodeProto], layers: set[int]) -> set[str]:
-    return _reached(nodes, {name for index in layers for name in nodes[index].output})
-
-
 def _reached(nodes: Sequence[onnx.NodeProto], names: Set[str]) -> set[str]:
     """These tensors, and all that depend on them."""
     reached = set(names)
@@ -268,11 +256,3 @@ def _reached(nodes: Sequence[onnx.NodeProto], names: Set[str]) -> set[str]:
         if not reached.isdisjoint(reads(node)):
             reached.update(node.output)
     return reached
-
-
-def _before(nodes: Sequence[onnx.NodeProto], layers: set[int]) -> set[str]:
-    names: set[str] = set()
-    for index in reversed(range(len(nodes))):
-        if index in layers or any(name in names for name in nodes[index].output):
-            names.update(reads(nodes[index]))
-    return names

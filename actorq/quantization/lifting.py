@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.layers import RECURRENT_OPERATORS
+from actorq.quantization.nodes import live_nodes, set_repeated
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # Operators through which the exporter of torch leads the weights of recurrent layers.
@@ -53,10 +54,8 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
     data = [value for value in graph.input if value.name not in initialized]
     _free_batch(graph, data)
     data += [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in parameters.items()]
-    for field, values in (("initializer", constants), ("input", data)):
-        kept = [type(value).FromString(value.SerializeToString()) for value in values]
-        graph.ClearField(field)
-        getattr(graph, field).extend(kept)
+    set_repeated(graph, "initializer", constants)
+    set_repeated(graph, "input", data)
     return parameters
 
 
@@ -69,10 +68,7 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
             graph.initializer[-1].name = node.output[0]
         else:
             kept.append(node)
-    if len(kept) < len(graph.node):
-        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
-        graph.ClearField("node")
-        graph.node.extend(nodes)
+    set_repeated(graph, "node", kept)
 
 
 def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
@@ -94,7 +90,11 @@ def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
             value = _computed(model, nodes.values(), weight, [constants[name] for name in read])
             graph.initializer.append(numpy_helper.from_array(value, weight))
     if names:
-        _take_out(graph, names.keys())
+        # The nodes that make these weights, and all nodes and constants that nothing else reads, are taken out.
+        others = [node for node in graph.node if names.keys().isdisjoint(node.output)]
+        kept, live = live_nodes(others, [value.name for value in graph.output])
+        set_repeated(graph, "node", kept)
+        set_repeated(graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in live])
         remaining = {tensor.name for tensor in graph.initializer}
         renamed = {weight: name for weight, name in names.items() if name not in remaining}
         for tensor in graph.initializer:
@@ -133,23 +133,6 @@ def _computed(
     part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     (value,) = ReferenceEvaluator(part).run(None, {})
     return np.asarray(value, np.float32)
-
-
-def _take_out(graph: onnx.GraphProto, tensors: Set[str]) -> None:
-    """Take out the nodes that make these tensors, and all nodes and constants that nothing else reads."""
-    live = {value.name for value in graph.output}
-    kept: list[onnx.NodeProto] = []
-    for node in reversed(graph.node):
-        if live.intersection(node.output) - tensors:
-            live.update(node.input)
-            kept.append(node)
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in reversed(kept)]
-    constants = [tensor for tensor in graph.initializer if tensor.name in live]
-    constants = [TensorProto.FromString(tensor.SerializeToString()) for tensor in constants]
-    graph.ClearField("node")
-    graph.node.extend(nodes)
-    graph.ClearField("initializer")
-    graph.initializer.extend(constants)
 
 
 def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:

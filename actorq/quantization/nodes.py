@@ -1,26 +1,25 @@
-"""Queries about nodes of a policy graph: readers of a tensor, attributes, constants of one element."""
+"""Queries about nodes of a policy graph: readers of a tensor, attributes, constants of one element; and changes."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import Message
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 # Domain names of ONNX's own operators.
 STANDARD = ("", "ai.onnx")
+# Domain of ONNX Runtime's own operators.
+MICROSOFT = "com.microsoft"
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Every tensor that a node reads, including reads in its subgraphs."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for subgraph in (attribute.g, *attribute.graphs):
-            for inner in subgraph.node:
-                yield from reads(inner)
-            yield from (value.name for value in subgraph.output)
+    """Every tensor that a node of a graph without subgraphs reads."""
+    return filter(None, node.input)
 
 
 def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[int]]:
@@ -32,6 +31,23 @@ def readers_of(graph: onnx.GraphProto) -> Mapping[str, list[int]]:
     return found
 
 
+def live_nodes(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> tuple[list[onnx.NodeProto], set[str]]:
+    """The nodes on which these outputs depend, in order, and the names of the outputs and of tensors that they read."""
+    kept, wanted = [], set(outputs)
+    for node in reversed(list(nodes)):
+        if not wanted.isdisjoint(node.output):
+            wanted.update(reads(node))
+            kept.append(node)
+    return kept[::-1], wanted
+
+
+def set_repeated(message: Message, field: str, values: Iterable[Message]) -> None:
+    """Replace the messages of a repeated field. `values` may be among them."""
+    kept = list(values)
+    message.ClearField(field)
+    getattr(message, field).extend(kept)
+
+
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     """The attributes of a node by name."""
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
@@ -39,16 +55,14 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
 
 def scalars_of(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
     """The constants of one element, by name."""
-    found: dict[str, NDArray[Any]] = {}
-    for tensor in graph.initializer:
-        if np.prod(tensor.dims, dtype=object) == 1:
-            found[tensor.name] = numpy_helper.to_array(tensor)
+    single = (tensor for tensor in graph.initializer if math.prod(tensor.dims) == 1)
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in single}
     for node in graph.node:
         if node.op_type != "Constant" or node.domain not in STANDARD:
             continue
         for name, value in attributes_of(node).items():
             if name in ("value_float", "value_int"):
                 found[node.output[0]] = np.asarray(value, np.float32 if name == "value_float" else np.int64)
-            elif name == "value" and np.prod(value.dims, dtype=object) == 1:
+            elif name == "value" and math.prod(value.dims) == 1:
                 found[node.output[0]] = numpy_helper.to_array(value)
     return found

@@ -7,6 +7,7 @@ footprint). Loops, branches, subgraphs, sequences, strings and random numbers ar
 import onnx
 
 from actorq.errors import InvalidInputError
+from actorq.quantization.nodes import STANDARD
 
 MAX_NODES = 4096
 # Inputs and outputs of all nodes together.
@@ -33,7 +34,6 @@ _ALLOWED = """
 """
 ALLOWED = frozenset(_ALLOWED.split())
 
-_DOMAINS = ("", "ai.onnx")
 _Kind = onnx.AttributeProto
 _ATTRIBUTES = frozenset((_Kind.FLOAT, _Kind.INT, _Kind.STRING, _Kind.TENSOR, _Kind.FLOATS, _Kind.INTS, _Kind.STRINGS))
 
@@ -69,7 +69,7 @@ def node_name(node: onnx.NodeProto) -> str:
 
 
 def _check_node(node: onnx.NodeProto) -> None:
-    if node.domain not in _DOMAINS or node.op_type not in ALLOWED:
+    if node.domain not in STANDARD or node.op_type not in ALLOWED:
         operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         raise InvalidInputError(
             f"graph: {node_name(node)} has the operator {operator}, which is not allowed; export the policy with "

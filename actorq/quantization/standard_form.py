@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
-from actorq.quantization.nodes import reads
+from actorq.quantization.nodes import MICROSOFT, STANDARD, live_nodes, set_repeated
 from actorq.text import reason_of
 
 # The oldest operator set with all operators of our own policies; int4 tensors need a newer one.
 OPSET, INT4_OPSET = 19, 21
-_MICROSOFT = "com.microsoft"
 
 
 def standard_form(model: bytes, opset: int = 0) -> bytes:
@@ -38,15 +37,10 @@ def standard_form(model: bytes, opset: int = 0) -> bytes:
     form = _Form(parsed.graph)
     for node in parsed.graph.node:
         form.add(node)
-    del parsed.graph.node[:]
-    parsed.graph.node.extend(form.nodes)
-    read = {name for node in form.nodes for name in reads(node)} | {value.name for value in parsed.graph.output}
-    kept = [tensor for name, tensor in form.initializers.items() if name in read]
-    del parsed.graph.initializer[:]
-    parsed.graph.initializer.extend(kept)
-    standard = [entry for entry in parsed.opset_import if entry.domain != _MICROSOFT]
-    del parsed.opset_import[:]
-    parsed.opset_import.extend(standard)
+    nodes, read = live_nodes(form.nodes, [value.name for value in parsed.graph.output])
+    set_repeated(parsed.graph, "node", nodes)
+    set_repeated(parsed.graph, "initializer", [form.initializers[name] for name in form.initializers if name in read])
+    set_repeated(parsed, "opset_import", [entry for entry in parsed.opset_import if entry.domain != MICROSOFT])
     converted = _in_opset(parsed, opset or (INT4_OPSET if form.has_int4 else OPSET))
     return bytes(converted.SerializeToString(deterministic=True))
 
@@ -60,8 +54,8 @@ class _Form:
         self.has_int4 = False
         self._rewrite: Mapping[str, Callable[[onnx.NodeProto], None]] = {
             "DynamicQuantizeMatMul": self._dynamic,
-            "QGemm": self._gemm,
-            "QLinearConv": self._convolution,
+            "QGemm": lambda node: self._between(node, "Gemm", 6, slice(7, 9)),
+            "QLinearConv": lambda node: self._between(node, "Conv", 8, slice(6, 8)),
             "MatMulNBits": self._blocks,
         }
 
@@ -69,7 +63,7 @@ class _Form:
         """Add nodes that compute the outputs of a node."""
         if node.op_type in self._rewrite:
             self._rewrite[node.op_type](node)
-        elif node.domain in ("", "ai.onnx"):
+        elif node.domain in STANDARD:
             self.nodes.append(node)
         else:
             raise InvalidInputError(f"operator {node.op_type} of {node.domain} has no standard form")
@@ -88,29 +82,16 @@ class _Form:
         if bias:
             self._make("Add", [product, bias], [at])
 
-    def _gemm(self, node: onnx.NodeProto) -> None:
-        names = _padded(node.input, 9)
-        self._between(node, "Gemm", names[:3], names[3:6], names[6], names[7:])
-
-    def _convolution(self, node: onnx.NodeProto) -> None:
-        names = _padded(node.input, 9)
-        self._between(node, "Conv", names[:3], names[3:6], names[8], names[6:8])
-
-    def _between(
-        self,
-        node: onnx.NodeProto,
-        operator: str,
-        values: list[str],
-        weight: list[str],
-        bias: str,
-        target: list[str],
-    ) -> None:
+    def _between(self, node: onnx.NodeProto, operator: str, bias_input: int, target_inputs: slice) -> None:
         """A float operator between DequantizeLinear of its inputs and QuantizeLinear of its output.
 
-        values, weight: names of the integers, the scale and the zero point.
-        target: names of scale and zero point; empty for an output in float.
+        bias_input, target_inputs: which inputs of the node are its bias, and the scale and zero point of its output.
         """
-        at = node.output[0]
+        at, names = node.output[0], _padded(node.input, 9)
+        # Integers, scale and zero point each.
+        values, weight = names[:3], names[3:6]
+        # The target is empty for an output in float.
+        bias, target = names[bias_input], names[target_inputs]
         inputs = [f"{at}:input", f"{at}:weight"]
         self._make("DequantizeLinear", values, inputs[:1])
         self._make("DequantizeLinear", weight, inputs[1:], axis=0)

@@ -4,7 +4,6 @@ Between a layer and its readers there may be elementwise operators, also in bran
 A unit is then one column of every tensor between them. Its removal changes only what reads that column.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -37,25 +36,9 @@ class UnitGroup:
     nodes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Units:
-    """groups: groups of removable units, in the order of the graph; fixed: the other linear layers, with reasons."""
-
-    groups: tuple[UnitGroup, ...]
-    fixed: Mapping[str, str]
-
-
-def find_units(graph: Graph) -> Units:
-    """Find the groups of a graph."""
-    reading = _Reading(graph)
-    groups, fixed = [], {}
-    for layer in reading.layers:
-        found = reading.group(layer)
-        if isinstance(found, UnitGroup):
-            groups.append(found)
-        else:
-            fixed[layer.name] = found
-    return Units(tuple(groups), fixed)
+def find_units(graph: Graph) -> tuple[UnitGroup, ...]:
+    """The groups of removable units, in the order of the graph. Layers without a group keep all their units."""
+    return tuple(filter(None, map(_Reading(graph).group, graph.layers)))
 
 
 class _Reading:
@@ -64,42 +47,33 @@ class _Reading:
         self._outputs = {value.name for value in graph.model.graph.output}
         self._readers = readers_of(graph.model.graph)
         self._scalars = {name for name, value in scalars_of(graph.model.graph).items() if value.ndim <= 1}
-        self.layers = graph.layers
-        self._products = {layer.nodes[0]: layer for layer in self.layers}
+        self._products = {layer.nodes[0]: layer for layer in graph.layers}
 
-    def group(self, layer: Layer) -> UnitGroup | str:
-        """The units of a layer, or the reason why they must stay."""
-        if obstacle := self._obstacle(layer):
-            return obstacle
+    def group(self, layer: Layer) -> UnitGroup | None:
+        """The units of a layer; None if they must stay."""
+        if not self._is_alone(layer):
+            return None
         tensors, between, readers = {layer.output}, [], []
         for index, node in enumerate(self._nodes):
             if tensors.isdisjoint(reads(node)):
                 continue
             reader = self._products.get(index)
             if reader is not None and reader.input in tensors:
-                if obstacle := self._obstacle(reader):
-                    return f"{reader.name or node.op_type} reads it: {obstacle}"
+                if not self._is_alone(reader):
+                    return None
                 readers.append(reader)
             elif self._is_elementwise(node, tensors):
                 tensors.add(node.output[0])
                 between.append(index)
             else:
-                return f"{node.op_type} reads it"
-        if tensors & self._outputs:
-            return "an output of the policy"
-        if not readers:
-            return "nothing reads it"
-        return UnitGroup(layer, tuple(readers), tuple(between))
+                return None
+        return UnitGroup(layer, tuple(readers), tuple(between)) if readers and not tensors & self._outputs else None
 
-    def _obstacle(self, layer: Layer) -> str:
-        if layer.kind != LINEAR:
-            return layer.obstacle or layer.kind
-        if layer.obstacle:
-            return layer.obstacle
-        for parameter in filter(None, (layer.weight, layer.bias)):
-            if not self._leads_only_to(parameter, layer):
-                return f"other nodes use {parameter} too"
-        return ""
+    def _is_alone(self, layer: Layer) -> bool:
+        """Whether a layer is a plain linear one, and nothing else uses its parameters."""
+        parameters = filter(None, (layer.weight, layer.bias))
+        plain = layer.kind == LINEAR and not layer.obstacle
+        return plain and all(self._leads_only_to(parameter, layer) for parameter in parameters)
 
     def _leads_only_to(self, name: str, layer: Layer) -> bool:
         """Whether this layer alone reads a parameter, once, perhaps transposed before."""

@@ -8,7 +8,6 @@ It works with every algorithm, because it replaces the layers of `Algorithm.poli
 """
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,7 +36,7 @@ class QuantizationAware:
         """Number of updates before the first quantization-aware one; None before it."""
         self._fake = fake
         self._starts_at = starts_at
-        self._lock = threading.Lock()
+        # Another thread replaces it as a whole.
         self._newest: tuple[str, tuple[LayerReport, ...]] | None = None
         self._followed: tuple[str, tuple[LayerReport, ...]] | None = None
         self._calibration: NDArray[Any] | None = None
@@ -45,8 +44,7 @@ class QuantizationAware:
 
     def follow(self, policy: PolicyDescriptor) -> None:
         """Train from now on with the quantized layers of an emitted version."""
-        with self._lock:
-            self._newest = (policy.effective_scheme, policy.fidelity.layers)
+        self._newest = (policy.effective_scheme, policy.fidelity.layers)
 
     def published(self, calibration: NDArray[Any]) -> None:
         """Calibrate again, on the observations of a publication, [B, *observation]."""
@@ -69,8 +67,7 @@ class QuantizationAware:
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, as JSON values."""
-        with self._lock:
-            scheme, layers = self._newest or ("", ())
+        scheme, layers = self._newest or ("", ())
         return {
             "since": self.since,
             "scheme": scheme,
@@ -88,8 +85,7 @@ class QuantizationAware:
 
     def _keep_up(self) -> bool:
         """Follow the newest receipt. Returns whether any layer is quantized."""
-        with self._lock:
-            newest = self._newest
+        newest = self._newest
         if newest is not None and newest != self._followed:
             before = self._fake.layers
             self._fake.follow(*newest)

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,15 +15,15 @@ from actorq.config.schemes import SchemeChoice
 from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO
-from actorq.domain.trajectory import Array
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK, EXIT_REFUSED
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from actorq.statefiles.files import replace_file
-from quantizer_service.command.comparison import Comparison, compare, without_gate
+from quantizer_service.command.comparison import Comparison, compact, compare, without_gate
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
 from quantizer_service.command.table import print_table
+from quantizer_service.emission.prepared_graph import CompactVersion
 
 _PROGRAM = "actorq quantize"
 _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
@@ -34,10 +34,8 @@ the fastest scheme that passes at --batch. Settings of this command are flags on
 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
 
 _TABLE_BATCHES = (1, 32)
-
-
-def _help(field: str) -> str:
-    return QuantizerConfig.model_fields[field].description or ""
+# The settings of quantizers, which some of this command's repeat.
+_SETTINGS = QuantizerConfig.model_fields
 
 
 class QuantizeSettings(Settings):
@@ -48,10 +46,7 @@ class QuantizeSettings(Settings):
         None, description=".npz of observations: an array [rows, ...] for each data input, by its name"
     )
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
-    force: bool = Field(
-        False,
-        description="replace an existing file, and write a scheme that the gate refused",
-    )
+    force: bool = Field(False, description="replace an existing file, and write a scheme that the gate refused")
     batch: PositiveInt = Field(1, description="environments that an actor steps as one batch, for auto")
     discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output")] = Field(
         False,
@@ -62,9 +57,9 @@ class QuantizeSettings(Settings):
         (), description="highest minus lowest action of each component"
     )
     seed: NonNegativeInt = Field(0, description="seed of random observations")
-    quantize_ends: bool = Field(False, description=_help("quantize_ends"))
+    quantize_ends: bool = Field(False, description=_SETTINGS["quantize_ends"].description)
     per_tensor_error: NonNegativeFloat = Field(
-        QuantizerConfig().per_tensor_error, description=_help("per_tensor_error")
+        _SETTINGS["per_tensor_error"].default, description=_SETTINGS["per_tensor_error"].description
     )
     compensate: bool = Field(True, description="compensate for the rounding of weights, as quantizers do")
     gate: GateConfig = GateConfig()
@@ -81,18 +76,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
     path, how = _parse(arguments)
     if how.output is not None:
         _check_output(how.output, how.force)
+    batches = tuple(sorted({*_TABLE_BATCHES, how.batch}))
     try:
         policy = _read(path, how)
-        comparison, batches = _compare(policy, how)
+        comparison = compare(policy, batches, how.gate)
     except InvalidInputError as error:
         raise UserError(f"{path}: {error}") from None
     scheme = comparison.fastest(how.batch) if how.scheme == AUTO else how.scheme
     print_table(comparison, batches, scheme)
     _say_what_it_means(comparison, how, scheme)
-    try:
-        chosen = comparison.of(scheme)
-    except InvalidInputError as error:
-        raise UserError(str(error)) from None
+    chosen = comparison.of(scheme)
     if chosen.refused and not how.force:
         sys.stderr.write(
             f"error: {scheme}: the fidelity gate refused it, so nothing is written; give another --scheme, wider "
@@ -100,7 +93,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )
         return EXIT_REFUSED
     if how.output is not None:
-        model = without_gate(*policy, _options(how), scheme) if chosen.refused else chosen.model
+        model = without_gate(policy, scheme) if chosen.refused else chosen.model
         _write(how.output, scheme, model)
         if chosen.refused:
             sys.stderr.write(f"warning: the fidelity gate refused {scheme}; written because of --force\n")
@@ -118,8 +111,7 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Path, QuantizeSettings]:
     return namespace.model, settings.build(QuantizeSettings, settings.from_flags(QuantizeSettings, namespace))
 
 
-def _read(path: Path, how: QuantizeSettings) -> tuple[Graph, Mapping[str, Array], Mapping[str, Array]]:
-    """Graph, parameters and observations."""
+def _read(path: Path, how: QuantizeSettings) -> CompactVersion:
     graph, parameters = Graph.from_model(read_model(path), how.discrete_actions, how.action_spans)
     if how.calibration is None:
         observations = random_observations(graph, how.seed)
@@ -129,18 +121,8 @@ def _read(path: Path, how: QuantizeSettings) -> tuple[Graph, Mapping[str, Array]
             graph.check_calibration(observations)
         except InvalidInputError as error:
             raise UserError(f"{how.calibration}: {error}") from None
-    return graph, parameters, observations
-
-
-def _compare(
-    policy: tuple[Graph, Mapping[str, Array], Mapping[str, Array]], how: QuantizeSettings
-) -> tuple[Comparison, tuple[int, ...]]:
-    batches = tuple(sorted({*_TABLE_BATCHES, how.batch}))
-    return compare(*policy, batches, _options(how), how.gate), batches
-
-
-def _options(how: QuantizeSettings) -> Options:
-    return Options(ends=how.quantize_ends, per_tensor_error=how.per_tensor_error, compensate=how.compensate)
+    options = Options(how.quantize_ends, how.per_tensor_error, compensate=how.compensate)
+    return compact(graph, parameters, observations, options)
 
 
 def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: str) -> None:
@@ -152,8 +134,7 @@ def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: st
         )
     else:
         _say(f"errors on {rows} observations of {how.calibration}")
-    took = "auto takes" if how.scheme == AUTO else "the scheme is"
-    _say(f"{took} {chosen}" + (f" at batch {how.batch}" if how.scheme == AUTO else ""))
+    _say(f"auto takes {chosen} at batch {how.batch}" if how.scheme == AUTO else f"the scheme is {chosen}")
 
 
 def _check_output(path: Path, force: bool) -> None:

@@ -1,21 +1,18 @@
 """Compares one policy in every scheme: size, speed, errors, and the fidelity gate's verdict."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from actorq.config.schemes import scheme_names
 from actorq.config.sections import NO_LIMITS, GateConfig
 from actorq.domain.policy import FP32, SCHEMES, Checkpoint, FidelityReport
-from actorq.errors import InvalidInputError
-from actorq.quantization.graph import Graph
+from actorq.errors import InvalidInputError, UserError
+from actorq.quantization.calibration import Batch
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.schemes import Options
 from actorq.timing import fastest
 from quantizer_service.command.timing import time_models
 from quantizer_service.emission.emitter import quantize_and_check
-from quantizer_service.emission.ladder import Ladder
+from quantizer_service.emission.ladder import Attempt, Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
 
 RUN_ID = "quantize"
@@ -69,60 +66,47 @@ class Comparison:
         return fastest(seconds, SCHEMES)
 
     def of(self, scheme: str) -> Emitted:
-        """The policy in this scheme. Raises InvalidInputError, with the reason, if there is none."""
+        """The policy in this scheme. Raises UserError, with the reason, if there is none."""
         for item in self.emitted:
             if item.scheme == scheme:
                 return item
-        raise InvalidInputError(f"{scheme}: {self.failed.get(scheme, 'not emitted')}")
+        raise UserError(f"{scheme}: {self.failed.get(scheme, 'not emitted')}")
 
 
-def compare(
-    graph: Graph,
-    parameters: Mapping[str, NDArray[Any]],
-    observations: Mapping[str, NDArray[Any]],
-    batches: tuple[int, ...],
-    options: Options,
-    thresholds: GateConfig,
-) -> Comparison:
-    """Emit a policy in all schemes through the gate and its ladder, and time the emitted policies.
+def compact(graph: Graph, parameters: Parameters, observations: Batch, options: Options) -> CompactVersion:
+    """The policy without its dead units. Raises InvalidInputError when it is not valid.
 
     observations: rows for every data input, for calibration, errors and timing.
-    batches: batch sizes to time. Raises InvalidInputError when the policy itself is not valid.
     """
-    compact = _compact(graph, parameters, observations, options)
+    prepared = PreparedGraph(graph, options)
+    checkpoint = Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0)
+    return prepared.without_dead_units(prepared.validated(checkpoint))
+
+
+def compare(policy: CompactVersion, batches: tuple[int, ...], thresholds: GateConfig) -> Comparison:
+    """Emit a policy in all schemes through the gate and its ladder, and time the emitted policies.
+
+    batches: batch sizes to time. Raises InvalidInputError when the policy itself does not run.
+    """
     passed, failed = {}, {}
     for name in scheme_names():
         try:
-            (passed[name],) = quantize_and_check(RUN_ID, compact, [Ladder(name)], thresholds, all_rows=True)
+            passed[name] = _emitted(policy, name, thresholds)
         except InvalidInputError as error:
             if name == FP32:
                 raise
             failed[name] = str(error)
     models = {name: attempt.model for name, attempt in passed.items()}
-    seconds = time_models(models, compact.checkpoint.calibration, batches)
+    seconds = time_models(models, policy.checkpoint.calibration, batches)
     emitted = (Emitted(name, attempt.model, attempt.report, seconds[name]) for name, attempt in passed.items())
     return Comparison(tuple(emitted), failed)
 
 
-def without_gate(
-    graph: Graph,
-    parameters: Mapping[str, NDArray[Any]],
-    observations: Mapping[str, NDArray[Any]],
-    options: Options,
-    scheme: str,
-) -> bytes:
+def without_gate(policy: CompactVersion, scheme: str) -> bytes:
     """The model of a policy in a scheme, whatever its errors are."""
-    compact = _compact(graph, parameters, observations, options)
-    (emitted,) = quantize_and_check(RUN_ID, compact, [Ladder(scheme)], NO_LIMITS, all_rows=True)
-    return emitted.model
+    return _emitted(policy, scheme, NO_LIMITS).model
 
 
-def _compact(
-    graph: Graph,
-    parameters: Mapping[str, NDArray[Any]],
-    observations: Mapping[str, NDArray[Any]],
-    options: Options,
-) -> CompactVersion:
-    prepared = PreparedGraph(graph, options)
-    checkpoint = prepared.validated(Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0))
-    return prepared.without_dead_units(checkpoint)
+def _emitted(policy: CompactVersion, scheme: str, thresholds: GateConfig) -> Attempt:
+    (emitted,) = quantize_and_check(RUN_ID, policy, [Ladder(scheme)], thresholds, all_rows=True)
+    return emitted

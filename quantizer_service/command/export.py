@@ -18,7 +18,7 @@ from actorq.config.schemes import SchemeName
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
 from actorq.config.versions import VersionChoice
-from actorq.domain.policy import FP32, Checkpoint, FidelityReport, Policy, RetainedPolicy
+from actorq.domain.policy import FP32, Policy, RetainedPolicy
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.inference import description_file
@@ -122,8 +122,11 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         report = replace(policy.descriptor.fidelity, passed=False)
         policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
     if how.form == "standard":
-        model = standard_form(policy.model, how.opset or 0)
-        report = _measured(emitter, checkpoint, model, policy.descriptor.fidelity)
+        model, stored = standard_form(policy.model, how.opset or 0), policy.descriptor.fidelity
+        # The fidelity of this form, measured on the version's observations.
+        batch, expected, source = emitter.reference_outputs(checkpoint)
+        report = measure(Emission(model, stored.layers), expected, batch, source)
+        report = replace(report, passed=stored.passed, refused=stored.refused)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
     evaluation = policies.evaluation(version)
     description = describe(how.output.name, policy, version, environment, config.algorithm, evaluation, how.form)
@@ -147,13 +150,6 @@ def _refusal(policy: Policy) -> str:
     if rung.argmax_agreement is not None:
         return f"{found} (the same action as fp32 in {rung.argmax_agreement:.1%} of the observations)"
     return f"{found} (action error: mean {rung.relative_mean_error:.1%}, largest {rung.relative_max_error:.1%})"
-
-
-def _measured(emitter: Emitter, checkpoint: Checkpoint, model: bytes, stored: FidelityReport) -> FidelityReport:
-    """The fidelity of the standard form, measured on the version's observations."""
-    batch, expected, source = emitter.reference_outputs(checkpoint)
-    report = measure(Emission(model, stored.layers), expected, batch, source)
-    return replace(report, passed=stored.passed, refused=stored.refused)
 
 
 def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:

@@ -14,22 +14,11 @@ _LEFT = ("scheme", "gate")
 
 def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> None:
     """Print the comparison, with a mark at the chosen scheme."""
-    header = [
-        "scheme",
-        "bytes",
-        *(f"us, batch {batch}" for batch in batches),
-        "mean error",
-        "max error",
-        "agreement",
-        "mean KL",
-        "max KL",
-        "in float",
-        "gate",
-    ]
+    header = ["scheme", "bytes", *(f"us, batch {batch}" for batch in batches), "mean error", "max error"]
+    header += ["agreement", "mean KL", "max KL", "in float", "gate"]
     rows = [_row(item, batches, item.scheme == chosen) for item in comparison.emitted]
     # Without discrete actions there is no agreement, and without a distribution no divergence.
-    unused = [index for index, name in enumerate(header) if all(row[index] == "" for row in rows) and name != "gate"]
-    kept = [index for index in range(len(header)) if index not in unused]
+    kept = [index for index in range(len(header)) if any(row[index] for row in rows)]
     header, rows = [header[index] for index in kept], [[row[index] for index in kept] for row in rows]
     console = Console(highlight=False)
     if console.file.isatty() and not console.is_dumb_terminal:
@@ -66,14 +55,13 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 def _row(item: Emitted, batches: Sequence[int], is_chosen: bool) -> list[str]:
     report = item.report
     layers = report.layers
-    agreement = "" if report.argmax_agreement is None else f"{report.argmax_agreement:.1%}"
     return [
         f"{'*' if is_chosen else ' '} {item.scheme}",
         f"{len(item.model):,}",
         *(f"{item.seconds[batch] * 1e6:,.1f}" for batch in batches),
         f"{report.relative_mean_error:.2%}",
         f"{report.relative_max_error:.2%}",
-        agreement,
+        "" if report.argmax_agreement is None else f"{report.argmax_agreement:.1%}",
         "" if report.mean_kl is None else f"{report.mean_kl:.1e}",
         "" if report.max_kl is None else f"{report.max_kl:.1e}",
         f"{sum(layer.in_float for layer in layers)} of {len(layers)}",

@@ -1,13 +1,12 @@
 """Times the calls of models in sessions like an actor's: one thread, buffers bound once."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
+from actorq.quantization.calibration import Batch
 from actorq.text import reason_of
 from actorq.timing import time_calls
 from quantizer_service.emission.inference import open_session
@@ -15,9 +14,7 @@ from quantizer_service.emission.inference import open_session
 Times = dict[str, dict[int, float]]
 
 
-def time_models(
-    models: Mapping[str, bytes], feeds: Mapping[str, NDArray[Any]], batches: Iterable[int], budget_s: float = 0.5
-) -> Times:
+def time_models(models: Mapping[str, bytes], feeds: Batch, batches: Iterable[int], budget_s: float = 0.5) -> Times:
     """Seconds of one call by model and batch, with all models in turns (see actorq.timing).
 
     feeds: rows for every data input. A batch takes the first rows, repeated if needed.
@@ -33,7 +30,7 @@ def time_models(
     return times
 
 
-def bound_call(session: ort.InferenceSession, rows: Mapping[str, NDArray[Any]], what: str) -> Callable[[], object]:
+def bound_call(session: ort.InferenceSession, rows: Batch, what: str) -> Callable[[], object]:
     """A call on these rows with bound buffers. Runs once; raises InvalidInputError when that fails."""
     binding = session.io_binding()
     for value in session.get_inputs():

@@ -5,17 +5,18 @@ The emitter knows neither the network nor threads. Only one thread at a time may
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph
 from actorq.errors import ConflictError
+from actorq.quantization.calibration import Batch
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from quantizer_service.emission.gate import FidelityGate
 from quantizer_service.emission.ladder import Attempt, Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
-from quantizer_service.emission.reference import Batch, Outputs
+from quantizer_service.emission.reference import Outputs
 from quantizer_service.store.catalog import Catalog
 from quantizer_service.store.reader import PolicyReader
 
@@ -34,21 +35,17 @@ class Emitter:
 
     def __init__(self, store: PolicyReader, config: QuantizerConfig | None = None) -> None:
         config = config or QuantizerConfig()
-        self._options = Options(
-            ends=config.quantize_ends,
-            per_tensor_error=config.per_tensor_error,
-            compensate=config.compensate is not False,
-        )
+        compensate = config.compensate is not False
+        options = Options(config.quantize_ends, config.per_tensor_error, compensate=compensate)
+        self._prepare = lru_cache(_MAX_GRAPHS)(lambda source: PreparedGraph(Graph.parse(source), options))
         self._thresholds = config.gate
-        self._graphs: dict[bytes, PreparedGraph] = {}
         self.catalog = Catalog(store, self.emit_again)
 
     def add_graph(self, source: PolicyGraph) -> None:
         """Validate, prepare and keep a graph. Raises InvalidInputError, and keeps nothing, when it is not valid."""
         if source.topology not in self.catalog.graphs:
-            graph = PreparedGraph(Graph.parse(source), self._options)
+            self._prepare(source)
             self.catalog.add_graph(source)
-            self._keep(graph)
 
     def publish(
         self,
@@ -94,17 +91,9 @@ class Emitter:
         return run.batch, run.outputs, graph.graph.source
 
     def _prepared(self, digest: bytes) -> PreparedGraph:
-        if digest in self._graphs:
-            return self._graphs[digest]
         if digest not in self.catalog.graphs:
             raise ConflictError(f"checkpoint: this quantizer does not have the graph {digest.hex()}; send it first")
-        return self._keep(PreparedGraph(Graph.parse(self.catalog.graphs[digest]), self._options))
-
-    def _keep(self, graph: PreparedGraph) -> PreparedGraph:
-        while len(self._graphs) >= _MAX_GRAPHS:
-            del self._graphs[next(iter(self._graphs))]
-        self._graphs[graph.graph.topology] = graph
-        return graph
+        return self._prepare(self.catalog.graphs[digest])
 
 
 def quantize_and_check(
@@ -112,7 +101,7 @@ def quantize_and_check(
 ) -> list[Attempt]:
     """Quantize a version on each ladder, at the first rung that passes the gate.
 
-    all_rows: see ReferenceRun.of.
+    all_rows: see ReferenceRun.
 
     Raises InvalidInputError when the FP32 policy does not run, or its outputs are not finite.
     """

@@ -6,10 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyGraph
+from actorq.quantization.calibration import Batch, rows_of
 from actorq.quantization.schemes.base import Emission
 from quantizer_service.emission.divergence import divergence, tells_distribution
 from quantizer_service.emission.inference import open_session, run_session
-from quantizer_service.emission.reference import Batch, Outputs, rows_of
+from quantizer_service.emission.reference import Outputs
 
 
 def measure(emission: Emission, expected: Outputs, calibration: Batch, source: PolicyGraph) -> FidelityReport:

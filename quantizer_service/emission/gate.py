@@ -55,18 +55,11 @@ def judge(report: FidelityReport, thresholds: GateConfig) -> Verdict:
     """
     if all(layer.in_float for layer in report.layers):
         checks = [(True, "all weights are in float")]
-    elif report.mean_kl is not None and report.max_kl is not None:
-        checks = [
-            _divergence("mean", report.mean_kl, thresholds.max_mean_kl),
-            _divergence("largest", report.max_kl, thresholds.max_kl),
-        ]
-    elif report.argmax_agreement is not None:
+    elif report.mean_kl is None and report.argmax_agreement is not None:
         checks = [_agreement(report.argmax_agreement, report.value_loss, thresholds)]
     else:
-        checks = [
-            _error("mean", report.relative_mean_error, thresholds.max_mean_error),
-            _error("largest", report.relative_max_error, thresholds.max_error),
-        ]
+        text, errors = _errors(report, thresholds)
+        checks = [(value <= most, text.format(which, value, most)) for which, value, most in errors]
     passed = all(good for good, _ in checks)
     reason = "; ".join(text for good, text in checks if good == passed)
     return Verdict(passed, reason, severity(report, thresholds))
@@ -79,15 +72,10 @@ def severity(report: FidelityReport, thresholds: GateConfig) -> tuple[float, flo
     continuous actions. For discrete actions without a distribution it is the loss of value, or without values the share
     of rows with another action.
     """
-    if report.mean_kl is not None and report.max_kl is not None:
-        worst = max(report.mean_kl / thresholds.max_mean_kl, report.max_kl / thresholds.max_kl)
-        return worst, report.relative_mean_error
-    if report.argmax_agreement is not None:
-        loss = 1.0 - report.argmax_agreement if report.value_loss is None else report.value_loss
-        return loss, report.relative_mean_error
-    worst = max(
-        report.relative_mean_error / thresholds.max_mean_error, report.relative_max_error / thresholds.max_error
-    )
+    if report.mean_kl is None and report.argmax_agreement is not None:
+        worst = 1.0 - report.argmax_agreement if report.value_loss is None else report.value_loss
+    else:
+        worst = max(value / most for _, value, most in _errors(report, thresholds)[1])
     return worst, report.relative_mean_error
 
 
@@ -99,9 +87,14 @@ def _agreement(value: float, loss: float | None, thresholds: GateConfig) -> tupl
     return loss <= thresholds.max_value_loss, text + lost
 
 
-def _divergence(which: str, value: float, most: float) -> tuple[bool, str]:
-    return value <= most, f"{which} KL divergence from FP32 {value:.2g} nats, allowed {most:.2g}"
-
-
-def _error(which: str, value: float, most: float) -> tuple[bool, str]:
-    return value <= most, f"{which} action error {value:.2%} of the action range, allowed {most:.2%}"
+def _errors(report: FidelityReport, thresholds: GateConfig) -> tuple[str, tuple[tuple[str, float, float], ...]]:
+    """The text, and mean and largest error with their thresholds: KL divergences, or else action errors."""
+    if report.mean_kl is not None and report.max_kl is not None:
+        return "{} KL divergence from FP32 {:.2g} nats, allowed {:.2g}", (
+            ("mean", report.mean_kl, thresholds.max_mean_kl),
+            ("largest", report.max_kl, thresholds.max_kl),
+        )
+    return "{} action error {:.2%} of the action range, allowed {:.2%}", (
+        ("mean", report.relative_mean_error, thresholds.max_mean_error),
+        ("largest", report.relative_max_error, thresholds.max_error),
+    )

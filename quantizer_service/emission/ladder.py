@@ -17,6 +17,7 @@ bad policy costs a second emission in one of `LONGEST_WAIT` versions.
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, RefusedRung
@@ -92,10 +93,7 @@ class Ladder:
 
         Raises InvalidInputError, and keeps its rung, when the policy does not run even in float.
         """
-
-        def attempt(rung: Rung) -> Attempt:
-            return self._attempt(rung, quantize, gate)
-
+        attempt = partial(self._attempt, quantize=quantize, gate=gate)
         refused: list[RefusedRung] = []
         found = self._below(version, attempt, refused) or attempt(self.rung)
         if not found.verdict.passed:

@@ -3,14 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
-
-from numpy.typing import NDArray
 
 from actorq.domain.policy import Checkpoint
 from actorq.quantization.compaction import Compactor
 from actorq.quantization.footprint import Footprint
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.schemes import Options, scheme_named
 from quantizer_service.emission.ladder import Ladder
 from quantizer_service.emission.reference import Reference
@@ -57,14 +54,14 @@ class CompactVersion:
     checkpoint: Checkpoint
     published: CompactForm
     form: CompactForm
-    parameters: Mapping[str, NDArray[Any]]
+    parameters: Parameters
 
     def run(self, run_id: str, ladders: Iterable[Ladder], all_rows: bool = False) -> ReferenceRun:
-        """Run the FP32 policy for quantization on these ladders. See ReferenceRun.of."""
+        """Run the FP32 policy for quantization on these ladders. See ReferenceRun."""
         observed = (self.form.plans(ladder.scheme).observed(ladder.rung) for ladder in ladders)
         references = self.published.reference, self.form.reference
         wanted = frozenset().union(*observed)
-        return ReferenceRun.of(run_id, self.checkpoint, *references, self.parameters, wanted, all_rows)
+        return ReferenceRun(run_id, self.checkpoint, *references, self.parameters, wanted, all_rows)
 
 
 class PreparedGraph:

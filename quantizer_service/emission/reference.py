@@ -1,6 +1,7 @@
 """Runs the FP32 policy of a graph on calibration batches, as the reference for calibration and fidelity."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.errors import InvalidInputError
-from actorq.quantization.calibration import Observed, summarize
+from actorq.quantization.calibration import Batch, Observed, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
-from actorq.quantization.graph import BATCH_FIRST_STATES, Graph
+from actorq.quantization.graph import BATCH_FIRST_STATES, Graph, Parameters
 from actorq.quantization.layers import RECURRENT_OPERATORS
 from quantizer_service.emission.inference import (
     CALIBRATION_BATCH,
@@ -21,8 +22,6 @@ from quantizer_service.emission.inference import (
     run_session,
 )
 
-# Observations of each data input by name, batch first.
-Batch = Mapping[str, NDArray[Any]]
 Outputs = dict[str, NDArray[np.float64]]
 # Limit of sessions with hidden tensors as outputs. Each set of schemes and rungs needs its own.
 _MAX_PROBES = 8
@@ -36,30 +35,26 @@ class Reference:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self._graph = graph
         self._session = open_session(graph.source.model, "graph")
         self._outputs = tuple(value.name for value in graph.model.graph.output)
-        self._probes: dict[frozenset[str], ort.InferenceSession] = {}
-        self._run_once()
-
-    def _run_once(self) -> None:
+        self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
         zeros: dict[str, NDArray[Any]] = {
-            name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in self._graph.inputs.items()
+            name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in graph.inputs.items()
         }
-        zeros |= {name: np.zeros(shape, np.float32) for name, shape in self._graph.parameters.items()}
+        zeros |= {name: np.zeros(shape, np.float32) for name, shape in graph.parameters.items()}
         # Zero weights may cause NaN in a normalization. This run checks only operators and shapes.
         try:
             outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
         except InvalidInputError as error:
-            raise InvalidInputError(f"{error}{_remedy(self._graph)}") from None
+            raise InvalidInputError(f"{error}{_remedy(graph)}") from None
         components = next(iter(outputs.values())).shape[1]
-        if (spans := len(self._graph.source.action_spans)) not in (0, components):
+        if (spans := len(graph.source.action_spans)) not in (0, components):
             raise InvalidInputError(
                 f"graph: expected an action span for each of the {components} components of the first output, or "
                 f"none, got {spans}"
             )
 
-    def run(self, parameters: Mapping[str, NDArray[Any]], calibration: Batch) -> Outputs:
+    def run(self, parameters: Parameters, calibration: Batch) -> Outputs:
         """Every output by name, float64[B, M]. Raises InvalidInputError when the run fails or gives NaN or infinity.
 
         parameters, calibration: checked by the graph.
@@ -67,34 +62,17 @@ class Reference:
         return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
 
     def observe(
-        self,
-        parameters: Mapping[str, NDArray[Any]],
-        calibration: Batch,
-        observed: Iterable[Observed],
+        self, parameters: Parameters, calibration: Batch, observed: Iterable[Observed]
     ) -> tuple[Outputs, dict[Observed, NDArray[np.float64]]]:
         """The outputs of `run`, and the given statistics of tensors over the batch, from a single run."""
         wanted, rows = frozenset(observed), rows_of(calibration)
         feeds = {**parameters, **calibration}
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
-        values = call_session(self._probe(inner), feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
+        session = self._probe(inner) if inner else self._session
+        values = call_session(session, feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
         outputs = {name: checked_output(values[name], name, rows, "FP32 policy") for name in self._outputs}
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
-
-    def _probe(self, inner: frozenset[str]) -> ort.InferenceSession:
-        """A session with these tensors as additional outputs."""
-        if not inner:
-            return self._session
-        session = self._probes.pop(inner, None) or open_session(_with_outputs(self._graph, inner), "graph", probe=True)
-        self._probes[inner] = session
-        while len(self._probes) > _MAX_PROBES:
-            del self._probes[next(iter(self._probes))]
-        return session
-
-
-def rows_of(calibration: Batch) -> int:
-    """Number of rows of a calibration batch, the same for all its tensors."""
-    return len(next(iter(calibration.values())))
 
 
 def _remedy(graph: Graph) -> str:
@@ -110,10 +88,10 @@ def _remedy(graph: Graph) -> str:
     return ""
 
 
-def _with_outputs(graph: Graph, names: frozenset[str]) -> bytes:
+def _probe(graph: Graph, inner: frozenset[str]) -> ort.InferenceSession:
+    """A session with these tensors as additional outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
-    present = {value.name for value in (*model.graph.output, *model.graph.input)}
     # Without a type: ONNX Runtime infers it.
-    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(names - present))
-    return bytes(model.SerializeToString())
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(inner))
+    return open_session(model.SerializeToString(), "graph", probe=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache, partial
 
 from actorq.quantization.calibration import Observed
 from actorq.quantization.graph import Graph
@@ -24,11 +25,8 @@ class SchemePlans:
     def __init__(
         self, graph: Graph, scheme: Scheme, options: Options, widths: Mapping[str, tuple[int, int]] | None = None
     ) -> None:
-        self._graph = graph
-        self._scheme = scheme
-        self._options = options
         self._widths = widths or {}
-        self._plans: dict[Rung, Plan] = {}
+        self._plan = lru_cache(_MAX_PLANS)(partial(_plan, graph, scheme, options))
         self._observed: set[Observed] = set()
 
     def observed(self, rung: Rung) -> frozenset[Observed]:
@@ -42,23 +40,13 @@ class SchemePlans:
         self._observed.update(plan.observed)
         statistics = run.statistics(self._observed) if plan.observed else {}
         emission = plan.emit(run.parameters, statistics, run.run_id, run.checkpoint.version)
-        layers = tuple(
-            replace(layer, published_units=self._widths[layer.name][0], units=self._widths[layer.name][1])
-            if layer.name in self._widths
-            else layer
-            for layer in emission.layers
-        )
-        return replace(emission, layers=layers)
+        layers = {layer.name: layer for layer in emission.layers}
+        for name, (published, live) in self._widths.items():
+            layers[name] = replace(layers[name], published_units=published, units=live)
+        return replace(emission, layers=tuple(layers.values()))
 
-    def _plan(self, rung: Rung) -> Plan:
-        plan = self._plans.pop(rung, None) or self._new_plan(rung)
-        self._plans[rung] = plan
-        while len(self._plans) > _MAX_PLANS:
-            del self._plans[next(iter(self._plans))]
-        return plan
 
-    def _new_plan(self, rung: Rung) -> Plan:
-        if rung is None:
-            return Plan(self._graph, Fp32(), self._options)
-        options = replace(self._options, keep_float=self._options.keep_float | rung)
-        return Plan(self._graph, self._scheme, options)
+def _plan(graph: Graph, scheme: Scheme, options: Options, rung: Rung) -> Plan:
+    if rung is None:
+        return Plan(graph, Fp32(), options)
+    return Plan(graph, scheme, replace(options, keep_float=options.keep_float | rung))

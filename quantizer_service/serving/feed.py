@@ -22,6 +22,8 @@ class Feed:
     take: with each policy.
     refused: with the scheme, when a received policy was refused.
     end: with scheme and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
+
+    thread: reads the stream.
     """
 
     def __init__(
@@ -44,13 +46,8 @@ class Feed:
         self._stream: UpstreamStream | None = None
         self._waiting: EncodedPolicy | None = None
         # A daemon thread, because a hanging upstream must not delay the end of the process. No data is lost with it.
-        self._thread = threading.Thread(target=self._run, name=f"upstream {scheme}", daemon=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread still runs."""
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=self._run, name=f"upstream {scheme}", daemon=True)
+        self.thread.start()
 
     def stop(self) -> None:
         """End the stream. Call it on the event loop."""
@@ -58,10 +55,6 @@ class Feed:
             self._stopped.set()
             if self._stream is not None:
                 self._stream.cancel()
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the thread."""
-        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:

@@ -12,17 +12,16 @@ from quantizer_service.serving.relay import Relay
 
 def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     """The metric families of one quantizer."""
-    counts = quantizer.counts
-    yield scheme_counter("actorq_quantizer_policies", "Policies emitted for checkpoints.", counts.policies)
+    yield scheme_counter("actorq_quantizer_policies", "Policies emitted for checkpoints.", quantizer.emitted)
     yield scheme_counter(
         "actorq_quantizer_gate_refusals",
         "Rungs of the ladder that the fidelity gate refused, for checkpoints.",
-        counts.refusals,
+        quantizer.refusals,
     )
     yield histogram(
         "actorq_quantizer_emit_seconds",
         "Time from the last byte of a checkpoint to served policies.",
-        counts.seconds,
+        quantizer.emit_seconds,
     )
     yield gauge(
         "actorq_quantizer_work_age_seconds",
@@ -50,9 +49,7 @@ def _newest_policies(policies: Mapping[str, PolicyDescriptor]) -> Iterator[Metri
         "actorq_quantizer_policy_version", "Version of the newest policy.", newest(lambda policy: policy.version)
     )
     yield scheme_gauge(
-        "actorq_quantizer_policy_bytes",
-        "Size of the newest policy's model.",
-        newest(lambda policy: policy.size_bytes),
+        "actorq_quantizer_policy_bytes", "Size of the newest policy's model.", newest(lambda policy: policy.size_bytes)
     )
     yield scheme_gauge(
         "actorq_quantizer_parameters_bytes",
@@ -95,9 +92,7 @@ def relay_metrics(relay: Relay) -> Iterator[Metric]:
     """The metric families of one relay."""
     versions = {scheme: descriptor.version for scheme, descriptor in relay.policies.descriptors.items()}
     yield scheme_gauge(
-        "actorq_relay_subscribers",
-        "Open streams of policies at this relay.",
-        relay.policies.subscribers_by_scheme,
+        "actorq_relay_subscribers", "Open streams of policies at this relay.", relay.policies.subscribers_by_scheme
     )
     yield scheme_gauge(
         "actorq_relay_upstream_connected",

@@ -14,7 +14,8 @@ from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 
-# Largest policy that a relay accepts: four times the FP32 weights of a policy with three layers of 4096 units.
+# Largest policy that a relay accepts: four times the FP32 weights of a policy with three layers of 4096 units. It
+# limits the memory of the relay.
 MAX_POLICY_BYTES = 512 * 1024**2
 # Senders use chunks of 512 KiB. Many tiny chunks are refused, because each message needs extra memory.
 MAX_MESSAGES = 8 * 1024
@@ -63,12 +64,10 @@ class PolicyAssembler:
     """Assembles and checks the policies of one stream, and keeps the received messages.
 
     scheme: the requested scheme.
-    limit_bytes: largest model, which limits the receiver's memory.
     """
 
-    def __init__(self, scheme: str, limit_bytes: int = MAX_POLICY_BYTES) -> None:
+    def __init__(self, scheme: str) -> None:
         self._scheme = scheme
-        self._limit = limit_bytes
         self._descriptor: PolicyDescriptor | None = None
         self._blob: BlobAssembler | None = None
         self._messages: list[bytes] = []
@@ -102,8 +101,8 @@ class PolicyAssembler:
             raise InvalidInputError(f"policy: expected scheme {self._scheme!r}, got {descriptor.scheme!r}")
         if not (descriptor.run_id and descriptor.version):
             raise InvalidInputError("policy: expected a run id and a version of at least 1 in its descriptor, got none")
-        if descriptor.size_bytes > self._limit:
-            raise ExhaustedError(f"policy: expected at most {self._limit} bytes, got {descriptor.size_bytes}")
+        if descriptor.size_bytes > MAX_POLICY_BYTES:
+            raise ExhaustedError(f"policy: expected at most {MAX_POLICY_BYTES} bytes, got {descriptor.size_bytes}")
         self._descriptor = descriptor
         self._blob = BlobAssembler(descriptor.version, descriptor.size_bytes)
 

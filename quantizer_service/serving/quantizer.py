@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
@@ -13,9 +14,9 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import UnavailableError
 from actorq.quantization.schemes import scheme_named
 from actorq.tasks import may_be_left
+from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.process_stats import ProcessStats
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.serving.emission_counts import EmissionCounts
 from quantizer_service.serving.newest_policies import NewestPolicies, Subscription
 from quantizer_service.serving.policy_stream import EncodedPolicy
 from quantizer_service.serving.worker import Worker
@@ -37,7 +38,8 @@ class Quantizer:
     worker: does the CPU work; None for a worker with the default limit.
 
     policies: the newest policies, and their watchers.
-    counts: counts of emissions.
+    emitted, refusals: emitted policies, and rungs that the fidelity gate refused, by scheme since the start.
+    emit_seconds: times from the last byte of a checkpoint to served policies, for all schemes together.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class Quantizer:
         self._resources = resources
         self.policies = NewestPolicies()
         self.worker = worker or Worker(QuantizerConfig().work_limit_s)
-        self.counts = EmissionCounts()
+        self.emitted: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.emit_seconds = Histogram()
         self._publishing: set[asyncio.Task[Receipt]] = set()
         # Each message of a publication waits for one reader at most, no matter how many there are.
         self._reader = asyncio.Lock()
@@ -61,17 +65,13 @@ class Quantizer:
         self.policies.put(map(EncodedPolicy.of, self._catalog.newest_policies))
 
     def intake(self) -> "Quantizer":
-        """This quantizer. See PolicyServer.intake."""
+        """This quantizer, which accepts publications. A relay raises ConflictError."""
         return self
 
-    async def work(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run CPU work off the event loop, after all waiting work. See Worker.do."""
-        return await self.worker.do(function, *args, **kwargs)
-
     async def _read(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """As `work`, after all readers that wait."""
+        """As `worker.do`, after all readers that wait."""
         async with self._reader:
-            return await self.work(function, *args, **kwargs)
+            return await self.worker.do(function, *args, **kwargs)
 
     async def claim(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
         """Begin the stream of a learner whose actors use `scheme`. See Catalog.claim.
@@ -80,11 +80,11 @@ class Quantizer:
         """
         if scheme != AUTO:
             scheme_named(scheme)
-        return await self.work(self._catalog.claim, run_id)
+        return await self.worker.do(self._catalog.claim, run_id)
 
     async def add_graph(self, graph: PolicyGraph) -> None:
         """See Emitter.add_graph."""
-        await self.work(self._emitter.add_graph, graph)
+        await self.worker.do(self._emitter.add_graph, graph)
 
     async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
         """Emit a version in the run's scheme and the watched schemes, serve it, store it, and return the receipt.
@@ -127,7 +127,7 @@ class Quantizer:
 
     async def record_evaluation(self, evaluation: Evaluation) -> None:
         """See Catalog.record_evaluation."""
-        await self.work(self._catalog.record_evaluation, evaluation)
+        await self.worker.do(self._catalog.record_evaluation, evaluation)
 
     async def subscribe(self, scheme: str, after_version: int) -> Subscription:
         """Watch a scheme, which is emitted from now on. Raises NotFoundError for an unknown scheme."""
@@ -173,11 +173,14 @@ class Quantizer:
             nonlocal emit_seconds
             self.policies.put(policies)
             emit_seconds = self.clock() - received_at
-            self.counts.note((policy.descriptor for policy in policies), emit_seconds)
+            self.emit_seconds.observe(emit_seconds)
+            for policy in policies:
+                self.emitted[policy.descriptor.scheme] += 1
+                self.refusals[policy.descriptor.scheme] += len(policy.descriptor.fidelity.refused)
             served.set()
 
         try:
-            policies = await self.work(publish)
+            policies = await self.worker.do(publish)
         finally:
             # Runs even if the version could not be stored, because it is served.
             for late in self.policies.schemes:
@@ -189,7 +192,7 @@ class Quantizer:
             policies=tuple(policy.descriptor for policy in policies),
             emit_seconds=emit_seconds,
             subscribers=self.policies.subscribers,
-            process=await self.work(self._resources),
+            process=await self.worker.do(self._resources),
         )
 
     def _is_newest(self, scheme: str) -> bool:
@@ -197,7 +200,7 @@ class Quantizer:
         return self.policies.version(scheme) >= self._catalog.newest_version
 
     async def _emit_newest(self, scheme: str) -> None:
-        self.policies.put([await self.work(self._get, scheme)])
+        self.policies.put([await self.worker.do(self._get, scheme)])
 
     def _get(self, scheme: str, version: int = 0) -> EncodedPolicy:
         return EncodedPolicy.of(self._catalog.get(scheme, version))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from actorq.config.schemes import is_scheme, scheme_names
-from actorq.domain.policy import PolicyDescriptor, RetainedPolicy
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError
 from actorq.transport.reconnect import Backoff
 from quantizer_service.serving.feed import Feed
@@ -35,12 +34,14 @@ class Relay:
     lag_seconds: time from the learner's snapshot to the newest policy's arrival, by scheme and both machines' clocks.
     run_id: run of the served policies; empty before the first.
     failed: holds the error after an unexpected failure of a feed.
+    describe, list_versions, lease: calls that the upstream answers.
     """
 
     def __init__(
         self, upstream: Upstream, backoff: Backoff | None = None, now: Callable[[], float] = time.time
     ) -> None:
         self._upstream = upstream
+        self.describe, self.list_versions, self.lease = upstream.describe, upstream.list_versions, upstream.lease
         self._backoff = backoff
         self._now = now
         self.policies = NewestPolicies(self._leave)
@@ -94,18 +95,6 @@ class Relay:
             return found
         return max(found, newest, key=lambda each: each.descriptor.version)
 
-    async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """Ask the upstream."""
-        return await self._upstream.describe(scheme, version)
-
-    async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """Ask the upstream."""
-        return await self._upstream.list_versions(page_size, page_token)
-
-    async def lease(self, version: int, seconds: float) -> float:
-        """Ask the upstream."""
-        return await self._upstream.lease(version, seconds)
-
     def begin_drain(self) -> None:
         """Accept no new watchers, and end the watchers' streams."""
         self.draining.set()
@@ -115,7 +104,7 @@ class Relay:
         """Close the connection to the upstream, and wait for the threads that used it."""
         self._stop(tuple(self._feeds))
         for feed in self._ended:
-            await asyncio.to_thread(feed.join, _PATIENCE_S)
+            await asyncio.to_thread(feed.thread.join, _PATIENCE_S)
         self._upstream.close()
 
     def _take(self, policy: EncodedPolicy) -> None:
@@ -169,4 +158,4 @@ class Relay:
         for scheme in schemes:
             if feed := self._feeds.pop(scheme, None):
                 feed.stop()
-                self._ended = [*(ended for ended in self._ended if ended.alive), feed]
+                self._ended = [*(ended for ended in self._ended if ended.thread.is_alive()), feed]

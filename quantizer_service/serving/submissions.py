@@ -1,6 +1,7 @@
 """Assembles a publisher's messages into graphs, checkpoints and evaluations, and checks their order."""
 
 from collections.abc import Callable
+from functools import partial
 
 from actorq import wire
 from actorq.domain.policy import Checkpoint, PolicyGraph, SealedBytes
@@ -40,19 +41,23 @@ class SubmissionAssembler:
         if (self._finish is not None) != (kind == "part"):
             expected = f"the parts of {self._announced}" if self._finish else "a graph, checkpoint or evaluation"
             raise InvalidInputError(f"publication: expected {expected}, got {_named(kind)}")
-        if kind == "open":
-            self._opened = True
-            return wire.opening_from_proto(request.open)
-        if kind == "graph":
-            self._announce_graph(request.graph)
-        elif kind == "checkpoint":
-            self._announce_checkpoint(request.checkpoint)
-        elif kind == "evaluation":
-            return wire.evaluation_from_proto(request.evaluation)
-        elif kind == "part":
-            return self._add(request)
-        else:
-            raise InvalidInputError("publication: expected a payload, got none")
+        match kind:
+            case "open":
+                self._opened = True
+                return wire.opening_from_proto(request.open)
+            case "evaluation":
+                return wire.evaluation_from_proto(request.evaluation)
+            case "part":
+                return self._add(request)
+            case "graph":
+                graph = wire.graph_header_from_proto(request.graph)
+                self._announce("the graph", 0, MAX_GRAPH_BYTES, partial(_graph, graph))
+            case "checkpoint":
+                header = wire.checkpoint_header_from_proto(request.checkpoint)
+                what = f"checkpoint {header.version}"
+                self._announce(what, header.version, MAX_CHECKPOINT_BYTES, partial(_checkpoint, header, what))
+            case _:
+                raise InvalidInputError("publication: expected a payload, got none")
         return None
 
     def end(self) -> None:
@@ -61,38 +66,6 @@ class SubmissionAssembler:
             raise InvalidInputError(
                 f"publication: expected the parts of {self._announced}, got the end of the stream; they are dropped"
             )
-
-    def _announce_graph(self, message: quantizer_pb2.GraphHeader) -> None:
-        header = wire.graph_header_from_proto(message)
-
-        def finish(blob: SealedBytes) -> PolicyGraph:
-            graph = PolicyGraph(blob.data, header.inputs, header.discrete_actions, header.action_spans)
-            if graph.topology != header.topology:
-                raise InvalidInputError(
-                    f"graph: expected the blob of topology {header.topology.hex()}, got {graph.topology.hex()}; "
-                    "the topology is the SHA-256 of the model's bytes"
-                )
-            return graph
-
-        self._announce("the graph", 0, MAX_GRAPH_BYTES, finish)
-
-    def _announce_checkpoint(self, message: quantizer_pb2.CheckpointHeader) -> None:
-        header = wire.checkpoint_header_from_proto(message)
-        what = f"checkpoint {header.version}"
-
-        def finish(blob: SealedBytes) -> Checkpoint:
-            parameters, calibration = decode_tensors(blob.data, what)
-            return Checkpoint(
-                version=header.version,
-                learner_step=header.learner_step,
-                topology=header.topology,
-                parameters=parameters,
-                calibration=calibration,
-                snapshot_at=header.snapshot_at,
-                received=blob,
-            )
-
-        self._announce(what, header.version, MAX_CHECKPOINT_BYTES, finish)
 
     def _announce(self, what: str, version: int, limit_bytes: int, finish: Callable[[SealedBytes], Submission]) -> None:
         self._announced = what
@@ -108,6 +81,21 @@ class SubmissionAssembler:
         sealed = SealedBytes(blob, self._assembler.sha256)
         finish, self._finish, self._assembler = self._finish, None, None
         return finish(sealed)
+
+
+def _graph(header: wire.GraphHeader, blob: SealedBytes) -> PolicyGraph:
+    graph = PolicyGraph(blob.data, header.inputs, header.discrete_actions, header.action_spans)
+    if graph.topology != header.topology:
+        raise InvalidInputError(
+            f"graph: expected the blob of topology {header.topology.hex()}, got {graph.topology.hex()}; "
+            "the topology is the SHA-256 of the model's bytes"
+        )
+    return graph
+
+
+def _checkpoint(header: wire.CheckpointHeader, what: str, blob: SealedBytes) -> Checkpoint:
+    parameters, calibration = decode_tensors(blob.data, what)
+    return Checkpoint(**vars(header), parameters=parameters, calibration=calibration, received=blob)
 
 
 def _named(kind: str | None) -> str:

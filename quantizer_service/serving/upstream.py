@@ -25,7 +25,10 @@ _THREADS = 4
 
 
 class Upstream:
-    """A PolicySource over the network. Its policies are checked and keep their received messages."""
+    """Asks a quantizer or relay over the network. Its policies are checked and keep their received messages.
+
+    Calls raise the errors of `actorq.errors`.
+    """
 
     def __init__(self, client: QuantizerClient) -> None:
         self._client = client
@@ -34,19 +37,19 @@ class Upstream:
         self.peer = f"upstream {client.peer}"
 
     async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
-        """See PolicySource.get."""
+        """A retained policy; version 0 for the newest."""
         return await self._call(self._get, scheme, version)
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """See PolicySource.describe."""
+        """The descriptor of a retained policy."""
         return await self._call(self._client.fidelity, scheme, version)
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
-        """See PolicySource.list_versions."""
+        """A page of the retained versions, newest first, and the token of the next page."""
         return await self._call(self._client.page, page_size, page_token)
 
     async def lease(self, version: int, seconds: float) -> float:
-        """See PolicySource.lease."""
+        """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds."""
         return await self._call(self._client.hold, version, seconds)
 
     def watch(self, scheme: str) -> "UpstreamStream":

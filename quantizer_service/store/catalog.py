@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from actorq.domain.policy import MAX_VERSION_STEP, Checkpoint, Policy, PolicyGraph, RetainedPolicy
 from actorq.domain.trajectory import Evaluation
@@ -18,14 +17,6 @@ _MAX_SERVED = 16
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
 
 
-@dataclass
-class _Newest:
-    """The newest version in memory, served before the disk has it."""
-
-    checkpoint: Checkpoint
-    policies: dict[str, Policy]
-
-
 class Catalog:
     """The retained versions of one run. For one thread at a time.
 
@@ -38,7 +29,8 @@ class Catalog:
         self._writable = store if isinstance(store, PolicyStore) else None
         self._emit_again = emit_again
         self._served: dict[tuple[int, str], Policy] = {}
-        self._newest = _newest(store)
+        # The newest version in memory, and its emitted policies by scheme. It is served before the disk has it.
+        self._newest, self._policies = _newest(store)
         self._highest = store.taken_version
 
     @property
@@ -51,12 +43,12 @@ class Catalog:
     @property
     def newest_version(self) -> int:
         """The newest served version; 0 before the first."""
-        return self._newest.checkpoint.version if self._newest else 0
+        return self._newest.version if self._newest else 0
 
     @property
     def newest_policies(self) -> tuple[Policy, ...]:
         """The emitted policies of the newest version."""
-        return tuple(self._newest.policies.values()) if self._newest else ()
+        return tuple(self._policies.values())
 
     @property
     def graphs(self) -> Mapping[bytes, PolicyGraph]:
@@ -98,12 +90,12 @@ class Catalog:
         """
         self._writer.reserve(checkpoint.version)
         self._highest = checkpoint.version
-        self._newest = _Newest(checkpoint, {policy.descriptor.scheme: policy for policy in policies})
+        self._newest, self._policies = checkpoint, {policy.descriptor.scheme: policy for policy in policies}
 
     def store_newest(self) -> None:
         """Store the newest version. Raises UnavailableError when the disk cannot store it."""
         if self._newest is not None:
-            self._writer.add_version(self._newest.checkpoint, self._newest.policies.values())
+            self._writer.add_version(self._newest, self._policies.values())
 
     def get(self, scheme: str, version: int = 0) -> Policy:
         """A policy of a retained version (0 for the newest). Emits and stores a missing scheme now.
@@ -114,9 +106,9 @@ class Catalog:
         if self._newest is None:
             raise self._nothing_to_serve()
         if version in (0, self.newest_version):
-            if scheme not in self._newest.policies:
-                self._newest.policies[scheme] = self._missing(self._newest.checkpoint, scheme)
-            return self._newest.policies[scheme]
+            if scheme not in self._policies:
+                self._policies[scheme] = self._missing(self._newest, scheme)
+            return self._policies[scheme]
         if (version, scheme) in self._served:
             return self._served[version, scheme]
         policy = self._store.policy(version, scheme) or self._missing(self._store.checkpoint(version), scheme)
@@ -198,8 +190,8 @@ class Catalog:
         return self._writable
 
 
-def _newest(store: PolicyReader) -> _Newest | None:
-    """The newest version of a store, with its emitted policies."""
+def _newest(store: PolicyReader) -> tuple[Checkpoint | None, dict[str, Policy]]:
+    """The newest version of a store, and its emitted policies by scheme."""
     for retained in store.versions():
         try:
             policies = {scheme: store.policy(retained.version, scheme) for scheme in retained.schemes}
@@ -207,5 +199,5 @@ def _newest(store: PolicyReader) -> _Newest | None:
         except NotFoundError:
             # The store's writer has removed it for newer ones. The next version here may still be retained.
             continue
-        return _Newest(checkpoint, {scheme: policy for scheme, policy in policies.items() if policy is not None})
-    return None
+        return checkpoint, {scheme: policy for scheme, policy in policies.items() if policy is not None}
+    return None, {}

@@ -40,6 +40,11 @@ def decode_tensors(data: bytes, what: str) -> tuple[Tensors, Tensors]:
         tensors = load(data)
     except Exception as error:  # The library raises its own errors, and KeyError for dtypes that numpy lacks.
         raise InvalidInputError(f"{what}: expected safetensors with numpy dtypes, got {error!r}") from None
+    return split_tensors(tensors)
+
+
+def split_tensors(tensors: Tensors) -> tuple[Tensors, Tensors]:
+    """Parameters, and calibration batches, whose names have a prefix."""
     parameters, calibration = {}, {}
     for name, array in tensors.items():
         if name.startswith(CALIBRATION_PREFIX):

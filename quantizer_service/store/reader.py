@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy
@@ -37,15 +36,18 @@ class PolicyReader:
 
     store.py lists the files. Damaged versions are skipped with a warning. Versions that the store's writer removes
     meanwhile are skipped or raise NotFoundError. Raises UserError when the folder is unreadable or has another format.
+
+    graphs: the graphs by digest.
+    damaged: the fault of each unreadable version.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._graphs: dict[bytes, PolicyGraph] = {}
+        self.graphs: dict[bytes, PolicyGraph] = {}
         self._entries: dict[int, Entry] = {}
-        self._damaged: dict[int, str] = {}
+        self.damaged: dict[int, str] = {}
         try:
-            folders = sorted(path for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
+            numbers = sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal() and path.is_dir())
         except OSError as error:
             raise UserError(
                 f"--store: cannot read {directory} ({error.strerror}); give the policies folder of a run"
@@ -53,26 +55,11 @@ class PolicyReader:
         # In this order, because a writer stores the run before its graphs, and a graph before its versions.
         self.run_id = self._load_run_id()
         self._load_graphs()
-        self._load_versions([int(folder.name) for folder in folders])
+        self._load_versions(numbers)
         # Includes unreadable versions, because their numbers are taken.
-        self.highest_version = max((int(folder.name) for folder in folders), default=0)
+        self.highest_version = max(numbers, default=0)
         self.taken_version = self.highest_version
         """Any version up to this one may have been served. No number up to it is used again."""
-
-    @property
-    def graphs(self) -> Mapping[bytes, PolicyGraph]:
-        """The graphs by digest."""
-        return MappingProxyType(self._graphs)
-
-    @property
-    def newest_version(self) -> int:
-        """The newest readable version; 0 when there is none."""
-        return max(self._entries, default=0)
-
-    @property
-    def damaged(self) -> Mapping[int, str]:
-        """The fault of each unreadable version."""
-        return MappingProxyType(self._damaged)
 
     def retains(self, version: int) -> bool:
         """Whether this version is retained and readable."""
@@ -102,12 +89,12 @@ class PolicyReader:
         return version_folder(self._directory, version)
 
     def _entry(self, version: int) -> Entry:
-        if version in self._damaged:
-            raise InvalidInputError(self._damaged[version])
+        if version in self.damaged:
+            raise InvalidInputError(self.damaged[version])
         if version not in self._entries:
             raise NotFoundError(
                 f"version {version} is not retained; retained versions: {len(self._entries)}, newest "
-                f"{self.newest_version}"
+                f"{max(self._entries, default=0)}"
             )
         return self._entries[version]
 
@@ -153,7 +140,7 @@ class PolicyReader:
                 if path.exists():
                     _log.warning("graph skipped: %s", error)
                 continue
-            self._graphs[graph.topology] = graph
+            self.graphs[graph.topology] = graph
 
     def _load_versions(self, versions: Iterable[int]) -> None:
         for version in versions:
@@ -164,11 +151,11 @@ class PolicyReader:
                 _log.info("version skipped: %s", error)
             except InvalidInputError as error:
                 _log.warning("version %d skipped: %s", version, error)
-                self._damaged[version] = str(error)
+                self.damaged[version] = str(error)
 
     def _load_entry(self, version: int) -> Entry:
         checkpoint = self._read_checkpoint(version)
-        if checkpoint.topology not in self._graphs:
+        if checkpoint.topology not in self.graphs:
             raise InvalidInputError(
                 f"{self._folder(version)}: expected its graph {checkpoint.topology.hex()} in the store, got none"
             )

@@ -113,7 +113,7 @@ class PolicyStore(PolicyReader):
                     "action_spans": graph.action_spans,
                 },
             )
-        self._graphs[graph.topology] = graph
+        self.graphs[graph.topology] = graph
         self._drop_unused_graphs()
 
     def add_version(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
@@ -218,14 +218,14 @@ class PolicyStore(PolicyReader):
 
     def _drop_unused_graphs(self) -> None:
         used = {entry.topology for entry in self._entries.values()}
-        unused = [digest for digest in self._graphs if digest not in used]
+        unused = [digest for digest in self.graphs if digest not in used]
         for digest in unused[:-_MAX_UNUSED_GRAPHS]:
             name = self._directory / "graphs" / digest.hex()
             with _writing(name):
                 # The description first, because a model without a description is ignored.
                 name.with_suffix(".json").unlink(missing_ok=True)
                 name.with_suffix(".onnx").unlink(missing_ok=True)
-            del self._graphs[digest]
+            del self.graphs[digest]
 
 
 def _locked(directory: Path) -> IO[bytes]:

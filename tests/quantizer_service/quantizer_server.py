@@ -18,8 +18,7 @@ from actorq.process import Service
 from actorq.transport.payload.blobs import split_blob
 from actorq.transport.server import Server
 from actorq.v1 import quantizer_pb2
-from quantizer_service.process import QuantizerProcess
-from quantizer_service.relay_process import RelayProcess
+from quantizer_service.process import QuantizerProcess, RelayProcess
 from quantizer_service.store.policy_files import encode_tensors
 from tests.quantizer_service.policy_graphs import mlp
 from tests.quantizer_service.policy_runs import checkpoint

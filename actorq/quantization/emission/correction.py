@@ -16,27 +16,19 @@ Convolutions are not corrected. In a trained Nature CNN the errors stayed the sa
 channel over all places. The correction would also have to fetch their inputs.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actorq.quantization.calibration import Observed, Statistic, Statistics
 from actorq.quantization.emission.rounding import ErrorFeedback
-from actorq.quantization.graph import Graph
+from actorq.quantization.emission.weights import Int4Weight, Int8Weight
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import CONVOLUTION, Layer
 
 MOST_INPUTS = 64
 WIDEST_INT8 = 256
-
-
-class RoundedWeight(Protocol):
-    """Integers and scales that replace a weight."""
-
-    def mean_error(self, weight: NDArray[np.float32], mean: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(W - W') mean, float32[N]; weight: W, float32[N, K], mean: float32[K]."""
-        ...
 
 
 class Correction:
@@ -54,8 +46,8 @@ class Correction:
             for layer in layers
             if on and layer.kind != CONVOLUTION and layer.inputs <= widest and layer.input in given
         )
-        needs = [_mean_of(layer) for layer in self._layers]
-        needs += [_moments_of(layer) for layer in self._layers if self._passes_on(layer)]
+        needs = [Observed(layer.input, Statistic.MEAN) for layer in self._layers]
+        needs += [Observed(layer.input, Statistic.MOMENTS) for layer in self._layers if self._passes_on(layer)]
         self.observed = tuple(dict.fromkeys(needs))
         """The statistics that the correction needs."""
         self.bias_names = tuple(map(_bias_name, self._layers))
@@ -69,14 +61,15 @@ class Correction:
         """The error feedback for the weight of these layers; None to round to nearest."""
         if not all(map(self._passes_on, layers)):
             return None
-        return ErrorFeedback(np.mean([statistics[_moments_of(layer)] for layer in layers], axis=0))
+        moments = [statistics[Observed(layer.input, Statistic.MOMENTS)] for layer in layers]
+        return ErrorFeedback(np.mean(moments, axis=0))
 
     def biases(
         self,
         layers: Sequence[Layer],
-        parameters: Mapping[str, NDArray[Any]],
+        parameters: Parameters,
         weight: NDArray[np.float32],
-        rounded: RoundedWeight,
+        rounded: Int8Weight | Int4Weight,
         statistics: Statistics,
     ) -> dict[str, NDArray[np.float32]]:
         """The biases of these layers, float32[N] by `bias_name`, including unchanged ones.
@@ -88,7 +81,7 @@ class Correction:
         for layer in layers:
             bias: NDArray[np.float32] | None = parameters[layer.bias] if layer.bias else None
             if layer in self._layers:
-                error = rounded.mean_error(weight, statistics[_mean_of(layer)].astype(np.float32))
+                error = rounded.mean_error(weight, statistics[Observed(layer.input, Statistic.MEAN)].astype(np.float32))
                 corrected = error if bias is None else bias + error
                 # Weights near the end of float32 may have errors beyond its range.
                 bias = np.where(np.isfinite(corrected), corrected, np.float32(0) if bias is None else bias)
@@ -102,11 +95,3 @@ class Correction:
 
 def _bias_name(layer: Layer) -> str:
     return f"{layer.weight}:{layer.nodes[0]}:bias"
-
-
-def _mean_of(layer: Layer) -> Observed:
-    return Observed(layer.input, Statistic.MEAN)
-
-
-def _moments_of(layer: Layer) -> Observed:
-    return Observed(layer.input, Statistic.MOMENTS)

@@ -32,11 +32,7 @@ class LayerChoice:
 
 
 def select(
-    graph: Graph,
-    options: Options,
-    unfit: Callable[[Layer], str],
-    ends: bool,
-    exact: frozenset[str] = frozenset(),
+    graph: Graph, options: Options, unfit: Callable[[Layer], str], ends: bool, exact: frozenset[str] = frozenset()
 ) -> LayerChoice:
     """Choose the layers of a scheme.
 
@@ -50,7 +46,8 @@ def select(
     reasons: dict[str, str] = {}
     for node in graph.model.graph.node:
         for name in reads(node):
-            if name in weights or _is_matrix(graph.parameters.get(name, ())):
+            # A bias or a mean may be [1, N].
+            if name in weights or sum(size > 1 for size in graph.parameters.get(name, ())) > 1:
                 reasons.setdefault(layer_name(name), NOT_A_LAYER)
     if unknown := sorted(options.keep_float - reasons.keys()):
         raise InvalidInputError(f"keep_float: expected names among {list(reasons)}, got {unknown}")
@@ -64,11 +61,6 @@ def select(
 def unfit_for_linear(layer: Layer) -> str:
     """Why a scheme for linear layers cannot quantize this layer; empty if it can."""
     return layer.obstacle or ("convolution: only int8-static quantizes it" if layer.kind == CONVOLUTION else "")
-
-
-def _is_matrix(shape: tuple[int, ...]) -> bool:
-    # A bias or a mean may be [1, N].
-    return sum(size > 1 for size in shape) > 1
 
 
 def _reason(layer: Layer, options: Options, unfit: Callable[[Layer], str], ends: bool, exact: bool) -> str:

@@ -14,12 +14,10 @@ from actorq.quantization.emission.options import Emission, Options
 from actorq.quantization.emission.rounding import ErrorFeedback
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.weights import Int4Weight, Int8Weight
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import Layer
+from actorq.quantization.nodes import MICROSOFT
 from actorq.quantization.training import TrainingForm
-
-# Domain of ONNX Runtime's own operators.
-DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True)
@@ -55,19 +53,17 @@ class LinearPlan:
             held = f"{layer.weight}:{layer.channels}"
             self._layers[held] = (*self._layers.get(held, ()), layer)
             node = scheme.node(layer, f"{held}:int", f"{held}:scale", self._correction.bias_name(layer))
-            node.name, node.domain = f"{layer.name}:{layer.nodes[0]}", DOMAIN
+            node.name, node.domain = f"{layer.name}:{layer.nodes[0]}", MICROSOFT
             nodes[layer] = node
         tensors = [f"{held}:{part}" for held in self._layers for part in ("int", "scale")]
         tensors += self._correction.bias_names
-        self._skeleton = Skeleton(graph, _replaced(graph, nodes), tensors, {DOMAIN: 1} if nodes else {})
+        self._skeleton = Skeleton(graph, _replaced(graph, nodes), tensors, {MICROSOFT: 1} if nodes else {})
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The form of each quantized layer for training, by its name."""
         return {layer.name: self._scheme.training(layer) for layer in self._selection.layers}
 
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
-    ) -> Emission:
+    def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         """A model with these parameters as constants."""
         values, forms = dict(parameters), {}
         for held, layers in self._layers.items():
@@ -79,7 +75,7 @@ class LinearPlan:
         return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
 
 
-def units_first(layer: Layer, parameters: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+def units_first(layer: Layer, parameters: Parameters) -> NDArray[Any]:
     """The weight of a layer as [N, K] or [N, C, h, w], for any orientation in the graph."""
     return parameters[layer.weight].swapaxes(0, layer.channels)
 

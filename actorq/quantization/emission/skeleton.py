@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.quantization.graph import Graph
-from actorq.quantization.nodes import reads
+from actorq.quantization.nodes import live_nodes, set_repeated
 
 # Tags of length-delimited fields in onnx.proto.
 _GRAPH = 7 << 3 | 2
@@ -39,20 +39,15 @@ class Skeleton:
         model.CopyFrom(graph.model)
         body = model.graph
         # Exporters leave stack traces and shapes of intermediate values: more bytes than a small policy's weights.
-        for field in ("value_info", "node", "doc_string", "metadata_props", "quantization_annotation"):
+        for field in ("value_info", "doc_string", "metadata_props", "quantization_annotation"):
             body.ClearField(field)
         for field in ("doc_string", "metadata_props"):
             model.ClearField(field)
-        kept = _alive(list(nodes), {value.name for value in body.output})
-        body.node.extend(kept)
-        used = {name for node in kept for name in reads(node)} | {value.name for value in body.output}
+        kept, used = live_nodes(nodes, [value.name for value in body.output])
         used -= {name for node in kept for name in node.output}
-        inputs = [value for value in body.input if value.name in graph.inputs]
-        body.ClearField("input")
-        body.input.extend(inputs)
-        constants = [tensor for tensor in body.initializer if tensor.name in used]
-        body.ClearField("initializer")
-        body.initializer.extend(constants)
+        set_repeated(body, "node", kept)
+        set_repeated(body, "input", [value for value in body.input if value.name in graph.inputs])
+        set_repeated(body, "initializer", [tensor for tensor in body.initializer if tensor.name in used])
         for part in (*body.node, *body.input, *body.output, *body.initializer):
             part.ClearField("doc_string")
             part.ClearField("metadata_props")
@@ -96,12 +91,3 @@ def _varint(number: int) -> bytes:
         number >>= 7
     result.append(number)
     return bytes(result)
-
-
-def _alive(nodes: list[onnx.NodeProto], wanted: set[str]) -> list[onnx.NodeProto]:
-    kept = []
-    for node in reversed(nodes):
-        if any(name in wanted for name in node.output):
-            wanted.update(reads(node))
-            kept.append(node)
-    return kept[::-1]

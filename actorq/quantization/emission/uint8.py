@@ -15,7 +15,6 @@ from actorq.quantization.nodes import STANDARD, attributes_of, readers_of, scala
 
 # Operators that only move or select values. They work on uint8 as on float.
 MOVING = ("Flatten", "Reshape", "MaxPool", "Transpose", "Identity", "Squeeze", "Unsqueeze")
-_RELU = "Relu"
 # Value ranges of activation functions. A saturating function needs no margin.
 _BOUNDS: Mapping[str, Range] = {"Tanh": (-1.0, 1.0), "Sigmoid": (0.0, 1.0), "Softmax": (0.0, 1.0)}
 
@@ -34,38 +33,34 @@ class Site:
     bounds: Range = (-math.inf, math.inf)
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """The uint8 tensors from the output of a quantized layer to the next quantized layers.
-
-    site: their scale and zero point, from the tensor after the Relu if there is one. Its lowest integer then stands for
-        0, so the layer's own clipping computes the Relu.
-    tensors: names of the tensors, including the Relu's input and output.
-    exits: tensors that other nodes read too, as float.
-    """
-
-    site: Site
-    tensors: frozenset[str]
-    exits: frozenset[str]
-
-
 class Uint8Tensors:
-    """Tells for each tensor of a graph whether it is uint8, given the quantized layers."""
+    """Tells for each tensor of a graph whether it is uint8, given the quantized layers.
+
+    A stretch has the uint8 tensors from the output of a quantized layer to the next quantized layers.
+
+    inputs: see frames.
+    stretches: scale and zero point of each stretch, by the output of its first layer. They come from the tensor after
+        the Relu if there is one. Its lowest integer then stands for 0, so the layer's own clipping computes the Relu.
+    tensors: the tensors of all stretches, including a Relu's input and output.
+    exits: those of them that other nodes read too, as float.
+    """
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...]) -> None:
         self._nodes = graph.model.graph.node
-        self._layers = layers
         self._readers = readers_of(graph.model.graph)
         self._outputs = {value.name for value in graph.model.graph.output}
         self._products = {layer.nodes[0]: layer for layer in layers}
         self._makers = {name: node for node in self._nodes for name in node.output}
         self.inputs = frames(graph)
-        self.stretches: dict[str, Stretch] = {}
+        self.stretches: dict[str, Site] = {}
+        self.tensors, self.exits = set[str](), set[str]()
         for layer in layers:
-            stretch = self._stretch(layer)
+            site, tensors, exits = self._stretch(layer)
             # A linear layer can return float instead, without further rounding.
-            if layer.kind == CONVOLUTION or not stretch.exits:
-                self.stretches[layer.output] = stretch
+            if layer.kind == CONVOLUTION or not exits:
+                self.stretches[layer.output] = site
+                self.tensors |= tensors
+                self.exits |= exits
 
     def bounds(self, tensor: str) -> Range:
         """The range of a tensor's possible values, as far as its operator bounds it."""
@@ -78,19 +73,18 @@ class Uint8Tensors:
             return -abs(attributes_of(node).get("alpha", 1.0)), math.inf
         return _BOUNDS.get(node.op_type, (-math.inf, math.inf))
 
-    def _stretch(self, layer: Layer) -> Stretch:
+    def _stretch(self, layer: Layer) -> tuple[Site, set[str], set[str]]:
         tensor, tensors, relu = layer.output, {layer.output}, False
         # While only one node reads the tensor, a Relu may still change the layer's output.
         while tensor not in self._outputs and len(self._readers[tensor]) == 1:
             node = self._nodes[self._readers[tensor][0]]
-            if not (_moves(node) or (node.op_type == _RELU and node.domain in STANDARD)):
+            if not (_moves(node) or (node.op_type == "Relu" and node.domain in STANDARD)):
                 break
-            relu = relu or node.op_type == _RELU
+            relu = relu or node.op_type == "Relu"
             tensor = node.output[0]
             tensors.add(tensor)
         site = Site(tensor, bounds=(0.0, math.inf)) if relu else Site(layer.output)
-        pending = [tensor]
-        exits = set()
+        pending, exits = [tensor], set()
         while pending:
             tensor = pending.pop()
             if tensor in self._outputs:
@@ -102,7 +96,7 @@ class Uint8Tensors:
                     pending.append(node.output[0])
                 elif reader is None or reader.input != tensor:
                     exits.add(tensor)
-        return Stretch(site, frozenset(tensors), frozenset(exits))
+        return site, tensors, exits
 
 
 def frames(graph: Graph) -> dict[str, Site]:

@@ -1,13 +1,11 @@
 """The interface of schemes: a scheme turns a graph into a plan, and the plan turns parameters into an ONNX model."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Protocol
 
 from actorq.quantization.calibration import Observed, Statistics
 from actorq.quantization.emission.options import Emission, Options
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.training import TrainingForm
 
 __all__ = ["Emission", "Options", "Plan", "Scheme", "SchemePlan"]
@@ -25,9 +23,7 @@ class SchemePlan(Protocol):
         """The computation of each quantized layer, by its name. Layers that are missing here are trained in float."""
         ...
 
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
-    ) -> Emission:
+    def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         """An ONNX model with the parameters as constants and only the data inputs as inputs.
 
         parameters: float32, checked against the graph by the caller.
@@ -58,15 +54,10 @@ class Plan:
         self.scheme = scheme.name
         self.options = options or Options()
         self._plan = scheme.plan(graph, self.options)
-
-    @property
-    def observed(self) -> tuple[Observed, ...]:
+        self.observed = self._plan.observed
         """The statistics of the graph's tensors that `emit` needs."""
-        return self._plan.observed
 
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, run_id: str, version: int
-    ) -> Emission:
+    def emit(self, parameters: Parameters, statistics: Statistics, run_id: str, version: int) -> Emission:
         """A complete ONNX model with `parameters` as constants. Its metadata name run, version and scheme.
 
         Equal arguments give equal bytes. Raises InvalidInputError for missing, unexpected, misshapen or non-finite

@@ -1,14 +1,11 @@
 """fp32: the policy as published. It is a candidate like the other schemes: for small networks it is the fastest."""
 
 from collections.abc import Mapping
-from typing import Any
-
-from numpy.typing import NDArray
 
 from actorq.quantization.calibration import Observed, Statistics
 from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.skeleton import Skeleton
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.training import TrainingForm
 
@@ -34,7 +31,5 @@ class _Fp32Plan:
     def training(self) -> Mapping[str, TrainingForm]:
         return {}
 
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
-    ) -> Emission:
+    def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         return Emission(self._skeleton.fill(parameters, metadata), self._layers)

@@ -34,11 +34,9 @@ Values beyond the calibrated range are clipped. The margin makes this rarer (doc
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.quantization.calibration import Observed, Range, Statistic, Statistics
@@ -48,14 +46,14 @@ from actorq.quantization.emission.linear import units_first
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import CONVOLUTION, Layer
+from actorq.quantization.nodes import MICROSOFT
 from actorq.quantization.schemes.base import Emission, Options
 from actorq.quantization.training import Place, TrainingForm, Uint8
 
 # Activations may exceed the calibrated range by this factor before they are clipped.
 MARGIN = 1.5
-_DOMAIN = "com.microsoft"
 _LARGEST_BIAS = 2.0**30
 # The bound above, rounded up in float32, is below this. With it, sums fit 32 bits up to 33122 inputs of largest values.
 _LARGEST_CORRECTED_BIAS = 1.001 * 2.0**30
@@ -99,27 +97,23 @@ class _Int8StaticPlan:
         self._correction = Correction(graph, self._selection.layers, options.compensate)
         self._rewriting = _Rewriting(graph, self._selection.layers, self._correction)
         sites = self._rewriting.sites
+        ranges = (Observed(site.name, Statistic.RANGE) for site in sites.values() if site.scale is None)
+        self.observed = (*ranges, *self._correction.observed)
         tensors = [f"{site}:{part}" for site in sites for part in ("scale", "zero_point")]
         for layer in self._selection.layers:
             parts = ("int8", "scale", "zero_point", *(("bias",) if self._correction.bias_name(layer) else ()))
             tensors += [f"{_use(layer)}:{part}" for part in parts]
         self._places = _places(graph, self._rewriting)
-        domains = {_DOMAIN: 1} if self._selection.layers else {}
+        domains = {MICROSOFT: 1} if self._selection.layers else {}
         self._skeleton = Skeleton(graph, self._rewriting.nodes, tensors, domains)
-
-    @property
-    def observed(self) -> tuple[Observed, ...]:
-        sites = self._rewriting.sites.values()
-        ranges = (Observed(site.name, Statistic.RANGE) for site in sites if site.scale is None)
-        return (*ranges, *self._correction.observed)
 
     def training(self) -> Mapping[str, TrainingForm]:
         found = {}
         for layer in self._selection.layers:
-            stretch = self._rewriting.stretches.get(layer.output)
+            site = self._rewriting.stretches.get(layer.output)
             found[layer.name] = TrainingForm(
                 inputs=self._uint8(self._rewriting.sites[self._rewriting.reads[layer]], Place(layer.name, False)),
-                outputs=self._uint8(stretch.site, Place(layer.name, True)) if stretch else None,
+                outputs=self._uint8(site, Place(layer.name, True)) if site else None,
                 largest_bias=_LARGEST_BIAS,
             )
         return found
@@ -131,40 +125,28 @@ class _Int8StaticPlan:
 
         return Uint8(grid, self._places.get(site.name, own))
 
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
-    ) -> Emission:
+    def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         values, forms = dict(parameters), {}
         for key, site in self._rewriting.sites.items():
             low, high = (0.0, 0.0) if site.scale else statistics[Observed(site.name, Statistic.RANGE)].tolist()
             scale, zero_point = _map(site, low, high)
             values[f"{key}:scale"], values[f"{key}:zero_point"] = np.asarray(scale), np.asarray(zero_point)
         for layer in self._selection.layers:
-            input_scale = values[f"{self._rewriting.reads[layer]}:scale"]
-            forms[layer.name] = self._quantize(layer, parameters, statistics, input_scale, values)
+            use, input_scale = _use(layer), values[f"{self._rewriting.reads[layer]}:scale"]
+            bias = parameters[layer.bias] if layer.bias else None
+            least = None if bias is None else (np.abs(bias) / (input_scale * _LARGEST_BIAS)).astype(np.float32)
+            weight = units_first(layer, parameters)
+            feedback = self._correction.feedback((layer,), statistics)
+            rounded = quantize_int8(weight, self._per_tensor_error, least, feedback)
+            forms[layer.name] = rounded.form
+            values[f"{use}:int8"], values[f"{use}:scale"] = rounded.values, rounded.scale
+            values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
+            for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
+                units = np.rint(corrected / (input_scale * rounded.scale))
+                # For inputs far beyond their range, a correction could exceed the bound.
+                units = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS)
+                values[f"{use}:bias"] = units.astype(np.int32)
         return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
-
-    def _quantize(
-        self,
-        layer: Layer,
-        parameters: Mapping[str, NDArray[Any]],
-        statistics: Statistics,
-        input_scale: NDArray[np.float32],
-        values: dict[str, NDArray[Any]],
-    ) -> str:
-        bias = parameters[layer.bias] if layer.bias else None
-        least = None if bias is None else (np.abs(bias) / (input_scale * _LARGEST_BIAS)).astype(np.float32)
-        weight = units_first(layer, parameters)
-        feedback = self._correction.feedback((layer,), statistics)
-        rounded = quantize_int8(weight, self._per_tensor_error, least, feedback)
-        use = _use(layer)
-        values[f"{use}:int8"], values[f"{use}:scale"] = rounded.values, rounded.scale
-        values[f"{use}:zero_point"] = np.zeros(rounded.scale.shape, np.int8)
-        for corrected in self._correction.biases((layer,), parameters, weight, rounded, statistics).values():
-            units = np.rint(corrected / (input_scale * rounded.scale))
-            # For inputs far beyond their range, a correction could exceed the bound.
-            values[f"{use}:bias"] = np.clip(units, -_LARGEST_CORRECTED_BIAS, _LARGEST_CORRECTED_BIAS).astype(np.int32)
-        return rounded.form
 
 
 @dataclass(frozen=True)
@@ -181,7 +163,7 @@ class _Rewriting:
 
     sites: scales and zero points of activations; their initializers are KEY:scale and KEY:zero_point.
     reads: the key of the site of each layer's input.
-    stretches: each stretch, by the output of the layer at its begin.
+    stretches: see Uint8Tensors.
     """
 
     def __init__(self, graph: Graph, layers: tuple[Layer, ...], correction: Correction) -> None:
@@ -191,9 +173,6 @@ class _Rewriting:
         self._correction = correction
         self._uint8 = Uint8Tensors(graph, layers)
         self.stretches = self._uint8.stretches
-        stretches = self.stretches.values()
-        self._stretched = frozenset[str]().union(*(stretch.tensors for stretch in stretches))
-        self._exits = frozenset[str]().union(*(stretch.exits for stretch in stretches))
         self._held = {
             name: _Held(name, name, self._uint8.inputs[name]) for name in graph.inputs & self._uint8.inputs.keys()
         }
@@ -215,7 +194,7 @@ class _Rewriting:
         output, target = layer.output, list[str]()
         if layer.output in self.stretches:
             output = f"{layer.output}:uint8"
-            made = _Held(output, layer.output, self.stretches[layer.output].site)
+            made = _Held(output, layer.output, self.stretches[layer.output])
             self._held[layer.output] = made
             target = self._map(made)
         if layer.kind == CONVOLUTION:
@@ -224,7 +203,7 @@ class _Rewriting:
             quantized.attribute.extend(node.attribute)
         else:
             inputs = [*source, *weight, bias, *target]
-            quantized = helper.make_node("QGemm", _trimmed(inputs), [output], name=use, domain=_DOMAIN, transB=1)
+            quantized = helper.make_node("QGemm", _trimmed(inputs), [output], name=use, domain=MICROSOFT, transB=1)
         self.nodes.append(quantized)
         self._leave(layer.output)
 
@@ -234,9 +213,9 @@ class _Rewriting:
         target = node.output[0] if node.output else ""
         frame = self._uint8.inputs.get(target)
         # Nodes that read frames in float still can. The skeleton drops nodes without readers.
-        if held is None or target not in self._stretched:
+        if held is None or target not in self._uint8.tensors:
             self.nodes.append(node)
-        if held is None or (frame is None and target not in self._stretched):
+        if held is None or (frame is None and target not in self._uint8.tensors):
             return
         if node.op_type in MOVING:
             moved = onnx.NodeProto()
@@ -258,7 +237,7 @@ class _Rewriting:
         return held
 
     def _leave(self, tensor: str) -> None:
-        if tensor in self._exits and tensor in self._held:
+        if tensor in self._uint8.exits and tensor in self._held:
             held = self._held[tensor]
             inputs = [held.name, *self._map(held)]
             self.nodes.append(helper.make_node("DequantizeLinear", inputs, [tensor], name=f"{tensor}:dequantize"))
@@ -271,13 +250,9 @@ class _Rewriting:
 
 def _places(graph: Graph, rewriting: _Rewriting) -> dict[str, Place]:
     """The layer inputs and outputs that correspond to the tensors of the sites."""
-    # After a Relu, a tensor has the range of the layer before, within the site's bounds.
-    relus = {
-        rewriting.stretches[layer.output].site.name: Place(layer.name, True)
-        for layer in graph.layers
-        if layer.output in rewriting.stretches
-    }
     outputs = {layer.output: Place(layer.name, True) for layer in graph.layers}
+    # After a Relu, a tensor has the range of the layer before, within the site's bounds.
+    relus = {site.name: outputs[output] for output, site in rewriting.stretches.items()}
     return relus | outputs | {layer.input: Place(layer.name, False) for layer in graph.layers}
 
 

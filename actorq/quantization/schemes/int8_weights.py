@@ -14,9 +14,7 @@ affect each other, and first and last layers are quantized too.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.domain.policy import INT8_PER_CHANNEL
@@ -25,7 +23,7 @@ from actorq.quantization.emission.correction import Correction
 from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.weights import quantize_int8
-from actorq.quantization.graph import Graph
+from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import Layer
 from actorq.quantization.nodes import reads
 from actorq.quantization.schemes.base import Emission, Options
@@ -69,9 +67,7 @@ class _Int8WeightsPlan:
     def training(self) -> Mapping[str, TrainingForm]:
         return {layer.name: TrainingForm() for layer in self._quantized}
 
-    def emit(
-        self, parameters: Mapping[str, NDArray[Any]], statistics: Statistics, metadata: Mapping[str, str]
-    ) -> Emission:
+    def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         values = {name: array for name, array in parameters.items() if name not in self._channels}
         for name, axis in self._channels.items():
             weight, users = parameters[name].swapaxes(0, axis), self._users[name]

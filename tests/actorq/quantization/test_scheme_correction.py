@@ -160,7 +160,7 @@ def test_of_a_large_policy_means_are_those_of_the_measured_rows_and_ranges_those
     wanted = frozenset(Observed("observation", each) for each in (Statistic.MEAN, Statistic.RANGE))
 
     reference = Reference(graph)
-    run = ReferenceRun.of("run", taken, reference, reference, taken.parameters, wanted)
+    run = ReferenceRun("run", taken, reference, reference, taken.parameters, wanted)
     found = run.statistics(wanted)
 
     rows = observations["observation"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from actorq.domain.policy import INT8_PER_CHANNEL, INT8_PER_TENSOR
-from actorq.quantization.emission.weights import quantize_int4, quantize_int8, transposed
+from actorq.quantization.emission.weights import contiguous, quantize_int4, quantize_int8
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -108,8 +108,8 @@ def test_the_memory_layout_of_the_weights_does_not_matter(shape: tuple[int, int]
     assert np.array_equal(rows.values, columns.values)
     assert np.array_equal(rows.scale, columns.scale)
     assert columns.values.flags.c_contiguous
-    assert np.array_equal(transposed(rows.values), rows.values.T)
-    assert transposed(rows.values).flags.c_contiguous
+    assert np.array_equal(contiguous(rows.values.T), rows.values.T)
+    assert contiguous(rows.values.T).flags.c_contiguous
     blocks, other = quantize_int4(weight, 16), quantize_int4(np.asfortranarray(weight), 16)
     assert np.array_equal(blocks.packed, other.packed)
     assert np.array_equal(blocks.scale, other.scale)

@@ -8,10 +8,10 @@ from rich.console import Console
 
 from actorq.config.sections import GateConfig
 from actorq.domain.policy import FLOAT32, INT8_PER_CHANNEL, SCHEMES, FidelityReport, LayerReport
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UserError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
-from quantizer_service.command.comparison import Comparison, Emitted, compare
+from quantizer_service.command.comparison import Comparison, Emitted, compact, compare
 from quantizer_service.command.table import rich_table
 from quantizer_service.command.timing import bound_call
 from quantizer_service.emission.inference import open_session
@@ -46,7 +46,7 @@ def test_auto_takes_fp32_among_equals() -> None:
 
 def test_every_scheme_is_timed_at_every_batch_with_any_number_of_rows() -> None:
     graph, parameters = Graph.from_model(complete_model(mlp(16, 16)).SerializeToString())
-    comparison = compare(graph, parameters, random_observations(5), (2, 8), Options(), GateConfig())
+    comparison = compare(compact(graph, parameters, random_observations(5), Options()), (2, 8), GateConfig())
     assert [item.scheme for item in comparison.emitted] == list(SCHEMES)
     assert all(set(item.seconds) == {2, 8} and min(item.seconds.values()) > 0 for item in comparison.emitted)
     assert comparison.of("int8").model != comparison.of("fp32").model
@@ -59,7 +59,7 @@ def test_a_call_that_cannot_run_is_refused() -> None:
 
 
 def test_a_scheme_that_could_not_be_emitted_says_why() -> None:
-    with pytest.raises(InvalidInputError, match="int4: as the test wants it"):
+    with pytest.raises(UserError, match="int4: as the test wants it"):
         Comparison((), {"int4": "as the test wants it"}).of("int4")
 
 

@@ -10,7 +10,7 @@ from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.domain.policy import SCHEMES, Checkpoint, Policy
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
-from quantizer_service.command.comparison import compare
+from quantizer_service.command.comparison import compact, compare
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.prepared_graph import MAX_FORMS, PreparedGraph
 from quantizer_service.store.reader import PolicyReader
@@ -121,7 +121,9 @@ def test_widths_are_stored_with_the_policy(tmp_path: Path) -> None:
 
 def test_actorq_quantize_takes_units_out_too() -> None:
     version = sparse(1)
-    found = compare(Graph.parse(SOURCE), version.parameters, version.calibration, (1,), Options(), GateConfig())
+    found = compare(
+        compact(Graph.parse(SOURCE), version.parameters, version.calibration, Options()), (1,), GateConfig()
+    )
 
     assert found.of("fp32").report.layers[0].units == 22
     assert len(found.of("fp32").model) < sum(array.nbytes for array in version.parameters.values())

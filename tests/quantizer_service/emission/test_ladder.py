@@ -73,7 +73,7 @@ class Climber:
         calibration = observations if observations is not None else dead_observations()
         taken = checkpoint(self.graph.source, self.version, parameters=parameters, calibration=calibration)
         observed = self.plans.observed(self.ladder.rung)
-        run = ReferenceRun.of("run", taken, self.reference, self.reference, parameters, observed)
+        run = ReferenceRun("run", taken, self.reference, self.reference, parameters, observed)
         self.gate = FidelityGate(self.graph.source, run, self.thresholds)
 
         def quantize(rung: Rung) -> Emission:

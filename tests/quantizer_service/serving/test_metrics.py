@@ -12,6 +12,7 @@ from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.policy_graphs import gaussian, mlp
 from tests.quantizer_service.policy_runs import checkpoint
+from tests.quantizer_service.ruined_policies import DEEP, dead_observations, deep_parameters
 
 PROCESS = ProcessStats("quantizer", "quantizer", "node", 1, 0.0, 0.0, 1, 1)
 
@@ -30,6 +31,31 @@ def told(folder: Path, source: PolicyGraph) -> tuple[PolicyDescriptor, Mapping[s
         return {sample.name: sample.value for sample in samples if sample.labels.get("scheme") == "int8"}
 
     return policy.descriptor, asyncio.run(families())
+
+
+def test_policies_refused_rungs_and_times_are_counted(tmp_path: Path) -> None:
+    emitter = Emitter(PolicyStore(tmp_path, 2, 0))
+    emitter.catalog.claim("run")
+    emitter.add_graph(DEEP)
+
+    async def counted() -> tuple[int, dict[tuple[str, str], float]]:
+        quantizer, refused = Quantizer(emitter, lambda: PROCESS), 0
+        for number in (1, 2):
+            ruined = deep_parameters(number, ("layers.2",))
+            version = checkpoint(DEEP, number, parameters=ruined, calibration=dead_observations())
+            with await quantizer.subscribe("fp32", 0):
+                receipt = await quantizer.publish(version, "int8", quantizer.clock())
+            refused += sum(len(policy.fidelity.refused) for policy in receipt.policies)
+        found = [sample for family in quantizer_metrics(quantizer) for sample in family.samples]
+        return refused, {(sample.name, sample.labels.get("scheme", "")): sample.value for sample in found}
+
+    refused, samples = asyncio.run(counted())
+    for scheme in ("int8", "fp32"):
+        assert samples["actorq_quantizer_policies_total", scheme] == 2
+    assert samples["actorq_quantizer_gate_refusals_total", "int8"] == refused > 0
+    assert samples["actorq_quantizer_gate_refusals_total", "fp32"] == 0
+    assert samples["actorq_quantizer_emit_seconds_count", ""] == 2
+    assert samples["actorq_quantizer_emit_seconds_sum", ""] > 0
 
 
 def test_the_divergence_of_policies_that_tell_a_distribution_is_served(tmp_path: Path) -> None:

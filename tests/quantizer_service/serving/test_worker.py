@@ -242,7 +242,7 @@ def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored
             await going
         release.set()
         await quantizer.settle()
-        assert store.newest_version == 1
+        assert store.versions()[0].version == 1
         assert await quantizer.get("int8")
 
     asyncio.run(scenario())
@@ -297,7 +297,7 @@ def test_a_version_that_is_refused_after_its_publisher_has_gone_leaves_nothing_i
         with pytest.raises(asyncio.CancelledError):
             await going
         release.set()
-        await quantizer.work(lambda: None)
+        await quantizer.worker.do(lambda: None)
 
     asyncio.run(scenario())
     gc.collect()

@@ -25,7 +25,7 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
     assert again.run_id == "run"
     assert dict(again.graphs) == {SOURCE.topology: SOURCE}
     assert again.versions() == store.versions()
-    assert (again.newest_version, again.highest_version) == (2, 2)
+    assert (again.versions()[0].version, again.highest_version) == (2, 2)
     assert again.policy(1, "fp32") == policy(1, "fp32", b"another")
     assert again.policy(2, "fp32") is None
     loaded, saved = again.checkpoint(2), checkpoint(SOURCE, 2)
