@@ -1,11 +1,12 @@
 """Checks the settings of on-policy algorithms, whose rollouts must fit actors, queue and disk."""
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
-from actorq.config.algorithms import OnPolicyConfig
 from actorq.config.sections import ActorConfig, QueueConfig
-from actorq.config.sparsity import SparsityConfig
+
+if TYPE_CHECKING:
+    from actorq.config.run_config import RunConfig
 
 # Settings without effect on runs of an on-policy algorithm, and on all others.
 REPLAY_ONLY = (
@@ -13,31 +14,25 @@ REPLAY_ONLY = (
     *("replay.min_size", "replay.priority_exponent", "replay.importance_exponent"),
 )
 QUEUE_ONLY = ("queue", "evaluation.sampled")
-# Settings of an algorithm on which the meaning of its state or of stored rollouts depends.
-_HORIZON = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
+# Settings of an algorithm on which the meaning of its state or of stored rollouts depends: a resumed run keeps them.
+HORIZON = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
 
 
-def horizon_of(algorithm: str, own: OnPolicyConfig, actor: ActorConfig) -> dict[str, Any]:
-    """The settings that a resumed run of a built-in on-policy algorithm cannot change, by name."""
-    values = {f"{algorithm}.{name}": getattr(own, name) for name in _HORIZON if hasattr(own, name)}
-    return {"actor.segment_length": actor.segment_length, **values}
-
-
-def check_rollouts(
-    queue: QueueConfig,
-    actor: ActorConfig,
-    actors: int,
-    environments: int,
-    capacity: int,
-    rollout_size: int,
-    batch_size: int,
-    algorithm: str,
-    frame_stack: int = 1,
-) -> None:
+def check_rollouts(config: "RunConfig", rollout_size: int, batch_size: int, frame_stack: int) -> None:
     """Raise ValueError for a queue that could never hand out a rollout, or would keep actors waiting.
 
-    environments: per actor. capacity: rows of the queue. rollout_size, batch_size: of the algorithm with this name.
+    Also for mechanisms of the replay, which an on-policy algorithm does not have. rollout_size, batch_size: of the
+    run's algorithm.
     """
+    algorithm, queue, actor = config.algorithm, config.queue, config.actor
+    for name, used in (
+        ("sparsity.method rlx2", config.sparsity.method == "rlx2"),
+        ("dynamic_capacity.enabled", config.dynamic_capacity.enabled),
+        ("multi_step", config.multi_step),
+    ):
+        if used:
+            raise ValueError(f"{name}: expected an algorithm with a replay, got {algorithm}, which is on-policy")
+    actors, environments, capacity = config.actors, config.environments_per_actor, config.replay.capacity
     segment = actor.segment_length * environments
     if segment > rollout_size:
         raise ValueError(
@@ -70,19 +65,6 @@ def check_rollouts(
             f"replay.capacity must be at least {needed} rows, for queue.waiting_rollouts ({queue.waiting_rollouts:g}) "
             f"and the rollout in use with {rollout_size} environment steps each, got {capacity}"
         )
-
-
-def check_mechanisms(
-    algorithm: str, sparsity: SparsityConfig, dynamic_capacity: bool | None, multi_step: bool | None
-) -> None:
-    """Raise ValueError for mechanisms of the replay, which an on-policy algorithm does not have."""
-    for name, used in (
-        ("sparsity.method rlx2", sparsity.method == "rlx2"),
-        ("dynamic_capacity.enabled", dynamic_capacity),
-        ("multi_step", multi_step),
-    ):
-        if used:
-            raise ValueError(f"{name}: expected an algorithm with a replay, got {algorithm}, which is on-policy")
 
 
 def waiting_rows(queue: QueueConfig, actor: ActorConfig, environments: int, rollout_size: int, frame_stack: int) -> int:

@@ -57,20 +57,14 @@ def load_scheme(name: str) -> Any:
     return scheme
 
 
-def _checked(name: str) -> str:
-    if not is_scheme(name):
-        raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))}")
-    return name
-
-
-def _checked_choice(name: str) -> str:
-    if name != AUTO and not is_scheme(name):
-        raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))} or {AUTO!r}")
-    return name
+def _checked(name: str, *, or_auto: bool = False) -> str:
+    if is_scheme(name) or (or_auto and name == AUTO):
+        return name
+    raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))}{f' or {AUTO!r}' if or_auto else ''}")
 
 
 SchemeName = Annotated[str, AfterValidator(_checked)]
 """A setting: the name of a scheme."""
-SchemeChoice = Annotated[str, AfterValidator(_checked_choice)]
+SchemeChoice = Annotated[str, AfterValidator(functools.partial(_checked, or_auto=True))]
 """A setting: the name of a scheme, or "auto"."""
 CHOICES_HELP = f"quantization of policies: {', '.join(SCHEMES)}, or a scheme of an installed package"
