@@ -15,8 +15,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from actorq.cli.algorithm import fit_algorithm
-from actorq.cli.display.display import open_display
+from actorq.cli.display.display import display_of
 from actorq.cli.display.report import print_result
+from actorq.cli.display.view import RunView
 from actorq.config import settings
 from actorq.config.algorithms import ALGORITHMS, KEPT
 from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY
@@ -86,7 +87,7 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
             run.write_config(request.config)
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
-        with open_display(run, request.config) as display:
+        with display_of(RunView(str(run.root), request.config.environment, request.config.algorithm)) as display:
             outcome = run_locally(
                 run, request.config, display, request.resume, lock, request.actor_module, servers, begun
             )

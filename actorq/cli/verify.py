@@ -29,9 +29,7 @@ otherwise its newest files may be incomplete. Exit code 0: all files are whole, 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the state of each file, and how a resume handles damaged ones."""
-    parser = OneLineParser(
-        prog="actorq verify", usage="actorq verify RUN_DIR [--json]", description=_DESCRIPTION, allow_abbrev=False
-    )
+    parser = OneLineParser(prog="actorq verify", usage="actorq verify RUN_DIR [--json]", description=_DESCRIPTION)
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the findings as one line of JSON")
     given = parser.parse_args(arguments)

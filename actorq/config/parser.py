@@ -15,7 +15,7 @@ class OneLineParser(argparse.ArgumentParser):
     """Reports a wrong flag in one line. argparse would print the usage, which is long here."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(add_help=False, **options)
+        super().__init__(add_help=False, allow_abbrev=False, **options)
         self._only_in_full_help: dict[argparse.Action, str] = {}
         self._new_names: dict[str, str] = {}
         self.add_argument("-h", "--help", action="store_true", help="show this help and exit")

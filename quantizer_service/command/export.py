@@ -84,9 +84,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> tuple[Path, ExportSettings]:
-    parser = OneLineParser(
-        prog=_PROGRAM, usage=f"{_PROGRAM} RUN_DIR [flags]", description=_DESCRIPTION, allow_abbrev=False
-    )
+    parser = OneLineParser(prog=_PROGRAM, usage=f"{_PROGRAM} RUN_DIR [flags]", description=_DESCRIPTION)
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
     settings.add_flags(parser, ExportSettings, "export")
     parser.add_argument(

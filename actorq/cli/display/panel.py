@@ -12,7 +12,7 @@ from rich.text import Text
 
 from actorq.cli.display import fidelity, numbers
 from actorq.cli.display.chart import bars
-from actorq.cli.display.view import ProcessRow, Resources, RunView
+from actorq.cli.display.view import ProcessRow, Resources, RunView, measure
 from actorq.domain.status import RunStatus
 from actorq.text import size_text
 
@@ -35,8 +35,8 @@ def render(
     view: RunView,
     elapsed_s: float,
     width: int,
-    resources: Callable[[int], Resources | None],
     height: int | None = None,
+    resources: Callable[[int], Resources | None] = measure,
 ) -> RenderableType:
     """The whole panel, `width` columns wide. To fit a low terminal it drops empty lines and older events."""
     inner = width - 4
