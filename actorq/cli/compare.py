@@ -12,16 +12,7 @@ from actorq.cli.train import resolved_config
 from actorq.comparison.figures import figures_of
 from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.making import make_runs
-from actorq.comparison.plan import (
-    TORCH,
-    TORCH_ACTOR,
-    PlannedRun,
-    Variant,
-    grid,
-    interleaved,
-    scheme_choices,
-    seeds_of,
-)
+from actorq.comparison.plan import TORCH, TORCH_ACTOR, PlannedRun, Variant, grid, interleaved, scheme_choices, seeds_of
 from actorq.comparison.plots import draw
 from actorq.comparison.report import ON_POLICY, page, ratio_text, warnings
 from actorq.comparison.result import Comparison
@@ -55,8 +46,11 @@ def run(arguments: Sequence[str]) -> int:
     configs = _configs(parser, arguments, variants)
     _check_target(configs, given.time_to)
     _check_storage(configs)
-    if TORCH in given.schemes:
-        _check_torch_actor()
+    if TORCH in given.schemes and not is_importable(TORCH_ACTOR):
+        raise UserError(
+            f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or add this "
+            "folder to PYTHONPATH"
+        )
     folder, machine = ComparisonFolder(given.directory), this_machine()
     folder.open(_basis(configs, given.time_to), machine)
     plan = interleaved(variants, seeds)
@@ -69,11 +63,8 @@ def run(arguments: Sequence[str]) -> int:
     make_runs(folder, plan, config_of, lambda text: print(text, flush=True))
     summaries = {planned: folder.run(planned).read_summary() for planned in plan}
     target = given.time_to if given.time_to is not None else summaries[plan[0]].get("target_return")
-    runs = [
-        figures_of(PlannedRun(variant, seed), summaries[PlannedRun(variant, seed)], target)
-        for variant in variants
-        for seed in seeds
-    ]
+    by_variant = [PlannedRun(variant, seed) for variant in variants for seed in seeds]
+    runs = [figures_of(planned, summaries[planned], target) for planned in by_variant]
     algorithms = ", ".join(dict.fromkeys(config.algorithm for config in configs.values()))
     comparison = Comparison.of(runs, configs[variants[0]].environment, algorithms, target, machine)
     _write(comparison, folder, shlex.join(["actorq", "compare", *arguments]))
@@ -129,14 +120,6 @@ def _check_extra() -> None:
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
         raise UserError(f"actorq compare needs {' and '.join(missing)}: pip install 'actorq[compare]'")
-
-
-def _check_torch_actor() -> None:
-    if not is_importable(TORCH_ACTOR):
-        raise UserError(
-            f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or add this "
-            "folder to PYTHONPATH"
-        )
 
 
 def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence[Variant]) -> dict[Variant, RunConfig]:
