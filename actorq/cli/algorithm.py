@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -13,17 +12,13 @@ from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.local.child import failed_command, run_to_end
 from actorq.local.forkserver import ForkServers
+from actorq.process import Sources
 
 
-def fit_algorithm(
-    config: RunConfig,
-    resolve: Callable[[dict[str, Any]], RunConfig],
-    may_choose: bool,
-    servers: ForkServers | None = None,
-) -> RunConfig:
+def fit_algorithm(config: RunConfig, sources: Sources, may_choose: bool, servers: ForkServers | None) -> RunConfig:
     """The settings, with another algorithm where nobody named one and the environment's actions are continuous.
 
-    resolve: the settings over a tree of others, which count only where nothing was given.
+    sources: of the settings, for those of another algorithm.
     may_choose: whether the algorithm may be another one.
     servers: fork the process that makes the environment.
 
@@ -35,7 +30,7 @@ def fit_algorithm(
     if config.network is None:
         check_image(spec)
     if is_continuous and family_of(config.environment) is OTHERS and may_choose:
-        config = resolve({"algorithm": CONTINUOUS_ALGORITHM})
+        config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
     _check_actions(config, "continuous" if is_continuous else "discrete")
     return config
 
