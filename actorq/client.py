@@ -31,14 +31,7 @@ from actorq.transport.options import UNARY_DEADLINE_S, Certificates
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler
 from actorq.transport.reconnect import Backoff
 from actorq.transport.security.renewal import Renewal
-from actorq.v1 import (
-    actor_pb2,
-    actor_pb2_grpc,
-    learner_pb2,
-    learner_pb2_grpc,
-    quantizer_pb2,
-    quantizer_pb2_grpc,
-)
+from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 from actorq.wire import bounds
 
 C = TypeVar("C", bound="_Client")

@@ -30,11 +30,7 @@ def _rollouts(environments: int, horizon: int, **ppo: Any) -> dict[str, Any]:
 
 _LOCOMOTION = {**_NORMALIZED, **_rollouts(8, 256, learning_rate_end=0.0, value_clip=0.2)}
 
-_BOX2D = {
-    **_NORMALIZED,
-    **_rollouts(32, 512, discount=0.999, clip=0.18),
-    "max_environment_steps": 5_000_000,
-}
+_BOX2D = {**_NORMALIZED, **_rollouts(32, 512, discount=0.999, clip=0.18), "max_environment_steps": 5_000_000}
 
 PPO_OF_FAMILY: dict[str, dict[str, Any]] = {
     "CartPole": {

@@ -123,8 +123,7 @@ class ActorConfig(Settings):
         MAX_SEGMENT_BYTES, description="maximum size of a segment in bytes; segments are shortened to fit"
     )
     max_steps_per_policy: NonNegativeInt = Field(
-        0,
-        description="steps with a policy after which the actor waits, at most a second, for a newer one; 0: no limit",
+        0, description="steps with a policy after which the actor waits, at most a second, for a newer one; 0: no limit"
     )
     queue_segments: Annotated[int, Field(gt=0, le=65_536)] = Field(
         2, description="segments that may wait for credit before the environments wait"

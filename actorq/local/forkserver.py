@@ -13,8 +13,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -189,60 +189,45 @@ class ForkServers:
             server.close()
 
 
-@contextmanager
-def fork_servers(one_learner: bool = True) -> Iterator[ForkServers | None]:
+def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers | None]:
     """For a run: one server is for the learner, another forks the other services. They begin their imports at once.
 
     one_learner: the learner's server becomes the learner, instead of forking it.
 
     None if the launcher cannot adopt forks on this system.
     """
-    with _adopting_orphans() as adopts:
-        if not adopts:
-            yield None
-            return
+
+    def begin() -> dict[str, _Server]:
         learner = _Server(_LEARNER_MODULES, once=one_learner)
-        servers = ForkServers({_LEARNER: learner, **dict.fromkeys(_FORKED, _Server(_SHARED, once=False))})
-        try:
-            yield servers
-        finally:
-            servers.close()
+        return {_LEARNER: learner, **dict.fromkeys(_FORKED, _Server(_SHARED, once=False))}
+
+    return _adopting_forks(begin)
 
 
-@contextmanager
-def run_server() -> Iterator[ForkServers | None]:
+def run_server() -> AbstractContextManager[ForkServers | None]:
     """For a command that makes many runs: forks their launchers, which fork their learners.
 
     None if the command cannot adopt forks on this system.
     """
-    with _adopting_orphans() as adopts:
-        if not adopts:
-            yield None
-            return
-        servers = ForkServers({_COMMAND: _Server(("actorq.cli.train", *_LEARNER_MODULES), once=False)})
-        try:
-            yield servers
-        finally:
-            servers.close()
+    return _adopting_forks(lambda: {_COMMAND: _Server(("actorq.cli.train", *_LEARNER_MODULES), once=False)})
 
 
-@contextmanager
-def once_forked(modules: Sequence[str]) -> Iterator[ForkServers]:
+def once_forked(modules: Sequence[str]) -> AbstractContextManager[ForkServers]:
     """For a command that starts each of these services once: forks of the command itself, made at once.
 
     They have the modules that the command has imported. They are programs of their own if the command has threads.
     """
-    servers = ForkServers({module: _Server(("actorq.client",), once=True) for module in modules})
-    try:
-        yield servers
-    finally:
-        servers.close()
+    return closing(ForkServers({module: _Server(("actorq.client",), once=True) for module in modules}))
 
 
 @contextmanager
-def _adopting_orphans() -> Iterator[bool]:
+def _adopting_forks(begin: Callable[[], dict[str, _Server]]) -> Iterator[ForkServers | None]:
     try:
-        yield _adopt_orphans(True)
+        if _adopt_orphans(True):
+            with closing(ForkServers(begin())) as servers:
+                yield servers
+        else:
+            yield None
     finally:
         _adopt_orphans(False)
 

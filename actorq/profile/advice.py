@@ -77,8 +77,8 @@ def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Out
 def pods(outlook: Outlook) -> Pods:
     """The deployment of a run with its own cores for each process. Requests are rounded up to a tenth of a core."""
     cores, actors = outlook.apart.cores, outlook.apart.actors
-    requests = map(_tenths, (cores.actors / actors, cores.learner, cores.quantizer))
-    return Pods(actors, *requests, outlook.apart.steps_per_s)
+    actor, learner, quantizer = map(_tenths, (cores.actors / actors, cores.learner, cores.quantizer))
+    return Pods(actors, actor, learner, quantizer, outlook.apart.steps_per_s)
 
 
 def explain(limit: Limit) -> str:

@@ -104,10 +104,7 @@ class Folder:
     def write_graph(self, graph: PolicyGraph, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Write a policy's graph, and its parameters and calibration batches by name."""
         (self.path / "graph.onnx").write_bytes(graph.model)
-        self.write(
-            "graph",
-            {"inputs": graph.inputs, "discrete": graph.discrete_actions, "spans": graph.action_spans},
-        )
+        self.write("graph", {"inputs": graph.inputs, "discrete": graph.discrete_actions, "spans": graph.action_spans})
         np.savez(self.path / "tensors.npz", **tensors)  # type: ignore[arg-type]
 
     def graph(self) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
