@@ -166,11 +166,14 @@ class Sources:
         shared = settings.share(tree.pop("process", {}), "process", of_process, PROCESS_SETTINGS)
         settings.check_environment((RunConfig, *models), os.environ, PROCESS_SETTINGS)
         files: dict[type[Settings], dict[str, Any]] = {RunConfig: tree, **dict(zip(of_process, shared, strict=True))}
-        given: dict[type[Settings], dict[str, Any]] = {model: {} for model in models}
-        for model, merged in given.items():
-            settings.merge(merged, settings.with_new_names(model, files[model]))
-            settings.merge(merged, settings.from_environment(model, os.environ))
-            settings.merge(merged, settings.from_flags(model, namespace))
+        given = {
+            model: settings.merged(
+                settings.with_new_names(model, files[model]),
+                settings.from_environment(model, os.environ),
+                settings.from_flags(model, namespace),
+            )
+            for model in models
+        }
         return cls(given)
 
     def resolve(self, model: type[S], *earlier: dict[str, Any]) -> S:

@@ -226,11 +226,8 @@ def build(model: type[S], *trees: dict[str, Any], section: str = "") -> S:
 
     section: the section of the run's settings, for names in errors.
     """
-    merged: dict[str, Any] = {}
-    for tree in trees:
-        merge(merged, with_new_names(model, tree))
     try:
-        return model.model_validate(merged)
+        return model.model_validate(merged(*(with_new_names(model, tree) for tree in trees)))
     except ValidationError as error:
         raise UserError(_explain(model, error, section)) from None
 
@@ -243,8 +240,7 @@ def with_new_names(model: type[Settings], tree: dict[str, Any]) -> dict[str, Any
             warn_of_old_name(old, new)
             _put(renamed, new.split("."), tree[old])
     # A value under the new name counts more.
-    merge(renamed, {name: value for name, value in tree.items() if name not in model.renamed})
-    return renamed
+    return merged(renamed, {name: value for name, value in tree.items() if name not in model.renamed})
 
 
 def _flag(name: str) -> str:
@@ -333,15 +329,14 @@ def has(tree: object, path: Sequence[str]) -> bool:
     return not path or (isinstance(tree, Mapping) and path[0] in tree and has(tree[path[0]], path[1:]))
 
 
-def merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
-    """Put the tree `source` over `target`. Afterwards they share no section."""
-    for name, value in source.items():
-        if isinstance(value, dict):
-            below = target.get(name)
-            target[name] = below if isinstance(below, dict) else {}
-            merge(target[name], value)
-        else:
-            target[name] = value
+def merged(*trees: Mapping[str, Any]) -> dict[str, Any]:
+    """The trees, later ones over earlier ones. The result shares no section with them."""
+    result: dict[str, Any] = {}
+    for tree in trees:
+        for name, value in tree.items():
+            below = result.get(name)
+            result[name] = merged(below if isinstance(below, dict) else {}, value) if isinstance(value, dict) else value
+    return result
 
 
 def _explain(model: type[Settings], error: ValidationError, section: str) -> str:

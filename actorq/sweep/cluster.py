@@ -197,7 +197,7 @@ class ClusterRuns:
         if "algorithm" in changes:
             spec["algorithm"] = changes.pop("algorithm")
         spec["config"] = {**spec.get("config", {})}
-        settings.merge(spec["config"], changes)
+        spec["config"] = settings.merged(spec["config"], changes)
         spec["suspend"] = False
         return made
 
