@@ -75,6 +75,9 @@ class ForkedProcess:
                 os.kill(self.pid, number)
 
 
+Process = ForkedProcess | subprocess.Popen[bytes]
+
+
 class _Server:
     """A process that imports `modules` and then waits for commands. It ends when this end of its socket closes.
 
@@ -86,7 +89,7 @@ class _Server:
         self._once = once
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(_PATIENCE_S)
-        self._process: ForkedProcess | subprocess.Popen[bytes]
+        self._process: Process
         with theirs:
             if once and sys.modules.keys() >= set(modules) and _has_one_thread():
                 self._process = ForkedProcess(self._fork(theirs))
@@ -133,9 +136,7 @@ class _Server:
             # The rest of the command must not run in the fork.
             os._exit(1)
 
-    def start(
-        self, module: str, arguments: Sequence[str], descriptors: Sequence[int]
-    ) -> ForkedProcess | subprocess.Popen[bytes] | None:
+    def start(self, module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process | None:
         """Run a module; None if the server cannot. Waits for the imports of a server that forks."""
         request = json.dumps([module, list(arguments)]).encode()
         if self._control.fileno() < 0 or len(request) > _REQUEST_BYTES or len(descriptors) > _MOST_DESCRIPTORS:
@@ -168,9 +169,7 @@ class ForkServers:
 
     by_module: Mapping[str, _Server]
 
-    def start(
-        self, command: Sequence[str], descriptors: Sequence[int]
-    ) -> ForkedProcess | subprocess.Popen[bytes] | None:
+    def start(self, command: Sequence[str], descriptors: Sequence[int]) -> Process | None:
         """Run `PYTHON -m MODULE ARGUMENTS...` in its own session; None if no server can.
 
         descriptors: standard input, output and error, then others that the process keeps open.

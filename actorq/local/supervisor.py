@@ -147,8 +147,10 @@ class Supervisor:
                 self._interrupted(number)
             case ChildReady(name, pid) if name in self._children and self._children[name].pid == pid:
                 self._show(name, ProcessState.RUNNING)
-                if self._services[name].kind is Kind.LEARNER:
-                    self._start_later_ones()
+                if self._services[name].kind is Kind.LEARNER and self._phase is _Phase.RUNNING:
+                    # Processes that need a serving learner. Earlier they would only slow its start.
+                    while self._later:
+                        self._start(self._later.pop(0))
             case ChildExited(name, pid, code) if name in self._children and self._children[name].pid == pid:
                 self._exited(self._children.pop(name), code)
 
@@ -284,11 +286,6 @@ class Supervisor:
             child.lower_priority(METER_NICENESS)
         # The meter never reports that it serves.
         self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
-
-    def _start_later_ones(self) -> None:
-        """Start the processes that need a serving learner. Earlier they would only slow its start."""
-        while self._phase is _Phase.RUNNING and self._later:
-            self._start(self._later.pop(0))
 
     def _show(self, name: str, state: ProcessState) -> None:
         child = self._children.get(name)
