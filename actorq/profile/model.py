@@ -4,6 +4,7 @@ Pure arithmetic. docs/concepts/performance-model.md has the formulas.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -139,15 +140,10 @@ def useful_actors(costs: Costs, work: Workload, cores: float = math.inf) -> Pred
         runs = [predict(costs, work, actors, cores) for actors in range(1, max(1, math.floor(cores)) + 1)]
         enough = (1 - _AS_GOOD) * max(run.steps_per_s for run in runs)
         return next(run for run in runs if run.steps_per_s >= enough)
-    low, high = 1, _MOST_ACTORS
-    enough = (1 - _AS_GOOD) * predict(costs, work, high).steps_per_s
-    while low < high:
-        middle = (low + high) // 2
-        if predict(costs, work, middle).steps_per_s >= enough:
-            high = middle
-        else:
-            low = middle + 1
-    return predict(costs, work, low)
+    enough = (1 - _AS_GOOD) * predict(costs, work, _MOST_ACTORS).steps_per_s
+    numbers = range(1, _MOST_ACTORS)
+    fewer = bisect_left(numbers, enough, key=lambda actors: predict(costs, work, actors).steps_per_s)
+    return predict(costs, work, fewer + 1)
 
 
 def versions_per_s(costs: Costs, work: Workload, rate: float) -> float:
