@@ -44,8 +44,7 @@ def run(arguments: Sequence[str]) -> int:
             raise UserError(f"--{setting}: a comparison has several, give {flag}")
     variants, seeds = grid(given.schemes, given.vary), seeds_of(given.seeds)
     configs = _configs(parser, arguments, variants)
-    _check_target(configs, given.time_to)
-    _check_storage(configs)
+    _check(configs, given.time_to)
     if TORCH in given.schemes and not is_importable(TORCH_ACTOR):
         raise UserError(
             f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or add this "
@@ -134,20 +133,16 @@ def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence
     return {variant: each.resolve(RunConfig, {"algorithm": first.algorithm}) for variant, each in sources.items()}
 
 
-def _check_storage(configs: dict[Variant, RunConfig]) -> None:
-    """Raise UserError for a URL of object storage, which all runs would share."""
-    for config in configs.values():
-        for setting, url in config.object_storage_urls.items():
-            raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")
-
-
-def _check_target(configs: dict[Variant, RunConfig], time_to: float | None) -> None:
+def _check(configs: dict[Variant, RunConfig], time_to: float | None) -> None:
+    """Raise UserError for a return after the end of a run, and for a URL of object storage, which all would share."""
     for config in configs.values():
         if time_to is not None and config.target_return is not None and time_to > config.target_return:
             raise UserError(
                 f"--time-to: expected at most target_return ({config.target_return:g}), at which runs end, got "
                 f"{time_to:g}"
             )
+        for setting, url in config.object_storage_urls.items():
+            raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")
 
 
 def _basis(configs: dict[Variant, RunConfig], time_to: float | None) -> dict[str, Any]:

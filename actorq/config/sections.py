@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -168,14 +168,8 @@ class GateConfig(Settings):
     )
 
 
-NO_LIMITS = GateConfig.model_construct(
-    max_mean_error=math.inf,
-    max_error=math.inf,
-    min_agreement=0.0,
-    max_value_loss=math.inf,
-    max_mean_kl=math.inf,
-    max_kl=math.inf,
-)
+_INFINITE: dict[str, Any] = dict.fromkeys(GateConfig.model_fields, math.inf)
+NO_LIMITS = GateConfig.model_construct(**{**_INFINITE, "min_agreement": 0.0})
 """Passes every policy that runs."""
 
 

@@ -14,10 +14,9 @@ from pydantic import Field
 from actorq.config import settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
-from actorq.config.schemes import SchemeName
+from actorq.config.schemes import SchemeName, VersionChoice
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
-from actorq.config.versions import VersionChoice
 from actorq.domain.policy import FP32, Checkpoint, FidelityReport, Policy, RetainedPolicy
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
