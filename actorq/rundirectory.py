@@ -105,10 +105,7 @@ class RunDirectory:
             return settings.from_file(copy)
         if not self.config.is_file():
             raise UserError(f"run directory {self.root} has no {self.config.name}: it is no run")
-        try:
-            return settings.from_file(self.config)
-        except UserError as error:
-            raise UserError(str(error).removeprefix("--config: ")) from None
+        return settings.from_file(self.config, flag="")
 
     def read_environment(self) -> EnvironmentSpec:
         """The spec of the run's environment. Raises UserError for a damaged file, and before an actor reported it."""

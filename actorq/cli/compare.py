@@ -1,8 +1,7 @@
 """`actorq compare`: one task under several schemes and seeds, with a report."""
 
-import math
 import shlex
-from argparse import ArgumentTypeError
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +15,7 @@ from actorq.comparison.plan import TORCH, TORCH_ACTOR, PlannedRun, Variant, grid
 from actorq.comparison.plots import draw
 from actorq.comparison.report import ON_POLICY, page, ratio_text, warnings
 from actorq.comparison.result import Comparison
-from actorq.config.parser import OneLineParser
+from actorq.config.parser import OneLineParser, number
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from actorq.local.services import is_importable
@@ -98,21 +97,11 @@ def _parser() -> OneLineParser:
     )
     own.add_argument(
         "--time-to",
-        type=_finite,
+        type=number(-sys.float_info.max, sys.float_info.max, "a finite number"),
         metavar="RETURN",
         help="evaluated return to measure the time to (default: target_return, at which runs end)",
     )
     return parser
-
-
-def _finite(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ArgumentTypeError(f"expected a finite number, got {text!r}")
-    return number
 
 
 def _check_extra() -> None:

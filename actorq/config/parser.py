@@ -2,8 +2,9 @@
 
 import argparse
 import difflib
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from actorq.errors import UserError
@@ -112,6 +113,21 @@ class OneLineParser(argparse.ArgumentParser):
         return f"{formatter.format_help()}\nsections of further flags, shown by {self.prog} --help-all:\n" + (
             "\n".join(lines) + "\n"
         )
+
+
+def number(least: float, most: float, expected: str) -> Callable[[str], float]:
+    """The type of a flag: a number within bounds. `expected` describes it in errors."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return parse
 
 
 def warn_of_old_name(old: str, new: str) -> None:

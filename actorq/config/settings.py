@@ -189,18 +189,18 @@ def _loaded(load: Callable[[str], Any], text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def from_file(path: Path) -> dict[str, Any]:
-    """A YAML file's settings as a nested dict."""
+def from_file(path: Path, flag: str = "--config: ") -> dict[str, Any]:
+    """A YAML file's settings as a nested dict. Raises UserError, which begins with the flag that named the file."""
     try:
         tree = from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"--config: cannot read {path}: {error.strerror}") from None
+        raise UserError(f"{flag}cannot read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"--config: {path} is not YAML: {error}") from None
+        raise UserError(f"{flag}{path} is not YAML: {error}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise UserError(f"--config: {path} must hold settings as 'name: value', got {type(tree).__name__}")
+        raise UserError(f"{flag}{path} must hold settings as 'name: value', got {type(tree).__name__}")
     return tree
 
 
