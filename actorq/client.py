@@ -201,9 +201,8 @@ class LearnerClient(_Client):
         ConflictError.
         """
         request = learner_pb2.ResetEnvironmentRequest(discard=discard)
-        return wire.environment_reset_from_proto(
-            self._unary(self.stub.ResetEnvironment, request, _CHECKPOINT_DEADLINE_S)
-        )
+        response = self._unary(self.stub.ResetEnvironment, request, _CHECKPOINT_DEADLINE_S)
+        return wire.environment_reset_from_proto(response)
 
     def stop(self) -> None:
         """End the run for good. The learner saves everything first."""

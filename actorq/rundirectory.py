@@ -62,9 +62,7 @@ class RunDirectory:
 
     def check_unused(self) -> None:
         """Raise UserError unless a new run may be created here. A folder without files is allowed."""
-        if self.root.is_dir() and is_unused(self.root, self.config):
-            return
-        if self.root.exists():
+        if self.root.exists() and not (self.root.is_dir() and is_unused(self.root, self.config)):
             raise UserError(
                 f"run directory {self.root} exists: pass --resume to go on with its run, or another --run-directory"
             )

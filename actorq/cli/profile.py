@@ -81,7 +81,11 @@ def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers:
     _print_settings(console, config, shown, best, pods(best))
     _say(console, f"energy: {method}")
     if namespace.json:
-        _write(namespace.json, _report(figures, every, best, cores, watts))
+        report = _report(figures, every, best, cores, watts)
+        try:
+            replace_file(namespace.json, json.dumps(report, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"--json: cannot write {namespace.json}: {error.strerror}") from None
     return EXIT_OK
 
 
@@ -207,13 +211,6 @@ def _report(
         "settings": settings,
         "pods": asdict(pods(best)),
     }
-
-
-def _write(path: Path, report: dict[str, Any]) -> None:
-    try:
-        replace_file(path, json.dumps(report, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"--json: cannot write {path}: {error.strerror}") from None
 
 
 def _say(console: Console, text: str) -> None:

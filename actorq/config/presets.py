@@ -53,8 +53,6 @@ FAMILIES = (
     OTHERS,
 )
 
-_EVALUATE_LONG_EPISODES = {"episodes": 5, "period_updates": 5_000}
-
 # One environment step for each update of 256 samples. Few environments, because the learner could not keep up with
 # more, and because acting policies are newer with few.
 _ONE_UPDATE_PER_STEP: dict[str, Any] = {
@@ -65,7 +63,7 @@ _ONE_UPDATE_PER_STEP: dict[str, Any] = {
     "rate_limiter": {"samples_per_insert": 256.0, "error_buffer": 32_768.0},
     "exploration": {"noise": 0.1, "random_steps": 10_000},
     "publication": {"period_updates": 32},
-    "evaluation": _EVALUATE_LONG_EPISODES,
+    "evaluation": {"episodes": 5, "period_updates": 5_000},
     "actor": {"segment_length": 8},
 }
 _PENDULUM: dict[str, Any] = {

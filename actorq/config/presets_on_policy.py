@@ -2,8 +2,6 @@
 
 from typing import Any
 
-_RARELY = {"episodes": 5, "period_updates": 2_000}
-
 # The queue has room for many rollouts. A restarted learner finds those that its checkpoint has not learned from.
 ON_POLICY: dict[str, Any] = {
     "actors": 1,
@@ -11,7 +9,7 @@ ON_POLICY: dict[str, Any] = {
     "max_environment_steps": 1_000_000,
     "replay": {"capacity": 65_536},
     "actor": {"segment_length": 32},
-    "evaluation": _RARELY,
+    "evaluation": {"episodes": 5, "period_updates": 2_000},
 }
 _NORMALIZED: dict[str, Any] = {"normalize_observations": True, "queue": {"normalize_rewards": True}}
 _ANNEALED = {"learning_rate_end": 0.0, "clip_end": 0.0}

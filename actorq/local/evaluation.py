@@ -97,8 +97,11 @@ def evaluate_run(
         threading.Thread(target=_ask, args=(client, policies, request, items.put), daemon=True).start()
         while True:
             item = items.get()
+            if isinstance(item, InvalidInputError | NotFoundError | ConflictError):
+                # A refusal by the services is the user's error, without the addresses of the services.
+                raise UserError(_PEER.sub("", str(item)))
             if isinstance(item, ActorQError):
-                raise _as_user_error(item)
+                raise item
             if isinstance(item, ChildExited):
                 raise children[item.name].failure(item.code, "before the evaluation did")
             yield item
@@ -166,10 +169,3 @@ def _instead_of(version: int, retained: Sequence[RetainedPolicy]) -> Substitutio
     if not version or best is None or chosen_version(str(version), retained):
         return None
     return Substitution(version, best.version, best.mean_return)
-
-
-def _as_user_error(error: ActorQError) -> ActorQError:
-    """The services' refusal as the user's error, without the addresses of the services."""
-    if not isinstance(error, InvalidInputError | NotFoundError | ConflictError):
-        return error
-    return UserError(_PEER.sub("", str(error)))
