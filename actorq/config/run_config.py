@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 from actorq.config import algorithms, sections
 from actorq.config.algorithms import ALGORITHMS, IMPALAConfig, PPOConfig
 from actorq.config.numbers import PositiveInt, Seed
-from actorq.config.on_policy import HORIZON, check_rollouts
+from actorq.config.on_policy import HORIZON, waiting_rows
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
@@ -147,8 +147,53 @@ class RunConfig(Settings):
         return self
 
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
-        """Raise ValueError when actors, queue or other settings do not fit an on-policy algorithm's rollouts."""
-        check_rollouts(self, rollout_size, batch_size, frame_stack)
+        """Raise ValueError for a queue that could never hand out a rollout, or would keep actors waiting.
+
+        Also for mechanisms of the replay, which an on-policy algorithm does not have. rollout_size, batch_size: of the
+        run's algorithm.
+        """
+        algorithm, queue, actor = self.algorithm, self.queue, self.actor
+        for name, used in (
+            ("sparsity.method rlx2", self.sparsity.method == "rlx2"),
+            ("dynamic_capacity.enabled", self.dynamic_capacity.enabled),
+            ("multi_step", self.multi_step),
+        ):
+            if used:
+                raise ValueError(f"{name}: expected an algorithm with a replay, got {algorithm}, which is on-policy")
+        actors, environments, capacity = self.actors, self.environments_per_actor, self.replay.capacity
+        segment = actor.segment_length * environments
+        if segment > rollout_size:
+            raise ValueError(
+                f"actor.segment_length * environments_per_actor must be at most {algorithm}.rollout_size "
+                f"({rollout_size}), got {actor.segment_length} * {environments}: a rollout consists of whole segments"
+            )
+        if batch_size > rollout_size:
+            raise ValueError(
+                f"{algorithm}.batch_size must be at most {algorithm}.rollout_size ({rollout_size}), got {batch_size}"
+            )
+        if queue.synchronous:
+            if rollout_size % (actors * segment):
+                raise ValueError(
+                    f"queue.synchronous: {algorithm}.rollout_size must be a multiple of {actors * segment}, actors * "
+                    f"environments_per_actor * actor.segment_length, got {rollout_size}"
+                )
+            if actor.max_steps_per_policy:
+                raise ValueError(
+                    f"actor.max_steps_per_policy must be 0 with queue.synchronous, got {actor.max_steps_per_policy}: "
+                    "each actor waits after its share of a rollout"
+                )
+        least, most = -(-rollout_size // (actors * environments)), actor.max_steps_per_policy
+        if 0 < most < least:
+            raise ValueError(
+                f"actor.max_steps_per_policy must be at least {least}, or 0, got {most}: the learner publishes after "
+                "each rollout, which takes so many steps of each environment"
+            )
+        if capacity < (needed := waiting_rows(queue, actor, environments, rollout_size, frame_stack)):
+            raise ValueError(
+                f"replay.capacity must be at least {needed} rows, for queue.waiting_rollouts "
+                f"({queue.waiting_rollouts:g}) and the rollout in use with {rollout_size} environment steps each, got "
+                f"{capacity}"
+            )
 
     def _check_replay(self) -> None:
         replay, limiter = self.replay, self.rate_limiter
