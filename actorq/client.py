@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -31,17 +31,8 @@ from actorq.transport.options import UNARY_DEADLINE_S, Certificates
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler
 from actorq.transport.reconnect import Backoff
 from actorq.transport.security.renewal import Renewal
-from actorq.v1 import (
-    actor_pb2,
-    actor_pb2_grpc,
-    learner_pb2,
-    learner_pb2_grpc,
-    quantizer_pb2,
-    quantizer_pb2_grpc,
-)
+from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 from actorq.wire import bounds
-
-C = TypeVar("C", bound="_Client")
 
 _CHECKPOINT_DEADLINE_S = 60.0
 # Bounds on what a quantizer may send: bytes of a model, retained versions, seconds of a hold.
@@ -126,7 +117,7 @@ class _Client:
         self._stub = type(self).make_stub(self._channels[-1])
         self._health = health_pb2_grpc.HealthStub(self._channels[-1])
 
-    def __enter__(self: C) -> C:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -210,9 +201,8 @@ class LearnerClient(_Client):
         ConflictError.
         """
         request = learner_pb2.ResetEnvironmentRequest(discard=discard)
-        return wire.environment_reset_from_proto(
-            self._unary(self.stub.ResetEnvironment, request, _CHECKPOINT_DEADLINE_S)
-        )
+        response = self._unary(self.stub.ResetEnvironment, request, _CHECKPOINT_DEADLINE_S)
+        return wire.environment_reset_from_proto(response)
 
     def stop(self) -> None:
         """End the run for good. The learner saves everything first."""

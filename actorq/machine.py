@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+_CPU_INFO = Path("/proc/cpuinfo")
 _PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
 # Instructions for sums of four int8 products in 32 bits, on x86-64 and on ARM.
 _X86_DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
@@ -35,13 +36,8 @@ class Machine:
 
 def this_machine() -> Machine:
     """The machine that this process runs on."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
     return Machine(
-        model,
+        next(iter(_values(_CPU_INFO, "model name")), platform.processor()),
         psutil.cpu_count() or 1,
         round(psutil.virtual_memory().total / 1e9, 1),
         platform.python_version(),
@@ -52,24 +48,12 @@ def this_machine() -> Machine:
 
 def gpu_models(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
     """The model of each NVIDIA GPU, as the driver names it; empty where its files cannot be read. No GPU is woken."""
-    try:
-        lines = [line for file in sorted(drivers.glob("*/information")) for line in file.read_text().splitlines()]
-    except OSError:
-        return []
-    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return [model for file in sorted(drivers.glob("*/information")) for model in _values(file, "Model")]
 
 
-def processor_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+def processor_flags(path: Path = _CPU_INFO) -> frozenset[str]:
     """The flags of the first processor; empty on systems without this information."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    for line in lines:
-        name, _, flags = line.partition(":")
-        if name.strip() in {"flags", "Features"}:
-            return frozenset(flags.split())
-    return frozenset()
+    return frozenset(next(iter(_values(path, "flags", "Features")), "").split())
 
 
 def lacks_dot_product(flags: frozenset[str]) -> bool:
@@ -93,3 +77,13 @@ def package_version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "-"
+
+
+def _values(path: Path, *names: str) -> list[str]:
+    """The values of a file's lines `NAME: VALUE` with one of these names; none where it cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    pairs = (line.partition(":") for line in lines)
+    return [value.strip() for name, _, value in pairs if name.strip() in names]

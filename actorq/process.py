@@ -59,38 +59,10 @@ EXIT_REFUSED = 7
 # hold settings for several processes, so each process accepts the others' settings. Services cannot import each other's
 # models; a test compares this list with the models.
 PROCESS_SETTINGS = (
-    "actor_module",
-    "announce",
-    "busy_at_start",
-    "certificates",
-    "days",
-    "discard",
-    "episodes",
-    "insecure",
-    "learner",
-    "lifeline",
-    "linger",
-    "listen",
-    "metrics",
-    "name",
-    "names",
-    "namespace",
-    "node",
-    "open_metrics",
-    "pod",
-    "quantizer",
-    "read_only",
-    "record",
-    "resume",
-    "role",
-    "run",
-    "run_directory",
-    "run_started",
-    "sampled",
-    "store",
-    "upstream",
-    "version",
-    "watch",
+    *("actor_module", "announce", "busy_at_start", "certificates", "days", "discard", "episodes", "insecure"),
+    *("learner", "lifeline", "linger", "listen", "metrics", "name", "names", "namespace", "node"),
+    *("open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
+    *("run_started", "sampled", "store", "upstream", "version", "watch"),
 )
 
 S = TypeVar("S", bound=Settings)
@@ -168,7 +140,7 @@ def parse_arguments(
 
 def argument_parser(program: str, description: str, models: Sequence[type[Settings]]) -> OneLineParser:
     """A parser with --config and the flags of `models`."""
-    parser = OneLineParser(prog=program, usage=f"{program} [flags]", description=description, allow_abbrev=False)
+    parser = OneLineParser(prog=program, usage=f"{program} [flags]", description=description)
     parser.add_argument(
         "--config",
         type=Path,
@@ -194,11 +166,14 @@ class Sources:
         shared = settings.share(tree.pop("process", {}), "process", of_process, PROCESS_SETTINGS)
         settings.check_environment((RunConfig, *models), os.environ, PROCESS_SETTINGS)
         files: dict[type[Settings], dict[str, Any]] = {RunConfig: tree, **dict(zip(of_process, shared, strict=True))}
-        given: dict[type[Settings], dict[str, Any]] = {model: {} for model in models}
-        for model, merged in given.items():
-            settings.merge(merged, settings.with_new_names(model, files[model]))
-            settings.merge(merged, settings.from_environment(model, os.environ))
-            settings.merge(merged, settings.from_flags(model, namespace))
+        given = {
+            model: settings.merged(
+                settings.with_new_names(model, files[model]),
+                settings.from_environment(model, os.environ),
+                settings.from_flags(model, namespace),
+            )
+            for model in models
+        }
         return cls(given)
 
     def resolve(self, model: type[S], *earlier: dict[str, Any]) -> S:

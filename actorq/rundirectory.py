@@ -34,41 +34,23 @@ class Addresses:
     actors: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class RunDirectory:
     """The files of one run. Services own the contents of `policies` and of the learner's folders."""
 
-    root: Path
-
-    @property
-    def config(self) -> Path:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = root / "config.yaml"
         """The complete resolved configuration."""
-        return self.root / "config.yaml"
-
-    @property
-    def summary(self) -> Path:
+        self.summary = root / "summary.json"
         """The outcome of the run. The learner writes it at the end."""
-        return self.root / "summary.json"
-
-    @property
-    def policies(self) -> Path:
+        self.policies = root / "policies"
         """The quantizer's store."""
-        return self.root / "policies"
-
-    @property
-    def evaluations(self) -> Path:
+        self.evaluations = root / "evaluations.jsonl"
         """The learner's log of evaluations, one JSON object on each line."""
-        return self.root / "evaluations.jsonl"
-
-    @property
-    def logs(self) -> Path:
+        self.logs = root / "logs"
         """One file for each process. A restarted process appends to its file."""
-        return self.root / "logs"
-
-    @property
-    def addresses(self) -> Path:
+        self.addresses = root / "addresses.json"
         """The addresses of the processes."""
-        return self.root / "addresses.json"
 
     def log(self, name: str) -> Path:
         """The log of one process."""
@@ -80,9 +62,7 @@ class RunDirectory:
 
     def check_unused(self) -> None:
         """Raise UserError unless a new run may be created here. A folder without files is allowed."""
-        if self.root.is_dir() and is_unused(self.root, self.config):
-            return
-        if self.root.exists():
+        if self.root.exists() and not (self.root.is_dir() and is_unused(self.root, self.config)):
             raise UserError(
                 f"run directory {self.root} exists: pass --resume to go on with its run, or another --run-directory"
             )
@@ -123,10 +103,7 @@ class RunDirectory:
             return settings.from_file(copy)
         if not self.config.is_file():
             raise UserError(f"run directory {self.root} has no {self.config.name}: it is no run")
-        try:
-            return settings.from_file(self.config)
-        except UserError as error:
-            raise UserError(str(error).removeprefix("--config: ")) from None
+        return settings.from_file(self.config, flag="")
 
     def read_environment(self) -> EnvironmentSpec:
         """The spec of the run's environment. Raises UserError for a damaged file, and before an actor reported it."""

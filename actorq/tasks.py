@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from functools import partial
 from typing import Any, TypeVar
 
 from actorq.errors import ActorQError
@@ -17,11 +16,11 @@ def may_be_left(work: F, what: str) -> F:
 
     what: names the work in the log line of an unexpected error. Errors of the domain are not logged.
     """
-    work.add_done_callback(partial(_take_error, what))
+
+    def take_error(done: "asyncio.Future[Any]") -> None:
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not isinstance(error, ActorQError):
+            _log.error("%s failed: %s: %s", what, type(error).__name__, error)
+
+    work.add_done_callback(take_error)
     return work
-
-
-def _take_error(what: str, work: "asyncio.Future[Any]") -> None:
-    error = None if work.cancelled() else work.exception()
-    if error is not None and not isinstance(error, ActorQError):
-        _log.error("%s failed: %s: %s", what, type(error).__name__, error)

@@ -86,10 +86,7 @@ class Watchdog:
             _log.critical(
                 "%s has not returned from a call for %.0f s: ending this process with exit code %d, to be restarted; "
                 "%s sets the limit",
-                self._what,
-                waited,
-                EXIT_HUNG,
-                self._setting,
+                *(self._what, waited, EXIT_HUNG, self._setting),
             )
             faulthandler.dump_traceback(file=_STDERR)
             logging.shutdown()

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -13,48 +12,36 @@ from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.local.child import failed_command, run_to_end
 from actorq.local.forkserver import ForkServers
+from actorq.process import Sources
 
 
-def fit_algorithm(
-    config: RunConfig,
-    resolve: Callable[[dict[str, Any]], RunConfig],
-    may_choose: bool,
-    servers: ForkServers | None = None,
-) -> RunConfig:
+def fit_algorithm(config: RunConfig, sources: Sources, may_choose: bool, servers: ForkServers | None) -> RunConfig:
     """The settings, with another algorithm where nobody named one and the environment's actions are continuous.
 
-    resolve: the settings over a tree of others, which count only where nothing was given.
+    sources: of the settings, for those of another algorithm.
     may_choose: whether the algorithm may be another one.
     servers: fork the process that makes the environment.
 
     Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
     """
-    _check_algorithm(config.algorithm)
+    names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
+    # The learner checks classes, because it has torch.
+    if config.algorithm not in names and ":" not in config.algorithm:
+        known = f"expected one of {', '.join(names)}, or MODULE:CLASS"
+        raise UserError(f"setting 'algorithm': {known}, got {config.algorithm!r}")
     spec = EnvironmentSpec.from_json(_described(config, servers))
-    is_continuous = not spec.discrete_actions
     if config.network is None:
         check_image(spec)
-    if is_continuous and family_of(config.environment) is OTHERS and may_choose:
-        config = resolve({"algorithm": CONTINUOUS_ALGORITHM})
-    _check_actions(config, "continuous" if is_continuous else "discrete")
-    return config
-
-
-def _check_algorithm(name: str) -> None:
-    """Raise UserError for an unknown algorithm. The learner checks classes, because it has torch."""
-    names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
-    if name not in names and ":" not in name:
-        raise UserError(f"setting 'algorithm': expected one of {', '.join(names)}, or MODULE:CLASS, got {name!r}")
-
-
-def _check_actions(config: RunConfig, actions: ActionSpace) -> None:
-    """Raise UserError when a built-in algorithm does not take the environment's actions."""
+    actions: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
+    if actions == "continuous" and family_of(config.environment) is OTHERS and may_choose:
+        config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
     needed = ALGORITHMS.get(config.algorithm, (actions,))
     if actions not in needed:
         raise UserError(
             f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has {actions} "
             f"ones; for these there are: {', '.join(name for name, takes in ALGORITHMS.items() if actions in takes)}"
         )
+    return config
 
 
 def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import yaml
-from rich.console import Console
 
-from actorq.cli.display.cluster_view import rows, summary, table
+from actorq.cli.display.cluster_view import summary, table
 from actorq.cli.display.display import display_of
 from actorq.cli.display.view import RunView
 from actorq.cluster import access, configuration, deployment, diagnosis, manifests
@@ -59,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _parser(command: str, description: str, certificates: bool = False, run: bool = True) -> OneLineParser:
-    parser = OneLineParser(prog=f"actorq cluster {command}", description=description, allow_abbrev=False)
+    parser = OneLineParser(prog=f"actorq cluster {command}", description=description)
     parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="namespace (default: that of the context)")
     if run:
         parser.add_argument(
@@ -88,12 +87,8 @@ def _await(
     cluster: Cluster, name: str, certificates: Certificates | None, timeout_s: float, until_over: bool
 ) -> RunStatus:
     """Show the run until it makes progress, or until it is over."""
-    console = Console(highlight=False)
     view = RunView(f"{name or 'run'} in namespace {cluster.namespace}", "", "")
-    with (
-        display_of(view, console) as display,
-        access.learner_of(cluster, certificates) as learner,
-    ):
+    with display_of(view) as display, access.learner_of(cluster, certificates) as learner:
         return await_progress(cluster, learner.status, timeout_s, display, until_over=until_over)
 
 
@@ -151,7 +146,7 @@ def _status(arguments: Sequence[str]) -> None:
     name = run_of(pods[0])
     status, told = _ask(cluster, views, certificates)
     print(f"run {name}".rstrip() + f" in namespace {cluster.namespace}")
-    print(table(rows(views, status)))
+    print(table(views, status))
     print(told)
     for pod in pods:
         if fault := diagnosis.pod_fault(pod, float("inf")):
@@ -224,11 +219,10 @@ def _logs(arguments: Sequence[str]) -> None:
     if not names:
         raise UserError(f"--previous: no container of {', '.join(view.name for view in views)} has been restarted")
     width = max(map(len, names))
-    write: Callable[[str, str], None] = (
-        (lambda _, line: print(line, flush=True))
-        if len(names) == 1
-        else (lambda pod, line: print(f"{pod:<{width}}  {line}", flush=True))
-    )
+
+    def write(pod: str, line: str) -> None:
+        print(line if len(names) == 1 else f"{pod:<{width}}  {line}", flush=True)
+
     stream_logs(cluster, names, given.follow, given.tail, write, given.previous)
 
 

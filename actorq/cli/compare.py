@@ -1,8 +1,7 @@
 """`actorq compare`: one task under several schemes and seeds, with a report."""
 
-import math
 import shlex
-from argparse import ArgumentTypeError
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,20 +11,11 @@ from actorq.cli.train import resolved_config
 from actorq.comparison.figures import figures_of
 from actorq.comparison.folder import ComparisonFolder
 from actorq.comparison.making import make_runs
-from actorq.comparison.plan import (
-    TORCH,
-    TORCH_ACTOR,
-    PlannedRun,
-    Variant,
-    grid,
-    interleaved,
-    scheme_choices,
-    seeds_of,
-)
+from actorq.comparison.plan import TORCH, TORCH_ACTOR, PlannedRun, Variant, grid, interleaved, scheme_choices, seeds_of
 from actorq.comparison.plots import draw
 from actorq.comparison.report import ON_POLICY, page, ratio_text, warnings
 from actorq.comparison.result import Comparison
-from actorq.config.parser import OneLineParser
+from actorq.config.parser import OneLineParser, number
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from actorq.local.services import is_importable
@@ -53,10 +43,12 @@ def run(arguments: Sequence[str]) -> int:
             raise UserError(f"--{setting}: a comparison has several, give {flag}")
     variants, seeds = grid(given.schemes, given.vary), seeds_of(given.seeds)
     configs = _configs(parser, arguments, variants)
-    _check_target(configs, given.time_to)
-    _check_storage(configs)
-    if TORCH in given.schemes:
-        _check_torch_actor()
+    _check(configs, given.time_to)
+    if TORCH in given.schemes and not is_importable(TORCH_ACTOR):
+        raise UserError(
+            f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or add this "
+            "folder to PYTHONPATH"
+        )
     folder, machine = ComparisonFolder(given.directory), this_machine()
     folder.open(_basis(configs, given.time_to), machine)
     plan = interleaved(variants, seeds)
@@ -69,11 +61,8 @@ def run(arguments: Sequence[str]) -> int:
     make_runs(folder, plan, config_of, lambda text: print(text, flush=True))
     summaries = {planned: folder.run(planned).read_summary() for planned in plan}
     target = given.time_to if given.time_to is not None else summaries[plan[0]].get("target_return")
-    runs = [
-        figures_of(PlannedRun(variant, seed), summaries[PlannedRun(variant, seed)], target)
-        for variant in variants
-        for seed in seeds
-    ]
+    by_variant = [PlannedRun(variant, seed) for variant in variants for seed in seeds]
+    runs = [figures_of(planned, summaries[planned], target) for planned in by_variant]
     algorithms = ", ".join(dict.fromkeys(config.algorithm for config in configs.values()))
     comparison = Comparison.of(runs, configs[variants[0]].environment, algorithms, target, machine)
     _write(comparison, folder, shlex.join(["actorq", "compare", *arguments]))
@@ -108,35 +97,17 @@ def _parser() -> OneLineParser:
     )
     own.add_argument(
         "--time-to",
-        type=_finite,
+        type=number(-sys.float_info.max, sys.float_info.max, "a finite number"),
         metavar="RETURN",
         help="evaluated return to measure the time to (default: target_return, at which runs end)",
     )
     return parser
 
 
-def _finite(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise ArgumentTypeError(f"expected a finite number, got {text!r}")
-    return number
-
-
 def _check_extra() -> None:
     missing = [name for name in _EXTRA if find_spec(name) is None]
     if missing:
         raise UserError(f"actorq compare needs {' and '.join(missing)}: pip install 'actorq[compare]'")
-
-
-def _check_torch_actor() -> None:
-    if not is_importable(TORCH_ACTOR):
-        raise UserError(
-            f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or add this "
-            "folder to PYTHONPATH"
-        )
 
 
 def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence[Variant]) -> dict[Variant, RunConfig]:
@@ -151,20 +122,16 @@ def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence
     return {variant: each.resolve(RunConfig, {"algorithm": first.algorithm}) for variant, each in sources.items()}
 
 
-def _check_storage(configs: dict[Variant, RunConfig]) -> None:
-    """Raise UserError for a URL of object storage, which all runs would share."""
-    for config in configs.values():
-        for setting, url in config.object_storage_urls.items():
-            raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")
-
-
-def _check_target(configs: dict[Variant, RunConfig], time_to: float | None) -> None:
+def _check(configs: dict[Variant, RunConfig], time_to: float | None) -> None:
+    """Raise UserError for a return after the end of a run, and for a URL of object storage, which all would share."""
     for config in configs.values():
         if time_to is not None and config.target_return is not None and time_to > config.target_return:
             raise UserError(
                 f"--time-to: expected at most target_return ({config.target_return:g}), at which runs end, got "
                 f"{time_to:g}"
             )
+        for setting, url in config.object_storage_urls.items():
+            raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")
 
 
 def _basis(configs: dict[Variant, RunConfig], time_to: float | None) -> dict[str, Any]:

@@ -11,10 +11,9 @@ from pydantic import Field
 from actorq.config import settings
 from actorq.config.numbers import Episodes
 from actorq.config.run_config import RunConfig
-from actorq.config.schemes import SchemeChoice
+from actorq.config.schemes import SchemeChoice, VersionChoice
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
-from actorq.config.versions import VersionChoice
 from actorq.domain.policy import AUTO, FALLBACK
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run

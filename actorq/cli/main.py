@@ -57,10 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _dispatch(given)
         sys.stdout.flush()
         return code
-    except UserError as error:
-        return _fail(error, 2)
     except ActorQError as error:
-        return _fail(error, 1)
+        return _fail(error, 2 if isinstance(error, UserError) else 1)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

@@ -43,9 +43,7 @@ class Row:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the table, or the same as JSON."""
-    parser = OneLineParser(
-        prog="actorq policies", usage="actorq policies RUN_DIR [flags]", description=_DESCRIPTION, allow_abbrev=False
-    )
+    parser = OneLineParser(prog="actorq policies", usage="actorq policies RUN_DIR [flags]", description=_DESCRIPTION)
     parser.add_argument("run", type=Path, nargs="?", metavar="RUN_DIR", help="folder of the run, which may go on")
     parser.add_argument("--quantizer", metavar="HOST:PORT", help="ask this quantizer instead of a folder")
     parser.add_argument("--certificates", type=Path, metavar="DIR", help=CERTIFICATES_HELP)

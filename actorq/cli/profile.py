@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers: ForkServers | None) -> int:
-    config = fit_algorithm(config, lambda below: sources.resolve(RunConfig, below), may_choose=True, servers=servers)
+    config = fit_algorithm(config, sources, may_choose=True, servers=servers)
     # Warnings that a service is not up yet would only confuse here.
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))
@@ -73,9 +73,7 @@ def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers:
             f"setting 'scheme': {config.scheme} cannot act here: {reason}; take one of {', '.join(figures.schemes)}"
         )
     watts, method = _watts_per_core(config)
-    every = outlooks(
-        figures.schemes, figures.environments, figures.costs, figures.workload, config.actors, float(cores)
-    )
+    every = outlooks(figures.schemes, figures.environments, figures.costs, figures.workload, config.actors, cores)
     best = recommend(every, config.environments_per_actor)
     shown = [each for each in every if each.environments == config.environments_per_actor]
     _print_parts(console, figures)
@@ -83,7 +81,11 @@ def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers:
     _print_settings(console, config, shown, best, pods(best))
     _say(console, f"energy: {method}")
     if namespace.json:
-        _write(namespace.json, _report(figures, every, best, cores, watts))
+        report = _report(figures, every, best, cores, watts)
+        try:
+            replace_file(namespace.json, json.dumps(report, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(f"--json: cannot write {namespace.json}: {error.strerror}") from None
     return EXIT_OK
 
 
@@ -105,30 +107,25 @@ def _watts_per_core(config: RunConfig) -> tuple[float | None, str]:
 
 
 def _print_parts(console: Console, figures: Figures) -> None:
-    config, learner = figures.config, figures.learner
-    count = config.environments_per_actor
+    config, learner, count = figures.config, figures.learner, figures.config.environments_per_actor
     table = Table(title=f"Costs, {config.environment}, {config.algorithm}, {count} environments per actor")
     table.add_column("microseconds of", no_wrap=True)
     for scheme in figures.schemes:
         table.add_column(scheme, justify="right", no_wrap=True)
-
-    def row(name: str, *values: float) -> None:
-        table.add_row(name, *(f"{value * 1e6:,.1f}" for value in values))
-
-    schemes = figures.schemes
-    row(
-        "a step of one environment",
-        *(figures.environment_s(count) for _ in schemes),
-    )
-    row("a call of the policy, all environments", *(figures.call_s(scheme, count) for scheme in schemes))
-    row("the rest of an actor's step, all environments", *(figures.rest_s(scheme) for scheme in schemes))
-    row("the upload of a transition", *(figures.upload_s for _ in schemes))
-    row("an actor's transition, in all", *(figures.costs(scheme).actor.step_s for scheme in schemes))
-    row("a version: quantizer", *(figures.costs(scheme).quantizer_version_s for scheme in schemes))
-    row("a version: taken over by an actor", *(figures.costs(scheme).actor.version_s for scheme in schemes))
-    row("a version: snapshot by the learner", *(learner["version_s"] for _ in schemes))
-    row(f"an update of {learner['batch_size']} samples", *(learner["update_s"] for _ in schemes))
-    row("storing a transition", *(figures.links.learner_s for _ in schemes))
+    seconds: dict[str, Callable[[str], float]] = {
+        "a step of one environment": lambda _: figures.environment_s(count),
+        "a call of the policy, all environments": lambda scheme: figures.call_s(scheme, count),
+        "the rest of an actor's step, all environments": figures.rest_s,
+        "the upload of a transition": lambda _: figures.upload_s,
+        "an actor's transition, in all": lambda scheme: figures.costs(scheme).actor.step_s,
+        "a version: quantizer": lambda scheme: figures.costs(scheme).quantizer_version_s,
+        "a version: taken over by an actor": lambda scheme: figures.costs(scheme).actor.version_s,
+        "a version: snapshot by the learner": lambda _: learner["version_s"],
+        f"an update of {learner['batch_size']} samples": lambda _: learner["update_s"],
+        "storing a transition": lambda _: figures.links.learner_s,
+    }
+    for name, of_scheme in seconds.items():
+        table.add_row(name, *(f"{of_scheme(scheme) * 1e6:,.1f}" for scheme in figures.schemes))
     console.print(table)
     for scheme, reason in figures.dropped.items():
         _say(console, f"not {scheme}: {reason}")
@@ -139,16 +136,8 @@ def _print_outlooks(
 ) -> None:
     table = Table(title=f"Predictions: this machine ({cores} cores), and processes with cores of their own")
     for name in (
-        "scheme",
-        f"steps/s, {config.actors} actors",
-        "limit",
-        "best actors",
-        "steps/s",
-        "core hours, 1M steps",
-        "Wh, 1M steps",
-        "saved",
-        "actors one learner can use",
-        "steps/s then",
+        *("scheme", f"steps/s, {config.actors} actors", "limit", "best actors", "steps/s", "core hours, 1M steps"),
+        *("Wh, 1M steps", "saved", "actors one learner can use", "steps/s then"),
     ):
         table.add_column(name, justify="left" if name in ("scheme", "limit") else "right", no_wrap=name == "scheme")
     base = next((each for each in shown if each.scheme == FP32), shown[0])
@@ -193,6 +182,7 @@ def _report(
     figures: Figures, every: Sequence[Outlook], best: Outlook, cores: int, watts: float | None
 ) -> dict[str, Any]:
     def told(outlook: Outlook) -> dict[str, Any]:
+        predictions = {"configured": outlook.configured, "here": outlook.here, "apart": outlook.apart}
         return {
             "scheme": outlook.scheme,
             "environments_per_actor": outlook.environments,
@@ -200,19 +190,16 @@ def _report(
             "wh_per_million_steps": None if watts is None else outlook.core_hours * watts,
             **{
                 name: {
-                    "actors": each.actors,
-                    "steps_per_s": each.steps_per_s,
-                    "limit": each.limit.value,
-                    "cores": asdict(each.cores),
+                    "actors": run.actors,
+                    "steps_per_s": run.steps_per_s,
+                    "limit": run.limit.value,
+                    "cores": asdict(run.cores),
                 }
-                for name, each in (
-                    ("configured", outlook.configured),
-                    ("here", outlook.here),
-                    ("apart", outlook.apart),
-                )
+                for name, run in predictions.items()
             },
         }
 
+    settings = {"scheme": best.scheme, "actors": best.here.actors, "environments_per_actor": best.environments}
     return {
         "environment": figures.config.environment,
         "algorithm": figures.config.algorithm,
@@ -221,20 +208,9 @@ def _report(
         "measured": figures.to_json(),
         "dropped": figures.dropped,
         "predictions": [told(each) for each in every],
-        "settings": {
-            "scheme": best.scheme,
-            "actors": best.here.actors,
-            "environments_per_actor": best.environments,
-        },
+        "settings": settings,
         "pods": asdict(pods(best)),
     }
-
-
-def _write(path: Path, report: dict[str, Any]) -> None:
-    try:
-        replace_file(path, json.dumps(report, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"--json: cannot write {path}: {error.strerror}") from None
 
 
 def _say(console: Console, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +51,6 @@ def run(arguments: Sequence[str]) -> int:
     """Show the status once, or until the run is over."""
     (how,) = parse_arguments("actorq status", "Show the status of a run.", (StatusSettings,), arguments)
     assert isinstance(how, StatusSettings)
-    console = Console(highlight=False)
     found = asked(how.learner)
     certificates = Certificates.of(how.certificates or found.certificates, "monitor")
     try:
@@ -66,10 +66,15 @@ def run(arguments: Sequence[str]) -> int:
                 "DIR where it uses TLS"
             ) from None
         elapsed_s = max(0.0, time.time() - found.run.config.stat().st_mtime)
-    if how.watch:
-        _watch(found.address, certificates, found.view, console)
-    else:
-        console.print(render(found.view, elapsed_s, console.width, lambda _: None))
+    if not how.watch:
+        console = Console(highlight=False)
+        console.print(render(found.view, elapsed_s, console.width))
+        return 0
+    with (
+        display_of(found.view) as display,
+        closing(StatusWatch(found.address, certificates, display.status, period_s=1.0)) as watch,
+    ):
+        watch.wait()
     return 0
 
 
@@ -81,12 +86,3 @@ def asked(learner: str | None) -> Asked:
     config = settings.build(RunConfig, run.config_tree())
     view = RunView(f"newest run: {run.root}", config.environment, config.algorithm)
     return Asked(run.read_addresses().learner, view, run, config.transport.certificates)
-
-
-def _watch(address: str, certificates: Certificates | None, view: RunView, console: Console) -> None:
-    with display_of(view, console) as display:
-        watch = StatusWatch(address, certificates, display.status, period_s=1.0)
-        try:
-            watch.wait()
-        finally:
-            watch.close()

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from actorq.cli.algorithm import fit_algorithm
-from actorq.cli.display.display import open_display
+from actorq.cli.display.display import display_of
 from actorq.cli.display.report import print_result
+from actorq.cli.display.view import RunView
 from actorq.config import settings
 from actorq.config.algorithms import ALGORITHMS, KEPT
 from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY
@@ -62,34 +62,21 @@ class TrainSettings(Settings):
     )
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The user's request. `run` is None for a new directory with an automatic name."""
-
-    config: RunConfig
-    run: RunDirectory | None
-    resume: bool
-    actor_module: str
-    lifeline: bool
-
-
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
     """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
-    request = _resolve(arguments, servers)
-    run = request.run or new_run_directory(request.config.environment, datetime.now())
-    if not (request.resume and run.root.exists()):
-        run.create(request.config)
-    if request.lifeline:
+    train, config, run = _resolve(arguments, servers)
+    if not (train.resume and run.root.exists()):
+        run.create(config)
+    if train.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
-    with run.locked(on_wait=_say_who_is_awaited) as lock:
-        if request.resume:
-            run.write_config(request.config)
+    waiting = "waiting for the processes of this run's earlier launcher to end"
+    with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
+        if train.resume:
+            run.write_config(config)
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
-        with open_display(run, request.config) as display:
-            outcome = run_locally(
-                run, request.config, display, request.resume, lock, request.actor_module, servers, begun
-            )
+        with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
+            outcome = run_locally(run, config, display, train.resume, lock, train.actor_module, servers, begun)
     if outcome.error is not None:
         kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
         raise kind(outcome.error)
@@ -97,7 +84,8 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
     return outcome.exit_code
 
 
-def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> _Request:
+def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> tuple[TrainSettings, RunConfig, RunDirectory]:
+    """How to start, the settings of the run, and its folder. Raises UserError."""
     models = (TrainSettings, RunConfig)
     parser = argument_parser("actorq train", _DESCRIPTION, models)
     for name, text in descriptions():
@@ -121,7 +109,8 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> _Request:
     config = _checked(sources, config, train, servers)
     if train.certificates:
         config = config.with_certificates(train.certificates)
-    return _Request(config, run, train.resume or lost, train.actor_module, train.lifeline)
+    train = train.model_copy(update={"resume": train.resume or lost})
+    return train, config, run or new_run_directory(config.environment, datetime.now())
 
 
 def resolved_config(sources: Sources) -> RunConfig:
@@ -134,13 +123,10 @@ def _checked(
 ) -> RunConfig:
     """The configuration once its environment is known. Raises UserError for invalid settings."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
-    _check_actor_module(train.actor_module)
+    if train.actor_module and not is_importable(train.actor_module):
+        raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
     _check_scheme(config.scheme)
-
-    def resolve(below: dict[str, Any]) -> RunConfig:
-        return sources.resolve(RunConfig, below)
-
-    fitting = fit_algorithm(config, resolve, may_choose=not train.resume, servers=servers)
+    fitting = fit_algorithm(config, sources, may_choose=not train.resume, servers=servers)
     if fitting.algorithm in ALGORITHMS:
         own = getattr(fitting, fitting.algorithm)
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
@@ -202,16 +188,6 @@ def _check_certificates(config: RunConfig) -> None:
         certificates = config.transport.certificates_of(role)
         if certificates is not None:
             certificates.require_role(role, config.transport.run)
-
-
-def _check_actor_module(name: str) -> None:
-    """Raise UserError for a missing module, before anything is started."""
-    if name and not is_importable(name):
-        raise UserError(f"--actor-module: expected a module that this Python can import, got {name!r}")
-
-
-def _say_who_is_awaited() -> None:
-    print("waiting for the processes of this run's earlier launcher to end", flush=True)
 
 
 def _end_with_parent() -> None:

@@ -1,9 +1,8 @@
 """`actorq verify`: checks the files of a run, and tells what a resume would do."""
 
-import os
-import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from rich.text import Text
 
 from actorq.config.parser import OneLineParser
 from actorq.errors import ActorQError, UserError
-from actorq.local.forkserver import child_environment
+from actorq.local.child import run_to_end
 from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
 from actorq.start import command_of
@@ -29,9 +28,7 @@ otherwise its newest files may be incomplete. Exit code 0: all files are whole, 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the state of each file, and how a resume handles damaged ones."""
-    parser = OneLineParser(
-        prog="actorq verify", usage="actorq verify RUN_DIR [--json]", description=_DESCRIPTION, allow_abbrev=False
-    )
+    parser = OneLineParser(prog="actorq verify", usage="actorq verify RUN_DIR [--json]", description=_DESCRIPTION)
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
     parser.add_argument("--json", action="store_true", help="print the findings as one line of JSON")
     given = parser.parse_args(arguments)
@@ -54,32 +51,20 @@ def check_run(directory: RunDirectory) -> list[Finding]:
     services = [("learner_service.verify:run", root)]
     if directory.policies.is_dir():
         services.append(("quantizer_service.verify:run", directory.policies))
-    # Both at once, because most of the time is the start of the processes.
-    checks = [_start(function, folder) for function, folder in services]
-    found = [*launcher_files(directory)]
-    for process, (function, folder) in zip(checks, services, strict=True):
-        below = folder.relative_to(root).as_posix()
-        found += [each if below == "." else each.below(below) for each in _findings(process, function)]
-    return found
+    with ThreadPoolExecutor() as pool:
+        # Both at once, because most of the time is the start of the processes.
+        checks = [pool.submit(_findings, root, *service) for service in services]
+        return [*launcher_files(directory), *(each for check in checks for each in check.result())]
 
 
-def _start(function: str, folder: Path) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        (*command_of(function), str(folder)),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=child_environment(os.environ),
-    )
-
-
-def _findings(process: "subprocess.Popen[str]", function: str) -> list[Finding]:
-    output, errors = process.communicate()
-    if process.returncode:
-        last = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+def _findings(root: Path, function: str, folder: Path) -> list[Finding]:
+    """The findings of a service for its folder, from a process of its own."""
+    code, output, errors = run_to_end((*command_of(function), str(folder)), servers=None)
+    if code:
+        last = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
         raise ActorQError(f"{function} could not check the run: {last}")
-    return read_report(output.splitlines()[-1])
+    below, found = folder.relative_to(root).as_posix(), read_report(output.splitlines()[-1])
+    return found if below == "." else [each.below(below) for each in found]
 
 
 def _configuration(directory: RunDirectory) -> Iterator[Finding]:

@@ -1,11 +1,8 @@
-"""Checks the settings of on-policy algorithms, whose rollouts must fit actors, queue and disk."""
+"""Which settings count in a run of an on-policy algorithm, and how many rows its queue needs."""
 
 import math
-from typing import Any
 
-from actorq.config.algorithms import OnPolicyConfig
 from actorq.config.sections import ActorConfig, QueueConfig
-from actorq.config.sparsity import SparsityConfig
 
 # Settings without effect on runs of an on-policy algorithm, and on all others.
 REPLAY_ONLY = (
@@ -13,76 +10,8 @@ REPLAY_ONLY = (
     *("replay.min_size", "replay.priority_exponent", "replay.importance_exponent"),
 )
 QUEUE_ONLY = ("queue", "evaluation.sampled")
-# Settings of an algorithm on which the meaning of its state or of stored rollouts depends.
-_HORIZON = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
-
-
-def horizon_of(algorithm: str, own: OnPolicyConfig, actor: ActorConfig) -> dict[str, Any]:
-    """The settings that a resumed run of a built-in on-policy algorithm cannot change, by name."""
-    values = {f"{algorithm}.{name}": getattr(own, name) for name in _HORIZON if hasattr(own, name)}
-    return {"actor.segment_length": actor.segment_length, **values}
-
-
-def check_rollouts(
-    queue: QueueConfig,
-    actor: ActorConfig,
-    actors: int,
-    environments: int,
-    capacity: int,
-    rollout_size: int,
-    batch_size: int,
-    algorithm: str,
-    frame_stack: int = 1,
-) -> None:
-    """Raise ValueError for a queue that could never hand out a rollout, or would keep actors waiting.
-
-    environments: per actor. capacity: rows of the queue. rollout_size, batch_size: of the algorithm with this name.
-    """
-    segment = actor.segment_length * environments
-    if segment > rollout_size:
-        raise ValueError(
-            f"actor.segment_length * environments_per_actor must be at most {algorithm}.rollout_size ({rollout_size}), "
-            f"got {actor.segment_length} * {environments}: a rollout consists of whole segments"
-        )
-    if batch_size > rollout_size:
-        raise ValueError(
-            f"{algorithm}.batch_size must be at most {algorithm}.rollout_size ({rollout_size}), got {batch_size}"
-        )
-    if queue.synchronous:
-        if rollout_size % (actors * segment):
-            raise ValueError(
-                f"queue.synchronous: {algorithm}.rollout_size must be a multiple of {actors * segment}, actors * "
-                f"environments_per_actor * actor.segment_length, got {rollout_size}"
-            )
-        if actor.max_steps_per_policy:
-            raise ValueError(
-                f"actor.max_steps_per_policy must be 0 with queue.synchronous, got {actor.max_steps_per_policy}: "
-                "each actor waits after its share of a rollout"
-            )
-    least = -(-rollout_size // (actors * environments))
-    if 0 < actor.max_steps_per_policy < least:
-        raise ValueError(
-            f"actor.max_steps_per_policy must be at least {least}, or 0, got {actor.max_steps_per_policy}: the learner "
-            f"publishes after each rollout, which takes so many steps of each environment"
-        )
-    if capacity < (needed := waiting_rows(queue, actor, environments, rollout_size, frame_stack)):
-        raise ValueError(
-            f"replay.capacity must be at least {needed} rows, for queue.waiting_rollouts ({queue.waiting_rollouts:g}) "
-            f"and the rollout in use with {rollout_size} environment steps each, got {capacity}"
-        )
-
-
-def check_mechanisms(
-    algorithm: str, sparsity: SparsityConfig, dynamic_capacity: bool | None, multi_step: bool | None
-) -> None:
-    """Raise ValueError for mechanisms of the replay, which an on-policy algorithm does not have."""
-    for name, used in (
-        ("sparsity.method rlx2", sparsity.method == "rlx2"),
-        ("dynamic_capacity.enabled", dynamic_capacity),
-        ("multi_step", multi_step),
-    ):
-        if used:
-            raise ValueError(f"{name}: expected an algorithm with a replay, got {algorithm}, which is on-policy")
+# Settings of an algorithm on which the meaning of its state or of stored rollouts depends: a resumed run keeps them.
+HORIZON = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
 
 
 def waiting_rows(queue: QueueConfig, actor: ActorConfig, environments: int, rollout_size: int, frame_stack: int) -> int:

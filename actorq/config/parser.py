@@ -2,8 +2,9 @@
 
 import argparse
 import difflib
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from actorq.errors import UserError
@@ -15,7 +16,7 @@ class OneLineParser(argparse.ArgumentParser):
     """Reports a wrong flag in one line. argparse would print the usage, which is long here."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(add_help=False, **options)
+        super().__init__(add_help=False, allow_abbrev=False, **options)
         self._only_in_full_help: dict[argparse.Action, str] = {}
         self._new_names: dict[str, str] = {}
         self.add_argument("-h", "--help", action="store_true", help="show this help and exit")
@@ -112,6 +113,21 @@ class OneLineParser(argparse.ArgumentParser):
         return f"{formatter.format_help()}\nsections of further flags, shown by {self.prog} --help-all:\n" + (
             "\n".join(lines) + "\n"
         )
+
+
+def number(least: float, most: float, expected: str) -> Callable[[str], float]:
+    """The type of a flag: a number within bounds. `expected` describes it in errors."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
+        return value
+
+    return parse
 
 
 def warn_of_old_name(old: str, new: str) -> None:

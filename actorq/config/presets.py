@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from actorq.config.presets_on_policy import IMPALA_OF_FAMILY, ON_POLICY, PPO_OF_FAMILY
-from actorq.config.settings import flat, merge
+from actorq.config.settings import flat, merged
 
 STANDARD, DATA_RICH = "standard", "data-rich"
 
@@ -53,8 +53,6 @@ FAMILIES = (
     OTHERS,
 )
 
-_EVALUATE_LONG_EPISODES = {"episodes": 5, "period_updates": 5_000}
-
 # One environment step for each update of 256 samples. Few environments, because the learner could not keep up with
 # more, and because acting policies are newer with few.
 _ONE_UPDATE_PER_STEP: dict[str, Any] = {
@@ -65,7 +63,7 @@ _ONE_UPDATE_PER_STEP: dict[str, Any] = {
     "rate_limiter": {"samples_per_insert": 256.0, "error_buffer": 32_768.0},
     "exploration": {"noise": 0.1, "random_steps": 10_000},
     "publication": {"period_updates": 32},
-    "evaluation": _EVALUATE_LONG_EPISODES,
+    "evaluation": {"episodes": 5, "period_updates": 5_000},
     "actor": {"segment_length": 8},
 }
 _PENDULUM: dict[str, Any] = {
@@ -223,11 +221,11 @@ def preset(algorithm: str, environment: str, name: str = STANDARD) -> dict[str, 
     """
     family = family_of(environment).name
     pair = (algorithm, family)
-    settings = {} if pair in _WITHOUT else _over(_OF_ALGORITHM.get(algorithm, {}), _OF_FAMILY.get(pair, {}))
+    settings = {} if pair in _WITHOUT else merged(_OF_ALGORITHM.get(algorithm, {}), _OF_FAMILY.get(pair, {}))
     if name == STANDARD:
         return settings
-    rich = _over(_DATA_RICH_OF_ALGORITHM.get(algorithm, {}), _DATA_RICH_OF_FAMILY.get(pair, {}))
-    return _over(settings, rich)
+    rich = merged(_DATA_RICH_OF_ALGORITHM.get(algorithm, {}), _DATA_RICH_OF_FAMILY.get(pair, {}))
+    return merged(settings, rich)
 
 
 def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,7 +241,7 @@ def with_preset(tree: Mapping[str, Any]) -> dict[str, Any]:
         algorithm = family_of(environment).algorithm
     name = tree.get("preset", STANDARD)
     below = preset(algorithm, environment, name) if isinstance(algorithm, str) and isinstance(name, str) else {}
-    return _over(below, {**tree, "algorithm": algorithm})
+    return merged(below, {**tree, "algorithm": algorithm})
 
 
 def descriptions() -> Iterator[tuple[str, str]]:
@@ -273,11 +271,3 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
-
-
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`. The result shares no section with either."""
-    merged: dict[str, Any] = {}
-    merge(merged, below)
-    merge(merged, above)
-    return merged

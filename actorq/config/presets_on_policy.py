@@ -2,8 +2,6 @@
 
 from typing import Any
 
-_RARELY = {"episodes": 5, "period_updates": 2_000}
-
 # The queue has room for many rollouts. A restarted learner finds those that its checkpoint has not learned from.
 ON_POLICY: dict[str, Any] = {
     "actors": 1,
@@ -11,7 +9,7 @@ ON_POLICY: dict[str, Any] = {
     "max_environment_steps": 1_000_000,
     "replay": {"capacity": 65_536},
     "actor": {"segment_length": 32},
-    "evaluation": _RARELY,
+    "evaluation": {"episodes": 5, "period_updates": 2_000},
 }
 _NORMALIZED: dict[str, Any] = {"normalize_observations": True, "queue": {"normalize_rewards": True}}
 _ANNEALED = {"learning_rate_end": 0.0, "clip_end": 0.0}
@@ -30,11 +28,7 @@ def _rollouts(environments: int, horizon: int, **ppo: Any) -> dict[str, Any]:
 
 _LOCOMOTION = {**_NORMALIZED, **_rollouts(8, 256, learning_rate_end=0.0, value_clip=0.2)}
 
-_BOX2D = {
-    **_NORMALIZED,
-    **_rollouts(32, 512, discount=0.999, clip=0.18),
-    "max_environment_steps": 5_000_000,
-}
+_BOX2D = {**_NORMALIZED, **_rollouts(32, 512, discount=0.999, clip=0.18), "max_environment_steps": 5_000_000}
 
 PPO_OF_FAMILY: dict[str, dict[str, Any]] = {
     "CartPole": {

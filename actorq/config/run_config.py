@@ -10,35 +10,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
-from actorq.config.algorithms import (
-    ALGORITHMS,
-    D4PGConfig,
-    DQNConfig,
-    IMPALAConfig,
-    PPOConfig,
-    SACConfig,
-    TD3Config,
-)
+from actorq.config import algorithms, sections
+from actorq.config.algorithms import ALGORITHMS, IMPALAConfig, PPOConfig
 from actorq.config.numbers import PositiveInt, Seed
-from actorq.config.on_policy import check_mechanisms, check_rollouts, horizon_of
+from actorq.config.on_policy import HORIZON, waiting_rows
 from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
-from actorq.config.sections import (
-    ActorConfig,
-    CheckpointConfig,
-    EnergyConfig,
-    EvaluationConfig,
-    ExplorationConfig,
-    LearnerConfig,
-    PolicyExportConfig,
-    PublicationConfig,
-    QuantizerConfig,
-    QueueConfig,
-    RateLimiterConfig,
-    ReplayConfig,
-    TelemetryConfig,
-    TransportConfig,
-)
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
@@ -81,15 +58,13 @@ class RunConfig(Settings):
         "python", description="stepper of the environments: python (their own library) or EnvPool"
     )
     algorithm: Annotated[str, Field(min_length=1), DefaultText("by the environment"), ESSENTIAL] = Field(
-        "dqn",
-        description="dqn, d4pg, td3, sac, ppo, impala, an installed one, or MODULE:CLASS",
+        "dqn", description="dqn, d4pg, td3, sac, ppo, impala, an installed one, or MODULE:CLASS"
     )
     algorithm_args: dict[str, Any] = Field(
         {}, description="settings of an algorithm that is not built in: NAME=VALUE,NAME=VALUE or a YAML or JSON mapping"
     )
     preset: Annotated[Literal["standard", "data-rich"], ESSENTIAL] = Field(
-        "standard",
-        description="needs few steps, or little time",
+        "standard", description="needs few steps, or little time"
     )
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"
@@ -106,8 +81,7 @@ class RunConfig(Settings):
         8, description="environments that an actor steps at once"
     )
     scheme: Annotated[SchemeChoice, ESSENTIAL] = Field(
-        "int8",
-        description=f"{CHOICES_HELP}; auto: each actor takes the fastest",
+        "int8", description=f"{CHOICES_HELP}; auto: each actor takes the fastest"
     )
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; none: the environment's reward threshold"
@@ -116,29 +90,29 @@ class RunConfig(Settings):
         100_000, description="environment steps that end the run"
     )
 
-    dqn: DQNConfig = DQNConfig()
-    d4pg: D4PGConfig = D4PGConfig()
-    td3: TD3Config = TD3Config()
-    sac: SACConfig = SACConfig()
+    dqn: algorithms.DQNConfig = algorithms.DQNConfig()
+    d4pg: algorithms.D4PGConfig = algorithms.D4PGConfig()
+    td3: algorithms.TD3Config = algorithms.TD3Config()
+    sac: algorithms.SACConfig = algorithms.SACConfig()
     ppo: PPOConfig = PPOConfig()
     impala: IMPALAConfig = IMPALAConfig()
     sparsity: SparsityConfig = SparsityConfig()
     multi_step_returns: MultiStepConfig = MultiStepConfig()
     dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
-    replay: ReplayConfig = ReplayConfig()
-    queue: QueueConfig = QueueConfig()
-    rate_limiter: RateLimiterConfig = RateLimiterConfig()
-    exploration: ExplorationConfig = ExplorationConfig()
-    publication: PublicationConfig = PublicationConfig()
-    evaluation: EvaluationConfig = EvaluationConfig()
-    actor: ActorConfig = ActorConfig()
-    quantizer: QuantizerConfig = QuantizerConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    policy_export: PolicyExportConfig = PolicyExportConfig()
-    learner: LearnerConfig = LearnerConfig()
-    energy: EnergyConfig = EnergyConfig()
-    telemetry: TelemetryConfig = TelemetryConfig()
-    transport: TransportConfig = TransportConfig()
+    replay: sections.ReplayConfig = sections.ReplayConfig()
+    queue: sections.QueueConfig = sections.QueueConfig()
+    rate_limiter: sections.RateLimiterConfig = sections.RateLimiterConfig()
+    exploration: sections.ExplorationConfig = sections.ExplorationConfig()
+    publication: sections.PublicationConfig = sections.PublicationConfig()
+    evaluation: sections.EvaluationConfig = sections.EvaluationConfig()
+    actor: sections.ActorConfig = sections.ActorConfig()
+    quantizer: sections.QuantizerConfig = sections.QuantizerConfig()
+    checkpoint: sections.CheckpointConfig = sections.CheckpointConfig()
+    policy_export: sections.PolicyExportConfig = sections.PolicyExportConfig()
+    learner: sections.LearnerConfig = sections.LearnerConfig()
+    energy: sections.EnergyConfig = sections.EnergyConfig()
+    telemetry: sections.TelemetryConfig = sections.TelemetryConfig()
+    transport: sections.TransportConfig = sections.TransportConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -173,12 +147,53 @@ class RunConfig(Settings):
         return self
 
     def check_rollouts(self, rollout_size: int, batch_size: int, frame_stack: int = 1) -> None:
-        """Raise ValueError when actors, queue or other settings do not fit an on-policy algorithm's rollouts."""
-        check_mechanisms(self.algorithm, self.sparsity, self.dynamic_capacity.enabled, self.multi_step)
-        check_rollouts(
-            *(self.queue, self.actor, self.actors, self.environments_per_actor, self.replay.capacity),
-            *(rollout_size, batch_size, self.algorithm, frame_stack),
-        )
+        """Raise ValueError for a queue that could never hand out a rollout, or would keep actors waiting.
+
+        Also for mechanisms of the replay, which an on-policy algorithm does not have. rollout_size, batch_size: of the
+        run's algorithm.
+        """
+        algorithm, queue, actor = self.algorithm, self.queue, self.actor
+        for name, used in (
+            ("sparsity.method rlx2", self.sparsity.method == "rlx2"),
+            ("dynamic_capacity.enabled", self.dynamic_capacity.enabled),
+            ("multi_step", self.multi_step),
+        ):
+            if used:
+                raise ValueError(f"{name}: expected an algorithm with a replay, got {algorithm}, which is on-policy")
+        actors, environments, capacity = self.actors, self.environments_per_actor, self.replay.capacity
+        segment = actor.segment_length * environments
+        if segment > rollout_size:
+            raise ValueError(
+                f"actor.segment_length * environments_per_actor must be at most {algorithm}.rollout_size "
+                f"({rollout_size}), got {actor.segment_length} * {environments}: a rollout consists of whole segments"
+            )
+        if batch_size > rollout_size:
+            raise ValueError(
+                f"{algorithm}.batch_size must be at most {algorithm}.rollout_size ({rollout_size}), got {batch_size}"
+            )
+        if queue.synchronous:
+            if rollout_size % (actors * segment):
+                raise ValueError(
+                    f"queue.synchronous: {algorithm}.rollout_size must be a multiple of {actors * segment}, actors * "
+                    f"environments_per_actor * actor.segment_length, got {rollout_size}"
+                )
+            if actor.max_steps_per_policy:
+                raise ValueError(
+                    f"actor.max_steps_per_policy must be 0 with queue.synchronous, got {actor.max_steps_per_policy}: "
+                    "each actor waits after its share of a rollout"
+                )
+        least, most = -(-rollout_size // (actors * environments)), actor.max_steps_per_policy
+        if 0 < most < least:
+            raise ValueError(
+                f"actor.max_steps_per_policy must be at least {least}, or 0, got {most}: the learner publishes after "
+                "each rollout, which takes so many steps of each environment"
+            )
+        if capacity < (needed := waiting_rows(queue, actor, environments, rollout_size, frame_stack)):
+            raise ValueError(
+                f"replay.capacity must be at least {needed} rows, for queue.waiting_rollouts "
+                f"({queue.waiting_rollouts:g}) and the rollout in use with {rollout_size} environment steps each, got "
+                f"{capacity}"
+            )
 
     def _check_replay(self) -> None:
         replay, limiter = self.replay, self.rate_limiter
@@ -241,7 +256,11 @@ class RunConfig(Settings):
     @property
     def horizon(self) -> dict[str, Any]:
         """Settings that a resumed run of a built-in on-policy algorithm cannot change; empty for other algorithms."""
-        return {} if self.on_policy is None else horizon_of(self.algorithm, self.on_policy, self.actor)
+        own = self.on_policy
+        if own is None:
+            return {}
+        kept = {f"{self.algorithm}.{name}": getattr(own, name) for name in HORIZON if hasattr(own, name)}
+        return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property
     def environment_arguments(self) -> EnvironmentArguments:
@@ -249,7 +268,7 @@ class RunConfig(Settings):
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
         return EnvironmentArguments(self.environment_args, wrappers)
 
-    def resolved_quantizer(self) -> QuantizerConfig:
+    def resolved_quantizer(self) -> sections.QuantizerConfig:
         """The quantizer's settings with `compensate` decided.
 
         Quantization-aware training computes the same as actors only if weights are rounded to nearest and biases are

@@ -1,13 +1,13 @@
-"""Names of schemes: the built-in ones, and those that installed packages declare as entry points."""
+"""Settings that name a policy: its version, and its scheme, built in or declared by an installed package."""
 
 import functools
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
-from actorq.domain.policy import AUTO, SCHEMES
+from actorq.domain.policy import AUTO, BEST, NEWEST, SCHEMES
 from actorq.errors import NotFoundError
 from actorq.text import reason_of
 
@@ -57,20 +57,23 @@ def load_scheme(name: str) -> Any:
     return scheme
 
 
-def _checked(name: str) -> str:
-    if not is_scheme(name):
-        raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))}")
-    return name
+def _checked(name: str, *, or_auto: bool = False) -> str:
+    if is_scheme(name) or (or_auto and name == AUTO):
+        return name
+    raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))}{f' or {AUTO!r}' if or_auto else ''}")
 
 
-def _checked_choice(name: str) -> str:
-    if name != AUTO and not is_scheme(name):
-        raise ValueError(f"value should be {', '.join(map(repr, scheme_names()))} or {AUTO!r}")
-    return name
+def _checked_version(choice: str) -> str:
+    if choice in (BEST, NEWEST) or (choice.isascii() and choice.isdecimal() and int(choice)):
+        return choice.lstrip("0")
+    raise ValueError(f"value should be {BEST!r}, {NEWEST!r} or a number greater than 0")
 
 
 SchemeName = Annotated[str, AfterValidator(_checked)]
 """A setting: the name of a scheme."""
-SchemeChoice = Annotated[str, AfterValidator(_checked_choice)]
+SchemeChoice = Annotated[str, AfterValidator(functools.partial(_checked, or_auto=True))]
 """A setting: the name of a scheme, or "auto"."""
+# YAML gives integers for numbers.
+VersionChoice = Annotated[str, BeforeValidator(str), AfterValidator(_checked_version)]
+"""A setting: a version of a policy, as actorq.domain.policy.chosen_version takes it."""
 CHOICES_HELP = f"quantization of policies: {', '.join(SCHEMES)}, or a scheme of an installed package"

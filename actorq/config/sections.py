@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -123,8 +123,7 @@ class ActorConfig(Settings):
         MAX_SEGMENT_BYTES, description="maximum size of a segment in bytes; segments are shortened to fit"
     )
     max_steps_per_policy: NonNegativeInt = Field(
-        0,
-        description="steps with a policy after which the actor waits, at most a second, for a newer one; 0: no limit",
+        0, description="steps with a policy after which the actor waits, at most a second, for a newer one; 0: no limit"
     )
     queue_segments: Annotated[int, Field(gt=0, le=65_536)] = Field(
         2, description="segments that may wait for credit before the environments wait"
@@ -169,14 +168,8 @@ class GateConfig(Settings):
     )
 
 
-NO_LIMITS = GateConfig.model_construct(
-    max_mean_error=math.inf,
-    max_error=math.inf,
-    min_agreement=0.0,
-    max_value_loss=math.inf,
-    max_mean_kl=math.inf,
-    max_kl=math.inf,
-)
+_INFINITE: dict[str, Any] = dict.fromkeys(GateConfig.model_fields, math.inf)
+NO_LIMITS = GateConfig.model_construct(**{**_INFINITE, "min_agreement": 0.0})
 """Passes every policy that runs."""
 
 

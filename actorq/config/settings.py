@@ -23,7 +23,7 @@ from actorq import ENVIRONMENT_PREFIX
 from actorq.config.parser import OneLineParser, suggestion, warn_of_old_name
 from actorq.errors import UserError
 
-T = TypeVar("T", bound=BaseModel)
+S = TypeVar("S", bound="Settings")
 
 # Kubernetes sets such variables in every container, for each service of the namespace ("service links"). The service
 # actorq-learner gives ACTORQ_LEARNER_SERVICE_HOST, ACTORQ_LEARNER_PORT_50051_TCP_ADDR and the like.
@@ -79,11 +79,8 @@ class Leaf:
     @property
     def default(self) -> str:
         """As a flag has it, or in words where it is found out later."""
-        for extra in self.field.metadata:
-            if isinstance(extra, DefaultText):
-                return extra.text
-        default = self.field.get_default(call_default_factory=True)
-        return value_text(default)
+        in_words = next((extra.text for extra in self.field.metadata if isinstance(extra, DefaultText)), None)
+        return in_words or value_text(self.field.get_default(call_default_factory=True))
 
 
 def value_text(value: object) -> str:
@@ -95,22 +92,22 @@ def value_text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
+def leaves(model: type[Settings], path: tuple[str, ...] = ()) -> Iterator[Leaf]:
     """All settings of a tree, in the order of declaration."""
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
             yield from leaves(field.annotation, (*path, name))
         else:
             yield Leaf((*path, name), field)
 
 
-def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run") -> None:
+def add_flags(parser: OneLineParser, model: type[Settings], title: str = "run") -> None:
     """Declare a flag for each setting, grouped by section. Unset flags are absent from the parsed namespace.
 
     title: of the group of settings without a section. If any setting is ESSENTIAL, the short help shows only the
     essential settings and the names of the sections.
     """
-    for old, new in _renamed(model).items():
+    for old, new in model.renamed.items():
         parser.rename(_flag(old), _flag(new))
     has_essential = any(ESSENTIAL in leaf.field.metadata for leaf in leaves(model))
     groups: dict[tuple[str, ...], Any] = {}
@@ -134,7 +131,7 @@ def add_flags(parser: OneLineParser, model: type[BaseModel], title: str = "run")
             parser.only_in_full_help(action, ".".join(section).replace("_", "-"))
 
 
-def from_flags(model: type[BaseModel], namespace: argparse.Namespace) -> dict[str, Any]:
+def from_flags(model: type[Settings], namespace: argparse.Namespace) -> dict[str, Any]:
     """The settings of `model` given as flags, as a nested dict."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
@@ -143,11 +140,11 @@ def from_flags(model: type[BaseModel], namespace: argparse.Namespace) -> dict[st
     return tree
 
 
-def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> dict[str, Any]:
+def from_environment(model: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
     """The settings of `model` in the environment, as a nested dict. Other variables are ignored."""
     tree: dict[str, Any] = {}
     for leaf in leaves(model):
-        names = [leaf.variable, *(_variable(old) for old, new in _renamed(model).items() if _flag(new) == leaf.flag)]
+        names = [leaf.variable, *(_variable(old) for old, new in model.renamed.items() if _flag(new) == leaf.flag)]
         for name in names:
             if name in environment:
                 warn_of_old_name(name, leaf.variable)
@@ -157,14 +154,14 @@ def from_environment(model: type[BaseModel], environment: Mapping[str, str]) -> 
 
 
 def check_environment(
-    models: Sequence[type[BaseModel]], environment: Mapping[str, str], elsewhere: Sequence[str] = ()
+    models: Sequence[type[Settings]], environment: Mapping[str, str], elsewhere: Sequence[str] = ()
 ) -> None:
     """Raise UserError for a variable with this project's prefix that is no setting, most likely a typo.
 
     elsewhere: names of settings of other programs; one environment may serve them all.
     """
     known = {leaf.variable for model in models for leaf in leaves(model)}
-    known |= {_variable(old) for model in models for old in _renamed(model)}
+    known |= {_variable(old) for model in models for old in model.renamed}
     known |= {ENVIRONMENT_PREFIX + name.upper() for name in elsewhere}
     for name in environment:
         if name.startswith(ENVIRONMENT_PREFIX) and name not in known and not _SERVICE_LINK.search(name):
@@ -192,23 +189,23 @@ def _loaded(load: Callable[[str], Any], text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from None
 
 
-def from_file(path: Path) -> dict[str, Any]:
-    """A YAML file's settings as a nested dict."""
+def from_file(path: Path, flag: str = "--config: ") -> dict[str, Any]:
+    """A YAML file's settings as a nested dict. Raises UserError, which begins with the flag that named the file."""
     try:
         tree = from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"--config: cannot read {path}: {error.strerror}") from None
+        raise UserError(f"{flag}cannot read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"--config: {path} is not YAML: {error}") from None
+        raise UserError(f"{flag}{path} is not YAML: {error}") from None
     if tree is None:
         return {}
     if not isinstance(tree, dict):
-        raise UserError(f"--config: {path} must hold settings as 'name: value', got {type(tree).__name__}")
+        raise UserError(f"{flag}{path} must hold settings as 'name: value', got {type(tree).__name__}")
     return tree
 
 
 def share(
-    tree: Any, name: str, models: Sequence[type[BaseModel]], elsewhere: Sequence[str] = ()
+    tree: Any, name: str, models: Sequence[type[Settings]], elsewhere: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Split the section `name` of a file among the models that declare its settings.
 
@@ -224,39 +221,26 @@ def share(
     ]
 
 
-def build(model: type[T], *trees: dict[str, Any], section: str = "") -> T:
+def build(model: type[S], *trees: dict[str, Any], section: str = "") -> S:
     """Validate the trees, later ones over earlier ones. Raises UserError with the first fault on one line.
 
     section: the section of the run's settings, for names in errors.
     """
-    merged: dict[str, Any] = {}
-    for tree in trees:
-        merge(merged, with_new_names(model, tree))
     try:
-        return model.model_validate(merged)
+        return model.model_validate(merged(*(with_new_names(model, tree) for tree in trees)))
     except ValidationError as error:
         raise UserError(_explain(model, error, section)) from None
 
 
-def _renamed(model: type[BaseModel]) -> Mapping[str, str]:
-    return model.renamed if issubclass(model, Settings) else {}
-
-
-def with_new_names(model: type[BaseModel], tree: dict[str, Any]) -> dict[str, Any]:
+def with_new_names(model: type[Settings], tree: dict[str, Any]) -> dict[str, Any]:
     """The tree with new names for settings under old names at its top."""
-    old_names = _renamed(model).keys() & tree.keys()
-    if not old_names:
-        return tree
-    result: dict[str, Any] = {}
-    merge(result, {name: value for name, value in tree.items() if name not in old_names})
-    for old in old_names:
-        warn_of_old_name(old, _renamed(model)[old])
-        *sections, last = _renamed(model)[old].split(".")
-        below = result
-        for section in sections:
-            below = below.setdefault(section, {})
-        below.setdefault(last, tree[old])
-    return result
+    renamed: dict[str, Any] = {}
+    for old, new in model.renamed.items():
+        if old in tree:
+            warn_of_old_name(old, new)
+            _put(renamed, new.split("."), tree[old])
+    # A value under the new name counts more.
+    return merged(renamed, {name: value for name, value in tree.items() if name not in model.renamed})
 
 
 def _flag(name: str) -> str:
@@ -269,7 +253,7 @@ def _variable(name: str) -> str:
     return ENVIRONMENT_PREFIX + name.replace(".", "__").upper()
 
 
-def to_yaml(settings: BaseModel) -> str:
+def to_yaml(settings: Settings) -> str:
     """The whole tree as YAML, in the order of declaration."""
     return yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False)
 
@@ -317,7 +301,7 @@ def _text_to_list(leaf: Leaf, text: str) -> Any:
         raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}") from None
 
 
-def _section_description(model: type[BaseModel], section: tuple[str, ...]) -> str:
+def _section_description(model: type[Settings], section: tuple[str, ...]) -> str:
     for name in section:
         annotation = model.model_fields[name].annotation
         assert isinstance(annotation, type)
@@ -325,7 +309,7 @@ def _section_description(model: type[BaseModel], section: tuple[str, ...]) -> st
     return " ".join((model.__doc__ or "").split())
 
 
-def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:
     for name in path[:-1]:
         tree = tree.setdefault(name, {})
     tree[path[-1]] = value
@@ -345,18 +329,17 @@ def has(tree: object, path: Sequence[str]) -> bool:
     return not path or (isinstance(tree, Mapping) and path[0] in tree and has(tree[path[0]], path[1:]))
 
 
-def merge(target: dict[str, Any], source: Mapping[str, Any]) -> None:
-    """Put the tree `source` over `target`. Afterwards they share no section."""
-    for name, value in source.items():
-        if isinstance(value, dict):
-            below = target.get(name)
-            target[name] = below if isinstance(below, dict) else {}
-            merge(target[name], value)
-        else:
-            target[name] = value
+def merged(*trees: Mapping[str, Any]) -> dict[str, Any]:
+    """The trees, later ones over earlier ones. The result shares no section with them."""
+    result: dict[str, Any] = {}
+    for tree in trees:
+        for name, value in tree.items():
+            below = result.get(name)
+            result[name] = merged(below if isinstance(below, dict) else {}, value) if isinstance(value, dict) else value
+    return result
 
 
-def _explain(model: type[BaseModel], error: ValidationError, section: str) -> str:
+def _explain(model: type[Settings], error: ValidationError, section: str) -> str:
     fault = error.errors()[0]
     above = (section,) if section else ()
     path = ".".join(map(str, (*above, *fault["loc"])))

@@ -38,7 +38,6 @@ class SparsityConfig(Settings):
         description="give all units of a policy's layer the same number of inputs and drop units of little effect, so "
         "that the emitted policy becomes narrower; with set, rigl or rlx2",
     )
-
     compressed_products: bool = Field(
         True,
         description="skip zeros in the learner's products where that is faster: on a CPU with MKL, in large layers "
@@ -46,16 +45,12 @@ class SparsityConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _sparsities_need_a_method(self) -> "SparsityConfig":
+    def _method_fits(self) -> "SparsityConfig":
         given = [name for name in ("actor", "critic") if name in self.model_fields_set]
         if given and "method" not in self.model_fields_set:
             raise ValueError(
                 f"sparsity.{given[0]} needs sparsity.method: networks are dense without one; give one, such as rlx2"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _structure_needs_changes(self) -> "SparsityConfig":
         if self.structured and self.method not in _CHANGING:
             raise ValueError(
                 f"sparsity.structured needs a sparsity.method with changing masks: set, rigl or rlx2, got {self.method}"

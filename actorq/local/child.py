@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 from actorq.errors import ActorQError, UserError
 from actorq.lifeline import READY
 from actorq.local.events import ChildExited, ChildReady
-from actorq.local.forkserver import ForkedProcess, ForkServers, child_environment
+from actorq.local.forkserver import ForkServers, Process, child_environment
 from actorq.process import EXIT_USER_ERROR
 
 _ERROR_PREFIX = "error: "
@@ -50,7 +50,7 @@ class Child:
             descriptors = (lifeline.fileno(), output.fileno(), output.fileno(), *inherited)
             try:
                 forked = servers.start(command, descriptors) if servers else None
-                self._process: ForkedProcess | subprocess.Popen[bytes] = forked or subprocess.Popen(
+                self._process: Process = forked or subprocess.Popen(
                     command,
                     stdin=lifeline.fileno(),
                     stdout=output,

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from actorq.client import ActorClient, QuantizerClient
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import AUTO, PolicyDescriptor, RetainedPolicy
+from actorq.domain.policy import AUTO, BEST, NEWEST, PolicyDescriptor, RetainedPolicy, chosen_version
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UserError
 from actorq.local.child import Child
@@ -97,8 +97,11 @@ def evaluate_run(
         threading.Thread(target=_ask, args=(client, policies, request, items.put), daemon=True).start()
         while True:
             item = items.get()
+            if isinstance(item, InvalidInputError | NotFoundError | ConflictError):
+                # A refusal by the services is the user's error, without the addresses of the services.
+                raise UserError(_PEER.sub("", str(item)))
             if isinstance(item, ActorQError):
-                raise _as_user_error(item)
+                raise item
             if isinstance(item, ChildExited):
                 raise children[item.name].failure(item.code, "before the evaluation did")
             yield item
@@ -162,17 +165,7 @@ def _evaluated(
 
 def _instead_of(version: int, retained: Sequence[RetainedPolicy]) -> Substitution | None:
     """None when the version, or none at all, is retained; 0 is the newest."""
-    if not version or not retained or any(policy.version == version for policy in retained):
+    best = chosen_version(BEST, retained) or chosen_version(NEWEST, retained)
+    if not version or best is None or chosen_version(str(version), retained):
         return None
-    returns = [(policy.mean_return, policy.version) for policy in retained if policy.mean_return is not None]
-    if not returns:
-        return Substitution(version, max(policy.version for policy in retained), None)
-    mean_return, best = max(returns)
-    return Substitution(version, best, mean_return)
-
-
-def _as_user_error(error: ActorQError) -> ActorQError:
-    """The services' refusal as the user's error, without the addresses of the services."""
-    if not isinstance(error, InvalidInputError | NotFoundError | ConflictError):
-        return error
-    return UserError(_PEER.sub("", str(error)))
+    return Substitution(version, best.version, best.mean_return)

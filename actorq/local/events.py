@@ -35,14 +35,8 @@ class SignalReceived:
     number: signal.Signals
 
 
-@dataclass(frozen=True)
-class StatusReceived:
-    """The learner sent the status of the run."""
-
-    status: RunStatus
-
-
-Event = ChildExited | ChildReady | SignalReceived | StatusReceived
+# A status comes from the learner.
+Event = ChildExited | ChildReady | SignalReceived | RunStatus
 Events = queue.SimpleQueue[Event]
 
 

@@ -13,8 +13,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -75,6 +75,9 @@ class ForkedProcess:
                 os.kill(self.pid, number)
 
 
+Process = ForkedProcess | subprocess.Popen[bytes]
+
+
 class _Server:
     """A process that imports `modules` and then waits for commands. It ends when this end of its socket closes.
 
@@ -86,7 +89,7 @@ class _Server:
         self._once = once
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.settimeout(_PATIENCE_S)
-        self._process: ForkedProcess | subprocess.Popen[bytes]
+        self._process: Process
         with theirs:
             if once and sys.modules.keys() >= set(modules) and _has_one_thread():
                 self._process = ForkedProcess(self._fork(theirs))
@@ -133,9 +136,7 @@ class _Server:
             # The rest of the command must not run in the fork.
             os._exit(1)
 
-    def start(
-        self, module: str, arguments: Sequence[str], descriptors: Sequence[int]
-    ) -> ForkedProcess | subprocess.Popen[bytes] | None:
+    def start(self, module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process | None:
         """Run a module; None if the server cannot. Waits for the imports of a server that forks."""
         request = json.dumps([module, list(arguments)]).encode()
         if self._control.fileno() < 0 or len(request) > _REQUEST_BYTES or len(descriptors) > _MOST_DESCRIPTORS:
@@ -168,9 +169,7 @@ class ForkServers:
 
     by_module: Mapping[str, _Server]
 
-    def start(
-        self, command: Sequence[str], descriptors: Sequence[int]
-    ) -> ForkedProcess | subprocess.Popen[bytes] | None:
+    def start(self, command: Sequence[str], descriptors: Sequence[int]) -> Process | None:
         """Run `PYTHON -m MODULE ARGUMENTS...` in its own session; None if no server can.
 
         descriptors: standard input, output and error, then others that the process keeps open.
@@ -189,60 +188,45 @@ class ForkServers:
             server.close()
 
 
-@contextmanager
-def fork_servers(one_learner: bool = True) -> Iterator[ForkServers | None]:
+def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers | None]:
     """For a run: one server is for the learner, another forks the other services. They begin their imports at once.
 
     one_learner: the learner's server becomes the learner, instead of forking it.
 
     None if the launcher cannot adopt forks on this system.
     """
-    with _adopting_orphans() as adopts:
-        if not adopts:
-            yield None
-            return
+
+    def begin() -> dict[str, _Server]:
         learner = _Server(_LEARNER_MODULES, once=one_learner)
-        servers = ForkServers({_LEARNER: learner, **dict.fromkeys(_FORKED, _Server(_SHARED, once=False))})
-        try:
-            yield servers
-        finally:
-            servers.close()
+        return {_LEARNER: learner, **dict.fromkeys(_FORKED, _Server(_SHARED, once=False))}
+
+    return _adopting_forks(begin)
 
 
-@contextmanager
-def run_server() -> Iterator[ForkServers | None]:
+def run_server() -> AbstractContextManager[ForkServers | None]:
     """For a command that makes many runs: forks their launchers, which fork their learners.
 
     None if the command cannot adopt forks on this system.
     """
-    with _adopting_orphans() as adopts:
-        if not adopts:
-            yield None
-            return
-        servers = ForkServers({_COMMAND: _Server(("actorq.cli.train", *_LEARNER_MODULES), once=False)})
-        try:
-            yield servers
-        finally:
-            servers.close()
+    return _adopting_forks(lambda: {_COMMAND: _Server(("actorq.cli.train", *_LEARNER_MODULES), once=False)})
 
 
-@contextmanager
-def once_forked(modules: Sequence[str]) -> Iterator[ForkServers]:
+def once_forked(modules: Sequence[str]) -> AbstractContextManager[ForkServers]:
     """For a command that starts each of these services once: forks of the command itself, made at once.
 
     They have the modules that the command has imported. They are programs of their own if the command has threads.
     """
-    servers = ForkServers({module: _Server(("actorq.client",), once=True) for module in modules})
-    try:
-        yield servers
-    finally:
-        servers.close()
+    return closing(ForkServers({module: _Server(("actorq.client",), once=True) for module in modules}))
 
 
 @contextmanager
-def _adopting_orphans() -> Iterator[bool]:
+def _adopting_forks(begin: Callable[[], dict[str, _Server]]) -> Iterator[ForkServers | None]:
     try:
-        yield _adopt_orphans(True)
+        if _adopt_orphans(True):
+            with closing(ForkServers(begin())) as servers:
+                yield servers
+        else:
+            yield None
     finally:
         _adopt_orphans(False)
 

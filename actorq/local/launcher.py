@@ -2,11 +2,12 @@
 
 import logging
 import queue
+from contextlib import closing
 from dataclasses import replace
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunStatus
-from actorq.local.events import Events, StatusReceived, signals_as_events
+from actorq.local.events import Events, signals_as_events
 from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessView
 from actorq.local.restarts import policy_where_calls_hang
@@ -41,32 +42,22 @@ def run_locally(
     begun: start of the run for its energy account; None for the meter's start.
     """
     certificates = config.transport.certificates_of("monitor")
-
-    def run_once() -> Outcome:
+    for attempt in range(1, _PORT_ATTEMPTS + 1):
         events: Events = queue.SimpleQueue()
-        with reserved_addresses(2) as (learner, quantizer), signals_as_events(events):
-            addresses = AddressBook(run, Addresses(learner, quantizer), observer)
+        with (
+            reserved_addresses(2) as (learner, quantizer),
+            signals_as_events(events),
+            closing(AddressBook(run, Addresses(learner, quantizer), observer)) as addresses,
+        ):
             supervisor = Supervisor(
                 services_of_run(run, config, learner, quantizer, resume, actor_module, begun),
-                run,
-                events,
-                addresses,
-                config.transport.drain_s,
+                *(run, events, addresses, config.transport.drain_s),
                 policy=policy_where_calls_hang(config.actor.environment_timeout_s),
                 inherited=(lock,),
                 servers=servers,
             )
-            watch = StatusWatch(
-                learner, certificates, lambda status: events.put(StatusReceived(status)), until_close=True
-            )
-            try:
-                return supervisor.run()
-            finally:
-                watch.close()
-                addresses.close()
-
-    for attempt in range(1, _PORT_ATTEMPTS + 1):
-        outcome = run_once()
+            with closing(StatusWatch(learner, certificates, events.put, until_close=True)):
+                outcome = supervisor.run()
         if not outcome.port_taken:
             break
         observer.event(f"a port was taken by another program (attempt {attempt} of {_PORT_ATTEMPTS})")

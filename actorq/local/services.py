@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -109,16 +109,12 @@ def reserved_addresses(count: int) -> Iterator[tuple[str, ...]]:
     the ports until the end, and no other program gets them, even while a service restarts. Other systems do not allow
     that: there the ports are released at once. If another program takes one, the launcher tries other ports.
     """
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for held in sockets:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind((HOST, 0))
         addresses = tuple(f"{HOST}:{held.getsockname()[1]}" for held in sockets)
         if sys.platform != "linux":
-            for held in sockets:
-                held.close()
+            stack.close()
         yield addresses
-    finally:
-        for held in sockets:
-            held.close()

@@ -5,24 +5,18 @@ import queue
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from actorq.domain.status import RunState
+from actorq.domain.status import RunState, RunStatus
 from actorq.local.child import Child, describe_exit
-from actorq.local.events import ChildExited, ChildReady, Event, Events, SignalReceived, StatusReceived
+from actorq.local.events import ChildExited, ChildReady, Event, Events, SignalReceived
 from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
 from actorq.local.services import Kind, Service
-from actorq.process import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_OF_STATE,
-    EXIT_OK,
-    EXIT_USER_ERROR,
-)
+from actorq.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OF_STATE, EXIT_OK, EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.files import DISK_FULL
 
@@ -74,7 +68,6 @@ class Supervisor:
         drain_s: float,
         *,
         policy: RestartPolicy | None = None,
-        clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
         inherited: tuple[int, ...] = (),
         servers: ForkServers | None = None,
@@ -84,13 +77,12 @@ class Supervisor:
         self._events = events
         self._observer = observer
         self._drain_s = drain_s
-        self._clock = clock
         self._inherited = inherited
         self._servers = servers
         rng = rng or random.Random()
         self._histories = {
             service.name: RestartHistory(
-                METER_POLICY if service.kind is Kind.METER else policy or RestartPolicy(), clock, rng
+                METER_POLICY if service.kind is Kind.METER else policy or RestartPolicy(), time.monotonic, rng
             )
             for service in services
         }
@@ -126,14 +118,14 @@ class Supervisor:
 
     def _next_event(self) -> Event | None:
         moments = [*self._due.values(), *([self._deadline] if self._deadline is not None else [])]
-        timeout = max(0.0, min(moments) - self._clock()) if moments else None
+        timeout = max(0.0, min(moments) - time.monotonic()) if moments else None
         try:
             return self._events.get(timeout=timeout)
         except queue.Empty:
             return None
 
     def _act_on_time(self) -> None:
-        now = self._clock()
+        now = time.monotonic()
         for name in [name for name, moment in self._due.items() if moment <= now]:
             del self._due[name]
             self._start(name)
@@ -147,7 +139,7 @@ class Supervisor:
 
     def _act_on(self, event: Event) -> None:
         match event:
-            case StatusReceived(status):
+            case RunStatus() as status:
                 self._learner_is_ending = status.state.final or status.state is RunState.STOPPING
                 self._final_state = status.state if status.state.final else None
                 self._observer.status(status)
@@ -155,8 +147,10 @@ class Supervisor:
                 self._interrupted(number)
             case ChildReady(name, pid) if name in self._children and self._children[name].pid == pid:
                 self._show(name, ProcessState.RUNNING)
-                if self._services[name].kind is Kind.LEARNER:
-                    self._start_later_ones()
+                if self._services[name].kind is Kind.LEARNER and self._phase is _Phase.RUNNING:
+                    # Processes that need a serving learner. Earlier they would only slow its start.
+                    while self._later:
+                        self._start(self._later.pop(0))
             case ChildExited(name, pid, code) if name in self._children and self._children[name].pid == pid:
                 self._exited(self._children.pop(name), code)
 
@@ -219,7 +213,7 @@ class Supervisor:
             return
         if code == EXIT_OK:
             delay = max(delay, _AFTER_CLEAN_EXIT_S)
-        self._due[child.name] = self._clock() + delay
+        self._due[child.name] = time.monotonic() + delay
         if self._services[child.name].kind is Kind.LEARNER:
             self._recall_actors(self._due[child.name])
         self._observer.event(f"{child.name} {fate}, restarting in {delay:.1f} s")
@@ -230,7 +224,7 @@ class Supervisor:
         self._learner_is_ending = False
         for name, service in self._services.items():
             is_gone = name not in self._children and name not in self._due and name not in self._later
-            if is_gone and service.kind in (Kind.ACTOR, Kind.EVALUATOR):
+            if is_gone and service.kind in _AFTER_LEARNER:
                 self._due[name] = moment
                 self._show(name, ProcessState.RESTARTING)
 
@@ -246,11 +240,9 @@ class Supervisor:
     def _end(self, outcome: Outcome) -> None:
         """Begin to end the run, the learner first if it still runs."""
         self._outcome = outcome
-        for name in self._due:
+        for name in (*self._due, *self._later):
             self._show(name, ProcessState.EXITED)
         self._due.clear()
-        for name in self._later:
-            self._show(name, ProcessState.EXITED)
         self._later.clear()
         if "learner" in self._children:
             self._phase = _Phase.ENDING_LEARNER
@@ -267,7 +259,7 @@ class Supervisor:
 
     def _terminate(self, names: list[str]) -> None:
         # A service ends itself after its drain time. One second more lets it log the reason.
-        self._deadline = self._clock() + self._drain_s + 1.0
+        self._deadline = time.monotonic() + self._drain_s + 1.0
         for name in names:
             self._children[name].terminate()
             self._show(name, ProcessState.ENDING)
@@ -294,11 +286,6 @@ class Supervisor:
             child.lower_priority(METER_NICENESS)
         # The meter never reports that it serves.
         self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
-
-    def _start_later_ones(self) -> None:
-        """Start the processes that need a serving learner. Earlier they would only slow its start."""
-        while self._phase is _Phase.RUNNING and self._later:
-            self._start(self._later.pop(0))
 
     def _show(self, name: str, state: ProcessState) -> None:
         child = self._children.get(name)

@@ -34,7 +34,7 @@ _log = logging.getLogger("actorq.operator")
 
 def parse(arguments: Sequence[str] | None = None) -> Any:
     """The flags. Raises UserError."""
-    parser = OneLineParser(prog="python -m actorq.operator", description=__doc__, allow_abbrev=False)
+    parser = OneLineParser(prog="python -m actorq.operator", description=__doc__)
     parser.add_argument(
         "--namespace",
         action="append",

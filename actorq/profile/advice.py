@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from actorq.profile.model import Costs, Limit, Prediction, Workload, predict, useful_actors
 
@@ -26,17 +27,6 @@ class Outlook:
     configured: Prediction
     here: Prediction
     apart: Prediction
-
-    @classmethod
-    def of(cls, scheme: str, environments: int, costs: Costs, work: Workload, actors: int, cores: float) -> "Outlook":
-        """The outlook of a scheme for a machine of `cores` cores."""
-        return cls(
-            scheme,
-            environments,
-            predict(costs, work, actors, cores),
-            useful_actors(costs, work, cores),
-            useful_actors(costs, work),
-        )
 
     @property
     def core_hours(self) -> float:
@@ -63,12 +53,13 @@ def outlooks(
     actors: int,
     cores: float,
 ) -> list[Outlook]:
-    """The outlook of each scheme with each number of environments, in this order."""
-    return [
-        Outlook.of(scheme, count, costs(scheme, count), work, actors, cores)
-        for scheme in schemes
-        for count in environments
-    ]
+    """The outlook of each scheme with each number of environments, in this order, on a machine of `cores` cores."""
+    found = []
+    for scheme, count in product(schemes, environments):
+        cost = costs(scheme, count)
+        here, apart = useful_actors(cost, work, cores), useful_actors(cost, work)
+        found.append(Outlook(scheme, count, predict(cost, work, actors, cores), here, apart))
+    return found
 
 
 def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Outlook:
@@ -86,13 +77,8 @@ def recommend(candidates: Sequence[Outlook], preferred_environments: int) -> Out
 def pods(outlook: Outlook) -> Pods:
     """The deployment of a run with its own cores for each process. Requests are rounded up to a tenth of a core."""
     cores, actors = outlook.apart.cores, outlook.apart.actors
-    return Pods(
-        actors,
-        _tenths(cores.actors / actors),
-        _tenths(cores.learner),
-        _tenths(cores.quantizer),
-        outlook.apart.steps_per_s,
-    )
+    actor, learner, quantizer = map(_tenths, (cores.actors / actors, cores.learner, cores.quantizer))
+    return Pods(actors, actor, learner, quantizer, outlook.apart.steps_per_s)
 
 
 def explain(limit: Limit) -> str:

@@ -1,7 +1,6 @@
 """The folder through which the services' measurements exchange data, and their figures as JSON."""
 
 import json
-from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq import wire
+from actorq.config.parser import number
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SCHEMES, Policy, PolicyGraph
 from actorq.domain.trajectory import EnvironmentSpec, PolicySpan, Segment
@@ -19,19 +19,9 @@ from actorq.process import Sources, argument_parser
 from actorq.v1 import policy_pb2
 
 DEFAULT_SECONDS = 4.0
-_LEAST_SECONDS, _MOST_SECONDS = 0.1, 10.0
+measuring_seconds = number(0.1, 10.0, "0.1 to 10 seconds")
+"""The type of --seconds."""
 _COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "valid", "ages")
-
-
-def measuring_seconds(text: str) -> float:
-    """Parse the value of --seconds."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
-        raise ArgumentTypeError(f"expected {_LEAST_SECONDS:g} to {_MOST_SECONDS:g} seconds, got {text!r}")
-    return seconds
 
 
 @dataclass(frozen=True)
@@ -104,10 +94,7 @@ class Folder:
     def write_graph(self, graph: PolicyGraph, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Write a policy's graph, and its parameters and calibration batches by name."""
         (self.path / "graph.onnx").write_bytes(graph.model)
-        self.write(
-            "graph",
-            {"inputs": graph.inputs, "discrete": graph.discrete_actions, "spans": graph.action_spans},
-        )
+        self.write("graph", {"inputs": graph.inputs, "discrete": graph.discrete_actions, "spans": graph.action_spans})
         np.savez(self.path / "tensors.npz", **tensors)  # type: ignore[arg-type]
 
     def graph(self) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:

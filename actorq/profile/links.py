@@ -127,23 +127,23 @@ class LinkFigures:
         return self.training.versions >= _FEWEST_VERSIONS
 
 
+@dataclass(frozen=True)
 class _Services:
     """The processes and their messages: statuses of the learner, and exits."""
 
-    def __init__(self, children: Mapping[str, Child], told: "queue.SimpleQueue[RunStatus | ChildExited]") -> None:
-        self._children = children
-        self._told = told
+    children: Mapping[str, Child]
+    told: "queue.SimpleQueue[RunStatus | ChildExited]"
 
     def look(self, wanted: Callable[[RunStatus], bool]) -> Counters:
         """Look at the first status that is wanted. Raises ActorQError when a process ends before."""
         asked = time.monotonic()
         while True:
             try:
-                told = self._told.get(timeout=max(0.0, asked + _PATIENCE_S - time.monotonic()))
+                told = self.told.get(timeout=max(0.0, asked + _PATIENCE_S - time.monotonic()))
             except queue.Empty:
                 raise ActorQError(f"the services made no progress within {_PATIENCE_S:g} s") from None
             if isinstance(told, ChildExited):
-                raise self._children[told.name].failure(told.code, "while it was measured")
+                raise self.children[told.name].failure(told.code, "while it was measured")
             if wanted(told):
                 return self._counters(told)
 
@@ -170,7 +170,7 @@ class _Services:
 
     def _counters(self, status: RunStatus) -> Counters:
         at, counts = time.monotonic(), (status.environment_steps, status.updates, status.policy_version)
-        times = {name: psutil.Process(child.pid).cpu_times() for name, child in self._children.items()}
+        times = {name: psutil.Process(child.pid).cpu_times() for name, child in self.children.items()}
         spent = {name: each.user + each.system for name, each in times.items()}
         learner, quantizer = spent.pop("learner"), spent.pop("quantizer")
         return Counters(at, status.starved_s, *counts, sum(spent.values()), learner, quantizer)

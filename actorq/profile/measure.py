@@ -52,10 +52,8 @@ class Figures:
         if rollout := self.learner.get("rollout"):
             updates = rollout["updates"]
             return Workload(updates / rollout["transitions"], updates, evaluation, config.queue.synchronous)
-        return Workload.of(
-            *(config.rate_limiter.samples_per_insert, self.learner["batch_size"]),
-            *(config.publication.period_updates, evaluation),
-        )
+        updates_per_step = config.rate_limiter.samples_per_insert / self.learner["batch_size"]
+        return Workload(updates_per_step, config.publication.period_updates, evaluation)
 
     def costs(self, scheme: str, environments: int | None = None) -> Costs:
         """The costs of each part under a scheme. environments: None for the configured number per actor."""

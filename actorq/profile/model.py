@@ -4,9 +4,11 @@ Pure arithmetic. docs/concepts/performance-model.md has the formulas.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 # Runs within this share of the best one count as equally fast.
 _AS_GOOD = 0.03
@@ -37,11 +39,6 @@ class Workload:
     updates_per_version: float
     updates_per_evaluation: int
     synchronous: bool = False
-
-    @classmethod
-    def of(cls, samples_per_insert: float, batch_size: int, period_updates: int, evaluation_updates: int) -> "Workload":
-        """The workload of a run's settings."""
-        return cls(samples_per_insert / batch_size, period_updates, evaluation_updates)
 
 
 @dataclass(frozen=True)
@@ -127,10 +124,9 @@ class Prediction:
 
 def predict(costs: Costs, work: Workload, actors: int, cores: float = math.inf) -> Prediction:
     """The steady state of a run with `actors` actors on `cores` cores. Infinite cores: each process has its own."""
-    busy_actor, busy_learner = _busy_actor(costs, work, actors), _busy_learner(costs, work)
     limits = {
-        Limit.ACTORS: _highest(busy_actor, 1.0),
-        Limit.LEARNER: _highest(busy_learner, 1.0),
+        Limit.ACTORS: _highest(partial(_busy_actor, costs, work, actors), 1.0),
+        Limit.LEARNER: _highest(partial(_busy_learner, costs, work), 1.0),
         Limit.PROCESSORS: _highest(lambda rate: _cores(costs, work, actors, rate).total, cores),
     }
     rate = min(limits.values())
@@ -144,15 +140,10 @@ def useful_actors(costs: Costs, work: Workload, cores: float = math.inf) -> Pred
         runs = [predict(costs, work, actors, cores) for actors in range(1, max(1, math.floor(cores)) + 1)]
         enough = (1 - _AS_GOOD) * max(run.steps_per_s for run in runs)
         return next(run for run in runs if run.steps_per_s >= enough)
-    low, high = 1, _MOST_ACTORS
-    enough = (1 - _AS_GOOD) * predict(costs, work, high).steps_per_s
-    while low < high:
-        middle = (low + high) // 2
-        if predict(costs, work, middle).steps_per_s >= enough:
-            high = middle
-        else:
-            low = middle + 1
-    return predict(costs, work, low)
+    enough = (1 - _AS_GOOD) * predict(costs, work, _MOST_ACTORS).steps_per_s
+    numbers = range(1, _MOST_ACTORS)
+    fewer = bisect_left(numbers, enough, key=lambda actors: predict(costs, work, actors).steps_per_s)
+    return predict(costs, work, fewer + 1)
 
 
 def versions_per_s(costs: Costs, work: Workload, rate: float) -> float:
@@ -161,16 +152,11 @@ def versions_per_s(costs: Costs, work: Workload, rate: float) -> float:
     return min(offered, 1 / costs.quantizer_version_s) if costs.quantizer_version_s > 0 else offered
 
 
-def _busy_actor(costs: Costs, work: Workload, actors: int) -> Callable[[float], float]:
-    learner = _busy_learner(costs, work)
-
-    def busy(rate: float) -> float:
-        acting = rate / actors * costs.actor.step_s + _swapping(costs, work, rate)
-        if not work.synchronous:
-            return acting
-        return acting + learner(rate) + versions_per_s(costs, work, rate) * costs.quantizer_version_s
-
-    return busy
+def _busy_actor(costs: Costs, work: Workload, actors: int, rate: float) -> float:
+    acting = rate / actors * costs.actor.step_s + _swapping(costs, work, rate)
+    if not work.synchronous:
+        return acting
+    return acting + _busy_learner(costs, work, rate) + versions_per_s(costs, work, rate) * costs.quantizer_version_s
 
 
 def _swapping(costs: Costs, work: Workload, rate: float) -> float:
@@ -178,15 +164,10 @@ def _swapping(costs: Costs, work: Workload, rate: float) -> float:
     return min(0.5, versions_per_s(costs, work, rate) * costs.actor.version_s)
 
 
-def _busy_learner(costs: Costs, work: Workload) -> Callable[[float], float]:
+def _busy_learner(costs: Costs, work: Workload, rate: float) -> float:
     learner = costs.learner
-
-    def busy(rate: float) -> float:
-        updating = rate * work.updates_per_step * learner.update_s
-        working = updating + rate * learner.step_s + versions_per_s(costs, work, rate) * learner.version_s
-        return working / learner.share
-
-    return busy
+    updating = rate * work.updates_per_step * learner.update_s
+    return (updating + rate * learner.step_s + versions_per_s(costs, work, rate) * learner.version_s) / learner.share
 
 
 def _cores(costs: Costs, work: Workload, actors: int, rate: float) -> Cores:

@@ -196,8 +196,7 @@ class ClusterRuns:
             export["url"] = folder_below(str(export["url"]), name)
         if "algorithm" in changes:
             spec["algorithm"] = changes.pop("algorithm")
-        spec["config"] = {**spec.get("config", {})}
-        settings.merge(spec["config"], changes)
+        spec["config"] = settings.merged(spec.get("config", {}), changes)
         spec["suspend"] = False
         return made
 

@@ -101,9 +101,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> tuple[Path, QuantizeSettings]:
-    parser = OneLineParser(
-        prog=_PROGRAM, usage=f"{_PROGRAM} MODEL.onnx [flags]", description=_DESCRIPTION, allow_abbrev=False
-    )
+    parser = OneLineParser(prog=_PROGRAM, usage=f"{_PROGRAM} MODEL.onnx [flags]", description=_DESCRIPTION)
     parser.add_argument("model", type=Path, metavar="MODEL.onnx", help="the policy, complete with its weights")
     settings.add_flags(parser, QuantizeSettings, "quantize")
     parser.add_argument("-o", dest="output", type=Path, metavar="OUT.onnx", help="the same as --output")

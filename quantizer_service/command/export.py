@@ -14,10 +14,9 @@ from pydantic import Field
 from actorq.config import settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
-from actorq.config.schemes import SchemeName
+from actorq.config.schemes import SchemeName, VersionChoice
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
-from actorq.config.versions import VersionChoice
 from actorq.domain.policy import FP32, Policy, RetainedPolicy
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
@@ -84,9 +83,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> tuple[Path, ExportSettings]:
-    parser = OneLineParser(
-        prog=_PROGRAM, usage=f"{_PROGRAM} RUN_DIR [flags]", description=_DESCRIPTION, allow_abbrev=False
-    )
+    parser = OneLineParser(prog=_PROGRAM, usage=f"{_PROGRAM} RUN_DIR [flags]", description=_DESCRIPTION)
     parser.add_argument("run", type=Path, metavar="RUN_DIR", help="folder of the run")
     settings.add_flags(parser, ExportSettings, "export")
     parser.add_argument(

@@ -14,10 +14,10 @@ def bars(values: Sequence[float], width: int, height: int, low: float, high: flo
     shown = _squeezed(values, width)
     span = (high - low) or 1.0
     levels = [max(1, round((min(max(value, low), high) - low) / span * height * 8)) for value in shown]
-    rows = []
-    for row in reversed(range(height)):
-        rows.append("".join(_EIGHTHS[min(8, max(0, level - row * 8))] for level in levels).ljust(width))
-    return rows
+    return [
+        "".join(_EIGHTHS[min(8, max(0, level - row * 8))] for level in levels).ljust(width)
+        for row in reversed(range(height))
+    ]
 
 
 def _squeezed(values: Sequence[float], width: int) -> list[float]:

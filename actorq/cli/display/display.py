@@ -10,11 +10,9 @@ from rich.live import Live
 
 from actorq.cli.display import fidelity, numbers
 from actorq.cli.display.panel import render
-from actorq.cli.display.view import RunView, measure, news
-from actorq.config.run_config import RunConfig
+from actorq.cli.display.view import RunView, news
 from actorq.domain.status import RunStatus
 from actorq.local.observer import Observer, ProcessState, ProcessView
-from actorq.rundirectory import RunDirectory
 
 _LINE_PERIOD_S = 2.0
 _REFRESH_PER_S = 4
@@ -23,18 +21,10 @@ _REFRESH_PER_S = 4
 class Display(Observer, AbstractContextManager["Display", None], Protocol):
     """An observer that displays the run. As a context it owns the screen."""
 
-    last_status: RunStatus | None
 
-
-def open_display(run: RunDirectory, config: RunConfig) -> Display:
+def display_of(view: RunView) -> Display:
     """The right display for standard output."""
     console = Console(highlight=False)
-    view = RunView(str(run.root), config.environment, config.algorithm)
-    return display_of(view, console)
-
-
-def display_of(view: RunView, console: Console) -> Display:
-    """The right display for a console."""
     return LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
 
 
@@ -47,7 +37,6 @@ class LiveDisplay:
     """A panel that is redrawn several times a second."""
 
     def __init__(self, view: RunView, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self.last_status: RunStatus | None = None
         self._view = view
         self._clock = clock
         self._started = clock()
@@ -59,7 +48,6 @@ class LiveDisplay:
 
     def status(self, status: RunStatus) -> None:
         """Show the numbers of the status."""
-        self.last_status = status
         self._view.take_status(status)
 
     def event(self, text: str) -> None:
@@ -69,7 +57,7 @@ class LiveDisplay:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         status = self._view.status
         elapsed_s = status.elapsed_s if status else self._clock() - self._started
-        yield render(self._view, elapsed_s, options.max_width, measure, console.size.height)
+        yield render(self._view, elapsed_s, options.max_width, console.size.height)
 
     def __enter__(self) -> "LiveDisplay":
         self._live.start()
@@ -83,7 +71,6 @@ class PlainDisplay:
     """A line every other second, and one for each event and each new evaluation."""
 
     def __init__(self, view: RunView, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self.last_status: RunStatus | None = None
         self._view = view
         self._file = file
         self._clock = clock
@@ -98,10 +85,9 @@ class PlainDisplay:
     def status(self, status: RunStatus) -> None:
         """Print the status at a new evaluation, at a new state, or when it is time."""
         before = self._view.state
-        for text in news(self.last_status, status):
+        for text in news(self._view.status, status):
             self._line(text)
         is_news = self._view.take_status(status) or self._view.state != before
-        self.last_status = status
         if is_news or self._clock() >= self._next_line:
             self._next_line = self._clock() + _LINE_PERIOD_S
             self._line(status_line(status))

@@ -19,14 +19,3 @@ def error(report: FidelityReport) -> tuple[str, str]:
     if report.argmax_agreement is not None:
         return "argmax agreement", f"{report.argmax_agreement:.1%}"
     return "action error", f"{report.relative_mean_error:.1%} / {report.relative_max_error:.0%}"
-
-
-def float_layers(report: FidelityReport) -> str:
-    """Number of layers in float, such as "2 of 4"."""
-    return f"{len(report.float_layers)} of {len(report.layers)}"
-
-
-def gate(report: FidelityReport) -> str:
-    """The gate's result: passed, or how many layers it put in float."""
-    gated = len(report.gated_layers)
-    return f"{gated} to float" if gated else "passed"

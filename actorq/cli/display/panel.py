@@ -12,7 +12,7 @@ from rich.text import Text
 
 from actorq.cli.display import fidelity, numbers
 from actorq.cli.display.chart import bars
-from actorq.cli.display.view import ProcessRow, Resources, RunView
+from actorq.cli.display.view import ProcessRow, Resources, RunView, measure
 from actorq.domain.status import RunStatus
 from actorq.text import size_text
 
@@ -35,8 +35,8 @@ def render(
     view: RunView,
     elapsed_s: float,
     width: int,
-    resources: Callable[[int], Resources | None],
     height: int | None = None,
+    resources: Callable[[int], Resources | None] = measure,
 ) -> RenderableType:
     """The whole panel, `width` columns wide. To fit a low terminal it drops empty lines and older events."""
     inner = width - 4
@@ -174,10 +174,11 @@ def _fidelity(status: RunStatus) -> list[Figure]:
     if status.emitted is None:
         return [Figure("policy error", "-"), Figure("float layers", "-"), Figure("fidelity gate", "-")]
     report = status.emitted.fidelity
+    gated = len(report.gated_layers)
     return [
         Figure(*fidelity.error(report)),
-        Figure("float layers", fidelity.float_layers(report)),
-        Figure("fidelity gate", fidelity.gate(report), "yellow" if report.gated_layers else ""),
+        Figure("float layers", f"{len(report.float_layers)} of {len(report.layers)}"),
+        Figure("fidelity gate", f"{gated} to float" if gated else "passed", "yellow" if gated else ""),
     ]
 
 
@@ -233,16 +234,12 @@ def _processes(rows: list[ProcessRow], width: int) -> RenderableType:
         table.add_row(
             row.name,
             Text(row.state, _STATE_STYLES.get(row.state, "")),
-            *([_or_dash(row.pid, "{}")] if wide else []),
+            *(["-" if row.pid is None else str(row.pid)] if wide else []),
             row.doing,
-            _or_dash(row.version or None, "v{}"),
-            _or_dash(row.steps_per_s, "{:,.0f}"),
+            f"v{row.version}" if row.version else "-",
+            numbers.optional(row.steps_per_s, 0),
             "-" if row.resident_bytes is None else size_text(row.resident_bytes),
-            *([_or_dash(row.cpu_s, "{:,.1f}")] if wide else []),
+            *([numbers.optional(row.cpu_s)] if wide else []),
             str(row.restarts) if row.restarts else "",
         )
     return table
-
-
-def _or_dash(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)

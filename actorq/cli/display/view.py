@@ -29,12 +29,8 @@ class ProcessRow:
     restarts: int = 0
 
 
-@dataclass(frozen=True)
-class Resources:
-    """Present use of resources of a process."""
-
-    resident_bytes: int
-    cpu_s: float
+Resources = tuple[int, float]
+"""Present use of resources of a process: resident bytes, and seconds of CPU time."""
 
 
 class RunView:
@@ -81,7 +77,7 @@ class RunView:
         return [self._row(view, resources) for view in tuple(self._processes.values())]
 
     def _row(self, view: ProcessView, resources: Callable[[int], Resources | None]) -> ProcessRow:
-        used = resources(view.pid) if view.pid else None
+        resident_bytes, cpu_s = (resources(view.pid) if view.pid else None) or (None, None)
         actor = self._actor(view.name)
         report = actor.report if actor and view.pid else None
         return ProcessRow(
@@ -91,8 +87,8 @@ class RunView:
             doing=self._doing(view) if view.state is ProcessState.RUNNING else "",
             version=report.policy_version if report else None,
             steps_per_s=report.steps_per_second if report and view.kind is Kind.ACTOR else None,
-            resident_bytes=used.resident_bytes if used else None,
-            cpu_s=used.cpu_s if used else None,
+            resident_bytes=resident_bytes,
+            cpu_s=cpu_s,
             restarts=view.restarts,
         )
 
@@ -129,7 +125,7 @@ def measure(pid: int) -> Resources | None:
         process = psutil.Process(pid)
         with process.oneshot():
             times = process.cpu_times()
-            return Resources(process.memory_info().rss, times.user + times.system)
+            return process.memory_info().rss, times.user + times.system
     except psutil.Error:
         return None
 

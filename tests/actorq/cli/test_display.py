@@ -10,7 +10,7 @@ from actorq.cli.display import numbers
 from actorq.cli.display.chart import bars
 from actorq.cli.display.display import PlainDisplay, status_line
 from actorq.cli.display.panel import figures, render
-from actorq.cli.display.view import Resources, RunView
+from actorq.cli.display.view import RunView
 from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
 from actorq.domain.status import (
     ActorReport,
@@ -104,7 +104,7 @@ def with_evaluation(mean_return: float, version: int) -> RunStatus:
 
 def panel(view: RunView, width: int, height: int | None = None) -> list[str]:
     console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True)
-    console.print(render(view, 42.3, width, lambda _: Resources(301 * 2**20, 41.2), height))
+    console.print(render(view, 42.3, width, height, lambda _: (301 * 2**20, 41.2)))
     return console.export_text().rstrip("\n").splitlines()
 
 
@@ -239,7 +239,7 @@ def test_a_gate_that_climbed_is_coloured_and_only_on_a_terminal() -> None:
     for terminal in (True, False):
         file = io.StringIO()
         console = Console(width=80, file=file, force_terminal=terminal, color_system="standard" if terminal else None)
-        console.print(render(view, 42.3, 80, lambda _: None))
+        console.print(render(view, 42.3, 80))
         coloured[terminal] = file.getvalue()
     assert "\x1b[33m1 to float" in coloured[True]
     assert "\x1b" not in coloured[False]

@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 import yaml
 
-from actorq.cli.display.cluster_view import rows, summary, table
+from actorq.cli.display.cluster_view import summary, table
 from actorq.cli.main import main
 from actorq.cluster.diagnosis import PodView
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
@@ -339,7 +339,7 @@ def test_a_pod_is_shown_with_what_the_learner_knows_of_it() -> None:
         PodView("actor-1", "actor", "Running", True, 1),
         PodView("actor-2", "actor", "Running", False, 0),
     ]
-    assert table(rows(pods, STATUS)).splitlines() == [
+    assert table(pods, STATUS).splitlines() == [
         "POD        ROLE     PHASE               POLICY  STALENESS  STEPS/S  RESTARTS",
         "learner-0  learner  Running             v36     -          -        0",
         "actor-1    actor    Running             v34     2          742      1",

@@ -41,7 +41,7 @@ class Garden(Settings):
 def garden(
     yaml: str | None = None, environment: dict[str, str] | None = None, flags: tuple[str, ...] = (), *, folder: Path
 ) -> Garden:
-    parser = OneLineParser(prog="garden", allow_abbrev=False)
+    parser = OneLineParser(prog="garden")
     settings.add_flags(parser, Garden)
     namespace = parser.parse_args(list(flags))
     path = folder / "garden.yaml"

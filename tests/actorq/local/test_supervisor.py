@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from actorq.domain.status import RunState, RunStatus
-from actorq.local.events import Events, SignalReceived, StatusReceived
+from actorq.local.events import Events, SignalReceived
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.restarts import RestartPolicy
 from actorq.local.services import Kind, Service
@@ -238,7 +238,7 @@ def test_whoever_waits_for_the_ended_learner_is_told_that_nobody_is_left(stage: 
 
 
 def test_actors_that_a_dying_learner_sent_away_come_back_with_it(stage: Stage) -> None:
-    stage.events.put(StatusReceived(STOPPING))
+    stage.events.put(STOPPING)
     stage.start(learner="serve", actor_0="serve")
     learner = stage.hear("learner", "started")
     os.kill(stage.hear("actor-0", "started"), signal.SIGTERM)
@@ -253,7 +253,7 @@ def test_actors_that_a_dying_learner_sent_away_come_back_with_it(stage: Stage) -
 def test_a_learner_that_dies_after_it_told_and_wrote_the_end_has_no_other_life(
     stage: Stage, state: RunState, code: int
 ) -> None:
-    stage.events.put(StatusReceived(replace(STOPPING, state=state)))
+    stage.events.put(replace(STOPPING, state=state))
     stage.start(learner="serve", actor_0="serve")
     learner = stage.hear("learner", "started")
     write_document(stage.run.summary, {"state": state.value})
@@ -264,7 +264,7 @@ def test_a_learner_that_dies_after_it_told_and_wrote_the_end_has_no_other_life(
 
 def test_a_summary_of_an_earlier_life_of_the_run_is_no_end(stage: Stage) -> None:
     write_document(stage.run.summary, {"state": "solved"})
-    stage.events.put(StatusReceived(replace(STOPPING, state=RunState.SOLVED)))
+    stage.events.put(replace(STOPPING, state=RunState.SOLVED))
     stage.start(learner="serve")
     os.kill(stage.hear("learner", "started"), signal.SIGKILL)
     stage.hear("learner", "started --resume")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from actorq.profile.advice import Outlook, explain, outlooks, pods, recommend
 from actorq.profile.model import ActorCosts, Costs, LearnerCosts, Limit, Workload, predict, useful_actors
 
-WORK = Workload.of(samples_per_insert=32, batch_size=128, period_updates=16, evaluation_updates=250)
+WORK = Workload(updates_per_step=0.25, updates_per_version=16, updates_per_evaluation=250)
 COSTS = Costs(
     ActorCosts(step_s=20e-6, version_s=1e-3, evaluation_s=0.1),
     LearnerCosts(update_s=1e-3, update_cpu_s=1.2e-3, step_s=4e-6, version_s=0.4e-3),
