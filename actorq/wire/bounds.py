@@ -116,6 +116,21 @@ def amount(what: str, value: float, most: float) -> float:
     return within(what, value, 0.0, most)
 
 
+def rate(what: str, value: float) -> float:
+    """A number per second or another ratio."""
+    return within(what, value, 0.0, MAX_RATE)
+
+
+def share(what: str, value: float) -> float:
+    """A part of a whole."""
+    return within(what, value, 0.0, 1.0)
+
+
+def kwh(what: str, value: float) -> float:
+    """An amount of energy, or of its CO2 in kilograms."""
+    return within(what, value, 0.0, MAX_KWH)
+
+
 def seconds(what: str, value: float) -> float:
     """A duration in seconds."""
     return within(what, value, 0.0, MAX_SECONDS)

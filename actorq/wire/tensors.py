@@ -1,10 +1,11 @@
-"""Messages of tensors, their specs, and timestamps."""
+"""Messages of tensors, their specs, and times."""
 
 import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import NDArray
 
@@ -97,6 +98,13 @@ def timestamp_to_proto(unix_seconds: float) -> Timestamp:
 def timestamp_from_proto(message: Timestamp, what: str = "timestamp") -> float:
     """Decode a time from 1970 to 2242 to unix seconds. An error names `what`."""
     return bounds.unix_seconds(what, message)
+
+
+def duration_to_proto(seconds: float) -> Duration:
+    """Encode seconds."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
 
 
 def _dtype_from_proto(value: tensor_pb2.DataType) -> np.dtype[Any]:
