@@ -138,7 +138,7 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
 
 def _run_from_proto(message: learner_pb2.RunSpec) -> RunSpec:
     def at_least_1(name: str, most: int) -> int:
-        return bounds.within(f"run.{name}", getattr(message, name), 1, most)
+        return int(bounds.within(f"run.{name}", getattr(message, name), 1, most))
 
     checks = {
         bounds.name: "run_id environment_id scheme",

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from pydantic import Field
 
@@ -19,7 +20,8 @@ from actorq.config.settings import Settings
 from actorq.errors import ActorQError, UnavailableError
 from actorq.lifeline import await_parents_end
 from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
-from actorq.telemetry.energy import Earlier, MeterSettings, NodeMeter
+from actorq.telemetry.energy import CodecarbonTracker, NodeMeter
+from actorq.telemetry.energy.node_meter import Earlier
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_launcher, measure_process
 from actorq.transport.reconnect import keep_connected
@@ -84,15 +86,9 @@ def _main() -> int:
     configure_logging(process.name or "meter", "meter", config.transport.run, config.telemetry.log_format)
     client = LearnerClient(settings.learner, config.transport.certificates_of("meter"))
     node = measure_process("meter", "meter", process.node).node
-    meter = NodeMeter.create(
-        node,
-        MeterSettings(
-            country_iso_code=config.energy.country,
-            tdp_watts=config.energy.tdp_watts,
-            ram_watts=config.energy.ram_watts,
-        ),
-        earlier=settings.earlier(),
-    )
+    energy = config.energy
+    tracker = partial(CodecarbonTracker, energy.country, energy.tdp_watts, energy.ram_watts)
+    meter = NodeMeter(node, tracker, earlier=settings.earlier())
     reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s, settings.run_started > 0)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reports.stop.set())
