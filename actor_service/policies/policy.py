@@ -161,10 +161,13 @@ def policy_outputs(spec: EnvironmentSpec) -> int:
 
 
 class PolicySlot:
-    """Hands the newest policy from the subscription to the acting loop. Thread-safe."""
+    """Hands the newest policy from the subscription to the acting loop. Thread-safe.
+
+    counts: the actor's counts, for all who load policies or act with them.
+    """
 
     def __init__(self, counts: ActorCounts | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._counts = counts or ActorCounts()
+        self.counts = counts or ActorCounts()
         self._clock = clock
         self._changed = threading.Condition()
         self._policy: OnnxPolicy | None = None
@@ -210,7 +213,7 @@ class PolicySlot:
         """Record the time from the learner's snapshot to this policy's first action, which is now."""
         with self._changed:
             seconds = max(0.0, self._clock() - descriptor.snapshot_at)
-            self._counts.activation_seconds.observe(seconds)
+            self.counts.activation_seconds.observe(seconds)
             self._activations.append(seconds)
             del self._activations[:-100]
 
