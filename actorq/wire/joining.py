@@ -11,11 +11,7 @@ from actorq.v1 import learner_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import checked, each, optional
 from actorq.wire.tensors import duration_to_proto
-from actorq.wire.trajectories import (
-    environment_arguments_from_text,
-    environment_from_proto,
-    environment_to_proto,
-)
+from actorq.wire.trajectories import environment_arguments_from_text, environment_from_proto, environment_to_proto
 
 _ROLES: dict[Role, learner_pb2.ActorRole] = {
     "actor": learner_pb2.ACTOR_ROLE_ACTOR,
@@ -48,7 +44,7 @@ def role_from_proto(value: learner_pb2.ActorRole) -> Role:
 class Joining:
     """An actor that joins a run: see `JoinRequest` in protos/actorq/v1/learner.proto."""
 
-    name: str
+    actor_name: str
     incarnation: int
     role: Role
     software_version: str
@@ -57,24 +53,13 @@ class Joining:
 
 def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
     """Encode an actor's request to join a run."""
-    return learner_pb2.JoinRequest(
-        actor_name=joining.name,
-        incarnation=joining.incarnation,
-        role=role_to_proto(joining.role),
-        software_version=joining.software_version,
-        nonce=joining.nonce,
-    )
+    return learner_pb2.JoinRequest(**vars(joining) | {"role": role_to_proto(joining.role)})
 
 
 def joining_from_proto(message: learner_pb2.JoinRequest) -> Joining:
     """Decode an actor's request to join a run."""
-    return Joining(
-        name=bounds.name("actor_name", message.actor_name),
-        incarnation=bounds.count("incarnation", message.incarnation),
-        role=role_from_proto(message.role),
-        software_version=bounds.optional_name("software_version", message.software_version),
-        nonce=message.nonce,
-    )
+    checks = {bounds.name: "actor_name", bounds.count: "incarnation", bounds.optional_name: "software_version"}
+    return Joining(role=role_from_proto(message.role), nonce=message.nonce, **checked(message, "", checks))
 
 
 @dataclass(frozen=True)
@@ -170,10 +155,9 @@ def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
 
 
 def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
-    noise = bounds.items("exploration.noise", message.noise, bounds.MAX_ENVIRONMENTS)
     return Exploration(
         epsilons=each(bounds.share, "exploration.epsilons", message.epsilons, bounds.MAX_ENVIRONMENTS),
-        noise=tuple(bounds.amount("exploration.noise", deviation, bounds.MAX_MAGNITUDE) for deviation in noise),
+        noise=each(bounds.amount, "exploration.noise", message.noise, bounds.MAX_ENVIRONMENTS),
         random_steps=bounds.count("exploration.random_steps", message.random_steps),
         report_greedy=message.report_greedy,
         sampling=_sampling_from_proto(message.sampling),

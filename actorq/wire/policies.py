@@ -2,14 +2,7 @@
 
 import math
 
-from actorq.domain.policy import (
-    FidelityReport,
-    LayerReport,
-    OutputError,
-    PolicyDescriptor,
-    RefusedRung,
-    RetainedPolicy,
-)
+from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung, RetainedPolicy
 from actorq.domain.status import Receipt
 from actorq.v1 import policy_pb2, quantizer_pb2
 from actorq.wire import bounds
@@ -80,17 +73,14 @@ def _output_from_proto(message: policy_pb2.OutputError) -> OutputError:
 
 
 def _rung_from_proto(message: policy_pb2.RefusedRung) -> RefusedRung:
-    checks = {
-        _error: "relative_mean_error relative_max_error mean_kl max_kl",
-        bounds.share: "argmax_agreement",
-    }
+    checks = {_error: "relative_mean_error relative_max_error mean_kl max_kl", bounds.share: "argmax_agreement"}
     layers = each(bounds.text, "refused.float_layers", message.float_layers, bounds.MAX_LAYERS)
     return RefusedRung(float_layers=layers, **checked(message, "fidelity.", checks))
 
 
 def _error(what: str, value: float) -> float:
     # The fidelity gate has refused a policy with an infinite error.
-    return value if value == math.inf else bounds.amount(what, value, bounds.MAX_MAGNITUDE)
+    return value if value == math.inf else bounds.amount(what, value)
 
 
 def retained_to_proto(policy: RetainedPolicy) -> quantizer_pb2.RetainedPolicy:

@@ -161,8 +161,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
 def environment_reset_to_proto(reset: EnvironmentReset) -> learner_pb2.ResetEnvironmentResponse:
     """Encode the result of an environment reset."""
     return learner_pb2.ResetEnvironmentResponse(
-        set_aside=str(reset.set_aside or ""),
-        environment=environment_to_proto(reset.spec) if reset.spec else None,
+        set_aside=str(reset.set_aside or ""), environment=environment_to_proto(reset.spec) if reset.spec else None
     )
 
 
@@ -170,8 +169,7 @@ def environment_reset_from_proto(message: learner_pb2.ResetEnvironmentResponse) 
     """Decode the result of an environment reset."""
     folder = bounds.text("set_aside", message.set_aside)
     return EnvironmentReset(
-        set_aside=Path(folder) if folder else None,
-        spec=optional(message, "environment", environment_from_proto),
+        set_aside=Path(folder) if folder else None, spec=optional(message, "environment", environment_from_proto)
     )
 
 
@@ -201,17 +199,13 @@ def _energy_from_proto(message: learner_pb2.Energy) -> Energy:
 
 
 def _dynamic_capacity_from_proto(message: learner_pb2.DynamicCapacity) -> DynamicCapacityStatus:
-    checks = {bounds.count: "transitions drops dropped_transitions", _mean: "distance"}
+    checks = {bounds.count: "transitions drops dropped_transitions", bounds.amount: "distance"}
     return DynamicCapacityStatus(**checked(message, "dynamic_capacity.", checks))
 
 
 def _rollout_queue_from_proto(message: learner_pb2.RolloutQueue) -> RolloutQueueStatus:
-    checks = {bounds.count: "waiting_transitions dropped_transitions", _mean: "mismatch divergence policy_lag"}
+    checks = {bounds.count: "waiting_transitions dropped_transitions", bounds.amount: "mismatch divergence policy_lag"}
     return RolloutQueueStatus(**checked(message, "rollout_queue.", checks))
-
-
-def _mean(what: str, value: float) -> float:
-    return bounds.amount(what, value, bounds.MAX_MAGNITUDE)
 
 
 def _storage_from_proto(message: learner_pb2.ReplayStorage) -> StorageStatus:

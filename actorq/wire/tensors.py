@@ -78,12 +78,7 @@ def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
                 f"tensor: {name} must be empty, one finite value, or one for each of {elements} elements, got "
                 f"{len(limits)} values"
             )
-    return ArraySpec(
-        shape=shape,
-        dtype=dtype.name,
-        low=tuple(message.low),
-        high=tuple(message.high),
-    )
+    return ArraySpec(shape=shape, dtype=dtype.name, low=tuple(message.low), high=tuple(message.high))
 
 
 def timestamp_to_proto(unix_seconds: float) -> Timestamp:

@@ -10,6 +10,9 @@ from actorq.wire import bounds
 from actorq.wire.fields import checked, each, optional
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
 
+# The columns that every segment has.
+_COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "valid", "ages")
+
 
 def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpec:
     """Encode an environment's spec."""
@@ -55,19 +58,10 @@ def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
     """Decode a segment. Its arrays are read-only."""
     return Segment(
         sequence=bounds.count("segment.sequence", message.sequence),
-        observations=tensor_from_proto(message.observations),
-        actions=tensor_from_proto(message.actions),
-        rewards=tensor_from_proto(message.rewards),
-        terminated=tensor_from_proto(message.terminated),
-        truncated=tensor_from_proto(message.truncated),
-        valid=tensor_from_proto(message.valid),
+        **{name: tensor_from_proto(getattr(message, name)) for name in _COLUMNS},
         spans=tuple(map(_span_from_proto, bounds.items("segment.spans", message.spans, bounds.MAX_SPANS))),
-        ages=tensor_from_proto(message.ages),
         episodes=tuple(
-            map(
-                episode_from_proto,
-                bounds.items("segment.episodes", message.episodes, bounds.MAX_SEGMENT_EPISODES),
-            )
+            map(episode_from_proto, bounds.items("segment.episodes", message.episodes, bounds.MAX_SEGMENT_EPISODES))
         ),
         greedy_actions=optional(message, "greedy_actions", tensor_from_proto),
         log_probabilities=optional(message, "log_probabilities", tensor_from_proto),
