@@ -52,12 +52,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return None
         method: str = handler_call_details.method
         streams_in, streams_out = handler.request_streaming, handler.response_streaming
-        if streams_out:
-            inner = handler.stream_stream if streams_in else handler.unary_stream
-            factory = grpc.stream_stream_rpc_method_handler if streams_in else grpc.unary_stream_rpc_method_handler
-        else:
-            inner = handler.stream_unary if streams_in else handler.unary_unary
-            factory = grpc.stream_unary_rpc_method_handler if streams_in else grpc.unary_unary_rpc_method_handler
+        kind = "_".join("stream" if streams else "unary" for streams in (streams_in, streams_out))
+        inner, factory = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
         # Health's Watch writes to its context instead of yielding.
         wrap = self._guard_stream if inspect.isasyncgenfunction(inner) else self._guard_call
         wrapped: Any = wrap(inner, method, streams_in, streams_in or streams_out)
