@@ -6,7 +6,7 @@ share of each process. Nothing here imports codecarbon until a meter is created.
 
 from actorq.telemetry.energy.ledger import EnergyLedger
 from actorq.telemetry.energy.node_meter import NodeMeter, RunStart
-from actorq.telemetry.energy.readings import NodeEnergy, ProcessEnergy
+from actorq.telemetry.energy.readings import Amount, NodeEnergy
 from actorq.telemetry.energy.tracker import CodecarbonTracker
 
-__all__ = ["CodecarbonTracker", "EnergyLedger", "NodeEnergy", "NodeMeter", "ProcessEnergy", "RunStart"]
+__all__ = ["Amount", "CodecarbonTracker", "EnergyLedger", "NodeEnergy", "NodeMeter", "RunStart"]

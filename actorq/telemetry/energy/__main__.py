@@ -43,35 +43,30 @@ class MeterProcessSettings(Settings):
         return Earlier(max(0.0, time.time() - self.run_started), self.busy_at_start) if self.run_started else None
 
 
-class Reports:
-    """Sends a reading to the learner every `period_s` seconds until told to stop.
+def report(
+    client: LearnerClient,
+    meter: NodeMeter,
+    name: str,
+    node: str,
+    period_s: float,
+    launched: bool,
+    stop: threading.Event,
+) -> None:
+    """Send a reading to the learner every `period_s` seconds until `stop` is set. Try again while the learner is away.
 
     launched: whether the parent process is the run's launcher, which cannot report itself.
     """
 
-    def __init__(
-        self, client: LearnerClient, meter: NodeMeter, name: str, node: str, period_s: float, launched: bool = False
-    ) -> None:
-        self._client = client
-        self._meter = meter
-        self._name = name
-        self._node = node
-        self._period_s = period_s
-        self._launched = launched
-        self.stop = threading.Event()
-
-    def run(self) -> None:
-        """Report until stopped. Try again while the learner is away."""
-        self.stop.wait(self._meter.wait_s)
-        keep_connected(self._report, self.stop, self._client.peer, random.Random())
-
-    def _report(self, connected: Callable[[], None]) -> None:
-        while not self.stop.is_set():
-            stats = measure_process(self._name, "meter", self._node)
-            launcher = measure_launcher(self._node) if self._launched else None
-            self._client.report_energy(self._meter.read(), (stats, launcher) if launcher else (stats,))
+    def send(connected: Callable[[], None]) -> None:
+        while not stop.is_set():
+            stats = measure_process(name, "meter", node)
+            launcher = measure_launcher(node) if launched else None
+            client.report_energy(meter.read(), (stats, launcher) if launcher else (stats,))
             connected()
-            self.stop.wait(self._period_s)
+            stop.wait(period_s)
+
+    stop.wait(meter.wait_s)
+    keep_connected(send, stop, client.peer, random.Random())
 
 
 def _main() -> int:
@@ -89,13 +84,13 @@ def _main() -> int:
     energy = config.energy
     tracker = partial(CodecarbonTracker, energy.country, energy.tdp_watts, energy.ram_watts)
     meter = NodeMeter(node, tracker, earlier=settings.earlier())
-    reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s, settings.run_started > 0)
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: reports.stop.set())
+        signal.signal(number, lambda *_: stop.set())
     if process.lifeline:
-        threading.Thread(target=_hold_lifeline, args=(reports.stop,), name="lifeline", daemon=True).start()
+        threading.Thread(target=_hold_lifeline, args=(stop,), name="lifeline", daemon=True).start()
     try:
-        reports.run()
+        report(client, meter, process.name or "meter", node, energy.period_s, settings.run_started > 0, stop)
     except UnavailableError as error:
         _log.info("the learner is gone: %s", error)
     except ActorQError as error:

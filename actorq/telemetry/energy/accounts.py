@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, NodeEnergy, ProcessEnergy
+from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, NodeEnergy
 from actorq.telemetry.energy.sharing import Interval
 
 LOOK_BACK = 32
@@ -35,11 +35,6 @@ class ProcessAccount:
     cpu_seconds: float = 0.0
     seen: dict[str, float] = field(default_factory=dict)
     """CPU seconds last seen of each incarnation, oldest incarnation first."""
-
-    @property
-    def share(self) -> ProcessEnergy:
-        """The process's use so far."""
-        return ProcessEnergy(self.energy.kwh, self.energy.co2_kg, self.cpu_seconds)
 
     def add(self, other: "ProcessAccount") -> None:
         """Add the use of another process."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 from actorq.errors import ExhaustedError
 from actorq.telemetry.energy.accounts import NodeAccount, ProcessAccount, ProcessKey
 from actorq.telemetry.energy.ledger_state import decode_state, encode_state
-from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, EnergySnapshot, NodeEnergy, ProcessEnergy
+from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, EnergySnapshot, NodeEnergy
 from actorq.telemetry.energy.sharing import Interval, share
 from actorq.text import one_line
 
@@ -128,10 +128,10 @@ class EnergyLedger:
     def snapshot(self) -> EnergySnapshot:
         """The totals of the run, its services and its processes."""
         with self._lock:
-            processes, services = dict[str, ProcessEnergy](), dict[str, list[ProcessEnergy]]()
+            processes, services = dict[str, Amount](), dict[str, list[Amount]]()
             for key, account in self._processes.items():
-                processes[str(key)] = account.share
-                services.setdefault(key.role, []).append(account.share)
+                processes[str(key)] = account.energy
+                services.setdefault(key.role, []).append(account.energy)
             run = _sum(processes.values())
             return EnergySnapshot(
                 kwh=run.kwh,
@@ -200,13 +200,9 @@ class EnergyLedger:
         node.charged += amount
 
 
-def _sum(shares: Collection[ProcessEnergy]) -> ProcessEnergy:
+def _sum(amounts: Collection[Amount]) -> Amount:
     # Rounded once: totals must not fall when accounts change their order.
-    return ProcessEnergy(
-        math.fsum(share.kwh for share in shares),
-        math.fsum(share.co2_kg for share in shares),
-        math.fsum(share.cpu_seconds for share in shares),
-    )
+    return Amount(math.fsum(each.kwh for each in amounts), math.fsum(each.co2_kg for each in amounts))
 
 
 def _describe(methods: Mapping[str, str]) -> str:

@@ -131,11 +131,7 @@ class NodeMeter:
         if self._tracker is not None and not self._unavailable:
             method, tdp = self._tracker.method + self._estimate, self._tracker.tdp_watts
         return NodeEnergy(
-            node=self._node,
-            **self._totals._asdict(),
-            busy_cpu_seconds=self._busy_seconds,
-            method=method,
-            tdp_watts=tdp,
+            node=self._node, **self._totals._asdict(), busy_cpu_seconds=self._busy_seconds, method=method, tdp_watts=tdp
         )
 
     def _estimate_earlier(self, measured: TrackerTotals, seconds: float) -> None:

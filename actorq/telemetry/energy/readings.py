@@ -48,16 +48,6 @@ class NodeEnergy:
 
 
 @dataclass(frozen=True)
-class ProcessEnergy:
-    """The share of one process (over all its restarts) or of all the processes of one service."""
-
-    kwh: float
-    co2_kg: float
-    cpu_seconds: float
-    """Reported CPU seconds over all restarts, including those that no meter covered."""
-
-
-@dataclass(frozen=True)
 class EnergySnapshot:
     """The use of a run so far."""
 
@@ -66,7 +56,7 @@ class EnergySnapshot:
     co2_kg: float
     method: str
     """The method of measurement, for each node if they differ."""
-    per_service: Mapping[str, ProcessEnergy] = field(default_factory=dict)
+    per_service: Mapping[str, Amount] = field(default_factory=dict)
     """The run's energy by role: learner, quantizer, actor."""
-    per_process: Mapping[str, ProcessEnergy] = field(default_factory=dict)
+    per_process: Mapping[str, Amount] = field(default_factory=dict)
     """The run's energy by `role/name`."""
