@@ -8,7 +8,7 @@ from actorq.v1 import policy_pb2, quantizer_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import checked, each
 from actorq.wire.processes import process_from_proto, process_to_proto
-from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
+from actorq.wire.tensors import timestamp_to_proto
 
 
 def descriptor_to_proto(descriptor: PolicyDescriptor) -> policy_pb2.PolicyDescriptor:
@@ -27,7 +27,7 @@ def descriptor_from_proto(message: policy_pb2.PolicyDescriptor) -> PolicyDescrip
     }
     return PolicyDescriptor(
         **checked(message, "policy.", checks),
-        snapshot_at=timestamp_from_proto(message.snapshot_at, "policy.snapshot_at"),
+        snapshot_at=bounds.unix_seconds("policy.snapshot_at", message.snapshot_at),
         fidelity=_fidelity_from_proto(message.fidelity),
         topology=bounds.digest("policy.topology", message.topology) if message.topology else b"",
     )

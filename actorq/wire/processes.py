@@ -7,7 +7,7 @@ from actorq.telemetry.process_stats import ProcessStats
 from actorq.v1 import process_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import checked
-from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
+from actorq.wire.tensors import timestamp_to_proto
 
 
 def process_to_proto(stats: ProcessStats) -> process_pb2.ProcessStats:
@@ -22,7 +22,7 @@ def process_from_proto(message: process_pb2.ProcessStats) -> ProcessStats:
         bounds.seconds: "cpu_seconds",
         bounds.count: "resident_bytes peak_resident_bytes",
     }
-    started_at = timestamp_from_proto(message.started_at, "process.started_at")
+    started_at = bounds.unix_seconds("process.started_at", message.started_at)
     return ProcessStats(pid=message.pid, started_at=started_at, **checked(message, "process.", checks))
 
 

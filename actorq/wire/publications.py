@@ -7,7 +7,7 @@ from actorq.errors import InvalidInputError
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import checked, each
-from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
+from actorq.wire.tensors import timestamp_to_proto
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> Che
         raise InvalidInputError("checkpoint.snapshot_at: must be the time of the snapshot, got none")
     return CheckpointHeader(
         version=bounds.within("checkpoint.version", message.version, 1, bounds.MAX_VERSION),
-        snapshot_at=timestamp_from_proto(message.snapshot_at, "checkpoint.snapshot_at"),
+        snapshot_at=bounds.unix_seconds("checkpoint.snapshot_at", message.snapshot_at),
         **checked(message, "checkpoint.", {bounds.count: "learner_step", bounds.digest: "topology"}),
     )
 

@@ -82,17 +82,12 @@ def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
 
 
 def timestamp_to_proto(unix_seconds: float) -> Timestamp:
-    """Encode unix seconds. Decoding gives exactly the same number for any time of this century."""
+    """Encode unix seconds. `bounds.unix_seconds` gives exactly the same number for any time of this century."""
     message = Timestamp()
     # Split, because a float has too few digits for nanoseconds since 1970.
     seconds = math.floor(unix_seconds)
     message.FromNanoseconds(seconds * 10**9 + round((unix_seconds - seconds) * 1e9))
     return message
-
-
-def timestamp_from_proto(message: Timestamp, what: str = "timestamp") -> float:
-    """Decode a time from 1970 to 2242 to unix seconds. An error names `what`."""
-    return bounds.unix_seconds(what, message)
 
 
 def duration_to_proto(seconds: float) -> Duration:
