@@ -28,15 +28,14 @@ class TrackerTotals(NamedTuple):
 
 
 class EnergyTracker(Protocol):
-    """Counts the energy of this machine from construction on."""
+    """Counts the energy of this machine from construction on.
 
-    @property
-    def method(self) -> str:
-        """The method of measurement."""
+    method: the method of measurement.
+    tdp_watts: full-load CPU power in the power model; None if the power is measured or unknown.
+    """
 
-    @property
-    def tdp_watts(self) -> float | None:
-        """Full-load CPU power in the power model; None if the power is measured or unknown."""
+    method: str
+    tdp_watts: float | None
 
     def read(self) -> TrackerTotals:
         """The totals up to now. May raise anything."""
