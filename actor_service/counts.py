@@ -40,3 +40,7 @@ class ActorCounts:
     dropped_segments: Count = field(default_factory=Count)
     environment_restarts: Count = field(default_factory=Count)
     environment_resets: Count = field(default_factory=Count)
+
+    def add_fault(self, restarted: bool) -> None:
+        """Count a fault of an environment, after which it was restarted or only reset."""
+        (self.environment_restarts if restarted else self.environment_resets).add()

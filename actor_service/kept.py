@@ -1,7 +1,6 @@
 """Keeps acknowledged items in memory until the learner has flushed them to its disk."""
 
 from collections import deque
-from dataclasses import fields
 
 import numpy as np
 
@@ -55,5 +54,4 @@ class Kept:
 
 
 def _nbytes(item: Item) -> int:
-    arrays = (getattr(item, field.name) for field in fields(item))
-    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+    return sum(value.nbytes for value in vars(item).values() if isinstance(value, np.ndarray))

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -206,19 +207,12 @@ def _measure_count(
         for each in actions[: acting.length]:
             acting.environments.step(each)
 
-    def loop(policy: OnnxPolicy) -> Callable[[], object]:
-        return lambda: acting.collect(policy)
-
-    def call(policy: OnnxPolicy, inputs: Any) -> Callable[[], object]:
-        return lambda: policy(inputs)
-
     steps = min(acting.length, len(actions))
-    spent = measure_in_turns(
-        {"environment": step, **{scheme: loop(policy) for scheme, policy in loaded.items()}}, seconds
-    )
+    loops = {scheme: partial(acting.collect, policy) for scheme, policy in loaded.items()}
+    spent = measure_in_turns({"environment": step, **loops}, seconds)
     observations = np.concatenate([acting.collect(first).observations[-1:] for _ in range(spec.frame_stack)])
     inputs = observations[0] if spec.frame_stack == 1 else np.swapaxes(observations, 0, 1)
-    calls = time_calls({scheme: call(policy, inputs) for scheme, policy in loaded.items()}, hopeless=HOPELESS)
+    calls = time_calls({scheme: partial(policy, inputs) for scheme, policy in loaded.items()}, hopeless=HOPELESS)
     acting.environments.close()
     environment = spent.pop("environment")
     return {

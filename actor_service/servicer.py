@@ -32,7 +32,6 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
         wanted = wire.evaluate_request_from_proto(request)
         loop = asyncio.get_running_loop()
         episodes: asyncio.Queue[Episode | None] = asyncio.Queue(maxsize=wanted.episodes + 1)
-
         hung_up = threading.Event()
 
         def on_episode(episode: Episode) -> None:
@@ -41,15 +40,11 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
         evaluating = asyncio.create_task(
             asyncio.to_thread(
                 self._actor.evaluate,
-                wanted.episodes,
-                wanted.scheme,
-                wanted.version,
-                wanted.seed,
+                *(wanted.episodes, wanted.scheme, wanted.version, wanted.seed),
                 hung_up,
                 on_episode,
             )
         )
-
         may_be_left(evaluating, "a requested evaluation")
         evaluating.add_done_callback(lambda _: episodes.put_nowait(None))
         try:

@@ -33,8 +33,8 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:
         """Admit an actor or evaluator to the run."""
         joining = wire.joining_from_proto(request)
-        require_member(context, joining.name, joining.role)
-        membership = self._connections.join(joining.name, joining.incarnation, joining.role, joining.nonce)
+        require_member(context, joining.actor_name, joining.role)
+        membership = self._connections.join(joining.actor_name, joining.incarnation, joining.role, joining.nonce)
         return wire.membership_to_proto(membership)
 
     async def StreamTrajectories(

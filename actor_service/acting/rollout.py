@@ -182,4 +182,4 @@ class Rollout:
     def _count(self, faults: Sequence[Fault]) -> None:
         self._counts.dropped_segments.add()
         for fault in faults:
-            (self._counts.environment_restarts if fault.restarted else self._counts.environment_resets).add()
+            self._counts.add_fault(fault.restarted)

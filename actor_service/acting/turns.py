@@ -3,7 +3,6 @@
 import threading
 import time
 
-from actor_service.counts import ActorCounts
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actorq.domain.status import RunSpec
 
@@ -16,16 +15,9 @@ class PolicyTurns:
         training is paused.
     """
 
-    def __init__(
-        self,
-        slot: PolicySlot,
-        most_steps: int = 0,
-        counts: ActorCounts | None = None,
-        patience_s: float = RunSpec.policy_patience_s,
-    ) -> None:
+    def __init__(self, slot: PolicySlot, most_steps: int = 0, patience_s: float = RunSpec.policy_patience_s) -> None:
         self._slot = slot
         self._most_steps = most_steps
-        self._counts = counts or ActorCounts()
         self._patience_s = patience_s
         self._policy: OnnxPolicy | None = None
         self._steps = 0
@@ -52,5 +44,5 @@ class PolicyTurns:
     def _newer(self, policy: OnnxPolicy) -> OnnxPolicy:
         acting, started = policy.descriptor, time.perf_counter()
         newer = self._slot.wait(lambda newest: newest is not acting, self._patience_s)
-        self._counts.policy_wait_seconds.observe(time.perf_counter() - started)
+        self._slot.counts.policy_wait_seconds.observe(time.perf_counter() - started)
         return newer or policy

@@ -4,7 +4,6 @@ import logging
 import random
 from collections.abc import Callable, Iterable
 
-from actor_service.counts import ActorCounts
 from actor_service.policies.comparison import PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actor_service.policies.scheme import SchemeSubscription
@@ -40,10 +39,9 @@ class AutoSubscription(SchemeSubscription):
         load: Callable[[Policy], OnnxPolicy],
         on_fault: Callable[[BaseException], None],
         check: PolicyCheck,
-        counts: ActorCounts,
         select: Callable[[Iterable[Policy], str], Selection],
     ) -> None:
-        super().__init__(connect, slot, load, on_fault, check, counts, FP32)
+        super().__init__(connect, slot, load, on_fault, check, FP32)
         self._select = select
         self._topology: bytes | None = None
         self._again_at: int | None = None
@@ -108,13 +106,9 @@ class AutoSubscription(SchemeSubscription):
                 connected()
 
         for _ in range(_ATTEMPTS):
-            keep_connected(get, self._stop, self._client.peer, random.Random(), on_retry=self._count_retry)
+            count_retry = self._slot.counts.quantizer_retries.add
+            keep_connected(get, self._stop, self._client.peer, random.Random(), on_retry=count_retry)
             if len({policy.descriptor.topology for policy in policies}) <= 1:
                 break
-        return [
-            policy for policy in policies if policy.descriptor.topology == policies[-1].descriptor.topology
-        ], missing
-
-    def _count_retry(self) -> None:
-        if not self._stop.is_set():
-            self._counts.quantizer_retries.add()
+        newest = [each for each in policies if each.descriptor.topology == policies[-1].descriptor.topology]
+        return newest, missing

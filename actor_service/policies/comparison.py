@@ -91,7 +91,8 @@ class PolicyCheck:
     load: loads a policy for the actor's batches.
     on_ready: called from the acting loop when there are enough observations.
     discrete: whether the action is the index of the best output.
-    avoided: schemes that this processor is known to compute wrongly.
+    avoided: schemes that this processor is known to compute wrongly; later also those found in comparisons.
+    newest: the newest comparison; None before the first.
     """
 
     def __init__(
@@ -109,18 +110,8 @@ class PolicyCheck:
         self._batches: list[NDArray[Any]] = []
         self._compared: set[str] = set()
         self._failed_version = 0
-        self._avoided = tuple(avoided)
-        self._newest: Comparison | None = None
-
-    @property
-    def avoided(self) -> tuple[str, ...]:
-        """Schemes that this actor must not act with."""
-        return self._avoided
-
-    @property
-    def newest(self) -> Comparison | None:
-        """The newest comparison; None before the first."""
-        return self._newest
+        self.avoided = tuple(avoided)
+        self.newest: Comparison | None = None
 
     def watch(self, policy: OnnxPolicy) -> OnnxPolicy:
         """Attach this check to a policy's observations while it needs them. Returns the same policy."""
@@ -165,10 +156,10 @@ class PolicyCheck:
                 self._failed_version = due.version
             return False
         with self._lock:
-            self._newest = comparison
+            self.newest = comparison
             self._compared.add(due.scheme)
             if comparison.mismatch:
-                self._avoided += (due.scheme,)
+                self.avoided += (due.scheme,)
         _log.log(logging.WARNING if comparison.mismatch else logging.INFO, "%s", comparison)
         return comparison.mismatch
 

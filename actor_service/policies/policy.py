@@ -161,20 +161,18 @@ def policy_outputs(spec: EnvironmentSpec) -> int:
 
 
 class PolicySlot:
-    """Hands the newest policy from the subscription to the acting loop. Thread-safe."""
+    """Hands the newest policy from the subscription to the acting loop. Thread-safe.
+
+    counts: the actor's counts, for all who load policies or act with them. closed: whether `close` was called.
+    """
 
     def __init__(self, counts: ActorCounts | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._counts = counts or ActorCounts()
+        self.counts = counts or ActorCounts()
         self._clock = clock
         self._changed = threading.Condition()
         self._policy: OnnxPolicy | None = None
-        self._closed = False
+        self.closed = False
         self._activations: list[float] = []
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
 
     def put(self, policy: OnnxPolicy) -> None:
         """Make this the newest policy."""
@@ -190,9 +188,9 @@ class PolicySlot:
         """Wait until the newest policy is `wanted` and return it; None when time is up or the slot is closed."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._closed or (self._policy is not None and wanted(self._policy.descriptor)), timeout_s
+                lambda: self.closed or (self._policy is not None and wanted(self._policy.descriptor)), timeout_s
             )
-            found = not self._closed and self._policy is not None and wanted(self._policy.descriptor)
+            found = not self.closed and self._policy is not None and wanted(self._policy.descriptor)
             return self._policy if found else None
 
     def wake(self) -> None:
@@ -203,14 +201,14 @@ class PolicySlot:
     def close(self) -> None:
         """End all waits without a policy."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify_all()
 
     def activated(self, descriptor: PolicyDescriptor) -> None:
         """Record the time from the learner's snapshot to this policy's first action, which is now."""
         with self._changed:
             seconds = max(0.0, self._clock() - descriptor.snapshot_at)
-            self._counts.activation_seconds.observe(seconds)
+            self.counts.activation_seconds.observe(seconds)
             self._activations.append(seconds)
             del self._activations[:-100]
 

@@ -1,20 +1,24 @@
-"""Subscribes to the policies of one scheme, and may change the scheme while the actor acts."""
+"""Acts with the run's scheme, or with int8-weights on a processor that computes that scheme wrongly."""
 
+import logging
 import threading
 from collections.abc import Callable
 
-from actor_service.counts import ActorCounts
 from actor_service.policies.comparison import PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actor_service.policies.subscription import Subscription
 from actorq.client import QuantizerClient
-from actorq.domain.policy import Policy, PolicyDescriptor
+from actorq.domain.policy import FALLBACK, Policy, PolicyDescriptor
+
+_log = logging.getLogger(__name__)
 
 _WAIT_S = 1.0
 
 
 class SchemeSubscription:
-    """Watches one scheme at a time. Its own thread checks the acting policy and may change the scheme.
+    """Watches one scheme at a time. Its own thread has `check` look at the acting policy.
+
+    It changes to int8-weights when the check finds a mismatch.
 
     connect: opens a client of the quantizer. The subscription closes it.
     load: makes a policy ready to act.
@@ -31,7 +35,6 @@ class SchemeSubscription:
         load: Callable[[Policy], OnnxPolicy],
         on_fault: Callable[[BaseException], None],
         check: PolicyCheck,
-        counts: ActorCounts,
         scheme: str,
         wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True,
     ) -> None:
@@ -40,11 +43,14 @@ class SchemeSubscription:
         self._load = load
         self._on_fault = on_fault
         self._check = check
-        self._counts = counts
         self._wanted = wanted
         self._stop = threading.Event()
         self._client = connect()
-        self._current = self._subscription(self._first(scheme), 0)
+        self._requested = scheme
+        if scheme in check.avoided:
+            _log.warning("this processor has no int8 dot product: acting with %s instead of %s", FALLBACK, scheme)
+            scheme = FALLBACK
+        self._current = self._subscription(scheme, 0)
         self._thread = threading.Thread(target=self._run, name="scheme", daemon=True)
 
     @property
@@ -55,7 +61,7 @@ class SchemeSubscription:
     @property
     def avoided(self) -> str:
         """The scheme that this actor avoids because its processor computes it wrongly; empty for none."""
-        raise NotImplementedError
+        return "" if self.scheme == self._requested else self._requested
 
     def settled(self, descriptor: PolicyDescriptor) -> bool:
         """Whether the scheme of this policy is the final choice for its topology."""
@@ -79,17 +85,15 @@ class SchemeSubscription:
             self._thread.join()
         self._current.close()
 
-    def _first(self, scheme: str) -> str:
-        """The scheme to begin with when `scheme` is requested."""
-        return scheme
-
     def _is_due(self, descriptor: PolicyDescriptor) -> bool:
         """Whether to call `_look_at` for the acting policy."""
         return self._check.is_due(descriptor)
 
     def _look_at(self, acting: PolicyDescriptor) -> None:
         """Check the acting policy, and change the scheme if needed."""
-        raise NotImplementedError
+        if self._check.run(self._client, acting) and not self._stop.is_set():
+            _log.warning("acting with %s instead of %s from now on", FALLBACK, acting.scheme)
+            self._change_to(FALLBACK, acting)
 
     def _change_to(self, scheme: str, acting: PolicyDescriptor) -> None:
         """Watch another scheme. The acting version comes first, so that the new scheme acts at once."""
@@ -111,7 +115,5 @@ class SchemeSubscription:
                 self._on_fault(error)
 
     def _subscription(self, scheme: str, after_version: int) -> Subscription:
-        client = self._connect()
-        return Subscription(
-            client, scheme, self._slot, self._load, self._on_fault, self._counts, after_version, self._wanted
-        )
+        parts = (self._connect(), scheme, self._slot, self._load, self._on_fault)
+        return Subscription(*parts, after_version, self._wanted)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def select(
     if len(loaded) == 1:
         return Selection(next(iter(loaded)), {}, dropped, held_back)
     inputs = _some(observations, batch)
-    calls = {scheme: _call(policy, inputs) for scheme, policy in loaded.items()}
+    calls = {scheme: partial(policy, inputs) for scheme, policy in loaded.items()}
     seconds = timer(calls) if timer else time_calls(calls, hopeless=HOPELESS)
     return Selection(fastest(seconds, (incumbent, *SCHEMES)), seconds, dropped, held_back)
 
@@ -90,10 +91,6 @@ def _unfit(descriptor: PolicyDescriptor) -> str:
     if descriptor.effective_scheme != descriptor.scheme:
         return f"it is {descriptor.effective_scheme}: no layer is quantized"
     return ""
-
-
-def _call(policy: OnnxPolicy, inputs: NDArray[Any]) -> Callable[[], object]:
-    return lambda: policy(inputs)
 
 
 def _some(observations: ArraySpec, batch: int) -> NDArray[Any]:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from actor_service.counts import ActorCounts
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy, PolicyDescriptor
@@ -39,7 +38,6 @@ class Subscription:
         slot: PolicySlot,
         load: Callable[[Policy], OnnxPolicy],
         on_fault: Callable[[BaseException], None],
-        counts: ActorCounts | None = None,
         after_version: int = 0,
         wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True,
     ) -> None:
@@ -48,7 +46,6 @@ class Subscription:
         self._slot = slot
         self._load = load
         self._on_fault = on_fault
-        self._counts = counts or ActorCounts()
         self._wanted = wanted
         self._changed = threading.Condition()
         self._received: Policy | None = None
@@ -80,21 +77,12 @@ class Subscription:
 
     def _receive(self) -> None:
         try:
-            keep_connected(
-                self._watch,
-                self._stop,
-                self._client.peer,
-                random.Random(),
-                on_retry=self._count_retry,
-            )
+            count_retry = self._slot.counts.quantizer_retries.add
+            keep_connected(self._watch, self._stop, self._client.peer, random.Random(), on_retry=count_retry)
         except BaseException as error:
             # A closed channel raises too, but `close` is no fault.
             if not self._stop.is_set():
                 self._on_fault(error)
-
-    def _count_retry(self) -> None:
-        if not self._stop.is_set():
-            self._counts.quantizer_retries.add()
 
     def _watch(self, connected: Callable[[], None]) -> None:
         try:
@@ -116,7 +104,7 @@ class Subscription:
             try:
                 loaded = self._load(policy)
                 # Counted before the policy can act, so that activations never exceed loads.
-                self._counts.load_seconds.observe(time.perf_counter() - started)
+                self._slot.counts.load_seconds.observe(time.perf_counter() - started)
                 self._slot.put(loaded)
             except InvalidInputError as error:
                 # The next version may be valid.

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -126,15 +127,12 @@ class Actor:
             raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
             # As many rows as the actors have, because the int8 ranges depend on them.
-            runner = self._episodes(self._spec, episodes, self._requested_call, self._batch)
-            try:
+            with closing(self._episodes(self._spec, episodes, self._requested_call, self._batch)) as runner:
                 policy = runner.load(self._policy(self._spec, scheme or self._acting_scheme, version))
                 if self._record is None:
                     return runner.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
                 with Video(self._record, runner.pictures_per_second) as video:
                     return runner.run(policy, seed, 0, stop, on_episode, video.add)
-            finally:
-                runner.close()
         finally:
             self._evaluating.release()
 

@@ -64,11 +64,8 @@ class EvaluationEpisodes:
         self._counts = counts or ActorCounts()
         self._watched = watched or nullcontext()
         self._sampling = sampling
-
-    @property
-    def pictures_per_second(self) -> float:
-        """Number of `run`'s pictures for one second of simulated time."""
-        return self._environments.steps_per_second
+        # Pictures of `run` for one second of simulated time.
+        self.pictures_per_second = environments.steps_per_second
 
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`. Raises InvalidInputError when it does not fit the environment."""
@@ -110,7 +107,7 @@ class EvaluationEpisodes:
             observations = step.observations
             failed = 0 if step.episodes else failed + len(step.faults)
             for fault in step.faults:
-                (self._counts.environment_restarts if fault.restarted else self._counts.environment_resets).add()
+                self._counts.add_fault(fault.restarted)
                 if failed >= MOST_FAILED:
                     raise ActorQError(
                         f"environment {self._spec.environment_id} failed in {failed} episodes in a row; the last time: "

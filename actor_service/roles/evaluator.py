@@ -1,16 +1,12 @@
 """The evaluator role: runs episodes of policy versions for the learner."""
 
-from collections.abc import Collection
-
 import numpy as np
 
-from actor_service.roles.actor import Host
 from actor_service.roles.budget import CpuBudget
 from actor_service.roles.hold import PolicyHold
 from actor_service.roles.participant import Participant
 from actor_service.roles.schedule import EvaluationSchedule
 from actor_service.uploader import Uploader
-from actorq.client import LearnerClient
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.status import Membership
 from actorq.domain.trajectory import EnvironmentSpec
@@ -23,10 +19,8 @@ class Evaluator(Participant):
     """Evaluates policies in the scheme of the run's actors."""
 
     role = "evaluator"
-
-    def __init__(self, host: Host, learner: LearnerClient, allowed_modules: Collection[str] = ()) -> None:
-        super().__init__(host, learner, allowed_modules)
-        self._schedule: EvaluationSchedule
+    # Made once the actor has joined.
+    _schedule: EvaluationSchedule
 
     def _prepare(self, spec: EnvironmentSpec, membership: Membership) -> None:
         run = membership.run

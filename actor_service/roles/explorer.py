@@ -43,7 +43,7 @@ class Explorer(Participant):
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, columns)
         self._rollout = Rollout(
             environments,
-            PolicyTurns(self._slot, run.max_steps_per_policy, self.counts, run.policy_patience_s),
+            PolicyTurns(self._slot, run.max_steps_per_policy, run.policy_patience_s),
             explore,
             length,
             environment_seed % 2**31,

@@ -12,7 +12,6 @@ from functools import partial
 from actor_service.environments import check_modules, describe_environment
 from actor_service.policies.auto import AutoSubscription
 from actor_service.policies.comparison import PolicyCheck
-from actor_service.policies.fallback import FallbackSubscription
 from actor_service.policies.policy import OnnxPolicy
 from actor_service.policies.scheme import SchemeSubscription
 from actor_service.roles.actor import Actor, Host
@@ -118,11 +117,11 @@ class Participant(Actor):
         def load(policy: Policy) -> OnnxPolicy:
             return check.watch(make(policy, spec, batch, greedy, sampled))
 
-        parts = (self._connect, self._slot, load, self._fail, check, self.counts)
+        parts = (self._connect, self._slot, load, self._fail, check)
         if scheme == AUTO:
             self._subscription = AutoSubscription(*parts, partial(self._select, spec))
         else:
-            self._subscription = FallbackSubscription(*parts, scheme, self._is_wanted)
+            self._subscription = SchemeSubscription(*parts, scheme, self._is_wanted)
         self._check = check
         self._subscription.start()
 
@@ -139,13 +138,8 @@ class Participant(Actor):
 
     def _run(self) -> None:
         try:
-            keep_connected(
-                self._join_first,
-                self._stop,
-                self._learner.peer,
-                random.Random(),
-                on_retry=self.counts.learner_retries.add,
-            )
+            count_retry = self.counts.learner_retries.add
+            keep_connected(self._join_first, self._stop, self._learner.peer, random.Random(), on_retry=count_retry)
             if self._membership is not None:
                 self._take_part(self._membership)
         except BaseException as error:

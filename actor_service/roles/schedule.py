@@ -21,10 +21,7 @@ class EvaluationSchedule:
     """
 
     def __init__(
-        self,
-        period_updates: int,
-        affordable: Callable[[], bool] = lambda: True,
-        target_return: float | None = None,
+        self, period_updates: int, affordable: Callable[[], bool] = lambda: True, target_return: float | None = None
     ) -> None:
         self._period_updates = period_updates
         self._affordable = affordable

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from actorq.profile.advice import Outlook, Pods, explain, outlooks, pods, recomm
 from actorq.profile.exchange import DEFAULT_SECONDS, measuring_seconds
 from actorq.profile.measure import Figures, measure
 from actorq.statefiles.files import replace_file
-from actorq.telemetry.energy import MeterSettings, NodeMeter
+from actorq.telemetry.energy import CodecarbonTracker, NodeMeter
 
 _DESCRIPTION = """Measure the parts of a run on this machine, in half a minute: a step of the environments, a call of
 the policy and a version in each scheme, an update of the learner, the path of transitions to the replay. Then predict
@@ -98,7 +99,8 @@ def _cores(text: str) -> int:
 def _watts_per_core(config: RunConfig) -> tuple[float | None, str]:
     """Watts of a busy core (None if unknown), and the method of measurement."""
     energy = config.energy
-    reading = NodeMeter.create("profile", MeterSettings(energy.country, energy.tdp_watts, energy.ram_watts)).read()
+    tracker = partial(CodecarbonTracker, energy.country, energy.tdp_watts, energy.ram_watts)
+    reading = NodeMeter("profile", tracker).read()
     watts = energy.tdp_watts or reading.tdp_watts
     if watts is None:
         return None, f"not known ({reading.method}); give --energy.tdp-watts"

@@ -69,7 +69,8 @@ def scheme_counter(name: str, text: str, values: Mapping[str, float]) -> Metric:
 def histogram(name: str, text: str, values: Histogram) -> Metric:
     """A distribution, served as cumulative buckets, sum and count."""
     buckets, total = values.snapshot()
-    return HistogramMetricFamily(name, text, buckets=_named(buckets), sum_value=total)
+    named = [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in buckets]
+    return HistogramMetricFamily(name, text, buckets=named, sum_value=total)
 
 
 def open_metrics(
@@ -189,7 +190,3 @@ class _Calls(Collector):
             ("grpc_service", "grpc_method"),
             errors,
         )
-
-
-def _named(buckets: list[tuple[float, int]]) -> list[tuple[str, int]]:
-    return [("+Inf" if bound == float("inf") else str(bound), count) for bound, count in buckets]

@@ -44,27 +44,14 @@ class ProcessStats:
 def measure_process(name: str, role: str, node: str = "") -> ProcessStats:
     """Measure the calling process. Takes well under a millisecond.
 
-    Args:
-        name: the process's name within the run.
-        role: the service of the process.
-        node: the machine's name, by default the host name. In a Kubernetes pod the host name is the *pod's* name; pass
-            the node's name there, or this process gets no share of a meter's energy.
+    name: the process's name within the run.
+    role: the service of the process.
+    node: the machine's name, by default the host name. In a Kubernetes pod the host name is the *pod's* name; pass the
+        node's name there, or this process gets no share of a meter's energy.
     """
     process = psutil.Process()
     with process.oneshot():
-        times = process.cpu_times()
-        resident = process.memory_info().rss
-    return ProcessStats(
-        name=name,
-        role=role,
-        node=node or platform.node(),
-        pid=process.pid,
-        started_at=_started_at(process.pid),
-        cpu_seconds=times.user + times.system,
-        resident_bytes=resident,
-        # The kernel updates its count of resident pages lazily, so the peak can be below the current value.
-        peak_resident_bytes=max(_peak_resident_bytes(), resident),
-    )
+        return _measured(process, [process], name, role, node)
 
 
 def measure_launcher(node: str = "") -> ProcessStats | None:
@@ -75,20 +62,26 @@ def measure_launcher(node: str = "") -> ProcessStats | None:
     try:
         launcher = psutil.Process(os.getppid())
         servers = [child for child in launcher.children() if child.name() == FORK_SERVER]
-        times = [process.cpu_times() for process in (launcher, *servers)]
-        resident = launcher.memory_info().rss
-        return ProcessStats(
-            name="launcher",
-            role="launcher",
-            node=node or platform.node(),
-            pid=launcher.pid,
-            started_at=_started_at(launcher.pid),
-            cpu_seconds=sum(time.user + time.system for time in times),
-            resident_bytes=resident,
-            peak_resident_bytes=max(_peak_resident_bytes(Path(f"/proc/{launcher.pid}/status")), resident),
-        )
+        return _measured(launcher, [launcher, *servers], "launcher", "launcher", node)
     except psutil.Error:
         return None
+
+
+def _measured(process: psutil.Process, working: list[psutil.Process], name: str, role: str, node: str) -> ProcessStats:
+    """The resources of a process, with the CPU time of all that work for it."""
+    times = [each.cpu_times() for each in working]
+    resident = process.memory_info().rss
+    return ProcessStats(
+        name=name,
+        role=role,
+        node=node or platform.node(),
+        pid=process.pid,
+        started_at=_started_at(process.pid),
+        cpu_seconds=sum(time.user + time.system for time in times),
+        resident_bytes=resident,
+        # The kernel updates its count of resident pages lazily, so the peak can be below the current value.
+        peak_resident_bytes=max(_peak_resident_bytes(Path(f"/proc/{process.pid}/status")), resident),
+    )
 
 
 @lru_cache(maxsize=8)
@@ -106,7 +99,7 @@ def _started_at(pid: int) -> float:
     return time.time() - age
 
 
-def _peak_resident_bytes(status: Path = Path("/proc/self/status")) -> int:
+def _peak_resident_bytes(status: Path) -> int:
     """Peak of the resident set in bytes.
 
     Linux keeps `ru_maxrss` across fork and exec, so a small child of a big process would report the big peak. VmHWM

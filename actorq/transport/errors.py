@@ -44,14 +44,9 @@ _STATUS: dict[type[ActorQError], grpc.StatusCode] = {
     DeniedError: grpc.StatusCode.PERMISSION_DENIED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
 }
+# A client cannot tell a UserError from an InvalidInputError: both have one status.
 _ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidInputError,
-    grpc.StatusCode.NOT_FOUND: NotFoundError,
-    grpc.StatusCode.FAILED_PRECONDITION: ConflictError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: ExhaustedError,
-    grpc.StatusCode.DATA_LOSS: CorruptedError,
-    grpc.StatusCode.PERMISSION_DENIED: DeniedError,
-    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    **{status: kind for kind, status in _STATUS.items() if kind is not UserError},
     grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
     grpc.StatusCode.CANCELLED: UnavailableError,
 }
@@ -125,11 +120,9 @@ async def abort(context: grpc.aio.ServicerContext, method: str, error: Exception
         raise error
     for kind, status in _STATUS.items():
         if isinstance(error, kind):
-            if kind is UnavailableError:
-                # Only at debug level: callers repeat such calls often, as they should.
-                _log.debug("%s refused: %s", method, error)
-            else:
-                _log.warning("%s refused: %s", method, error)
+            # Callers repeat calls to an unavailable service often, as they should.
+            level = logging.DEBUG if kind is UnavailableError else logging.WARNING
+            _log.log(level, "%s refused: %s", method, error)
             _release(error)
             await _end(context, status, one_line(str(error)))
     _log.error("%s failed", method, exc_info=error)

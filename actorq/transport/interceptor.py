@@ -52,12 +52,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return None
         method: str = handler_call_details.method
         streams_in, streams_out = handler.request_streaming, handler.response_streaming
-        if streams_out:
-            inner = handler.stream_stream if streams_in else handler.unary_stream
-            factory = grpc.stream_stream_rpc_method_handler if streams_in else grpc.unary_stream_rpc_method_handler
-        else:
-            inner = handler.stream_unary if streams_in else handler.unary_unary
-            factory = grpc.stream_unary_rpc_method_handler if streams_in else grpc.unary_unary_rpc_method_handler
+        kind = "_".join("stream" if streams else "unary" for streams in (streams_in, streams_out))
+        inner, factory = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
         # Health's Watch writes to its context instead of yielding.
         wrap = self._guard_stream if inspect.isasyncgenfunction(inner) else self._guard_call
         wrapped: Any = wrap(inner, method, streams_in, streams_in or streams_out)
@@ -68,9 +64,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, inner: Callable[..., Awaitable[Any]], method: str, streams_in: bool, streaming: bool
     ) -> Callable[..., Awaitable[Any]]:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
-            self._begin(method, streaming, context)
             try:
-                self._admit(method, streaming, context)
+                self._begin(method, streaming, context)
                 return await inner(checked(request, streams_in), context)
             except (Exception, asyncio.CancelledError) as error:
                 await self._abort(context, method, error)
@@ -81,9 +76,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         self, inner: Callable[..., AsyncIterator[Any]], method: str, streams_in: bool, streaming: bool
     ) -> Callable[..., AsyncIterator[Any]]:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-            self._begin(method, streaming, context)
             try:
-                self._admit(method, streaming, context)
+                self._begin(method, streaming, context)
                 async for response in inner(checked(request, streams_in), context):
                     yield response
             except (Exception, asyncio.CancelledError) as error:
@@ -92,13 +86,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return call
 
     def _begin(self, method: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
+        """Follow a call, and admit it. Raises an error of the domain for a call that is not admitted."""
         if (handler := asyncio.current_task()) is not None:
             self._handlers.add(handler)
             handler.add_done_callback(self._handlers.discard)
         if method.startswith(_OWN_SERVICES):
             self._counts.follow(method, streaming, context)
-
-    def _admit(self, method: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
         if self._gate is not None:
             self._gate.admit(method, streaming, context)
         if method != _FREE_METHOD:

@@ -12,15 +12,12 @@ def address_of(peer: str) -> str:
 
 
 class Quota:
-    """At most `total` at a time, at most half of them for one address, so that no peer takes all.
+    """At most `total` calls at a time, at most half of them for one address, so that no peer takes all.
 
     The share is half because a thousand actors may share the address of one node or gateway. Thread-safe.
-
-    what: names them in errors.
     """
 
-    def __init__(self, what: str, total: int) -> None:
-        self._what = what
+    def __init__(self, total: int) -> None:
         self._total = total
         self._most = total // 2
         self._taken: Counter[str] = Counter()
@@ -32,12 +29,10 @@ class Quota:
         address = address_of(peer)
         with self._lock:
             if self._sum >= self._total:
-                raise ExhaustedError(
-                    f"this service takes at most {self._total} {self._what} at a time; try again later"
-                )
+                raise ExhaustedError(f"this service takes at most {self._total} open calls at a time; try again later")
             if self._taken[address] >= self._most:
                 raise ExhaustedError(
-                    f"this service takes at most {self._most} {self._what} from one address at a time, got more from "
+                    f"this service takes at most {self._most} open calls from one address at a time, got more from "
                     f"{address}"
                 )
             self._taken[address] += 1

@@ -80,7 +80,8 @@ def keep_connected(
             now = clock()
             away_since = away_since if failures else now
             failures += 1
-            on_retry()
+            if not stop.is_set():
+                on_retry()
             delay = backoff.delay(failures, rng, now - away_since)
             is_starting = isinstance(error.__cause__, grpc.RpcError) and now - away_since < _STARTING_S
             level, worked = logging.INFO if worked or is_starting else logging.WARNING, False

@@ -11,23 +11,16 @@ from actorq.errors import ActorQError, CorruptedError, InvalidInputError
 from actorq.transport.errors import MALFORMED
 
 
-class Malformed:
-    """Stands for an unreadable request. The handler raises `error` to the caller."""
-
-    def __init__(self, error: ActorQError) -> None:
-        self.error = error
-
-
 def tolerant(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """A deserializer that returns `Malformed` where `deserializer` raises."""
+    """A deserializer that returns the error for the caller where `deserializer` raises."""
 
     def deserialize(data: bytes) -> Any:
         try:
             return deserializer(data)
         except CorruptedError as error:
-            return Malformed(error)
+            return error
         except Exception:
-            return Malformed(InvalidInputError(f"request: {MALFORMED}, got {len(data)} other bytes"))
+            return InvalidInputError(f"request: {MALFORMED}, got {len(data)} other bytes")
 
     return deserialize
 
@@ -52,6 +45,6 @@ class _Checked:
 
 
 def _well_formed(request: Any) -> Any:
-    if isinstance(request, Malformed):
-        raise request.error
+    if isinstance(request, ActorQError):
+        raise request
     return request

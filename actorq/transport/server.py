@@ -50,7 +50,7 @@ class Server:
         limits, access = limits or ServerLimits(), access or Access()
         self._gate = Gate(access) if certificates else None
         self._tasks: list[asyncio.Task[None]] = []
-        self._interceptor = CallInterceptor(self.calls, Quota("open calls", limits.open_calls), self._gate)
+        self._interceptor = CallInterceptor(self.calls, Quota(limits.open_calls), self._gate)
         options = [*server_options(limits), *(access.server_options() if certificates else [])]
         self.grpc_server = grpc.aio.server(interceptors=[self._interceptor], options=options)
         self._health = Health()

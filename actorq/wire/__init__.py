@@ -83,12 +83,7 @@ from actorq.wire.streams import (
     stream_answer_to_proto,
     upload_to_proto,
 )
-from actorq.wire.tensors import (
-    tensor_from_proto,
-    tensor_to_proto,
-    timestamp_from_proto,
-    timestamp_to_proto,
-)
+from actorq.wire.tensors import tensor_from_proto, tensor_to_proto, timestamp_to_proto
 from actorq.wire.trajectories import (
     environment_from_proto,
     environment_to_proto,

@@ -111,9 +111,24 @@ def within(what: str, value: Number, least: Number, most: Number) -> Number:
     return value
 
 
-def amount(what: str, value: float, most: float) -> float:
-    """A finite number from 0 to `most`."""
-    return within(what, value, 0.0, most)
+def amount(what: str, value: float) -> float:
+    """A number from 0. Sums of such numbers stay finite."""
+    return within(what, value, 0.0, MAX_MAGNITUDE)
+
+
+def rate(what: str, value: float) -> float:
+    """A number per second or another ratio."""
+    return within(what, value, 0.0, MAX_RATE)
+
+
+def share(what: str, value: float) -> float:
+    """A part of a whole."""
+    return within(what, value, 0.0, 1.0)
+
+
+def kwh(what: str, value: float) -> float:
+    """An amount of energy, or of its CO2 in kilograms."""
+    return within(what, value, 0.0, MAX_KWH)
 
 
 def seconds(what: str, value: float) -> float:

@@ -9,11 +9,9 @@ from actorq.errors import InvalidInputError
 from actorq.transport.options import MAX_SEGMENT_BYTES
 from actorq.v1 import learner_pb2
 from actorq.wire import bounds
-from actorq.wire.trajectories import (
-    environment_arguments_from_text,
-    environment_from_proto,
-    environment_to_proto,
-)
+from actorq.wire.fields import checked, each, optional
+from actorq.wire.tensors import duration_to_proto
+from actorq.wire.trajectories import environment_arguments_from_text, environment_from_proto, environment_to_proto
 
 _ROLES: dict[Role, learner_pb2.ActorRole] = {
     "actor": learner_pb2.ACTOR_ROLE_ACTOR,
@@ -46,7 +44,7 @@ def role_from_proto(value: learner_pb2.ActorRole) -> Role:
 class Joining:
     """An actor that joins a run: see `JoinRequest` in protos/actorq/v1/learner.proto."""
 
-    name: str
+    actor_name: str
     incarnation: int
     role: Role
     software_version: str
@@ -55,24 +53,13 @@ class Joining:
 
 def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
     """Encode an actor's request to join a run."""
-    return learner_pb2.JoinRequest(
-        actor_name=joining.name,
-        incarnation=joining.incarnation,
-        role=role_to_proto(joining.role),
-        software_version=joining.software_version,
-        nonce=joining.nonce,
-    )
+    return learner_pb2.JoinRequest(**vars(joining) | {"role": role_to_proto(joining.role)})
 
 
 def joining_from_proto(message: learner_pb2.JoinRequest) -> Joining:
     """Decode an actor's request to join a run."""
-    return Joining(
-        name=bounds.name("actor_name", message.actor_name),
-        incarnation=bounds.count("incarnation", message.incarnation),
-        role=role_from_proto(message.role),
-        software_version=bounds.optional_name("software_version", message.software_version),
-        nonce=message.nonce,
-    )
+    checks = {bounds.name: "actor_name", bounds.count: "incarnation", bounds.optional_name: "software_version"}
+    return Joining(role=role_from_proto(message.role), nonce=message.nonce, **checked(message, "", checks))
 
 
 @dataclass(frozen=True)
@@ -110,72 +97,56 @@ def stream_opening_from_proto(message: learner_pb2.StreamOpen) -> StreamOpening:
 
 def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
     """Encode the answer to an actor that joins."""
-    run = membership.run
-    message = learner_pb2.JoinResponse(
-        run=learner_pb2.RunSpec(
-            run_id=run.run_id,
-            environment_id=run.environment_id,
-            environments_per_actor=run.environments_per_actor,
-            segment_length=run.segment_length,
-            max_segment_bytes=run.max_segment_bytes,
-            queue_segments=run.queue_segments,
-            scheme=run.scheme,
-            evaluation_episodes=run.evaluation_episodes,
-            evaluation_period_updates=run.evaluation_period_updates,
-            max_steps_per_policy=run.max_steps_per_policy,
-            evaluation_share=run.evaluation_share,
-            target_return=run.target_return,
-            environment_arguments=run.environment_arguments.to_text(),
-            evaluation_sampling=_SAMPLINGS[run.evaluation_sampling],
-        ),
-        actor_index=membership.actor_index,
-        exploration=_exploration_to_proto(membership.exploration) if membership.exploration else None,
-        resume_after_sequence=membership.resume_after_sequence,
-        seed=membership.seed,
-        incarnation=membership.incarnation,
+    run = vars(membership.run).copy()
+    encoded = {
+        "report_period": duration_to_proto(run.pop("report_period_s")),
+        "policy_patience": duration_to_proto(run.pop("policy_patience_s")),
+        "environment_arguments": membership.run.environment_arguments.to_text(),
+        "evaluation_sampling": _SAMPLINGS[membership.run.evaluation_sampling],
+    }
+    exploration = _exploration_to_proto(membership.exploration) if membership.exploration else None
+    return learner_pb2.JoinResponse(
+        **vars(membership) | {"run": learner_pb2.RunSpec(**run | encoded), "exploration": exploration}
     )
-    message.run.report_period.FromNanoseconds(round(run.report_period_s * 1e9))
-    message.run.policy_patience.FromNanoseconds(round(run.policy_patience_s * 1e9))
-    return message
 
 
 def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
     """Decode the answer to an actor that joins."""
-    run = message.run
     return Membership(
-        run=RunSpec(
-            run_id=bounds.name("run.run_id", run.run_id),
-            environment_id=bounds.name("run.environment_id", run.environment_id),
-            environments_per_actor=bounds.within(
-                "run.environments_per_actor", run.environments_per_actor, 1, bounds.MAX_ENVIRONMENTS
-            ),
-            segment_length=bounds.within("run.segment_length", run.segment_length, 1, bounds.MAX_SEGMENT_STEPS),
-            max_segment_bytes=bounds.count("run.max_segment_bytes", run.max_segment_bytes, MAX_SEGMENT_BYTES),
-            queue_segments=bounds.within("run.queue_segments", run.queue_segments, 1, bounds.MAX_QUEUED_SEGMENTS),
-            scheme=bounds.name("run.scheme", run.scheme),
-            evaluation_episodes=bounds.within(
-                "run.evaluation_episodes", run.evaluation_episodes, 1, bounds.MAX_EVALUATION_EPISODES
-            ),
-            evaluation_period_updates=bounds.count("run.evaluation_period_updates", run.evaluation_period_updates),
-            report_period_s=bounds.duration_s("run.report_period", run.report_period, 0.0, bounds.MAX_REPORT_PERIOD_S),
-            max_steps_per_policy=run.max_steps_per_policy,
-            evaluation_share=bounds.within("run.evaluation_share", run.evaluation_share, 0.0, 1.0) or 1.0,
-            target_return=(
-                bounds.figure("run.target_return", run.target_return) if run.HasField("target_return") else None
-            ),
-            environment_arguments=environment_arguments_from_text(run.environment_arguments),
-            evaluation_sampling=_sampling_from_proto(run.evaluation_sampling),
-            policy_patience_s=(
-                bounds.duration_s("run.policy_patience", run.policy_patience, 0.0, bounds.MAX_PATIENCE_S)
-                if run.HasField("policy_patience")
-                else RunSpec.policy_patience_s
-            ),
-        ),
+        **checked(message, "", {bounds.count: "resume_after_sequence incarnation"}),
+        run=_run_from_proto(message.run),
         actor_index=message.actor_index,
-        exploration=_exploration_from_proto(message.exploration) if message.HasField("exploration") else None,
-        resume_after_sequence=bounds.count("resume_after_sequence", message.resume_after_sequence),
+        exploration=optional(message, "exploration", _exploration_from_proto),
         seed=message.seed,
-        incarnation=bounds.count("incarnation", message.incarnation),
+    )
+
+
+def _run_from_proto(message: learner_pb2.RunSpec) -> RunSpec:
+    def at_least_1(name: str, most: int) -> int:
+        return int(bounds.within(f"run.{name}", getattr(message, name), 1, most))
+
+    checks = {
+        bounds.name: "run_id environment_id scheme",
+        bounds.count: "evaluation_period_updates",
+        bounds.figure: "target_return",
+    }
+    return RunSpec(
+        **checked(message, "run.", checks),
+        environments_per_actor=at_least_1("environments_per_actor", bounds.MAX_ENVIRONMENTS),
+        segment_length=at_least_1("segment_length", bounds.MAX_SEGMENT_STEPS),
+        max_segment_bytes=bounds.count("run.max_segment_bytes", message.max_segment_bytes, MAX_SEGMENT_BYTES),
+        queue_segments=at_least_1("queue_segments", bounds.MAX_QUEUED_SEGMENTS),
+        evaluation_episodes=at_least_1("evaluation_episodes", bounds.MAX_EVALUATION_EPISODES),
+        report_period_s=bounds.duration_s("run.report_period", message.report_period, 0.0, bounds.MAX_REPORT_PERIOD_S),
+        max_steps_per_policy=message.max_steps_per_policy,
+        evaluation_share=bounds.share("run.evaluation_share", message.evaluation_share) or 1.0,
+        environment_arguments=environment_arguments_from_text(message.environment_arguments),
+        evaluation_sampling=_sampling_from_proto(message.evaluation_sampling),
+        policy_patience_s=(
+            bounds.duration_s("run.policy_patience", message.policy_patience, 0.0, bounds.MAX_PATIENCE_S)
+            if message.HasField("policy_patience")
+            else RunSpec.policy_patience_s
+        ),
     )
 
 
@@ -184,11 +155,9 @@ def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
 
 
 def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
-    epsilons = bounds.items("exploration.epsilons", message.epsilons, bounds.MAX_ENVIRONMENTS)
-    noise = bounds.items("exploration.noise", message.noise, bounds.MAX_ENVIRONMENTS)
     return Exploration(
-        epsilons=tuple(bounds.within("exploration.epsilons", epsilon, 0.0, 1.0) for epsilon in epsilons),
-        noise=tuple(bounds.amount("exploration.noise", deviation, bounds.MAX_MAGNITUDE) for deviation in noise),
+        epsilons=each(bounds.share, "exploration.epsilons", message.epsilons, bounds.MAX_ENVIRONMENTS),
+        noise=each(bounds.amount, "exploration.noise", message.noise, bounds.MAX_ENVIRONMENTS),
         random_steps=bounds.count("exploration.random_steps", message.random_steps),
         report_greedy=message.report_greedy,
         sampling=_sampling_from_proto(message.sampling),

@@ -6,7 +6,8 @@ from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.v1 import process_pb2
 from actorq.wire import bounds
-from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
+from actorq.wire.fields import checked
+from actorq.wire.tensors import timestamp_to_proto
 
 
 def process_to_proto(stats: ProcessStats) -> process_pb2.ProcessStats:
@@ -16,16 +17,13 @@ def process_to_proto(stats: ProcessStats) -> process_pb2.ProcessStats:
 
 def process_from_proto(message: process_pb2.ProcessStats) -> ProcessStats:
     """Decode a process's resources."""
-    return ProcessStats(
-        name=bounds.name("process.name", message.name),
-        role=bounds.name("process.role", message.role),
-        node=bounds.name("process.node", message.node),
-        pid=message.pid,
-        started_at=timestamp_from_proto(message.started_at, "process.started_at"),
-        cpu_seconds=bounds.seconds("process.cpu_seconds", message.cpu_seconds),
-        resident_bytes=bounds.count("process.resident_bytes", message.resident_bytes),
-        peak_resident_bytes=bounds.count("process.peak_resident_bytes", message.peak_resident_bytes),
-    )
+    checks = {
+        bounds.name: "name role node",
+        bounds.seconds: "cpu_seconds",
+        bounds.count: "resident_bytes peak_resident_bytes",
+    }
+    started_at = bounds.unix_seconds("process.started_at", message.started_at)
+    return ProcessStats(pid=message.pid, started_at=started_at, **checked(message, "process.", checks))
 
 
 def processes_from_proto(messages: Sequence[process_pb2.ProcessStats]) -> tuple[ProcessStats, ...]:
@@ -35,25 +33,17 @@ def processes_from_proto(messages: Sequence[process_pb2.ProcessStats]) -> tuple[
 
 def node_energy_to_proto(energy: NodeEnergy) -> process_pb2.NodeEnergy:
     """Encode a node's energy."""
-    return process_pb2.NodeEnergy(
-        node=energy.node,
-        cpu_kwh=energy.cpu_kwh,
-        ram_kwh=energy.ram_kwh,
-        gpu_kwh=energy.gpu_kwh,
-        co2_kg=energy.co2_kg,
-        busy_cpu_seconds=energy.busy_cpu_seconds,
-        method=energy.method,
-    )
+    fields = vars(energy).copy()
+    del fields["tdp_watts"]
+    return process_pb2.NodeEnergy(**fields)
 
 
 def node_energy_from_proto(message: process_pb2.NodeEnergy) -> NodeEnergy:
     """Decode a node's energy."""
-    return NodeEnergy(
-        node=bounds.name("energy.node", message.node),
-        cpu_kwh=bounds.amount("energy.cpu_kwh", message.cpu_kwh, bounds.MAX_KWH),
-        ram_kwh=bounds.amount("energy.ram_kwh", message.ram_kwh, bounds.MAX_KWH),
-        gpu_kwh=bounds.amount("energy.gpu_kwh", message.gpu_kwh, bounds.MAX_KWH),
-        co2_kg=bounds.amount("energy.co2_kg", message.co2_kg, bounds.MAX_KWH),
-        busy_cpu_seconds=bounds.seconds("energy.busy_cpu_seconds", message.busy_cpu_seconds),
-        method=bounds.text("energy.method", message.method),
-    )
+    checks = {
+        bounds.name: "node",
+        bounds.kwh: "cpu_kwh ram_kwh gpu_kwh co2_kg",
+        bounds.seconds: "busy_cpu_seconds",
+        bounds.text: "method",
+    }
+    return NodeEnergy(**checked(message, "energy.", checks))

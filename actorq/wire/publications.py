@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from actorq.errors import InvalidInputError
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
-from actorq.wire.tensors import timestamp_from_proto, timestamp_to_proto
+from actorq.wire.fields import checked, each
+from actorq.wire.tensors import timestamp_to_proto
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,7 @@ def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
 
 def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
     """Decode the opening of a publication."""
-    return Opening(
-        run_id=bounds.name("open.run_id", message.run_id),
-        scheme=bounds.optional_name("open.scheme", message.scheme),
-    )
+    return Opening(**checked(message, "open.", {bounds.name: "run_id", bounds.optional_name: "scheme"}))
 
 
 def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
@@ -66,7 +64,6 @@ def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
 
 def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
     """Decode the header that precedes a graph's model."""
-    inputs = bounds.items("graph.inputs", message.inputs, bounds.MAX_INPUTS)
     spans = tuple(bounds.items("graph.action_spans", message.action_spans, bounds.MAX_OUTPUT_COMPONENTS))
     if not all(0 < span <= bounds.MAX_MAGNITUDE for span in spans):
         raise InvalidInputError(
@@ -74,7 +71,7 @@ def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
         )
     return GraphHeader(
         topology=bounds.digest("graph.topology", message.topology),
-        inputs=tuple(bounds.name("graph.inputs", name) for name in inputs),
+        inputs=each(bounds.name, "graph.inputs", message.inputs, bounds.MAX_INPUTS),
         discrete_actions=message.discrete_actions,
         action_spans=spans,
     )
@@ -91,9 +88,8 @@ def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> Che
         raise InvalidInputError("checkpoint.snapshot_at: must be the time of the snapshot, got none")
     return CheckpointHeader(
         version=bounds.within("checkpoint.version", message.version, 1, bounds.MAX_VERSION),
-        learner_step=bounds.count("checkpoint.learner_step", message.learner_step),
-        topology=bounds.digest("checkpoint.topology", message.topology),
-        snapshot_at=timestamp_from_proto(message.snapshot_at, "checkpoint.snapshot_at"),
+        snapshot_at=bounds.unix_seconds("checkpoint.snapshot_at", message.snapshot_at),
+        **checked(message, "checkpoint.", {bounds.count: "learner_step", bounds.digest: "topology"}),
     )
 
 
@@ -104,10 +100,9 @@ def ready_to_proto(ready: Ready) -> quantizer_pb2.PublishReady:
 
 def ready_from_proto(message: quantizer_pb2.PublishReady) -> Ready:
     """Decode a quantizer's state."""
-    topologies = bounds.items("ready.topologies", message.topologies, bounds.MAX_TOPOLOGIES)
     return Ready(
         newest_version=bounds.version("ready.newest_version", message.newest_version),
-        topologies=tuple(bounds.digest("ready.topologies", topology) for topology in topologies),
+        topologies=each(bounds.digest, "ready.topologies", message.topologies, bounds.MAX_TOPOLOGIES),
         encodings=encodings_from_proto(message.encodings),
     )
 

@@ -19,6 +19,7 @@ from actorq.domain.status import (
 from actorq.errors import InvalidInputError
 from actorq.v1 import actor_pb2, learner_pb2
 from actorq.wire import bounds
+from actorq.wire.fields import checked, each, optional
 from actorq.wire.joining import role_from_proto, role_to_proto
 from actorq.wire.policies import descriptor_from_proto, descriptor_to_proto
 from actorq.wire.processes import process_from_proto, process_to_proto
@@ -39,18 +40,19 @@ def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:
 
 def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
     """Decode an actor's report."""
-    activations = bounds.items("report.activation_seconds", message.activation_seconds, bounds.MAX_ACTIVATIONS)
+    checks = {
+        bounds.version: "policy_version",
+        bounds.optional_name: "scheme avoided_scheme",
+        bounds.count: "environment_steps",
+        bounds.rate: "steps_per_second scheme_error",
+        bounds.seconds: "waited_seconds",
+    }
+    activations = message.activation_seconds
     return ActorReport(
-        policy_version=bounds.version("report.policy_version", message.policy_version),
-        scheme=bounds.optional_name("report.scheme", message.scheme),
-        environment_steps=bounds.count("report.environment_steps", message.environment_steps),
-        steps_per_second=bounds.amount("report.steps_per_second", message.steps_per_second, bounds.MAX_RATE),
+        **checked(message, "report.", checks),
         queued_segments=message.queued_segments,
-        activation_seconds=tuple(bounds.seconds("report.activation_seconds", seconds) for seconds in activations),
+        activation_seconds=each(bounds.seconds, "report.activation_seconds", activations, bounds.MAX_ACTIVATIONS),
         process=process_from_proto(message.process),
-        waited_seconds=bounds.seconds("report.waited_seconds", message.waited_seconds),
-        avoided_scheme=bounds.optional_name("report.avoided_scheme", message.avoided_scheme),
-        scheme_error=bounds.amount("report.scheme_error", message.scheme_error, bounds.MAX_RATE),
     )
 
 
@@ -70,7 +72,7 @@ def actor_self_status_from_proto(message: actor_pb2.GetActorStatusResponse) -> A
         name=bounds.name("actor_name", message.actor_name),
         activity=bounds.text("activity", message.activity),
         report=actor_report_from_proto(message.report),
-        environment=environment_from_proto(message.environment) if message.HasField("environment") else None,
+        environment=optional(message, "environment", environment_from_proto),
     )
 
 
@@ -120,60 +122,46 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
 
 def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
     """Decode the status of a run."""
+    checks = {
+        bounds.optional_name: "run_id environment_id",
+        bounds.text: "algorithm",
+        bounds.seconds: "elapsed_s starved_s activation_s",
+        bounds.count: "environment_steps updates episodes max_environment_steps quantization_aware_since"
+        " multi_step_since replay_bytes batch_bytes",
+        bounds.rate: "environment_steps_per_s updates_per_s samples_per_insert",
+        bounds.figure: "training_return target_return",
+        bounds.version: "policy_version",
+    }
+    unnamed = {
+        bounds.text: "problem flagged_evaluation precision exported_policy",
+        bounds.count: "refused_environments",
+    }
     actors = bounds.items("status.actors", message.actors, bounds.MAX_ACTORS)
     processes = bounds.items("status.processes", message.processes, bounds.MAX_PROCESSES)
     return RunStatus(
-        run_id=bounds.optional_name("status.run_id", message.run_id),
+        **checked(message, "status.", checks),
+        **checked(message, "", unnamed),
         state=run_state_from_proto(message.state),
-        environment_id=bounds.optional_name("status.environment_id", message.environment_id),
-        algorithm=bounds.text("status.algorithm", message.algorithm),
-        elapsed_s=bounds.seconds("status.elapsed_s", message.elapsed_s),
-        environment_steps=bounds.count("status.environment_steps", message.environment_steps),
-        environment_steps_per_s=_rate("environment_steps_per_s", message.environment_steps_per_s),
-        updates=bounds.count("status.updates", message.updates),
-        updates_per_s=_rate("updates_per_s", message.updates_per_s),
-        samples_per_insert=_rate("samples_per_insert", message.samples_per_insert),
-        episodes=bounds.count("status.episodes", message.episodes),
-        training_return=_return("training_return", message) if message.HasField("training_return") else None,
-        evaluation=evaluation_from_proto(message.evaluation) if message.HasField("evaluation") else None,
-        target_return=_return("target_return", message) if message.HasField("target_return") else None,
-        max_environment_steps=bounds.count("status.max_environment_steps", message.max_environment_steps),
-        policy_version=bounds.version("status.policy_version", message.policy_version),
-        staleness_p50=_rate("staleness.p50", message.staleness.p50),
-        staleness_p99=_rate("staleness.p99", message.staleness.p99),
-        emitted=descriptor_from_proto(message.emitted) if message.HasField("emitted") else None,
+        evaluation=optional(message, "evaluation", evaluation_from_proto),
+        staleness_p50=bounds.rate("status.staleness.p50", message.staleness.p50),
+        staleness_p99=bounds.rate("status.staleness.p99", message.staleness.p99),
+        emitted=optional(message, "emitted", descriptor_from_proto),
         quantizer_connected=message.quantizer_connected,
         actors=tuple(map(_actor_status_from_proto, actors)),
         processes=tuple(map(_usage_from_proto, processes)),
         energy=_energy_from_proto(message.energy),
-        starved_s=bounds.seconds("status.starved_s", message.starved_s),
         # Not checked: a loss of NaN or infinity shows that training diverged.
         loss=message.loss,
-        activation_s=(
-            bounds.seconds("status.activation_s", message.activation_s) if message.HasField("activation_s") else None
-        ),
-        quantization_aware_since=_since("quantization_aware_since", message),
-        replay_bytes=bounds.count("status.replay_bytes", message.replay_bytes),
-        batch_bytes=bounds.count("status.batch_bytes", message.batch_bytes),
-        multi_step_since=_since("multi_step_since", message),
-        dynamic_capacity=(
-            _dynamic_capacity_from_proto(message.dynamic_capacity) if message.HasField("dynamic_capacity") else None
-        ),
-        problem=bounds.text("problem", message.problem),
-        refused_environments=bounds.count("refused_environments", message.refused_environments),
-        storage=_storage_from_proto(message.storage) if message.HasField("storage") else None,
-        flagged_evaluation=bounds.text("flagged_evaluation", message.flagged_evaluation),
-        precision=bounds.text("precision", message.precision),
-        rollout_queue=_rollout_queue_from_proto(message.rollout_queue) if message.HasField("rollout_queue") else None,
-        exported_policy=bounds.text("exported_policy", message.exported_policy),
+        dynamic_capacity=optional(message, "dynamic_capacity", _dynamic_capacity_from_proto),
+        storage=optional(message, "storage", _storage_from_proto),
+        rollout_queue=optional(message, "rollout_queue", _rollout_queue_from_proto),
     )
 
 
 def environment_reset_to_proto(reset: EnvironmentReset) -> learner_pb2.ResetEnvironmentResponse:
     """Encode the result of an environment reset."""
     return learner_pb2.ResetEnvironmentResponse(
-        set_aside=str(reset.set_aside or ""),
-        environment=environment_to_proto(reset.spec) if reset.spec else None,
+        set_aside=str(reset.set_aside or ""), environment=environment_to_proto(reset.spec) if reset.spec else None
     )
 
 
@@ -181,8 +169,7 @@ def environment_reset_from_proto(message: learner_pb2.ResetEnvironmentResponse) 
     """Decode the result of an environment reset."""
     folder = bounds.text("set_aside", message.set_aside)
     return EnvironmentReset(
-        set_aside=Path(folder) if folder else None,
-        spec=environment_from_proto(message.environment) if message.HasField("environment") else None,
+        set_aside=Path(folder) if folder else None, spec=optional(message, "environment", environment_from_proto)
     )
 
 
@@ -192,72 +179,35 @@ def _actor_status_from_proto(message: learner_pb2.ActorStatus) -> ActorStatus:
         role=role_from_proto(message.role),
         index=message.actor_index,
         connected=message.connected,
-        report=actor_report_from_proto(message.report) if message.HasField("report") else None,
+        report=optional(message, "report", actor_report_from_proto),
     )
 
 
 def _usage_from_proto(message: learner_pb2.ProcessUsage) -> ProcessUsage:
-    return ProcessUsage(process_from_proto(message.process), bounds.amount("kwh", message.kwh, bounds.MAX_KWH))
+    return ProcessUsage(process_from_proto(message.process), bounds.kwh("kwh", message.kwh))
 
 
 def _energy_from_proto(message: learner_pb2.Energy) -> Energy:
     services = bounds.items("energy.kwh_per_service", message.kwh_per_service, bounds.MAX_SERVICES)
     return Energy(
-        kwh=bounds.amount("energy.kwh", message.kwh, bounds.MAX_KWH),
-        co2_kg=bounds.amount("energy.co2_kg", message.co2_kg, bounds.MAX_KWH),
-        method=bounds.text("energy.method", message.method),
+        **checked(message, "energy.", {bounds.kwh: "kwh co2_kg", bounds.text: "method"}),
         kwh_per_service={
-            bounds.name("energy.kwh_per_service", service): bounds.amount("energy.kwh_per_service", kwh, bounds.MAX_KWH)
+            bounds.name("energy.kwh_per_service", service): bounds.kwh("energy.kwh_per_service", kwh)
             for service, kwh in services.items()
         },
     )
 
 
-def _rate(what: str, value: float) -> float:
-    return bounds.amount(f"status.{what}", value, bounds.MAX_RATE)
-
-
-def _return(what: str, message: learner_pb2.RunStatus) -> float:
-    return bounds.figure(f"status.{what}", getattr(message, what))
-
-
-def _since(what: str, message: learner_pb2.RunStatus) -> int | None:
-    return bounds.count(f"status.{what}", getattr(message, what)) if message.HasField(what) else None
-
-
 def _dynamic_capacity_from_proto(message: learner_pb2.DynamicCapacity) -> DynamicCapacityStatus:
-    return DynamicCapacityStatus(
-        transitions=bounds.count("dynamic_capacity.transitions", message.transitions),
-        distance=(
-            bounds.amount("dynamic_capacity.distance", message.distance, bounds.MAX_MAGNITUDE)
-            if message.HasField("distance")
-            else None
-        ),
-        drops=bounds.count("dynamic_capacity.drops", message.drops),
-        dropped_transitions=bounds.count("dynamic_capacity.dropped_transitions", message.dropped_transitions),
-    )
+    checks = {bounds.count: "transitions drops dropped_transitions", bounds.amount: "distance"}
+    return DynamicCapacityStatus(**checked(message, "dynamic_capacity.", checks))
 
 
 def _rollout_queue_from_proto(message: learner_pb2.RolloutQueue) -> RolloutQueueStatus:
-    def mean(name: str) -> float | None:
-        value = getattr(message, name)
-        return bounds.amount(f"rollout_queue.{name}", value, bounds.MAX_MAGNITUDE) if message.HasField(name) else None
-
-    return RolloutQueueStatus(
-        waiting_transitions=bounds.count("rollout_queue.waiting_transitions", message.waiting_transitions),
-        dropped_transitions=bounds.count("rollout_queue.dropped_transitions", message.dropped_transitions),
-        mismatch=mean("mismatch"),
-        divergence=mean("divergence"),
-        policy_lag=mean("policy_lag"),
-    )
+    checks = {bounds.count: "waiting_transitions dropped_transitions", bounds.amount: "mismatch divergence policy_lag"}
+    return RolloutQueueStatus(**checked(message, "rollout_queue.", checks))
 
 
 def _storage_from_proto(message: learner_pb2.ReplayStorage) -> StorageStatus:
-    return StorageStatus(
-        disk_free_bytes=bounds.count("storage.disk_free_bytes", message.disk_free_bytes),
-        disk_low=message.disk_low,
-        damaged_segments=bounds.count("storage.damaged_segments", message.damaged_segments),
-        dropped_segments=bounds.count("storage.dropped_segments", message.dropped_segments),
-        lost_segments=bounds.count("storage.lost_segments", message.lost_segments),
-        unflushed_transitions=bounds.count("storage.unflushed_transitions", message.unflushed_transitions),
-    )
+    counts = "disk_free_bytes damaged_segments dropped_segments lost_segments unflushed_transitions"
+    return StorageStatus(disk_low=message.disk_low, **checked(message, "storage.", {bounds.count: counts}))

@@ -47,9 +47,7 @@ class StreamAnswer:
     stop: bool = False
 
 
-def upload_to_proto(
-    upload: StreamOpening | Segment | Evaluation | Reported,
-) -> learner_pb2.StreamTrajectoriesRequest:
+def upload_to_proto(upload: StreamOpening | Segment | Evaluation | Reported) -> learner_pb2.StreamTrajectoriesRequest:
     """Encode one message of an actor's stream."""
     match upload:
         case StreamOpening():

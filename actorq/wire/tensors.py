@@ -1,10 +1,11 @@
-"""Messages of tensors, their specs, and timestamps."""
+"""Messages of tensors, their specs, and times."""
 
 import math
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import NDArray
 
@@ -77,16 +78,11 @@ def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
                 f"tensor: {name} must be empty, one finite value, or one for each of {elements} elements, got "
                 f"{len(limits)} values"
             )
-    return ArraySpec(
-        shape=shape,
-        dtype=dtype.name,
-        low=tuple(message.low),
-        high=tuple(message.high),
-    )
+    return ArraySpec(shape=shape, dtype=dtype.name, low=tuple(message.low), high=tuple(message.high))
 
 
 def timestamp_to_proto(unix_seconds: float) -> Timestamp:
-    """Encode unix seconds. Decoding gives exactly the same number for any time of this century."""
+    """Encode unix seconds. `bounds.unix_seconds` gives exactly the same number for any time of this century."""
     message = Timestamp()
     # Split, because a float has too few digits for nanoseconds since 1970.
     seconds = math.floor(unix_seconds)
@@ -94,9 +90,11 @@ def timestamp_to_proto(unix_seconds: float) -> Timestamp:
     return message
 
 
-def timestamp_from_proto(message: Timestamp, what: str = "timestamp") -> float:
-    """Decode a time from 1970 to 2242 to unix seconds. An error names `what`."""
-    return bounds.unix_seconds(what, message)
+def duration_to_proto(seconds: float) -> Duration:
+    """Encode seconds."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
 
 
 def _dtype_from_proto(value: tensor_pb2.DataType) -> np.dtype[Any]:

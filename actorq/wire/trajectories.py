@@ -1,11 +1,17 @@
 """Messages of segments, episodes, evaluations and environment specs."""
 
+import numpy as np
+
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
-from actorq.domain.trajectory import Array, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
-from actorq.v1 import tensor_pb2, trajectory_pb2
+from actorq.v1 import trajectory_pb2
 from actorq.wire import bounds
+from actorq.wire.fields import checked, each, optional
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
+
+# The columns that every segment has.
+_COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "valid", "ages")
 
 
 def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpec:
@@ -20,16 +26,14 @@ def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpe
 
 def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> EnvironmentSpec:
     """Decode an environment's spec."""
-    threshold = message.reward_threshold if message.HasField("reward_threshold") else None
     return EnvironmentSpec(
-        environment_id=bounds.name("environment.environment_id", message.environment_id),
+        **checked(message, "environment.", {bounds.name: "environment_id", bounds.figure: "reward_threshold"}),
         observations=array_spec_from_proto(message.observations),
         actions=array_spec_from_proto(message.actions),
         discrete_actions=bounds.count(
             "environment.discrete_actions", message.discrete_actions, bounds.MAX_DISCRETE_ACTIONS
         ),
         max_episode_steps=message.max_episode_steps,
-        reward_threshold=None if threshold is None else bounds.figure("environment.reward_threshold", threshold),
         frame_stack=max(1, bounds.count("environment.frame_stack", message.frame_stack, bounds.MAX_FRAME_STACK)),
         environment_arguments=environment_arguments_from_text(message.environment_arguments),
     )
@@ -42,51 +46,27 @@ def environment_arguments_from_text(text: str) -> EnvironmentArguments:
 
 def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
     """Encode a segment."""
-    return trajectory_pb2.Segment(
-        sequence=segment.sequence,
-        observations=tensor_to_proto(segment.observations),
-        actions=tensor_to_proto(segment.actions),
-        rewards=tensor_to_proto(segment.rewards),
-        terminated=tensor_to_proto(segment.terminated),
-        truncated=tensor_to_proto(segment.truncated),
-        valid=tensor_to_proto(segment.valid),
-        spans=[trajectory_pb2.PolicySpan(**vars(span)) for span in segment.spans],
-        episodes=[episode_to_proto(episode) for episode in segment.episodes],
-        ages=tensor_to_proto(segment.ages),
-        greedy_actions=_optional_to_proto(segment.greedy_actions),
-        log_probabilities=_optional_to_proto(segment.log_probabilities),
-        follows=segment.follows,
-    )
+    lists = {
+        "spans": [trajectory_pb2.PolicySpan(**vars(span)) for span in segment.spans],
+        "episodes": [episode_to_proto(episode) for episode in segment.episodes],
+    }
+    columns = {name: tensor_to_proto(value) for name, value in vars(segment).items() if isinstance(value, np.ndarray)}
+    return trajectory_pb2.Segment(**vars(segment) | lists | columns)
 
 
 def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
     """Decode a segment. Its arrays are read-only."""
     return Segment(
         sequence=bounds.count("segment.sequence", message.sequence),
-        observations=tensor_from_proto(message.observations),
-        actions=tensor_from_proto(message.actions),
-        rewards=tensor_from_proto(message.rewards),
-        terminated=tensor_from_proto(message.terminated),
-        truncated=tensor_from_proto(message.truncated),
-        valid=tensor_from_proto(message.valid),
+        **{name: tensor_from_proto(getattr(message, name)) for name in _COLUMNS},
         spans=tuple(map(_span_from_proto, bounds.items("segment.spans", message.spans, bounds.MAX_SPANS))),
-        ages=tensor_from_proto(message.ages),
         episodes=tuple(
-            map(
-                episode_from_proto,
-                bounds.items("segment.episodes", message.episodes, bounds.MAX_SEGMENT_EPISODES),
-            )
+            map(episode_from_proto, bounds.items("segment.episodes", message.episodes, bounds.MAX_SEGMENT_EPISODES))
         ),
-        greedy_actions=tensor_from_proto(message.greedy_actions) if message.HasField("greedy_actions") else None,
-        log_probabilities=(
-            tensor_from_proto(message.log_probabilities) if message.HasField("log_probabilities") else None
-        ),
+        greedy_actions=optional(message, "greedy_actions", tensor_from_proto),
+        log_probabilities=optional(message, "log_probabilities", tensor_from_proto),
         follows=message.follows,
     )
-
-
-def _optional_to_proto(column: Array | None) -> tensor_pb2.Tensor | None:
-    return None if column is None else tensor_to_proto(column)
 
 
 def _span_from_proto(message: trajectory_pb2.PolicySpan) -> PolicySpan:
@@ -123,13 +103,11 @@ def evaluation_from_proto(message: trajectory_pb2.Evaluation) -> Evaluation:
             f"evaluation: needs as many returns as lengths and at least one, got {len(message.returns)} returns and "
             f"{len(message.lengths)} lengths"
         )
-    bounds.items("evaluation.returns", message.returns, bounds.MAX_EVALUATION_EPISODES)
-    return Evaluation(
-        sequence=bounds.count("evaluation.sequence", message.sequence),
-        policy_version=bounds.version("evaluation.policy_version", message.policy_version),
-        learner_step=bounds.count("evaluation.learner_step", message.learner_step),
-        scheme=bounds.name("evaluation.scheme", message.scheme),
-        returns=tuple(bounds.figure("evaluation.returns", episode_return) for episode_return in message.returns),
-        lengths=tuple(message.lengths),
-        duration_s=bounds.seconds("evaluation.duration_s", message.duration_s),
-    )
+    checks = {
+        bounds.count: "sequence learner_step",
+        bounds.version: "policy_version",
+        bounds.name: "scheme",
+        bounds.seconds: "duration_s",
+    }
+    returns = each(bounds.figure, "evaluation.returns", message.returns, bounds.MAX_EVALUATION_EPISODES)
+    return Evaluation(returns=returns, lengths=tuple(message.lengths), **checked(message, "evaluation.", checks))

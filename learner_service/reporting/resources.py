@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from actorq.domain.status import Energy, ProcessUsage
-from actorq.telemetry.energy import EnergyLedger, NodeEnergy, ProcessEnergy
+from actorq.telemetry.energy import Amount, EnergyLedger, NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats, measure_process
 
 # Maximum number of listed processes. Of more processes, those that reported last are kept.
@@ -68,7 +68,7 @@ class Resources:
             kwh_per_service={service: share.kwh for service, share in snapshot.per_service.items()},
         )
 
-    def per_service(self) -> Mapping[str, ProcessEnergy]:
+    def per_service(self) -> Mapping[str, Amount]:
         """Energy and carbon of each service."""
         return self._ledger.snapshot().per_service
 

@@ -4,23 +4,9 @@
 share of each process. Nothing here imports codecarbon until a meter is created.
 """
 
-from actorq.telemetry.energy.ledger import EnergyLedger, LedgerLimits
-from actorq.telemetry.energy.node_meter import Earlier, MeterSettings, NodeMeter, RunStart
-from actorq.telemetry.energy.readings import Amount, EnergySnapshot, NodeEnergy, ProcessEnergy
-from actorq.telemetry.energy.tracker import EnergyTracker, TrackerError, TrackerTotals
+from actorq.telemetry.energy.ledger import EnergyLedger
+from actorq.telemetry.energy.node_meter import NodeMeter, RunStart
+from actorq.telemetry.energy.readings import Amount, NodeEnergy
+from actorq.telemetry.energy.tracker import CodecarbonTracker
 
-__all__ = [
-    "Amount",
-    "Earlier",
-    "EnergyLedger",
-    "EnergySnapshot",
-    "EnergyTracker",
-    "LedgerLimits",
-    "MeterSettings",
-    "NodeEnergy",
-    "NodeMeter",
-    "ProcessEnergy",
-    "RunStart",
-    "TrackerError",
-    "TrackerTotals",
-]
+__all__ = ["Amount", "CodecarbonTracker", "EnergyLedger", "NodeEnergy", "NodeMeter", "RunStart"]

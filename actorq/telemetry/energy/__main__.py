@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from pydantic import Field
 
@@ -19,7 +20,8 @@ from actorq.config.settings import Settings
 from actorq.errors import ActorQError, UnavailableError
 from actorq.lifeline import await_parents_end
 from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
-from actorq.telemetry.energy import Earlier, MeterSettings, NodeMeter
+from actorq.telemetry.energy import CodecarbonTracker, NodeMeter
+from actorq.telemetry.energy.node_meter import Earlier
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_launcher, measure_process
 from actorq.transport.reconnect import keep_connected
@@ -41,35 +43,30 @@ class MeterProcessSettings(Settings):
         return Earlier(max(0.0, time.time() - self.run_started), self.busy_at_start) if self.run_started else None
 
 
-class Reports:
-    """Sends a reading to the learner every `period_s` seconds until told to stop.
+def report(
+    client: LearnerClient,
+    meter: NodeMeter,
+    name: str,
+    node: str,
+    period_s: float,
+    launched: bool,
+    stop: threading.Event,
+) -> None:
+    """Send a reading to the learner every `period_s` seconds until `stop` is set. Try again while the learner is away.
 
     launched: whether the parent process is the run's launcher, which cannot report itself.
     """
 
-    def __init__(
-        self, client: LearnerClient, meter: NodeMeter, name: str, node: str, period_s: float, launched: bool = False
-    ) -> None:
-        self._client = client
-        self._meter = meter
-        self._name = name
-        self._node = node
-        self._period_s = period_s
-        self._launched = launched
-        self.stop = threading.Event()
-
-    def run(self) -> None:
-        """Report until stopped. Try again while the learner is away."""
-        self.stop.wait(self._meter.wait_s)
-        keep_connected(self._report, self.stop, self._client.peer, random.Random())
-
-    def _report(self, connected: Callable[[], None]) -> None:
-        while not self.stop.is_set():
-            stats = measure_process(self._name, "meter", self._node)
-            launcher = measure_launcher(self._node) if self._launched else None
-            self._client.report_energy(self._meter.read(), (stats, launcher) if launcher else (stats,))
+    def send(connected: Callable[[], None]) -> None:
+        while not stop.is_set():
+            stats = measure_process(name, "meter", node)
+            launcher = measure_launcher(node) if launched else None
+            client.report_energy(meter.read(), (stats, launcher) if launcher else (stats,))
             connected()
-            self.stop.wait(self._period_s)
+            stop.wait(period_s)
+
+    stop.wait(meter.wait_s)
+    keep_connected(send, stop, client.peer, random.Random())
 
 
 def _main() -> int:
@@ -84,22 +81,16 @@ def _main() -> int:
     configure_logging(process.name or "meter", "meter", config.transport.run, config.telemetry.log_format)
     client = LearnerClient(settings.learner, config.transport.certificates_of("meter"))
     node = measure_process("meter", "meter", process.node).node
-    meter = NodeMeter.create(
-        node,
-        MeterSettings(
-            country_iso_code=config.energy.country,
-            tdp_watts=config.energy.tdp_watts,
-            ram_watts=config.energy.ram_watts,
-        ),
-        earlier=settings.earlier(),
-    )
-    reports = Reports(client, meter, process.name or "meter", node, config.energy.period_s, settings.run_started > 0)
+    energy = config.energy
+    tracker = partial(CodecarbonTracker, energy.country, energy.tdp_watts, energy.ram_watts)
+    meter = NodeMeter(node, tracker, earlier=settings.earlier())
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: reports.stop.set())
+        signal.signal(number, lambda *_: stop.set())
     if process.lifeline:
-        threading.Thread(target=_hold_lifeline, args=(reports.stop,), name="lifeline", daemon=True).start()
+        threading.Thread(target=_hold_lifeline, args=(stop,), name="lifeline", daemon=True).start()
     try:
-        reports.run()
+        report(client, meter, process.name or "meter", node, energy.period_s, settings.run_started > 0, stop)
     except UnavailableError as error:
         _log.info("the learner is gone: %s", error)
     except ActorQError as error:

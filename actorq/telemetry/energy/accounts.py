@@ -3,9 +3,9 @@
 import math
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, NodeEnergy, ProcessEnergy
+from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, NodeEnergy
 from actorq.telemetry.energy.sharing import Interval
 
 LOOK_BACK = 32
@@ -13,6 +13,8 @@ LOOK_BACK = 32
 
 REMEMBERED_LIVES = 4
 """Number of incarnations per process whose late reports are recognized as old."""
+
+_COUNTERS = ("cpu_kwh", "ram_kwh", "gpu_kwh", "co2_kg", "busy_cpu_seconds")
 
 
 class ProcessKey(NamedTuple):
@@ -33,11 +35,6 @@ class ProcessAccount:
     cpu_seconds: float = 0.0
     seen: dict[str, float] = field(default_factory=dict)
     """CPU seconds last seen of each incarnation, oldest incarnation first."""
-
-    @property
-    def share(self) -> ProcessEnergy:
-        """The process's use so far."""
-        return ProcessEnergy(self.energy.kwh, self.energy.co2_kg, self.cpu_seconds)
 
     def add(self, other: "ProcessAccount") -> None:
         """Add the use of another process."""
@@ -82,7 +79,7 @@ class NodeAccount:
     previous_meter: str = ""
     total: Amount = field(default_factory=Amount)
     charged: Amount = field(default_factory=Amount)
-    """The part of the total that processes of the run were charged for."""
+    """The part of the total that processes of the run were charged for. Only the state has it."""
     intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=LOOK_BACK))
     """Newest first."""
     unsettled_cpu: dict[ProcessKey, float] = field(default_factory=dict)
@@ -91,19 +88,6 @@ class NodeAccount:
     newest: tuple[float, NodeEnergy] | None = None
     """The newest reading of this life of the meter and its time in the ledger's seconds. Not part of the state."""
     before_newest: tuple[float, NodeEnergy] | None = None
-
-    @property
-    def metered(self) -> bool:
-        """Whether a working meter covers this machine."""
-        return not self.method.startswith(UNAVAILABLE)
-
-    @property
-    def total_unclaimed(self) -> Amount:
-        """The part of the total that no process was charged for. Rounding cannot make it negative."""
-        return Amount(
-            max(self.total.kwh - self.charged.kwh, 0.0),
-            max(self.total.co2_kg - self.charged.co2_kg, 0.0),
-        )
 
     def add_cpu(self, key: ProcessKey, cpu_seconds: float) -> None:
         """Add CPU seconds to charge at the next reading."""
@@ -127,24 +111,16 @@ class NodeAccount:
             return None
         share = (now - then) / (then - since)
 
-        def later(name: str) -> float:
-            value: float = getattr(reading, name)
+        def later(name: str) -> Any:
+            value = getattr(reading, name)
             return value + share * (value - (getattr(before, name) if before else 0.0))
 
-        return replace(
-            reading,
-            cpu_kwh=later("cpu_kwh"),
-            ram_kwh=later("ram_kwh"),
-            gpu_kwh=later("gpu_kwh"),
-            co2_kg=later("co2_kg"),
-            busy_cpu_seconds=later("busy_cpu_seconds"),
-        )
+        return replace(reading, **{name: later(name) for name in _COUNTERS})
 
     def take(self, reading: NodeEnergy, meter: str) -> tuple[Interval, Amount]:
         """Record a cumulative reading.
 
-        Returns:
-            The new energy: the interval to share by CPU time (processors and memory), and the accelerators' part.
+        Returns the new energy: the interval to share by CPU time (processors and memory), and the accelerators' part.
         """
         if meter == self.previous_meter:
             # A late reading of a replaced meter: its time is already settled.

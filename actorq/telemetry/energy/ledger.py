@@ -10,15 +10,7 @@ from typing import Any, Self
 from actorq.errors import ExhaustedError
 from actorq.telemetry.energy.accounts import NodeAccount, ProcessAccount, ProcessKey
 from actorq.telemetry.energy.ledger_state import decode_state, encode_state
-from actorq.telemetry.energy.readings import (
-    UNAVAILABLE,
-    Amount,
-    EnergySnapshot,
-    NodeEnergy,
-    ProcessEnergy,
-    require_count,
-    require_name,
-)
+from actorq.telemetry.energy.readings import UNAVAILABLE, Amount, EnergySnapshot, NodeEnergy
 from actorq.telemetry.energy.sharing import Interval, share
 from actorq.text import one_line
 
@@ -45,7 +37,7 @@ class EnergyLedger:
 
         d_node_kwh * d_process_cpu / max(d_node_busy_cpu, sum of d_process_cpu on that node)
 
-    The rest is `other` and not the run's. So a process also pays for its part of the idle power and of the memory. The
+    The rest is not the run's. So a process also pays for its part of the idle power and of the memory. The
     run pays nothing for a machine without its processes. Process reports only accumulate; a meter's reading settles
     them. CPU seconds beyond the reading's interval claim unclaimed energy of earlier intervals, so that processes may
     report less often than meters (`sharing`).
@@ -75,20 +67,13 @@ class EnergyLedger:
     ) -> None:
         """Record a process's CPU time. The next reading of its node's meter charges it.
 
-        Args:
-            name: the process's name within its role; the same after a restart.
-            role: its service.
-            node: its machine, by the name that the meter there uses.
-            cpu_seconds: CPU seconds of this incarnation, cumulative from its start.
-            incarnation: identifies one life of the process, as in `ProcessStats.incarnation`.
-            uses_gpu: whether it computes on the node's accelerators.
-
-        Raises:
-            InvalidInputError: a name is empty, or cpu_seconds is negative or not finite. Nothing is changed.
+        name: the process's name within its role; the same after a restart.
+        role: its service.
+        node: its machine, by the name that the meter there uses.
+        cpu_seconds: CPU seconds of this incarnation, cumulative from its start.
+        incarnation: identifies one life of the process, as in `ProcessStats.incarnation`.
+        uses_gpu: whether it computes on the node's accelerators.
         """
-        for what, value in (("name", name), ("role", role), ("node", node), ("incarnation", incarnation)):
-            require_name(what, value)
-        require_count("cpu_seconds", cpu_seconds)
         key = ProcessKey(role, name)
         with self._lock:
             if not self._has_room(key, node):
@@ -102,15 +87,11 @@ class EnergyLedger:
     def report_node(self, reading: NodeEnergy, *, meter: str) -> None:
         """Record a meter's reading, and charge the node's processes for the time since the last reading.
 
-        Args:
-            reading: cumulative since that meter started.
-            meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`.
+        reading: cumulative since that meter started.
+        meter: identifies one life of the node's meter, as in `ProcessStats.incarnation`.
 
-        Raises:
-            InvalidInputError: `meter` is empty. Nothing is changed.
-            ExhaustedError: there are too many machines with meters. Nothing is changed.
+        Raises ExhaustedError, and changes nothing, when there are too many machines with meters.
         """
-        require_name("meter", meter)
         with self._lock:
             if not self._has_room_for_node(reading.node):
                 raise ExhaustedError(f"energy: expected at most {self._limits.nodes} nodes with meters, got another")
@@ -145,26 +126,19 @@ class EnergyLedger:
         node.unsettled_cpu.clear()
 
     def snapshot(self) -> EnergySnapshot:
-        """The totals of the run, its services, its processes, and the machines."""
+        """The totals of the run, its services and its processes."""
         with self._lock:
-            processes, services = dict[str, ProcessEnergy](), dict[str, list[ProcessEnergy]]()
+            processes, services = dict[str, Amount](), dict[str, list[Amount]]()
             for key, account in self._processes.items():
-                processes[str(key)] = account.share
-                services.setdefault(key.role, []).append(account.share)
+                processes[str(key)] = account.energy
+                services.setdefault(key.role, []).append(account.energy)
             run = _sum(processes.values())
-            machines = sum((node.total for node in self._nodes.values()), Amount())
-            other = sum((node.total_unclaimed for node in self._nodes.values()), Amount())
             return EnergySnapshot(
                 kwh=run.kwh,
                 co2_kg=run.co2_kg,
                 method=_describe({name: node.method for name, node in self._nodes.items()}),
-                complete=bool(self._nodes) and all(node.metered for node in self._nodes.values()),
                 per_service={role: _sum(shares) for role, shares in services.items()},
                 per_process=processes,
-                node_kwh=machines.kwh,
-                node_co2_kg=machines.co2_kg,
-                other_kwh=other.kwh,
-                other_co2_kg=other.co2_kg,
             )
 
     def state(self) -> dict[str, Any]:
@@ -214,11 +188,7 @@ class EnergyLedger:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """A ledger that continues from `state`.
-
-        Raises:
-            InvalidInputError: not a state of this version, or a figure is negative or not finite.
-        """
+        """A ledger that continues from `state`. Raises InvalidInputError as `decode_state` does."""
         ledger = cls()
         ledger._nodes, ledger._processes = decode_state(state)
         ledger._roles = {key.role for key in ledger._processes}
@@ -230,13 +200,9 @@ class EnergyLedger:
         node.charged += amount
 
 
-def _sum(shares: Collection[ProcessEnergy]) -> ProcessEnergy:
+def _sum(amounts: Collection[Amount]) -> Amount:
     # Rounded once: totals must not fall when accounts change their order.
-    return ProcessEnergy(
-        math.fsum(share.kwh for share in shares),
-        math.fsum(share.co2_kg for share in shares),
-        math.fsum(share.cpu_seconds for share in shares),
-    )
+    return Amount(math.fsum(each.kwh for each in amounts), math.fsum(each.co2_kg for each in amounts))
 
 
 def _describe(methods: Mapping[str, str]) -> str:

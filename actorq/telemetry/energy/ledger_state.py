@@ -1,12 +1,13 @@
 """Encodes the ledger's accounts as JSON-able values; decodes and checks them."""
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from actorq.errors import InvalidInputError
 from actorq.telemetry.energy.accounts import LOOK_BACK, Counters, NodeAccount, ProcessAccount, ProcessKey
-from actorq.telemetry.energy.readings import Amount, require_count
+from actorq.telemetry.energy.readings import Amount
 from actorq.telemetry.energy.sharing import Interval
 
 _VERSION = 1
@@ -32,8 +33,7 @@ def encode_state(nodes: Mapping[str, NodeAccount], processes: Mapping[ProcessKey
 def decode_state(state: Mapping[str, Any]) -> tuple[dict[str, NodeAccount], dict[ProcessKey, ProcessAccount]]:
     """The accounts of an encoded state.
 
-    Raises:
-        InvalidInputError: not a state of this version, or a figure is negative or not finite.
+    Raises InvalidInputError for another version, and for a figure that is negative or not finite.
     """
     version = state.get("version")
     if version != _VERSION:
@@ -107,4 +107,7 @@ def _decode_key(value: Any) -> ProcessKey:
 
 
 def _number(value: Any) -> float:
-    return require_count("energy state", float(value))
+    number = float(value)
+    if not (math.isfinite(number) and number >= 0):
+        raise InvalidInputError(f"energy state: expected a finite number of at least 0, got {number}")
+    return number

@@ -1,35 +1,21 @@
 """The meter of a node. Each machine has one, in its own process, so that its failure never harms a run."""
 
 import math
+import operator
 import time
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import psutil
 
 from actorq.telemetry.energy.readings import UNAVAILABLE, NodeEnergy
-from actorq.telemetry.energy.tracker import CodecarbonTracker, EnergyTracker, TrackerError, TrackerTotals
+from actorq.telemetry.energy.tracker import EnergyTracker, TrackerError, TrackerTotals
 
 _NOTHING = TrackerTotals(cpu_kwh=0.0, ram_kwh=0.0, gpu_kwh=0.0, co2_kg=0.0)
-
-
-@dataclass(frozen=True)
-class MeterSettings:
-    """Facts that a machine cannot report about itself."""
-
-    country_iso_code: str | None = None
-    """Three letters of the country with the grid's carbon intensity, such as FRA. None: the world's average."""
-    tdp_watts: float | None = None
-    """Full-load power of all the machine's processors, used if no counter can be read. None: codecarbon's value."""
-    ram_watts: float | None = None
-    """Constant power of the machine's memory. None: codecarbon's estimate from its size."""
-    minimum_interval_seconds: float = 1.0
-    """Readings closer than this repeat the last one.
-
-    The load model is cubic, and in short intervals the load is mostly all or nothing. Such intervals would overestimate
-    the energy of the same work. codecarbon itself samples once a second.
-    """
+# The load model is cubic, and in short intervals the load is mostly all or nothing. Such intervals would overestimate
+# the energy of the same work. codecarbon itself samples once a second.
+_MINIMUM_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -61,87 +47,49 @@ class NodeMeter:
     def __init__(
         self,
         node: str,
-        tracker: EnergyTracker | None,
+        start_tracker: Callable[[], EnergyTracker],
         *,
-        reason: str = "no tracker",
-        minimum_interval_seconds: float = 1.0,
         earlier: Earlier | None = None,
+        minimum_interval_s: float = _MINIMUM_INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
         busy_cpu_seconds: Callable[[], float] | None = None,
     ) -> None:
-        """Start counting.
+        """Start counting. A machine needs only one meter, because each counts the whole machine.
 
-        Args:
-            node: the machine's name, not empty.
-            tracker: measures the energy; None if nothing does.
-            reason: why there is no tracker.
-            minimum_interval_seconds: readings closer than this repeat the last one.
-            earlier: time to add at the mean power up to the first reading, which `wait_s` delays.
-            clock: monotonic seconds.
-            busy_cpu_seconds: busy CPU seconds of the machine since any fixed time; by default the kernel's.
+        node: the machine's name, not empty.
+        start_tracker: starts what measures the energy. If it raises, the meter reports why it measures nothing.
+        earlier: time before this call to add at the mean power up to the first reading, which `wait_s` delays.
+        minimum_interval_s: readings closer than this repeat the last one.
+        clock: monotonic seconds.
+        busy_cpu_seconds: busy CPU seconds of the machine since any fixed time; by default the kernel's.
         """
+        called = clock()
         self._node = node
-        self._tracker = tracker
-        self._minimum_interval_seconds = minimum_interval_seconds
+        self._tracker: EnergyTracker | None = None
+        self._unavailable = ""
+        try:
+            self._tracker = start_tracker()
+        except ImportError as error:
+            self._unavailable = f"codecarbon cannot be imported ({error})"
+        except Exception as error:  # Whatever goes wrong in there must not cost the run its meter's CPU counts.
+            self._unavailable = _in_words(error)
+        self._minimum_interval_s = minimum_interval_s
         self._clock = clock
         self._busy = busy_cpu_seconds or machine_busy_cpu_seconds
-        self._unavailable = "" if tracker else reason
         self._totals = _NOTHING
         self._busy_seconds = 0.0
         self._busy_at_start = earlier.busy_cpu_seconds if earlier else self._sum_of_busy_seconds()
         self._started = clock()
-        self._earlier_s = earlier.seconds if earlier else 0.0
+        self._earlier_s = earlier.seconds + self._started - called if earlier else 0.0
         self._before = _NOTHING
         self._estimate = ""
         self._read_at: float | None = None
         self._reading = self._compose()
 
-    @classmethod
-    def create(
-        cls,
-        node: str,
-        settings: MeterSettings | None = None,
-        *,
-        earlier: Earlier | None = None,
-        start_tracker: Callable[[MeterSettings], EnergyTracker] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> Self:
-        """A meter of this machine with codecarbon. If codecarbon fails, the meter reports why it measures nothing.
-
-        Takes about 0.2 s and 75 MB. A machine needs only one, because each meter counts the whole machine.
-
-        Args:
-            node: the machine's name, not empty.
-            settings: facts that the machine cannot report.
-            earlier: the time of the run before the call.
-            start_tracker: starts a tracker; codecarbon by default.
-            clock: monotonic seconds.
-        """
-        settings = settings or MeterSettings()
-        called = clock()
-        tracker: EnergyTracker | None = None
-        reason = ""
-        try:
-            tracker = (start_tracker or _start_codecarbon)(settings)
-        except ImportError as error:
-            reason = f"codecarbon cannot be imported ({error})"
-        except Exception as error:  # Whatever goes wrong in there must not cost the run its meter's CPU counts.
-            reason = _in_words(error)
-        if earlier is not None:
-            earlier = replace(earlier, seconds=earlier.seconds + clock() - called)
-        return cls(
-            node,
-            tracker,
-            reason=reason,
-            minimum_interval_seconds=settings.minimum_interval_seconds,
-            earlier=earlier,
-            clock=clock,
-        )
-
     @property
     def wait_s(self) -> float:
         """Seconds until a first reading has measured long enough to tell the power."""
-        return max(0.0, self._started + self._minimum_interval_seconds - self._clock()) if self._tracker else 0.0
+        return max(0.0, self._started + self._minimum_interval_s - self._clock()) if self._tracker else 0.0
 
     def read(self) -> NodeEnergy:
         """The machine's use since the meter started, and in the earlier time of the run.
@@ -150,7 +98,7 @@ class NodeMeter:
         next reading tries again. Read every 1 to 60 s: energy counters wrap around within the hour.
         """
         now = self._clock()
-        if self._read_at is not None and now - self._read_at < self._minimum_interval_seconds:
+        if self._read_at is not None and now - self._read_at < self._minimum_interval_s:
             return self._reading
         self._read_at = now
         if self._tracker is not None:
@@ -179,21 +127,16 @@ class NodeMeter:
                 self._unavailable = _in_words(error)
 
     def _compose(self) -> NodeEnergy:
-        tracker = self._tracker
-        method, tdp = "", None
-        if tracker is not None and not self._unavailable:
-            method, tdp = tracker.method + self._estimate, tracker.tdp_watts
+        method, tdp = f"{UNAVAILABLE}: {self._unavailable}", None
+        if self._tracker is not None and not self._unavailable:
+            method, tdp = self._tracker.method + self._estimate, self._tracker.tdp_watts
         return NodeEnergy(
-            node=self._node,
-            **asdict(self._totals),
-            busy_cpu_seconds=self._busy_seconds,
-            method=method or f"{UNAVAILABLE}: {self._unavailable}",
-            tdp_watts=tdp,
+            node=self._node, **self._totals._asdict(), busy_cpu_seconds=self._busy_seconds, method=method, tdp_watts=tdp
         )
 
     def _estimate_earlier(self, measured: TrackerTotals, seconds: float) -> None:
         """Add the run's time before the meter, at the mean power of the `seconds` measured so far."""
-        self._before = TrackerTotals(*(total * self._earlier_s / seconds for total in astuple(measured)))
+        self._before = TrackerTotals(*(total * self._earlier_s / seconds for total in measured))
         self._estimate = f"; the first {self._earlier_s:.1f} s at the mean power of the {seconds:.1f} s after them"
         self._earlier_s = 0.0
 
@@ -215,23 +158,15 @@ def machine_busy_cpu_seconds() -> float:
     return float(sum(times) - sum(getattr(times, name, 0.0) for name in without))
 
 
-def _start_codecarbon(settings: MeterSettings) -> EnergyTracker:
-    return CodecarbonTracker(settings.country_iso_code, settings.tdp_watts, settings.ram_watts)
-
-
 def _grown(last: TrackerTotals, new: TrackerTotals) -> TrackerTotals:
-    """`new`, but never below `last`.
-
-    Raises:
-        TrackerError: a figure is not finite.
-    """
-    if not all(map(math.isfinite, astuple(new))):
+    """`new`, but never below `last`. Raises TrackerError when a figure is not finite."""
+    if not all(map(math.isfinite, new)):
         raise TrackerError(f"expected finite energies, got {new}")
-    return TrackerTotals(*map(max, astuple(last), astuple(new)))
+    return TrackerTotals(*map(max, last, new))
 
 
 def _sum(one: TrackerTotals, other: TrackerTotals) -> TrackerTotals:
-    return TrackerTotals(*(a + b for a, b in zip(astuple(one), astuple(other), strict=True)))
+    return TrackerTotals(*map(operator.add, one, other))
 
 
 def _in_words(error: Exception) -> str:

@@ -4,9 +4,8 @@ import logging
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from actorq.errors import ActorQError
 
@@ -19,8 +18,7 @@ class TrackerError(ActorQError):
     """A tracker could not start or could not measure."""
 
 
-@dataclass(frozen=True)
-class TrackerTotals:
+class TrackerTotals(NamedTuple):
     """Energy of the machine since the tracker started: kWh by part, and kg of CO2 equivalents for all of it."""
 
     cpu_kwh: float
@@ -30,15 +28,14 @@ class TrackerTotals:
 
 
 class EnergyTracker(Protocol):
-    """Counts the energy of this machine from construction on."""
+    """Counts the energy of this machine from construction on.
 
-    @property
-    def method(self) -> str:
-        """The method of measurement."""
+    method: the method of measurement.
+    tdp_watts: full-load CPU power in the power model; None if the power is measured or unknown.
+    """
 
-    @property
-    def tdp_watts(self) -> float | None:
-        """Full-load CPU power in the power model; None if the power is measured or unknown."""
+    method: str
+    tdp_watts: float | None
 
     def read(self) -> TrackerTotals:
         """The totals up to now. May raise anything."""
@@ -61,14 +58,11 @@ class CodecarbonTracker:
     def __init__(self, country_iso_code: str | None, tdp_watts: float | None, ram_watts: float | None) -> None:
         """Import codecarbon and start measuring: about 0.2 s and 75 MB.
 
-        Args:
-            country_iso_code: three letters that select the grid's carbon intensity. None or unknown: world average.
-            tdp_watts: full-load power of all the machine's processors, used if no counter can be read.
-            ram_watts: constant power of the machine's memory; None for codecarbon's estimate from its size.
+        country_iso_code: three letters that select the grid's carbon intensity. None or unknown: world average.
+        tdp_watts: full-load power of all the machine's processors, used if no counter can be read.
+        ram_watts: constant power of the machine's memory; None for codecarbon's estimate from its size.
 
-        Raises:
-            ImportError: codecarbon is not installed.
-            TrackerError: codecarbon did not start.
+        Raises ImportError when codecarbon is not installed, and TrackerError when it did not start.
         """
         self._failures = _FailureLog()
         from codecarbon import OfflineEmissionsTracker
@@ -99,10 +93,8 @@ class CodecarbonTracker:
     def read(self) -> TrackerTotals:
         """Measure, and return the totals since the start.
 
-        A reading less than 0.05 s after another repeats it, because codecarbon does not measure that often.
-
-        Raises:
-            TrackerError: codecarbon failed. It swallows its own errors, so the reason is its last log message.
+        A reading less than 0.05 s after another repeats it, because codecarbon does not measure that often. Raises
+        TrackerError when codecarbon failed. It swallows its own errors, so the reason is its last log message.
         """
         self._output.totals = None
         self._tracker.flush()

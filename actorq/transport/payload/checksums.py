@@ -10,6 +10,7 @@ sealed: each policy carries a SHA-256, and all actors get the same message.
 
 import struct
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Any
 
 import grpc
@@ -105,22 +106,6 @@ class ChecksummedChannel(grpc.Channel):
         """See grpc.Channel."""
         self._channel.unsubscribe(callback)
 
-    def unary_unary(self, method: str, *serializers: Any, **options: Any) -> Any:
-        """See grpc.Channel."""
-        return self._make(self._channel.unary_unary, method, *serializers, **options)
-
-    def unary_stream(self, method: str, *serializers: Any, **options: Any) -> Any:
-        """See grpc.Channel."""
-        return self._make(self._channel.unary_stream, method, *serializers, **options)
-
-    def stream_unary(self, method: str, *serializers: Any, **options: Any) -> Any:
-        """See grpc.Channel."""
-        return self._make(self._channel.stream_unary, method, *serializers, **options)
-
-    def stream_stream(self, method: str, *serializers: Any, **options: Any) -> Any:
-        """See grpc.Channel."""
-        return self._make(self._channel.stream_stream, method, *serializers, **options)
-
     def close(self) -> None:
         """End all calls."""
         self._channel.close()
@@ -133,14 +118,15 @@ class ChecksummedChannel(grpc.Channel):
 
     def _make(
         self,
-        kind: Callable[..., Any],
+        kind: str,
         method: str,
         request_serializer: Serializer | None = None,
         response_deserializer: Deserializer | None = None,
         **options: Any,
     ) -> Any:
+        make = getattr(self._channel, kind)
         if not method.startswith(_SEALED_CALLS):
-            return kind(method, request_serializer, response_deserializer, **options)
+            return make(method, request_serializer, response_deserializer, **options)
 
         def serialize(request: Any) -> bytes:
             return seal(request if request_serializer is None else request_serializer(request))
@@ -149,4 +135,9 @@ class ChecksummedChannel(grpc.Channel):
             message = _verified(data)
             return bytes(message) if response_deserializer is None else response_deserializer(message)
 
-        return _Call(kind(method, serialize, response_deserializer if method in _POLICIES else deserialize, **options))
+        return _Call(make(method, serialize, response_deserializer if method in _POLICIES else deserialize, **options))
+
+    unary_unary = partialmethod(_make, "unary_unary")
+    unary_stream = partialmethod(_make, "unary_stream")
+    stream_unary = partialmethod(_make, "stream_unary")
+    stream_stream = partialmethod(_make, "stream_stream")

@@ -102,12 +102,8 @@ class Authority:
     ) -> "Authority":
         """A new authority. With the key of an earlier one, the certificates of either are valid for both."""
         key = key or ec.generate_private_key(ec.SECP256R1())
-        builder = (
-            _builder(_name(name), key.public_key(), _name(name), key, begin, end)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-        )
-        return cls(builder.sign(key, hashes.SHA256()), key)
+        extensions = x509.BasicConstraints(ca=True, path_length=0), _usage(signs_certificates=True)
+        return cls(_signed(_name(name), key.public_key(), _name(name), key, begin, end, *extensions), key)
 
     @classmethod
     def read(cls, kept: Issued) -> "Authority":
@@ -133,16 +129,13 @@ class Authority:
     def issue(self, member: str, names: Iterable[str], identity: str, begin: datetime, end: datetime) -> Issued:
         """A certificate for `names` with the URI `identity`, and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-        issuer = self._certificate.subject
-        builder = (
-            _builder(_name(f"actorq {member}"), key.public_key(), issuer, self._key, begin, end)
-            .add_extension(_alternatives(names, identity), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(purposes, critical=False)
+        signed = _signed(
+            *(_name(f"actorq {member}"), key.public_key(), self._certificate.subject, self._key, begin, end),
+            _alternatives(names, identity),
+            x509.BasicConstraints(ca=False, path_length=None),
+            _usage(signs_certificates=False),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
         )
-        signed = builder.sign(self._key, hashes.SHA256())
         return Issued(signed.public_bytes(serialization.Encoding.PEM), _key_text(key))
 
     def end_of(self, issued: Issued, names: Iterable[str], identity: str) -> datetime:
@@ -162,16 +155,17 @@ class Authority:
         return certificate.not_valid_after_utc
 
 
-def _builder(
+def _signed(
     subject: x509.Name,
     public: ec.EllipticCurvePublicKey,
     issuer: x509.Name,
     signer: ec.EllipticCurvePrivateKey,
     begin: datetime,
     end: datetime,
-) -> x509.CertificateBuilder:
+    *extensions: x509.ExtensionType,
+) -> x509.Certificate:
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
@@ -179,9 +173,10 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(begin - _EARLIER)
         .not_valid_after(end)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(authority, critical=False)
     )
+    for each in (x509.SubjectKeyIdentifier.from_public_key(public), authority, *extensions):
+        builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints | x509.KeyUsage))
+    return builder.sign(signer, hashes.SHA256())
 
 
 def _alternatives(names: Iterable[str], identity: str) -> x509.SubjectAlternativeName:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from actor_service.acting.turns import PolicyTurns
-from actor_service.counts import ActorCounts
 from actor_service.environments import describe_environment
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from tests.actor_service.actor_policies import random_policy
@@ -82,14 +81,13 @@ def test_what_comes_earlier_is_taken_earlier_and_has_all_its_steps(slot: PolicyS
 
 def test_when_none_comes_the_policy_goes_on_and_is_not_waited_for_again(slot: PolicySlot, waited: Waited) -> None:
     slot.put(policy(1))
-    counts = ActorCounts()
-    turns = PolicyTurns(slot, 2, counts, patience_s=0.01)
+    turns = PolicyTurns(slot, 2, patience_s=0.01)
     assert versions(turns, 10) == [1] * 10
     assert waited.count == 1
     slot.put(policy(2))
     waited.versions = iter((3,))
     assert versions(turns, 3) == [2, 2, 3]
-    assert waited.count == counts.policy_wait_seconds.snapshot()[0][-1][1] == 2
+    assert waited.count == slot.counts.policy_wait_seconds.snapshot()[0][-1][1] == 2
 
 
 def test_it_says_before_a_step_whether_it_waits_for_a_newer_policy(slot: PolicySlot, waited: Waited) -> None:

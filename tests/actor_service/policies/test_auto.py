@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actor_service.counts import ActorCounts
 from actor_service.policies.auto import AutoSubscription
 from actor_service.policies.comparison import ROWS, PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
@@ -48,7 +47,6 @@ class Side:
             self._load,
             self.faults.put,
             self.check,
-            ActorCounts(),
             self._select,
         )
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actor_service.counts import ActorCounts
 from actor_service.policies.comparison import FACTOR, LEAST_ERROR, ROWS, Comparison, PolicyCheck, compare
-from actor_service.policies.fallback import FallbackSubscription
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actor_service.policies.scheme import SchemeSubscription
 from actorq.client import QuantizerClient
 from actorq.domain.policy import FLOAT32, FidelityReport, LayerReport, Policy
 from actorq.domain.trajectory import ArraySpec
@@ -42,13 +41,12 @@ class Side:
         self.slot = PolicySlot()
         self.faults: queue.Queue[BaseException] = queue.Queue()
         self.check = PolicyCheck(load, self.slot.wake, discrete=True, avoided=avoided)
-        self.subscription = FallbackSubscription(
+        self.subscription = SchemeSubscription(
             lambda: QuantizerClient(address),
             self.slot,
             lambda given: self.check.watch(load(given)),
             self.faults.put,
             self.check,
-            ActorCounts(),
             "int8",
         )
         self.rng = np.random.default_rng(3)

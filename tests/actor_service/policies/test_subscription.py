@@ -22,16 +22,16 @@ class Side:
     """The actor around a subscription."""
 
     def __init__(self, client: QuantizerClient) -> None:
-        self.slot = PolicySlot()
+        self.counts = ActorCounts()
+        self.slot = PolicySlot(self.counts)
         self.loads: queue.Queue[int] = queue.Queue()
         self.faults: queue.Queue[BaseException] = queue.Queue()
         self.broken: Exception | None = None
         self.while_loading: Callable[[], None] = lambda: None
-        self.counts = ActorCounts()
         self.least_wanted = 0
         self.asked: queue.Queue[int] = queue.Queue()
         self.subscription = Subscription(
-            client, "int8-weights", self.slot, self._load, self.faults.put, self.counts, wanted=self._is_wanted
+            client, "int8-weights", self.slot, self._load, self.faults.put, wanted=self._is_wanted
         )
 
     def has(self, version: int) -> bool:

@@ -4,11 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from actorq.telemetry.energy import Earlier, EnergyTracker, MeterSettings, NodeMeter, TrackerError, TrackerTotals
+from actorq.telemetry.energy import CodecarbonTracker, NodeMeter
+from actorq.telemetry.energy.node_meter import Earlier
+from actorq.telemetry.energy.tracker import EnergyTracker, TrackerError, TrackerTotals
+
+CODECARBON = partial(CodecarbonTracker, None, None, None)
 
 
 class SteadyTracker:
@@ -45,19 +50,23 @@ class Clock:
         return self.now
 
 
+def fail() -> EnergyTracker:
+    raise TrackerError("no permission")
+
+
 def test_a_reading_joins_energy_and_busy_time_since_the_start() -> None:
-    meter = NodeMeter("n", SteadyTracker(), clock=Clock(), busy_cpu_seconds=Clock())
+    meter = NodeMeter("n", SteadyTracker, clock=Clock(), busy_cpu_seconds=Clock())
     first, second = meter.read(), meter.read()
     assert (first.node, first.cpu_kwh, first.ram_kwh, first.gpu_kwh, first.co2_kg) == ("n", 1.0, 2.0, 3.0, 0.5)
     assert first.kwh == 6.0
     assert (first.busy_cpu_seconds, second.busy_cpu_seconds) == (1.0, 2.0)
-    assert (first.method, first.tdp_watts, first.available) == ("a steady hand", 65.0, True)
+    assert (first.method, first.tdp_watts) == ("a steady hand", 65.0)
     assert second.kwh == 12.0
 
 
 def test_the_runs_time_before_the_meter_counts_at_the_mean_power_up_to_the_first_reading() -> None:
     clock = Clock()
-    meter = NodeMeter("n", SteadyTracker(), earlier=Earlier(4.0, 90.0), clock=clock, busy_cpu_seconds=lambda: 96.0)
+    meter = NodeMeter("n", SteadyTracker, earlier=Earlier(3.0, 90.0), clock=clock, busy_cpu_seconds=lambda: 96.0)
     clock.now += 1.0
     first, second = meter.read(), meter.read()
     # Measured over 2 s; the 4 s before them add twice as much.
@@ -71,23 +80,23 @@ def test_the_runs_time_before_the_meter_counts_at_the_mean_power_up_to_the_first
 def test_a_tracker_that_starts_slowly_adds_its_own_time_to_what_was_before() -> None:
     clock = Clock()
 
-    def start(settings: MeterSettings) -> EnergyTracker:
+    def start() -> EnergyTracker:
         clock.now += 3.0
         return SteadyTracker()
 
-    meter = NodeMeter.create("n", start_tracker=start, earlier=Earlier(1.0, 0.0), clock=clock)
+    meter = NodeMeter("n", start, earlier=Earlier(1.0, 0.0), clock=clock)
     assert meter.read().method.startswith("a steady hand; the first 5.0 s")
 
 
 def test_the_first_reading_waits_for_an_interval_of_power() -> None:
     clock = Clock()
-    assert NodeMeter("n", SteadyTracker(), minimum_interval_seconds=3.0, clock=clock).wait_s == 2.0
-    assert NodeMeter("n", None, minimum_interval_seconds=3.0, clock=clock).wait_s == 0.0
+    assert NodeMeter("n", SteadyTracker, minimum_interval_s=3.0, clock=clock).wait_s == 2.0
+    assert NodeMeter("n", fail, minimum_interval_s=3.0, clock=clock).wait_s == 0.0
 
 
 def test_readings_in_quick_succession_repeat_the_last_one() -> None:
     tracker = SteadyTracker()
-    meter = NodeMeter("n", tracker, minimum_interval_seconds=2.5, clock=Clock())
+    meter = NodeMeter("n", lambda: tracker, minimum_interval_s=2.5, clock=Clock())
     readings = [meter.read() for _ in range(4)]
     assert tracker.readings == 2
     assert readings[0] == readings[1] == readings[2] != readings[3]
@@ -95,17 +104,16 @@ def test_readings_in_quick_succession_repeat_the_last_one() -> None:
 
 def test_a_tracker_that_fails_leaves_the_figures_standing_and_is_tried_again() -> None:
     tracker = SteadyTracker()
-    meter = NodeMeter("n", tracker, clock=Clock())
+    meter = NodeMeter("n", lambda: tracker, clock=Clock())
     good = meter.read()
     tracker.failure = ValueError("no such counter")
     bad = meter.read()
     assert bad.method == "unavailable: ValueError: no such counter"
-    assert not bad.available
     assert bad.tdp_watts is None
     assert bad.kwh == good.kwh
     tracker.failure = None
     assert meter.read().kwh == 12.0
-    assert meter.read().available
+    assert meter.read().method == "a steady hand"
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf")])
@@ -114,14 +122,14 @@ def test_figures_that_are_no_numbers_do_not_get_out(figure: float) -> None:
         def read(self) -> TrackerTotals:
             return TrackerTotals(figure, 0.0, 0.0, 0.0)
 
-    energy = NodeMeter("n", Broken(), clock=Clock()).read()
+    energy = NodeMeter("n", Broken, clock=Clock()).read()
     assert energy.kwh == 0.0
     assert energy.method.startswith("unavailable: expected finite energies")
 
 
 def test_counters_that_jump_back_do_not_make_the_reading_fall() -> None:
     tracker = SteadyTracker()
-    meter = NodeMeter("n", tracker, clock=Clock())
+    meter = NodeMeter("n", lambda: tracker, clock=Clock())
     meter.read()
     before = meter.read()
     tracker.readings = 0
@@ -130,13 +138,13 @@ def test_counters_that_jump_back_do_not_make_the_reading_fall() -> None:
 
 def test_busy_time_that_cannot_be_read_stands_still() -> None:
     values = iter([10.0, 12.0])
-    meter = NodeMeter("n", SteadyTracker(), clock=Clock(), busy_cpu_seconds=lambda: next(values))
+    meter = NodeMeter("n", SteadyTracker, clock=Clock(), busy_cpu_seconds=lambda: next(values))
     assert [meter.read().busy_cpu_seconds for _ in range(2)] == [2.0, 2.0]
 
 
 def test_closing_never_raises_and_later_readings_say_that_it_is_closed() -> None:
     tracker = SteadyTracker()
-    meter = NodeMeter("n", tracker, clock=Clock())
+    meter = NodeMeter("n", lambda: tracker, clock=Clock())
     meter.read()
     meter.close()
     assert tracker.closed
@@ -144,21 +152,18 @@ def test_closing_never_raises_and_later_readings_say_that_it_is_closed() -> None
     assert meter.read().cpu_kwh == 1.0
     failing = SteadyTracker()
     failing.failure = OSError("gone")
-    NodeMeter("n", failing).close()
+    NodeMeter("n", lambda: failing).close()
 
 
 def test_a_tracker_that_cannot_start_gives_a_meter_without_energy() -> None:
-    def fail(settings: MeterSettings) -> EnergyTracker:
-        raise TrackerError("no permission")
-
-    energy = NodeMeter.create("n", start_tracker=fail).read()
+    energy = NodeMeter("n", fail).read()
     assert energy.method == "unavailable: no permission"
     assert energy.kwh == energy.co2_kg == 0.0
 
 
 def test_without_codecarbon_there_is_busy_time_but_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "codecarbon", None)
-    energy = NodeMeter.create("n", clock=Clock()).read()
+    energy = NodeMeter("n", CODECARBON, clock=Clock()).read()
     assert energy.method.startswith("unavailable: codecarbon cannot be imported")
     assert energy.kwh == 0.0
     assert energy.busy_cpu_seconds >= 0.0
@@ -171,13 +176,13 @@ def test_the_reason_is_told_although_codecarbon_swallows_it(monkeypatch: pytest.
         raise PermissionError("hands off")
 
     monkeypatch.setattr(codecarbon.OfflineEmissionsTracker, "_ensure_hardware_ready", fail)
-    energy = NodeMeter.create("n").read()
+    energy = NodeMeter("n", CODECARBON).read()
     assert energy.method == "unavailable: PermissionError: hands off"
 
 
 def test_one_failed_measurement_of_codecarbon_does_not_end_the_meter(monkeypatch: pytest.MonkeyPatch) -> None:
     codecarbon = pytest.importorskip("codecarbon")
-    meter = NodeMeter.create("n", MeterSettings("nowhere", minimum_interval_seconds=0.0))
+    meter = NodeMeter("n", partial(CodecarbonTracker, "nowhere", None, None), minimum_interval_s=0.0)
     before = meter.read()
 
     def fail(tracker: object) -> None:
@@ -203,10 +208,10 @@ def forbidden(*args, **kwargs):
 
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = forbidden
 
-from actorq.telemetry.energy import MeterSettings, NodeMeter
+from actorq.telemetry.energy import CodecarbonTracker, NodeMeter
 assert "codecarbon" not in sys.modules
 
-meter = NodeMeter.create("n", MeterSettings("fra", 65.0, 12.0, minimum_interval_seconds=0.0))
+meter = NodeMeter("n", lambda: CodecarbonTracker("fra", 65.0, 12.0), minimum_interval_s=0.0)
 readings = []
 for _ in range(3):
     end = time.process_time() + 0.1

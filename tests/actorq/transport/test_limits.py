@@ -117,18 +117,18 @@ def retried_until_there_is_room(client: LearnerClient) -> None:
 
 
 def test_one_address_takes_half_of_a_quota_at_most() -> None:
-    quota = Quota("calls", 10)
+    quota = Quota(10)
     for port in range(5):
         quota.take(f"ipv4:10.0.0.1:{port}")
-    with pytest.raises(ExhaustedError, match="at most 5 calls from one address at a time, got more from ipv4"):
+    with pytest.raises(ExhaustedError, match="at most 5 open calls from one address at a time, got more from ipv4"):
         quota.take("ipv4:10.0.0.1:99")
     for port in range(5):
         quota.take(f"ipv4:10.0.0.2:{port}")
-    with pytest.raises(ExhaustedError, match="at most 10 calls at a time"):
+    with pytest.raises(ExhaustedError, match="at most 10 open calls at a time"):
         quota.take("ipv4:10.0.0.3:1")
     quota.give_back("ipv4:10.0.0.1:0")
     quota.take("ipv4:10.0.0.1:7")
-    with pytest.raises(ExhaustedError, match="at most 10 calls at a time"):
+    with pytest.raises(ExhaustedError, match="at most 10 open calls at a time"):
         quota.take("ipv4:10.0.0.3:1")
 
 

@@ -18,6 +18,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Policy
 from actorq.errors import InvalidInputError
 from actorq.telemetry.energy import NodeEnergy
 from actorq.v1 import learner_pb2, tensor_pb2
+from actorq.wire import bounds
 from benchmarks.faults.fuzz_corpus import EVALUATION, PROCESS, REPORT
 from tests.actorq.wire.wire_values import (
     ARGUMENTS,
@@ -88,8 +89,8 @@ def test_a_value_survives_the_wire(name: str, value: object) -> None:
 
 
 def test_every_pair_of_converters_is_tried() -> None:
-    pairs = {name for name, _ in PAIRS} | {"role", "run_state", "tensor", "timestamp", "segment"}
-    halves = {"upload_to_proto", "publication_to_proto"}
+    pairs = {name for name, _ in PAIRS} | {"role", "run_state", "tensor", "segment"}
+    halves = {"upload_to_proto", "publication_to_proto", "timestamp_to_proto"}
     halves |= {"encodings_from_proto", "processes_from_proto", "watch_period_from_proto"}
     halves |= {f"{name}_request_from_proto" for name in ("watch", "policy", "fidelity", "page", "hold", "evaluate")}
     converters = {name for name in vars(wire) if name.endswith("_proto")}
@@ -119,7 +120,7 @@ def test_only_actors_and_evaluators_join() -> None:
 @settings(deadline=None)
 @given(st.floats(10**9, 4 * 10**9))
 def test_a_timestamp_arrives_exactly(unix_seconds: float) -> None:
-    assert wire.timestamp_from_proto(transported(wire.timestamp_to_proto(unix_seconds))) == unix_seconds
+    assert bounds.unix_seconds("time", transported(wire.timestamp_to_proto(unix_seconds))) == unix_seconds
 
 
 @pytest.mark.parametrize("spec", [ENVIRONMENT, replace(ENVIRONMENT, environment_arguments=ARGUMENTS)])
