@@ -91,7 +91,7 @@ def versions(task: Task, masks: str, count: int = 1, seed: int = 0) -> tuple[Pol
             rows = observe(BATCH, generator)
             with torch.no_grad():
                 actions = torch.tanh(4 * teacher(rows))
-            minimizer.step(torch.mean((policy(rows) - actions) ** 2))
+            minimizer.minimize(torch.mean((policy(rows) - actions) ** 2))
 
     # Static masks need no long training.
     train(_PERIOD if masks in ("dense", "random") else _UPDATES)

@@ -19,7 +19,7 @@ from learner_service.algorithms.base import Learned
 from learner_service.algorithms.trainable import Trainable
 from learner_service.kernels.torch_private import backward
 from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
-from learner_service.networks.trained import TrainedNetwork
+from learner_service.networks.trained import Minimizer, TrainedNetwork
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import METHODS, SparsityPlan
 
@@ -140,7 +140,7 @@ class PolicyGradient(Trainable):
 
     def minimize(self, differentiate: Callable[[], T]) -> T:
         """One step of both networks with the gradients of `differentiate`. Returns what it returns."""
-        told = self._pi.step_together(self._v, differentiate, self._common.max_gradient_norm)
+        told = Minimizer.step_together((self._pi, self._v), differentiate, self._common.max_gradient_norm)
         self.updates += 1
         return told
 

@@ -126,7 +126,7 @@ class Trainable:
             type(self).__module__.startswith(f"{__package__}.")
             and not (learner.compile or self._config.network)
             and learner.quantization_aware_after is None
-            and all(network.is_dense for network in networks)
+            and all(network.topology is None for network in networks)
             and sum(network.parameters[0].vector.numel() for network in networks) <= _LARGEST_RECORDED
         )
 
@@ -139,7 +139,7 @@ class Trainable:
         """Networks, target networks, Adam's moments, the number of updates, the generator and the normalizer."""
         state = {"updates": torch.tensor(self.updates), "generator": self.generator.get_state()}
         for role, network in self.networks.items():
-            state |= network.state(*self.state_names[role])
+            state |= network.named_state(*self.state_names[role])
         if self._normalizer is not None:
             state |= {f"normalizer.{name}": value.clone() for name, value in self._normalizer.state_dict().items()}
         return state
@@ -147,7 +147,7 @@ class Trainable:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
         for role, network in self.networks.items():
-            network.load_state(state, *self.state_names[role])
+            network.load_named_state(state, *self.state_names[role])
         # Older checkpoints of some algorithms have no number of updates or no generator.
         self.updates = int(state.get("updates", 0))
         if "generator" in state:

@@ -55,14 +55,6 @@ class FlatParameters:
                 self._accumulated.append(self.gradient[start:stop])
             start = stop
 
-    def copy_from(self, other: "FlatParameters") -> None:
-        """Copy the values of another module of the same shape."""
-        self.vector.copy_(other.vector)
-
-    def move_towards(self, other: "FlatParameters", share: float) -> None:
-        """Polyak averaging: move by `share` of the distance to the values of another module of the same shape."""
-        self.vector.lerp_(other.vector, share)
-
     @contextmanager
     def new_gradient(self) -> Iterator[None]:
         """Start a new gradient: the sum of the backward passes within this context."""

@@ -85,7 +85,7 @@ class Regression:
         self.inputs = torch.randn(16, 6)
 
     def step(self) -> None:
-        self.minimizer.step((self.module(self.inputs) - self.inputs[:, :2]).square().mean())
+        self.minimizer.minimize((self.module(self.inputs) - self.inputs[:, :2]).square().mean())
 
     def dense_gradient(self) -> Tensor:
         self.parameters.gradient.zero_()
@@ -134,7 +134,7 @@ def test_masked_gradients_are_the_ones_that_are_clipped() -> None:
     config = RunConfig.model_validate({"sparsity": {"method": "static", "actor": 0.5}, "algorithm": "td3"})
     topology = SparsityPlan(config, SPEC, batch_size=1).topology("actor", parameters)
     minimizer = Minimizer(parameters, 0.01, topology, max_gradient_norm=1e-3)
-    minimizer.step(module(torch.randn(16, 6)).square().sum())
+    minimizer.minimize(module(torch.randn(16, 6)).square().sum())
     assert torch.linalg.vector_norm(parameters.gradient) == pytest.approx(1e-3, rel=1e-3)
 
 
