@@ -38,11 +38,11 @@ class DQN(GradientAlgorithm):
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("discrete",)
     settings = DQNConfig
     policy: QNetwork
+    _settings: DQNConfig
     state_names: ClassVar[dict[Network, tuple[str, str]]] = {"actor": ("online", "target")}
 
     def make_networks(self, settings: DQNConfig) -> None:
         """Make Q. It is both policy and critic, and has the actor's sparsity."""
-        self._settings = settings
         self._q = self.network(
             *("actor", partial(QNetwork, dueling=settings.dueling), settings.hidden_sizes, settings.learning_rate),
             max_gradient_norm=settings.max_gradient_norm,

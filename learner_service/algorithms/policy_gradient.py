@@ -1,9 +1,7 @@
 """Base class of on-policy algorithms: a stochastic policy and a value network that take their steps together."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -53,10 +51,10 @@ class PolicyGradient(Trainable):
     sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = tuple(method for method in METHODS if method != "rlx2")
     epochs: int = 1
     policy: SoftmaxPolicy | DiagonalGaussianPolicy
+    _settings: OnPolicyConfig
 
     def make_networks(self, settings: OnPolicyConfig) -> None:
         """Make pi and V."""
-        self._common = settings
         self.rollout_size = settings.rollout_size
         discrete = bool(self._spec.discrete_actions)
         gaussian = {} if discrete else {"log_std": settings.log_std, "squash": settings.squash}
@@ -86,14 +84,14 @@ class PolicyGradient(Trainable):
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
 
-    def sparsity_plan(self, settings: Any) -> SparsityPlan:
+    def sparsity_plan(self) -> SparsityPlan:
         """The sparsity of the networks, with the number of updates that `epochs` passes make."""
-        return SparsityPlan(self._config, self._spec, self.batch_size, getattr(settings, "epochs", 1))
+        return SparsityPlan(self._config, self._spec, self.batch_size, getattr(self._settings, "epochs", 1))
 
     @property
     def sampling(self) -> Sampling:
         """How actors draw actions."""
-        return "squashed" if self._common.squash else "clipped"
+        return "squashed" if self._settings.squash else "clipped"
 
     def log_probabilities(
         self, observations: NDArray[np.generic], actions: NDArray[np.generic], parameters: Mapping[str, Tensor]
@@ -113,7 +111,7 @@ class PolicyGradient(Trainable):
 
     def set_progress(self, progress: float) -> None:
         """Set the step size for this share of the run's environment steps."""
-        settings = self._common
+        settings = self._settings
         rate = annealed(settings.learning_rate, settings.learning_rate_end, progress)
         self._pi.set_learning_rate(rate)
         self._v.set_learning_rate(
@@ -125,7 +123,7 @@ class PolicyGradient(Trainable):
 
         distribution: of the minibatch's states. shares: of each state in the mean, float32[B] or a number [].
         """
-        cost = self._common.entropy_cost
+        cost = self._settings.entropy_cost
         if not cost:
             return parts
         entropies = self.policy.entropies(*distribution)
@@ -140,7 +138,7 @@ class PolicyGradient(Trainable):
 
     def minimize(self, differentiate: Callable[[], T]) -> T:
         """One step of both networks with the gradients of `differentiate`. Returns what it returns."""
-        told = Minimizer.step_together((self._pi, self._v), differentiate, self._common.max_gradient_norm)
+        told = Minimizer.step_together((self._pi, self._v), differentiate, self._settings.max_gradient_norm)
         self.updates += 1
         return told
 
@@ -187,23 +185,6 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
     return 1.0 - float((returns - values).var(correction=0)) / variance if variance else 0.0
 
 
-def joined(rollout: Sequence[Trajectories]) -> Iterator[Trajectories]:
-    """The trajectories of a rollout, those of the same length as one with more environments.
-
-    The result has no policy versions, because they differ between its environments.
-    """
-    for _, group in groupby(sorted(rollout, key=_length), key=_length):
-        together = list(group)
-        if len(together) == 1:
-            yield together[0]
-            continue
-        columns = {
-            field.name: np.concatenate([getattr(each, field.name) for each in together], axis=1)
-            for field in fields(Trajectories)
-            if field.name != "policy_versions"
-        }
-        yield Trajectories(**columns, policy_versions=np.zeros(0, np.int64))
-
-
-def _length(steps: Trajectories) -> int:
-    return len(steps.rewards)
+def by_length(rollout: Sequence[Trajectories]) -> list[Trajectories]:
+    """The trajectories of a rollout, the shortest first."""
+    return sorted(rollout, key=lambda steps: len(steps.rewards))

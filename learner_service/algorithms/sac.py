@@ -73,13 +73,12 @@ class SAC(GradientAlgorithm):
     needs_windows = True
     settings = SACConfig
     policy: GaussianPolicy
+    _settings: SACConfig
 
     def make_networks(self, settings: SACConfig) -> None:
         """Make alpha, pi, and the two Q, which are one module."""
-        self._settings = settings
         sizes, rate = settings.hidden_sizes, settings.learning_rate
-        self._components = math.prod(self._spec.actions.shape)
-        self._temperature = Temperature(settings, self._components).to(self._device)
+        self._temperature = Temperature(settings, math.prod(self._spec.actions.shape)).to(self._device)
         # One parameter vector for policy and temperature, because they take their steps together.
         besides = (self._temperature,)
         self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=besides)
@@ -98,12 +97,12 @@ class SAC(GradientAlgorithm):
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""
         rows, between = len(batch.weights), None
-        following = self._noise(rows)
+        following = self.noise(rows)
         if batch.between_discounts is not None:
             self._steps_between = batch.between_discounts.shape[1]
-            between = self._noise(batch.between_discounts.numel())
+            between = self.noise(batch.between_discounts.numel())
         loss, errors = self._improve_critics(batch, following, between)
-        self._improve_policy(batch.observations, self._noise(rows))
+        self._improve_policy(batch.observations, self.noise(rows))
         self._q.move_target(self._settings.target_rate)
         self.updates += 1
         return loss, errors
@@ -146,10 +145,6 @@ class SAC(GradientAlgorithm):
         _, log_probabilities = self.policy.sample(batch.between_observations.flatten(0, 1), noise)
         entropies = -log_probabilities.view_as(batch.between_discounts)
         return batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
-
-    def _noise(self, rows: int) -> Tensor:
-        """For the drawing of actions: standard normal, float32[rows, components]."""
-        return self.noise(rows, self._components)
 
     @property
     def flops(self) -> Flops:

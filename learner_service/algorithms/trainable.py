@@ -54,10 +54,11 @@ class Trainable:
     policy: nn.Module
     batch_size: int
     discount: float
+    _settings: Any
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        settings: Any = settings_of(config, self.settings)
-        self.batch_size, self.discount = settings.batch_size, settings.discount
+        self._settings = settings = settings_of(config, self.settings)
+        self.batch_size, self.discount = self._settings.batch_size, self._settings.discount
         self.networks: dict[Network, TrainedNetwork[Any]] = {}
         self.updates = 0
         self.generator = torch.Generator(device).manual_seed(config.seed)
@@ -66,7 +67,7 @@ class Trainable:
         self._normalizer = (
             Normalizer(spec).to(device) if config.normalize_observations and not are_frames(spec) else None
         )
-        self._sparsity = self.sparsity_plan(settings)
+        self._sparsity = self.sparsity_plan()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)
             self.make_networks(settings)
@@ -77,8 +78,8 @@ class Trainable:
     def make_networks(self, settings: Any) -> None:
         """Make the networks with `network`. settings: an instance of `self.settings`."""
 
-    def sparsity_plan(self, settings: Any) -> SparsityPlan:
-        """The sparsity of the networks. settings: an instance of `self.settings`."""
+    def sparsity_plan(self) -> SparsityPlan:
+        """The sparsity of the networks."""
         return SparsityPlan(self._config, self._spec, self.batch_size)
 
     def network(
