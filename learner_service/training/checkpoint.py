@@ -116,7 +116,11 @@ def find_newest(directory: Path) -> Found:
     Raises UserError when another version of ActorQ wrote that one.
     """
     for replaced in directory.glob("*.replaced"):
-        _restore(replaced)
+        # A kill has interrupted the replacement, unless the new one is in place.
+        if (final := replaced.with_suffix("")).exists():
+            shutil.rmtree(replaced)
+        else:
+            replaced.replace(final)
     folders = [path for path in directory.glob("[0-9]*") if path.stem.isdigit() and path.suffix in ("", ".damaged")]
     damaged: dict[Path, str] = {}
     for folder in sorted(folders, key=lambda path: (path.stem, not path.suffix), reverse=True):
@@ -136,12 +140,3 @@ def read_checkpoint(folder: Path) -> LearnerState:
     """
     files = CheckpointFiles.read(folder)
     return LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)
-
-
-def _restore(replaced: Path) -> None:
-    """Put back a checkpoint whose replacement was interrupted by a kill, unless the new one is in place."""
-    final = replaced.with_suffix("")
-    if final.exists():
-        shutil.rmtree(replaced)
-    else:
-        replaced.replace(final)
