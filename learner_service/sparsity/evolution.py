@@ -17,15 +17,9 @@ def by_gradient(gradient: Tensor) -> Tensor:
     return gradient.abs()
 
 
-class AtRandom:
-    """Growth of SET: random scores (arXiv 1707.04780)."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-
-    def __call__(self, gradient: Tensor) -> Tensor:
-        """Return random numbers. They are drawn on the CPU, so that every device gets the same."""
-        return torch.rand(gradient.shape, generator=self._generator).to(gradient.device)
+def at_random(generator: torch.Generator) -> Growth:
+    """Growth of SET: random scores (arXiv 1707.04780), drawn on the CPU, so that every device gets the same."""
+    return lambda gradient: torch.rand(gradient.shape, generator=generator).to(gradient.device)
 
 
 class Layers(Protocol):

@@ -13,7 +13,7 @@ from actorq.errors import UserError
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights, worth_leaving_out
 from learner_service.sparsity.densities import budgets
-from learner_service.sparsity.evolution import AtRandom, Growth, Layers, Unstructured, by_gradient
+from learner_service.sparsity.evolution import Growth, Layers, Unstructured, at_random, by_gradient
 from learner_service.sparsity.flops import Cost, Layer, forward_cost
 from learner_service.sparsity.schedule import CosineSchedule
 from learner_service.sparsity.structured import Structured
@@ -87,18 +87,14 @@ class SparsityPlan:
         for each in (parameters, *targets):
             multiply_by(products, *each.modules)
         generator = torch.Generator().manual_seed(self._seed + _STREAMS[network])
-        growth: Growth | None = by_gradient
-        if settings.method == "static":
-            growth = None
-        elif settings.method == "set":
-            growth = AtRandom(generator)
+        growth: dict[str, Growth | None] = {"static": None, "set": at_random(generator)}
         return Topology(
             weights=weights,
             layers=layers,
             vector=parameters.vector,
             targets=[target.vector for target in targets],
             products=products,
-            growth=growth,
+            growth=growth.get(settings.method, by_gradient),
             schedule=self._schedule,
             generator=generator,
             updates_per_step=updates_per_step,
@@ -107,21 +103,15 @@ class SparsityPlan:
 
     def cost(self, network: Network, parameters: FlatParameters, topology: Topology | None) -> Callable[[], Cost]:
         """A function that returns the FLOPs of one row's forward pass, with the topology at the time of the call."""
-        traced = self._traced(network, parameters)
-        weights = maskable_weights(*parameters.modules)
-        once = Traced(1, None)
-        layers = tuple(Layer(each.units, each.inputs, traced.get(each.name, once).positions) for each in weights)
-        # The positions of a convolution's output do not depend on the number of channels.
-        full = tuple(
-            Layer(each.units, each.inputs, traced.get(each.name, once).positions)
-            for each in self._full.get(network, weights)
-        )
+        traced, weights = self._traced(network, parameters), maskable_weights(*parameters.modules)
 
-        def now() -> Cost:
-            active = topology.active if topology is not None else tuple(each.size for each in weights)
-            return forward_cost(layers, active, full)
+        def layers(weights: Sequence[Weight]) -> list[Layer]:
+            # The positions of a convolution's output do not depend on the number of channels.
+            positions = [traced[each.name].positions if each.name in traced else 1 for each in weights]
+            return [Layer(each.units, each.inputs, count) for each, count in zip(weights, positions, strict=True)]
 
-        return now
+        own, full = layers(weights), layers(self._full.get(network, weights))
+        return lambda: forward_cost(own, topology.active if topology else [each.size for each in weights], full)
 
     def _traced(self, network: Network, parameters: FlatParameters) -> dict[str, Traced]:
         device = parameters.vector.device

@@ -11,7 +11,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks.trained import Minimizer
 from learner_service.sparsity import SparsityPlan, Topology
-from learner_service.sparsity.evolution import AtRandom, Unstructured, by_gradient
+from learner_service.sparsity.evolution import Unstructured, at_random, by_gradient
 from learner_service.sparsity.schedule import CosineSchedule
 from learner_service.sparsity.weights import Weight, maskable_weights
 
@@ -40,7 +40,7 @@ def test_at_random_nothing_but_size_decides() -> None:
     for seed in range(50):
         mask = (vector != 0).float()
         generator = torch.Generator().manual_seed(seed)
-        Unstructured((weight,), (60,)).change(mask, vector, torch.full((200,), torch.nan), 0.5, AtRandom(generator))
+        Unstructured((weight,), (60,)).change(mask, vector, torch.full((200,), torch.nan), 0.5, at_random(generator))
         assert mask.sum() == 60
         assert mask[30:60].all()
         grown += mask
