@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from learner_service.kernels.torch_private import EPSILON, adam_step
+from learner_service.kernels.torch_private import EPSILON, AdamTensors, adam_step
 from learner_service.kernels.written_gradient import WritesGradients
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -104,7 +104,8 @@ class Adam:
             self._moments = {"step": torch.zeros((), device=vector.device), **moments}
         step, mean, square = self._moments.values()
         step += 1
-        self._take_step(vector, gradient, mean, square, step, self.learning_rate, divisor, self._epsilon)
+        tensors = AdamTensors(vector, gradient, mean, square, step)
+        self._take_step(tensors, self.learning_rate, divisor, self._epsilon)
 
     @property
     def moments(self) -> tuple[Tensor, ...]:

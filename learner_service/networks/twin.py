@@ -137,12 +137,10 @@ def _forward(x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: 
         y, weights, biases = x, critic[::2], critic[1::2]
         own = active[number] if active else (None,) * len(weights)
         for layer, (weight, bias) in enumerate(zip(weights[:-1], biases[:-1], strict=True)):
-            if (copy := _of(copies, layer, number)) is not None:
-                low = y.to(torch.bfloat16)
-                y = bfloat16.product(low, copy, bias).relu_()
-            else:
-                low = None
-                y = product(y, weight, bias, relu=True, active=own[layer])
+            copy = _of(copies, layer, number)
+            low = None if copy is None else y.to(torch.bfloat16)
+            factor, weight = (y if low is None else low), (weight if copy is None else copy)
+            y = product(factor, weight, bias, relu=True, active=own[layer])
             activations.append(y)
             rounded.append(low)
         values.append(product(y, weights[-1], biases[-1], active=own[-1]).squeeze(1))
@@ -194,23 +192,16 @@ class _MLPs(torch.autograd.Function):
             to_y = to_values.unsqueeze(0).t() if ctx.active else to_values.unsqueeze(1)
             for layer in reversed(range(ctx.layers)):
                 copy = _of(ctx.copies, layer, critic)
-                slopes = to_y if copy is None else to_y.to(torch.bfloat16)
+                slopes, factor = (to_y, inputs[layer]) if copy is None else (to_y.to(torch.bfloat16), rounded[layer])
                 if need_parameters:
-                    to_parameters[2 * layer][critic] = (
-                        weight_gradient(to_y, inputs[layer], active[layer])
-                        if copy is None
-                        else bfloat16.weight_gradient(slopes, rounded[layer])
-                    )
+                    to_parameters[2 * layer][critic] = weight_gradient(slopes, factor, active[layer])
                     torch.sum(to_y, 0, out=to_parameters[2 * layer + 1][critic])
-                if layer:
-                    to_y = (
-                        input_gradient(to_y, weights[layer][critic], active[layer])
-                        if copy is None
-                        else bfloat16.input_gradient(slopes, copy)
-                    )
-                    to_y = through_relu(to_y, inputs[layer])
-                elif need_x:
-                    to_input = input_gradient(to_y, weights[layer][critic], active[layer])
-                    to_x = to_input if to_x is None else to_x.add_(to_input)
+                if layer or need_x:
+                    weight = weights[layer][critic] if copy is None else copy
+                    to_input = input_gradient(slopes, weight, active[layer])
+                    if layer:
+                        to_y = through_relu(to_input, inputs[layer])
+                    else:
+                        to_x = to_input if to_x is None else to_x.add_(to_input)
         returned = to_parameters if need_parameters and not places else [None] * 2 * ctx.layers
         return to_x, None, None, None, *returned
