@@ -14,7 +14,7 @@ from actorq.config.algorithms import ActionSpace, OnPolicyConfig
 from actorq.config.sparsity import SparsityMethod
 from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
-from learner_service.algorithms.trainable import Trainable
+from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.kernels.torch_private import backward
 from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.trained import Minimizer, TrainedNetwork
@@ -157,11 +157,6 @@ class PolicyGradient(Trainable):
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         # torch wants memory that it may write, even if it does not.
         return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)
-
-
-def annealed(start: float, end: float | None, progress: float) -> float:
-    """The value that goes linearly from `start` to `end` during the run; `start` without `end`."""
-    return start if end is None else start + (end - start) * min(1.0, max(0.0, progress))
 
 
 def flat(array: NDArray[Any]) -> NDArray[Any]:

@@ -32,12 +32,12 @@ from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import (
     Parts,
     PolicyGradient,
-    annealed,
     by_length,
     explained_variance,
     flat,
     importance_weights,
 )
+from learner_service.algorithms.trainable import annealed
 from learner_service.kernels.linear import row_limits
 from learner_service.kernels.recorded import Recorded
 from learner_service.rollouts import Trajectories

@@ -14,7 +14,6 @@ from actorq.errors import UserError
 from actorq.plugins import load
 from actorq.text import reason_of
 from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
-from learner_service.sparsity import check_supported
 
 # Paths, so that a run imports only its own algorithm.
 _OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
@@ -34,7 +33,9 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
     """
     algorithm = chosen_algorithm(config)
     _check_actions(config.algorithm, algorithm, spec)
-    check_supported(config, config.algorithm, getattr(algorithm, "sparsity_methods", ("dense",)))
+    methods, method = getattr(algorithm, "sparsity_methods", ("dense",)), config.sparsity.method
+    if method not in methods:
+        raise UserError(f"sparsity.method: algorithm {config.algorithm} supports {', '.join(methods)}, got {method}")
     device = device or torch.device("cpu")
     if config.algorithm in _OURS:
         return algorithm(config, spec, device)

@@ -160,6 +160,11 @@ class Trainable:
             raise RuntimeError("the saved networks normalize observations, but normalize_observations is off")
 
 
+def annealed(start: float, end: float | None, progress: float) -> float:
+    """The value that goes linearly from `start` to `end` as `progress` goes from 0 to 1; `start` without `end`."""
+    return start if end is None else start + (end - start) * min(1.0, max(0.0, progress))
+
+
 def _restore(generator: torch.Generator, saved: Tensor) -> None:
     """Restore a generator's state.
 

@@ -13,7 +13,7 @@ from actorq.errors import UserError
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights, worth_leaving_out
 from learner_service.sparsity.densities import budgets
-from learner_service.sparsity.evolution import Growth, Layers, Unstructured, at_random, by_gradient
+from learner_service.sparsity.evolution import Growth, Unstructured, at_random, by_gradient
 from learner_service.sparsity.flops import Cost, Layer, forward_cost
 from learner_service.sparsity.schedule import CosineSchedule
 from learner_service.sparsity.structured import Structured
@@ -80,9 +80,11 @@ class SparsityPlan:
         weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
         counts = budgets(weights, sparsity, f"sparsity.{network}")
         structured = settings.structured and network == "actor"
-        layers: Layers = Unstructured(weights, counts)
-        if structured:
-            layers = _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
+        layers = (
+            _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
+            if structured
+            else Unstructured(weights, counts)
+        )
         products = self._products(weights, counts, parameters.vector.device)
         for each in (parameters, *targets):
             multiply_by(products, *each.modules)
@@ -153,10 +155,3 @@ def _structured(
     )
     layers.check(setting)
     return layers
-
-
-def check_supported(config: RunConfig, algorithm: str, methods: Sequence[str]) -> None:
-    """Raise UserError unless `methods`, those that the algorithm supports, have the run's sparsity method."""
-    method = config.sparsity.method
-    if method not in methods:
-        raise UserError(f"sparsity.method: algorithm {algorithm} supports {', '.join(methods)}, got {method}")
