@@ -27,7 +27,6 @@ from learner_service.replay import (
 from learner_service.replay.storage.rows import segment_rows
 from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
 from learner_service.training.drawing import check_told
-from learner_service.training.mechanisms import returns_of
 
 
 def open_buffer(
@@ -56,9 +55,20 @@ def open_buffer(
         check_told(config, algorithm)
         _check_rollouts(config, spec, algorithm)
         return _queue(config, algorithm, opened("log_probabilities"), moments)
-    returns = returns_of(config, cast(Algorithm, algorithm))
+    returns = _returns(config, cast(Algorithm, algorithm))
     optional = ("greedy_actions",) if config.dynamic_capacity_of(spec) is not None else ()
     return _replay(config, rng, opened(*optional), returns, moments)
+
+
+def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturns:
+    """The returns of a run of `algorithm`. Raises UserError as `RunConfig.multi_step_of` does."""
+    windows, clip = getattr(algorithm, "needs_windows", False), config.replay.clip_rewards
+    first = Returns(algorithm.n_step, algorithm.discount, clip, windows)
+    multi_step = config.multi_step_of(algorithm.n_step)
+    if multi_step is None:
+        return first
+    longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
+    return DelayedReturns(first, longest, multi_step.after * config.max_environment_steps)
 
 
 def _replay(

@@ -68,26 +68,23 @@ class Checkpoints:
         """
         final = self._directory / f"{state.updates:012d}"
         partial = final.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
         try:
-            return self._save(state, final, partial)
+            partial.mkdir()
+            CheckpointFiles(state.updates, safetensors.torch.save(state.tensors), state.values).write(partial)
+            replaced = final.with_suffix(".replaced")
+            if final.exists():
+                # The same number of updates, as in a paused run: keep the old checkpoint until the new one is in place.
+                final.replace(replaced)
+            partial.replace(final)
+            sync_folder(self._directory)
+            shutil.rmtree(replaced, ignore_errors=True)
+            for old in self._folders()[self._keep :]:
+                if old != final:
+                    shutil.rmtree(old)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-
-    def _save(self, state: LearnerState, final: Path, partial: Path) -> Path:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        CheckpointFiles(state.updates, safetensors.torch.save(state.tensors), state.values).write(partial)
-        replaced = final.with_suffix(".replaced")
-        if final.exists():
-            # The same number of updates, as in a paused run: keep the old checkpoint until the new one is in place.
-            final.replace(replaced)
-        partial.replace(final)
-        sync_folder(self._directory)
-        shutil.rmtree(replaced, ignore_errors=True)
-        for old in self._folders()[self._keep :]:
-            if old != final:
-                shutil.rmtree(old)
         return final
 
     def load_newest(self, found: Found | None = None) -> LearnerState | None:

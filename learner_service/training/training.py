@@ -28,11 +28,10 @@ from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import RolloutQueue
 from learner_service.sparsity import topology_settings
-from learner_service.training.batches import Batches, Rollouts, SampledBatches
+from learner_service.training.batches import Batches, Rollouts, SampledBatches, dynamic_capacity
 from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
-from learner_service.training.mechanisms import dynamic_capacity
 from learner_service.training.publisher import Publisher
 from learner_service.training.trainer import Trainer, is_stochastic
 
