@@ -11,7 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.transport.options import MAX_SEGMENT_BYTES
-from learner_service.algorithms.base import Algorithm, AnyAlgorithm, OnPolicyAlgorithm, is_on_policy
+from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.networks.observations import are_frames
 from learner_service.replay import (
     DelayedReturns,
@@ -41,44 +41,35 @@ def open_buffer(
 
     Raises UserError when the settings do not fit the algorithm, and the errors of `ReplayStore.open`.
     """
-    moments = None
+    replay, moments = config.replay, None
     if config.normalize_observations and not are_frames(spec):
         moments = ObservationMoments(spec.observations.shape)
 
     def opened(*optional: str) -> ReplayStore:
         rows = _segment_rows(config, spec)
         return ReplayStore.open(
-            directory, spec, config.replay.capacity, optional, rows, earlier_transitions=earlier_transitions
+            directory, spec, replay.capacity, optional, rows, earlier_transitions=earlier_transitions
         )
 
     if is_on_policy(algorithm):
         check_told(config, algorithm)
-        _check_rollouts(config, spec, algorithm)
-        return _queue(config, algorithm, opened("log_probabilities"), moments)
+        size = algorithm.rollout_size
+        try:
+            config.check_rollouts(size, algorithm.batch_size, spec.frame_stack)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        ahead = math.ceil(config.queue.waiting_rollouts * size)
+        return RolloutQueue(
+            opened("log_probabilities"),
+            RateLimiter.of_queue(algorithm.epochs, size, ahead, time.monotonic),
+            size,
+            PublishedVersions(config.queue.max_policy_lag),
+            replay.clip_rewards,
+            RewardScale(algorithm.discount) if config.queue.normalize_rewards else None,
+            moments,
+        )
     returns = _returns(config, cast(Algorithm, algorithm))
-    optional = ("greedy_actions",) if config.dynamic_capacity_of(spec) is not None else ()
-    return _replay(config, rng, opened(*optional), returns, moments)
-
-
-def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturns:
-    """The returns of a run of `algorithm`. Raises UserError as `RunConfig.multi_step_of` does."""
-    windows, clip = getattr(algorithm, "needs_windows", False), config.replay.clip_rewards
-    first = Returns(algorithm.n_step, algorithm.discount, clip, windows)
-    multi_step = config.multi_step_of(algorithm.n_step)
-    if multi_step is None:
-        return first
-    longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
-    return DelayedReturns(first, longest, multi_step.after * config.max_environment_steps)
-
-
-def _replay(
-    config: RunConfig,
-    rng: np.random.Generator,
-    store: ReplayStore,
-    returns: Returns | DelayedReturns,
-    moments: ObservationMoments | None,
-) -> ReplayBuffer:
-    replay = config.replay
+    store = opened() if config.dynamic_capacity_of(spec) is None else opened("greedy_actions")
     sampler = (
         PrioritizedSampler(
             *(store, rng, replay.priority_exponent),
@@ -93,19 +84,15 @@ def _replay(
     return ReplayBuffer(store, sampler, limiter, returns, moments)
 
 
-def _queue(
-    config: RunConfig, algorithm: OnPolicyAlgorithm, store: ReplayStore, moments: ObservationMoments | None
-) -> RolloutQueue:
-    ahead = math.ceil(config.queue.waiting_rollouts * algorithm.rollout_size)
-    return RolloutQueue(
-        store,
-        RateLimiter.of_queue(algorithm.epochs, algorithm.rollout_size, ahead, time.monotonic),
-        algorithm.rollout_size,
-        PublishedVersions(config.queue.max_policy_lag),
-        config.replay.clip_rewards,
-        RewardScale(algorithm.discount) if config.queue.normalize_rewards else None,
-        moments,
-    )
+def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturns:
+    """The returns of a run of `algorithm`. Raises UserError as `RunConfig.multi_step_of` does."""
+    windows, clip = getattr(algorithm, "needs_windows", False), config.replay.clip_rewards
+    first = Returns(algorithm.n_step, algorithm.discount, clip, windows)
+    multi_step = config.multi_step_of(algorithm.n_step)
+    if multi_step is None:
+        return first
+    longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
+    return DelayedReturns(first, longest, multi_step.after * config.max_environment_steps)
 
 
 def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
@@ -124,14 +111,6 @@ def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
             f"replay.capacity must be at least twice the {rows} rows of a segment, (actor.segment_length + frame stack "
             f"{spec.frame_stack}) * environments_per_actor, got {config.replay.capacity}"
         )
-
-
-def _check_rollouts(config: RunConfig, spec: EnvironmentSpec, algorithm: OnPolicyAlgorithm) -> None:
-    """Raise UserError when the settings do not fit the algorithm's rollouts, or the ring is too small for them."""
-    try:
-        config.check_rollouts(algorithm.rollout_size, algorithm.batch_size, spec.frame_stack)
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 def _segment_rows(config: RunConfig, spec: EnvironmentSpec) -> int:
