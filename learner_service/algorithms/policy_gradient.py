@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from actorq.config.algorithms import ActionSpace, OnPolicyConfig
@@ -60,25 +61,19 @@ class PolicyGradient(Trainable):
         gaussian = {} if discrete else {"log_std": settings.log_std, "squash": settings.squash}
         kind = SoftmaxPolicy if discrete else DiagonalGaussianPolicy
 
-        def made(kind: Callable[..., Any], gain: float, **options: Any) -> Callable[..., Any]:
-            def make(**given: Any) -> nn.Module:
-                network: Any = kind(activation=settings.activation, **options, **given)
-                if settings.orthogonal:
-                    # A user's function has chosen the initial weights of its layers.
-                    network.make_orthogonal(gain, hidden=self._config.network is None)
-                return network  # type: ignore[no-any-return]
-
-            return make
-
+        pi = partial(self._made, kind, _POLICY_GAIN, **gaussian)
+        value = partial(self._made, ValueNetwork, _VALUE_GAIN)
+        rate, value_rate = settings.learning_rate, settings.value_learning_rate or settings.learning_rate
         adam: dict[str, Any] = {"has_target": False, "epsilon": settings.adam_epsilon}
-        rate = settings.learning_rate
-        self._pi: TrainedNetwork[Any] = self.network(
-            "actor", made(kind, _POLICY_GAIN, **gaussian), settings.hidden_sizes, rate, **adam
-        )
-        self._v: TrainedNetwork[Any] = self.network(
-            *("critic", made(ValueNetwork, _VALUE_GAIN), settings.value_sizes, settings.value_learning_rate or rate),
-            **adam,
-        )
+        self._pi: TrainedNetwork[Any] = self.network("actor", pi, settings.hidden_sizes, rate, **adam)
+        self._v: TrainedNetwork[Any] = self.network("critic", value, settings.value_sizes, value_rate, **adam)
+
+    def _made(self, kind: Callable[..., Any], gain: float, **given: Any) -> Any:
+        network = kind(activation=self._settings.activation, **given)
+        if self._settings.orthogonal:
+            # A user's function has chosen the initial weights of its layers.
+            network.make_orthogonal(gain, hidden=self._config.network is None)
+        return network
 
     @abstractmethod
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:

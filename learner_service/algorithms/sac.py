@@ -65,7 +65,7 @@ class Temperature(nn.Module):
 
 
 class SAC(GradientAlgorithm):
-    """Soft actor-critic; see the module's docstring for the update."""
+    """Soft actor-critic; see the module's docstring for the update. temperature: makes alpha."""
 
     name = "sac"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
@@ -78,9 +78,9 @@ class SAC(GradientAlgorithm):
     def make_networks(self, settings: SACConfig) -> None:
         """Make alpha, pi, and the two Q, which are one module."""
         sizes, rate = settings.hidden_sizes, settings.learning_rate
-        self._temperature = Temperature(settings, math.prod(self._spec.actions.shape)).to(self._device)
+        self.temperature = Temperature(settings, math.prod(self._spec.actions.shape)).to(self._device)
         # One parameter vector for policy and temperature, because they take their steps together.
-        besides = (self._temperature,)
+        besides = (self.temperature,)
         self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=besides)
         self._q = self.network("critic", TwinCritic, sizes, rate)
         self._loss = self.compiled(self._loss_of_drawn)
@@ -88,11 +88,6 @@ class SAC(GradientAlgorithm):
         self._improve_policy = self.descent(self._pi, self._policy_loss)
         # Number of sampled actions for the entropies in between, as of the last update.
         self._steps_between = settings.n_step - 1
-
-    @property
-    def temperature(self) -> float:
-        """The present weight alpha of the entropy."""
-        return float(self._temperature.alpha)
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""
@@ -112,7 +107,7 @@ class SAC(GradientAlgorithm):
 
         following, between: standard normal, for a'_m and for the other a'_k; float32[B or B * (m - 1), components].
         """
-        alpha = self._temperature.alpha
+        alpha = self.temperature.alpha
         # The policy samples outside of the compiled function, because quantized layers may replace its layers.
         with torch.no_grad():
             drawn = self.policy.sample(batch.bootstrap_observations, following)
@@ -124,8 +119,8 @@ class SAC(GradientAlgorithm):
         """L_pi + L_alpha. Neither has a gradient for the other's parameters. noise: standard normal, for a_i."""
         actions, log_probabilities = self.policy.sample(observations, noise)
         values = self._q.network.judge(observations, actions).amin(0)
-        policy_loss = (self._temperature.alpha * log_probabilities - values).mean()  # eq. 9
-        return (policy_loss + self._temperature.loss(log_probabilities),)
+        policy_loss = (self.temperature.alpha * log_probabilities - values).mean()  # eq. 9
+        return (policy_loss + self.temperature.loss(log_probabilities),)
 
     def _loss_of_drawn(
         self, batch: Minibatch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
