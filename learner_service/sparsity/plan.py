@@ -14,11 +14,10 @@ from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights, worth_leaving_out
 from learner_service.sparsity.densities import budgets
 from learner_service.sparsity.evolution import Growth, Unstructured, at_random, by_gradient
-from learner_service.sparsity.flops import Cost, Layer, forward_cost
-from learner_service.sparsity.schedule import CosineSchedule
+from learner_service.sparsity.flops import Cost, dense_flops
 from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.tiny import tiny_sizes, weights_of
-from learner_service.sparsity.topology import Topology
+from learner_service.sparsity.topology import CosineSchedule, Topology
 from learner_service.sparsity.trace import Traced, trace
 from learner_service.sparsity.weights import Weight, maskable_weights, multiply_by
 
@@ -107,13 +106,17 @@ class SparsityPlan:
         """A function that returns the FLOPs of one row's forward pass, with the topology at the time of the call."""
         traced, weights = self._traced(network, parameters), maskable_weights(*parameters.modules)
 
-        def layers(weights: Sequence[Weight]) -> list[Layer]:
+        def dense(weights: Sequence[Weight]) -> list[float]:
             # The positions of a convolution's output do not depend on the number of channels.
-            positions = [traced[each.name].positions if each.name in traced else 1 for each in weights]
-            return [Layer(each.units, each.inputs, count) for each, count in zip(weights, positions, strict=True)]
+            return [dense_flops(each, traced[each.name].positions if each.name in traced else 1) for each in weights]
 
-        own, full = layers(weights), layers(self._full.get(network, weights))
-        return lambda: forward_cost(own, topology.active if topology else [each.size for each in weights], full)
+        own, full = dense(weights), sum(dense(self._full.get(network, weights)))
+
+        def now() -> Cost:
+            active = topology.active if topology else [each.size for each in weights]
+            return Cost(sum(n / each.size * flops for n, each, flops in zip(active, weights, own, strict=True)), full)
+
+        return now
 
     def _traced(self, network: Network, parameters: FlatParameters) -> dict[str, Traced]:
         device = parameters.vector.device

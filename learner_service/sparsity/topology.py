@@ -1,5 +1,6 @@
 """The topology of a sparse network: only active weights are trained, and all others are exactly 0."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,9 +9,26 @@ from torch import Tensor
 
 from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.sparsity.evolution import Growth, Unstructured
-from learner_service.sparsity.schedule import CosineSchedule
 from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.weights import Weight
+
+
+@dataclass(frozen=True)
+class CosineSchedule:
+    """zeta_t = zeta_0 / 2 (1 + cos(pi t / T_end)) every `period` updates of the run before T_end (arXiv 1911.11134).
+
+    replaced: zeta_0. end: T_end, in gradient updates.
+    """
+
+    period: int
+    replaced: float
+    end: float
+
+    def share(self, before: int, after: int) -> float:
+        """Share of a layer's weights to replace at a step from `before` updates to `after`; 0 for no change."""
+        if after // self.period == before // self.period or after >= self.end:
+            return 0.0
+        return self.replaced / 2 * (1 + math.cos(math.pi * after / self.end))
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks.trained import Minimizer
 from learner_service.sparsity import SparsityPlan, Topology
 from learner_service.sparsity.evolution import Unstructured, at_random, by_gradient
-from learner_service.sparsity.schedule import CosineSchedule
+from learner_service.sparsity.topology import CosineSchedule
 from learner_service.sparsity.weights import Weight, maskable_weights
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
