@@ -28,17 +28,13 @@ class FlatParameters:
     def __init__(self, *modules: nn.Module) -> None:
         self.modules = modules
         parameters = [parameter for module in modules for parameter in module.parameters()]
-        size = sum(parameter.numel() for parameter in parameters)
-        self.vector = torch.empty(size, device=parameters[0].device)
+        sizes = [parameter.numel() for parameter in parameters]
+        self.vector = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self.gradient = torch.zeros_like(self.vector)
         self.vector.grad = self.gradient
-        start = 0
-        for parameter in parameters:
-            stop = start + parameter.numel()
-            self.vector[start:stop] = parameter.detach().flatten()
-            parameter.data = self.vector[start:stop].view(parameter.shape)
-            parameter.grad = self.gradient[start:stop].view(parameter.shape)
-            start = stop
+        views = zip(parameters, torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)
+        for parameter, values, gradient in views:
+            parameter.data, parameter.grad = values.view(parameter.shape), gradient.view(parameter.shape)
         self._written = [
             written
             for module in modules
