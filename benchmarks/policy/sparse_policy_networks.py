@@ -15,7 +15,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from benchmarks.policies import environment_spec
 from learner_service.kernels.parameters import FlatParameters
-from learner_service.networks.deterministic import DeterministicPolicy
+from learner_service.networks.continuous import DeterministicPolicy
 from learner_service.networks.trained import Minimizer
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.sparsity.plan import SparsityPlan
@@ -91,7 +91,7 @@ def versions(task: Task, masks: str, count: int = 1, seed: int = 0) -> tuple[Pol
             rows = observe(BATCH, generator)
             with torch.no_grad():
                 actions = torch.tanh(4 * teacher(rows))
-            minimizer.step(torch.mean((policy(rows) - actions) ** 2))
+            minimizer.minimize(torch.mean((policy(rows) - actions) ** 2))
 
     # Static masks need no long training.
     train(_PERIOD if masks in ("dense", "random") else _UPDATES)

@@ -34,17 +34,15 @@ class Losses:
     priorities: NDArray[np.float32]
 
 
-class Algorithm(Protocol):
-    """Trains on batches of n-step transitions. Not thread-safe: one trainer owns it.
+class AnyAlgorithm(Protocol):
+    """What the trainer needs of every algorithm. Not thread-safe: one trainer owns it.
 
     The registry calls the class with the run's configuration, the environment's spec, and the device of networks and
     optimizers. `config.seed` is the seed. `config.learner.compile` asks for torch.compile.
     `config.normalize_observations` asks for networks with a Normalizer.
 
     action_spaces: kinds of actions that the algorithm supports; continuous actions have finite bounds.
-    stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
-        deterministically without it. For a replay of dynamic capacity the policy has a method `with_greedy`. That
-        method takes the same inputs and returns two outputs: the actions with noise and those without.
+    batch_size: transitions per gradient update.
 
     Optional attributes:
     settings: a subclass of actorq.config.settings.Settings. Users give its values as `algorithm_args`.
@@ -53,28 +51,18 @@ class Algorithm(Protocol):
         Without it only dense networks are accepted.
     flops: learner_service.sparsity.Flops of the present networks. Without it the status shows none.
     precision: precision of wide hidden layers, from networks.precision.use_precision. Without it the status shows fp32.
-    needs_windows: the targets have a term for each step of a window. With n > 1 the batches are then WindowBatches.
     """
 
     name: str
     action_spaces: ClassVar[tuple[ActionSpace, ...]]
-    stochastic: bool
     batch_size: int
-    n_step: int
     discount: float
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None: ...
 
     @property
     def policy(self) -> nn.Module:
-        """The module that is published. Maps observations [B, *policy_observations] to the output that actors use.
-
-        The output is q_values float32[B, actions], or actions float32[B, *action] within their bounds.
-        """
-        ...
-
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
-        """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
+        """The module that is published. Maps observations [B, *policy_observations] to the output that actors use."""
         ...
 
     def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
@@ -87,6 +75,26 @@ class Algorithm(Protocol):
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
+        ...
+
+
+class Algorithm(AnyAlgorithm, Protocol):
+    """Trains on batches of n-step transitions. See `AnyAlgorithm` for the other members.
+
+    policy: its output is q_values float32[B, actions], or actions float32[B, *action] within their bounds.
+    stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
+        deterministically without it. For a replay of dynamic capacity the policy has a method `with_greedy`. That
+        method takes the same inputs and returns two outputs: the actions with noise and those without.
+
+    Optional attribute:
+    needs_windows: the targets have a term for each step of a window. With n > 1 the batches are then WindowBatches.
+    """
+
+    stochastic: bool
+    n_step: int
+
+    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+        """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
         ...
 
 
@@ -103,41 +111,31 @@ class Learned:
     figures: Mapping[str, float]
 
 
-class OnPolicyAlgorithm(Protocol):
-    """Trains on rollouts of the newest policies. Not thread-safe: one trainer owns it.
+class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
+    """Trains on rollouts of the newest policies. See `AnyAlgorithm` for the other members.
 
-    Like `Algorithm`, with `learn` in place of `update`. Its policy maps observations to logits float32[B, actions] of
-    discrete actions. For continuous actions it returns actions without noise float32[B, *action] within their bounds,
-    mean float32[B, components] and log standard deviation float32[B, components]; see `actorq.domain.policy`.
+    Its policy maps observations to logits float32[B, actions] of discrete actions. For continuous actions it returns
+    actions without noise float32[B, *action] within their bounds, mean float32[B, components] and log standard
+    deviation float32[B, components]; see `actorq.domain.policy`.
 
-    sampling: how actors draw actions; a class with this attribute is on-policy.
     policy: its attribute `output_names` has the names of its graph's outputs.
     rollout_size: environment steps per rollout, over all environments.
     epochs: number of passes over each rollout.
-    batch_size: transitions per gradient update.
     """
 
-    name: str
-    action_spaces: ClassVar[tuple[ActionSpace, ...]]
-    batch_size: int
     rollout_size: int
     epochs: int
-    discount: float
-
-    def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None: ...
 
     @property
     def sampling(self) -> Sampling:
-        """How actors draw actions: "clipped" or "squashed"."""
-        ...
-
-    @property
-    def policy(self) -> nn.Module:
-        """The module that is published."""
+        """How actors draw actions: "clipped" or "squashed". A class with this attribute is on-policy."""
         ...
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
-        """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
+        """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1].
+
+        rollout: as `RolloutQueue.take` returns it, with trajectories of different lengths.
+        """
         ...
 
     def log_probabilities(
@@ -147,18 +145,6 @@ class OnPolicyAlgorithm(Protocol):
 
         observations: [B, *policy_observation]. actions: [B, *action], as in `Trajectories`.
         """
-        ...
-
-    def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
-        """Normalize observations with this mean and std, [*observation] each. No effect without normalization."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything that a resumed run needs, by name."""
-        ...
-
-    def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
         ...
 
 

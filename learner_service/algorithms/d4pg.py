@@ -46,10 +46,10 @@ class D4PG(GradientAlgorithm):
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     settings = D4PGConfig
     policy: LayerNormPolicy
+    _settings: D4PGConfig
 
     def make_networks(self, settings: D4PGConfig) -> None:
         """Make pi and Z."""
-        self._settings = settings
         self._support = Support(settings.value_min, settings.value_max, settings.atoms).to(self._device)
         critic, largest = partial(CategoricalCritic, atoms=settings.atoms), settings.max_gradient_norm
         self._pi = self.network(

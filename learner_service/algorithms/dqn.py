@@ -25,6 +25,7 @@ from torch.nn import functional
 from actorq.config.algorithms import ActionSpace, DQNConfig
 from learner_service.algorithms.base import Losses, Minibatch
 from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.algorithms.trainable import annealed
 from learner_service.networks import QNetwork
 from learner_service.replay import NStepBatch
 from learner_service.sparsity import Flops
@@ -38,11 +39,11 @@ class DQN(GradientAlgorithm):
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("discrete",)
     settings = DQNConfig
     policy: QNetwork
+    _settings: DQNConfig
     state_names: ClassVar[dict[Network, tuple[str, str]]] = {"actor": ("online", "target")}
 
     def make_networks(self, settings: DQNConfig) -> None:
         """Make Q. It is both policy and critic, and has the actor's sparsity."""
-        self._settings = settings
         self._q = self.network(
             *("actor", partial(QNetwork, dueling=settings.dueling), settings.hidden_sizes, settings.learning_rate),
             max_gradient_norm=settings.max_gradient_norm,
@@ -67,10 +68,12 @@ class DQN(GradientAlgorithm):
 
     def _step(self, batch: Minibatch, target_values: Tensor) -> Tensor:
         """Make one update; returns delta, float32[B]. target_values: Q(s_{t+m}, .; theta^-), float32[B, actions]."""
-        self._set_learning_rate()
+        settings = self._settings
+        progress = self.updates / settings.learning_rate_updates
+        self._q.set_learning_rate(annealed(settings.learning_rate, settings.learning_rate_end, progress))
         _, _, errors = self._improve(batch, target_values)
         self.updates += 1
-        if self.updates % self._settings.target_update_period == 0:
+        if self.updates % settings.target_update_period == 0:
             self._q.copy_to_target()
         return errors
 
@@ -91,12 +94,6 @@ class DQN(GradientAlgorithm):
             targets = batch.returns + batch.bootstrap_discounts * bootstrap
         values = self._q(batch.observations).gather(1, batch.actions.to(torch.int64).unsqueeze(1)).squeeze(1)
         return values, targets - values.detach()
-
-    def _set_learning_rate(self) -> None:
-        start, end = self._settings.learning_rate, self._settings.learning_rate_end
-        if end is not None:
-            progress = min(1.0, self.updates / self._settings.learning_rate_updates)
-            self._q.set_learning_rate(start + (end - start) * progress)
 
     @property
     def flops(self) -> Flops:

@@ -1,5 +1,6 @@
 """Base class of algorithms that train by gradient descent. An algorithm adds its networks, losses and update."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -95,6 +96,7 @@ class GradientAlgorithm(Trainable):
             yield from zip(cut[start:stop], zip(*(torch.split(each, size) for each in found), strict=True), strict=True)
             start = stop
 
-    def noise(self, rows: int, components: int) -> Tensor:
-        """Standard normal numbers, float32[rows, components]."""
+    def noise(self, rows: int) -> Tensor:
+        """Standard normal numbers for the components of actions, float32[rows, components]."""
+        components = math.prod(self._spec.actions.shape)
         return torch.randn((rows, components), generator=self.generator, device=self._device)

@@ -30,10 +30,10 @@ from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import (
     Parts,
     PolicyGradient,
+    by_length,
     explained_variance,
     flat,
     importance_weights,
-    joined,
 )
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import Flops
@@ -44,16 +44,12 @@ class IMPALA(PolicyGradient):
 
     name = "impala"
     settings = IMPALAConfig
-
-    def make_networks(self, settings: IMPALAConfig) -> None:  # type: ignore[override]
-        """Make pi and V."""
-        super().make_networks(settings)
-        self._settings = settings
+    _settings: IMPALAConfig
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
         self.set_progress(progress)
-        figures = [self._step(part) for steps in joined(rollout) for part in self._minibatches(steps)]
+        figures = [self._step(part) for steps in by_length(rollout) for part in self._minibatches(steps)]
         if not figures:
             return Learned(0.0, 0, {})
         means = {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
@@ -68,7 +64,7 @@ class IMPALA(PolicyGradient):
         parts = min(environments, max(1, round(steps.steps / self.batch_size)))
         for chosen in np.array_split(order, parts):
             if steps.valid[:, chosen].any():
-                yield _of(steps, chosen)
+                yield Trajectories(*(getattr(steps, each.name)[:, chosen] for each in fields(steps)))
 
     def _step(self, steps: Trajectories) -> dict[str, float]:
         settings, shape = self._settings, steps.rewards.shape
@@ -110,16 +106,6 @@ class IMPALA(PolicyGradient):
     def flops(self) -> Flops:
         """FLOPs of one update; those of the last observations of trajectories are left out."""
         return Flops(action=self._pi.cost, update=self.batch_size * (3 * (self._pi.cost + self._v.cost)))
-
-
-def _of(steps: Trajectories, environments: NDArray[np.int64]) -> Trajectories:
-    """The trajectories of some environments."""
-    columns = {
-        field.name: getattr(steps, field.name)[:, environments]
-        for field in fields(Trajectories)
-        if field.name != "policy_versions"
-    }
-    return Trajectories(**columns, policy_versions=steps.policy_versions)
 
 
 def _chosen(array: NDArray[np.float32], valid: NDArray[np.bool_]) -> Tensor:

@@ -1,25 +1,24 @@
 """Base class of on-policy algorithms: a stochastic policy and a value network that take their steps together."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from actorq.config.algorithms import ActionSpace, OnPolicyConfig
 from actorq.config.sparsity import SparsityMethod
 from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
-from learner_service.algorithms.trainable import Trainable
+from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.kernels.torch_private import backward
 from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
-from learner_service.networks.trained import TrainedNetwork
+from learner_service.networks.trained import Minimizer, TrainedNetwork
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import METHODS, SparsityPlan
 
@@ -53,47 +52,41 @@ class PolicyGradient(Trainable):
     sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = tuple(method for method in METHODS if method != "rlx2")
     epochs: int = 1
     policy: SoftmaxPolicy | DiagonalGaussianPolicy
+    _settings: OnPolicyConfig
 
     def make_networks(self, settings: OnPolicyConfig) -> None:
         """Make pi and V."""
-        self._common = settings
         self.rollout_size = settings.rollout_size
         discrete = bool(self._spec.discrete_actions)
         gaussian = {} if discrete else {"log_std": settings.log_std, "squash": settings.squash}
         kind = SoftmaxPolicy if discrete else DiagonalGaussianPolicy
 
-        def made(kind: Callable[..., Any], gain: float, **options: Any) -> Callable[..., Any]:
-            def make(**given: Any) -> nn.Module:
-                network: Any = kind(activation=settings.activation, **options, **given)
-                if settings.orthogonal:
-                    # A user's function has chosen the initial weights of its layers.
-                    network.make_orthogonal(gain, hidden=self._config.network is None)
-                return network  # type: ignore[no-any-return]
-
-            return make
-
+        pi = partial(self._made, kind, _POLICY_GAIN, **gaussian)
+        value = partial(self._made, ValueNetwork, _VALUE_GAIN)
+        rate, value_rate = settings.learning_rate, settings.value_learning_rate or settings.learning_rate
         adam: dict[str, Any] = {"has_target": False, "epsilon": settings.adam_epsilon}
-        rate = settings.learning_rate
-        self._pi: TrainedNetwork[Any] = self.network(
-            "actor", made(kind, _POLICY_GAIN, **gaussian), settings.hidden_sizes, rate, **adam
-        )
-        self._v: TrainedNetwork[Any] = self.network(
-            *("critic", made(ValueNetwork, _VALUE_GAIN), settings.value_sizes, settings.value_learning_rate or rate),
-            **adam,
-        )
+        self._pi: TrainedNetwork[Any] = self.network("actor", pi, settings.hidden_sizes, rate, **adam)
+        self._v: TrainedNetwork[Any] = self.network("critic", value, settings.value_sizes, value_rate, **adam)
+
+    def _made(self, kind: Callable[..., Any], gain: float, **given: Any) -> Any:
+        network = kind(activation=self._settings.activation, **given)
+        if self._settings.orthogonal:
+            # A user's function has chosen the initial weights of its layers.
+            network.make_orthogonal(gain, hidden=self._config.network is None)
+        return network
 
     @abstractmethod
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
 
-    def sparsity_plan(self, settings: Any) -> SparsityPlan:
+    def sparsity_plan(self) -> SparsityPlan:
         """The sparsity of the networks, with the number of updates that `epochs` passes make."""
-        return SparsityPlan(self._config, self._spec, self.batch_size, getattr(settings, "epochs", 1))
+        return SparsityPlan(self._config, self._spec, self.batch_size, getattr(self._settings, "epochs", 1))
 
     @property
     def sampling(self) -> Sampling:
         """How actors draw actions."""
-        return "squashed" if self._common.squash else "clipped"
+        return "squashed" if self._settings.squash else "clipped"
 
     def log_probabilities(
         self, observations: NDArray[np.generic], actions: NDArray[np.generic], parameters: Mapping[str, Tensor]
@@ -113,7 +106,7 @@ class PolicyGradient(Trainable):
 
     def set_progress(self, progress: float) -> None:
         """Set the step size for this share of the run's environment steps."""
-        settings = self._common
+        settings = self._settings
         rate = annealed(settings.learning_rate, settings.learning_rate_end, progress)
         self._pi.set_learning_rate(rate)
         self._v.set_learning_rate(
@@ -125,7 +118,7 @@ class PolicyGradient(Trainable):
 
         distribution: of the minibatch's states. shares: of each state in the mean, float32[B] or a number [].
         """
-        cost = self._common.entropy_cost
+        cost = self._settings.entropy_cost
         if not cost:
             return parts
         entropies = self.policy.entropies(*distribution)
@@ -140,7 +133,7 @@ class PolicyGradient(Trainable):
 
     def minimize(self, differentiate: Callable[[], T]) -> T:
         """One step of both networks with the gradients of `differentiate`. Returns what it returns."""
-        told = self._pi.step_together(self._v, differentiate, self._common.max_gradient_norm)
+        told = Minimizer.step_together((self._pi, self._v), differentiate, self._settings.max_gradient_norm)
         self.updates += 1
         return told
 
@@ -159,11 +152,6 @@ class PolicyGradient(Trainable):
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         # torch wants memory that it may write, even if it does not.
         return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(self._device)
-
-
-def annealed(start: float, end: float | None, progress: float) -> float:
-    """The value that goes linearly from `start` to `end` during the run; `start` without `end`."""
-    return start if end is None else start + (end - start) * min(1.0, max(0.0, progress))
 
 
 def flat(array: NDArray[Any]) -> NDArray[Any]:
@@ -187,23 +175,6 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
     return 1.0 - float((returns - values).var(correction=0)) / variance if variance else 0.0
 
 
-def joined(rollout: Sequence[Trajectories]) -> Iterator[Trajectories]:
-    """The trajectories of a rollout, those of the same length as one with more environments.
-
-    The result has no policy versions, because they differ between its environments.
-    """
-    for _, group in groupby(sorted(rollout, key=_length), key=_length):
-        together = list(group)
-        if len(together) == 1:
-            yield together[0]
-            continue
-        columns = {
-            field.name: np.concatenate([getattr(each, field.name) for each in together], axis=1)
-            for field in fields(Trajectories)
-            if field.name != "policy_versions"
-        }
-        yield Trajectories(**columns, policy_versions=np.zeros(0, np.int64))
-
-
-def _length(steps: Trajectories) -> int:
-    return len(steps.rewards)
+def by_length(rollout: Sequence[Trajectories]) -> list[Trajectories]:
+    """The trajectories of a rollout, the shortest first."""
+    return sorted(rollout, key=lambda steps: len(steps.rewards))

@@ -32,12 +32,12 @@ from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import (
     Parts,
     PolicyGradient,
-    annealed,
+    by_length,
     explained_variance,
     flat,
     importance_weights,
-    joined,
 )
+from learner_service.algorithms.trainable import annealed
 from learner_service.kernels.linear import row_limits
 from learner_service.kernels.recorded import Recorded
 from learner_service.rollouts import Trajectories
@@ -78,11 +78,12 @@ class PPO(PolicyGradient):
 
     name = "ppo"
     settings = PPOConfig
+    _settings: PPOConfig
 
     def make_networks(self, settings: PPOConfig) -> None:  # type: ignore[override]
         """Make pi and V."""
         super().make_networks(settings)
-        self._settings, self.epochs = settings, settings.epochs
+        self.epochs = settings.epochs
         self._slopes = self.compiled(self._slopes_of)
         # The numbers of rows of rollouts differ.
         limits = row_limits(self._pi.network, self._v.network)
@@ -98,7 +99,7 @@ class PPO(PolicyGradient):
         settings = self._settings
         self.set_progress(progress)
         clip = annealed(settings.clip, settings.clip_end, progress)
-        parts, entropies = zip(*map(self._rows, joined(rollout)), strict=True)
+        parts, entropies = zip(*map(self._rows, by_length(rollout)), strict=True)
         rows = parts[0] if len(parts) == 1 else Rows(*map(torch.cat, zip(*parts, strict=True)))
         if not len(rows.weights):
             return Learned(0.0, 0, {})
@@ -174,17 +175,16 @@ class PPO(PolicyGradient):
         return Update(*update)
 
     def _differentiate(self, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of both networks, then the fields of `Update`; see `_parts`."""
-        parts, update = self._parts(rows, lowest, highest, share)
-        return *self.differentiate(parts), *update
+        """The gradients of both networks, then the fields of `Update`.
 
-    def _parts(self, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Parts, Update]:
-        """log pi and V with the slopes of L. lowest, highest: bounds of r. share: 1 / B."""
+        lowest, highest: bounds of r. share: 1 / B.
+        """
         distribution = self.policy.distribution(rows.observations)
         logarithms = self.policy.log_probabilities(rows.actions, *distribution)
         values = self._v(rows.observations)
         slopes, update = self._slopes(logarithms.detach(), values.detach(), rows, lowest, highest, share)
-        return self.with_entropies(distribution, Parts((logarithms, values), slopes), share), update
+        parts = self.with_entropies(distribution, Parts((logarithms, values), slopes), share)
+        return *self.differentiate(parts), *update
 
     def _slopes_of(
         self, logarithms: Tensor, values: Tensor, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor

@@ -14,7 +14,6 @@ from actorq.errors import UserError
 from actorq.plugins import load
 from actorq.text import reason_of
 from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
-from learner_service.sparsity import check_supported
 
 # Paths, so that a run imports only its own algorithm.
 _OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
@@ -34,17 +33,38 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
     """
     algorithm = chosen_algorithm(config)
     _check_actions(config.algorithm, algorithm, spec)
-    check_supported(config, config.algorithm, getattr(algorithm, "sparsity_methods", ("dense",)))
+    methods, method = getattr(algorithm, "sparsity_methods", ("dense",)), config.sparsity.method
+    if method not in methods:
+        raise UserError(f"sparsity.method: algorithm {config.algorithm} supports {', '.join(methods)}, got {method}")
     device = device or torch.device("cpu")
     if config.algorithm in _OURS:
         return algorithm(config, spec, device)
-    return _make_own(algorithm, config, spec, device)
+    try:
+        made = algorithm(config, spec, device)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"algorithm {config.algorithm} has failed: {type(error).__name__}: {reason_of(error)}"
+        ) from error
+    _require(config.algorithm, made, _ON_POLICY_WHEN_MADE if is_on_policy(made) else _REQUIRED_WHEN_MADE)
+    return made
 
 
 def chosen_algorithm(config: RunConfig) -> type[Algorithm]:
     """The class of the run's algorithm. Raises UserError when it does not exist or refuses `algorithm_args`."""
     algorithm = algorithm_class(config.algorithm)
-    _check_settings(config, algorithm)
+    model = getattr(algorithm, "settings", None)
+    if model is None:
+        if config.algorithm_args:
+            raise UserError(f"algorithm_args: algorithm {config.algorithm} has no settings of its own")
+    elif isinstance(model, type) and issubclass(model, Settings):
+        settings_of(config, model)
+    else:
+        raise UserError(
+            f"algorithm {config.algorithm} is no algorithm: its settings are no subclass of "
+            f"actorq.config.settings.Settings; {_WHAT_ONE_HAS}"
+        )
     return algorithm
 
 
@@ -67,38 +87,10 @@ def algorithm_class(name: str) -> type[Algorithm]:
     return cast(type[Algorithm], found)
 
 
-def _make_own(algorithm: type[Algorithm], config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> Algorithm:
-    try:
-        made = algorithm(config, spec, device)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"algorithm {config.algorithm} has failed: {type(error).__name__}: {reason_of(error)}"
-        ) from error
-    _require(config.algorithm, made, _ON_POLICY_WHEN_MADE if is_on_policy(made) else _REQUIRED_WHEN_MADE)
-    return made
-
-
 def _require(name: str, found: object, attributes: Sequence[str]) -> None:
     missing = [attribute for attribute in attributes if not hasattr(found, attribute)]
     if missing:
         raise UserError(f"algorithm {name} is no algorithm: it lacks {', '.join(missing)}; {_WHAT_ONE_HAS}")
-
-
-def _check_settings(config: RunConfig, algorithm: type[Algorithm]) -> None:
-    """Raise UserError unless the algorithm takes `config.algorithm_args`."""
-    model = getattr(algorithm, "settings", None)
-    if model is None:
-        if config.algorithm_args:
-            raise UserError(f"algorithm_args: algorithm {config.algorithm} has no settings of its own")
-    elif isinstance(model, type) and issubclass(model, Settings):
-        settings_of(config, model)
-    else:
-        raise UserError(
-            f"algorithm {config.algorithm} is no algorithm: its settings are no subclass of "
-            f"actorq.config.settings.Settings; {_WHAT_ONE_HAS}"
-        )
 
 
 def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:

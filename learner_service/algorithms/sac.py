@@ -65,7 +65,7 @@ class Temperature(nn.Module):
 
 
 class SAC(GradientAlgorithm):
-    """Soft actor-critic; see the module's docstring for the update."""
+    """Soft actor-critic; see the module's docstring for the update. temperature: makes alpha."""
 
     name = "sac"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
@@ -73,15 +73,14 @@ class SAC(GradientAlgorithm):
     needs_windows = True
     settings = SACConfig
     policy: GaussianPolicy
+    _settings: SACConfig
 
     def make_networks(self, settings: SACConfig) -> None:
         """Make alpha, pi, and the two Q, which are one module."""
-        self._settings = settings
         sizes, rate = settings.hidden_sizes, settings.learning_rate
-        self._components = math.prod(self._spec.actions.shape)
-        self._temperature = Temperature(settings, self._components).to(self._device)
+        self.temperature = Temperature(settings, math.prod(self._spec.actions.shape)).to(self._device)
         # One parameter vector for policy and temperature, because they take their steps together.
-        besides = (self._temperature,)
+        besides = (self.temperature,)
         self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=besides)
         self._q = self.network("critic", TwinCritic, sizes, rate)
         self._loss = self.compiled(self._loss_of_drawn)
@@ -90,20 +89,15 @@ class SAC(GradientAlgorithm):
         # Number of sampled actions for the entropies in between, as of the last update.
         self._steps_between = settings.n_step - 1
 
-    @property
-    def temperature(self) -> float:
-        """The present weight alpha of the entropy."""
-        return float(self._temperature.alpha)
-
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""
         rows, between = len(batch.weights), None
-        following = self._noise(rows)
+        following = self.noise(rows)
         if batch.between_discounts is not None:
             self._steps_between = batch.between_discounts.shape[1]
-            between = self._noise(batch.between_discounts.numel())
+            between = self.noise(batch.between_discounts.numel())
         loss, errors = self._improve_critics(batch, following, between)
-        self._improve_policy(batch.observations, self._noise(rows))
+        self._improve_policy(batch.observations, self.noise(rows))
         self._q.move_target(self._settings.target_rate)
         self.updates += 1
         return loss, errors
@@ -113,7 +107,7 @@ class SAC(GradientAlgorithm):
 
         following, between: standard normal, for a'_m and for the other a'_k; float32[B or B * (m - 1), components].
         """
-        alpha = self._temperature.alpha
+        alpha = self.temperature.alpha
         # The policy samples outside of the compiled function, because quantized layers may replace its layers.
         with torch.no_grad():
             drawn = self.policy.sample(batch.bootstrap_observations, following)
@@ -125,8 +119,8 @@ class SAC(GradientAlgorithm):
         """L_pi + L_alpha. Neither has a gradient for the other's parameters. noise: standard normal, for a_i."""
         actions, log_probabilities = self.policy.sample(observations, noise)
         values = self._q.network.judge(observations, actions).amin(0)
-        policy_loss = (self._temperature.alpha * log_probabilities - values).mean()  # eq. 9
-        return (policy_loss + self._temperature.loss(log_probabilities),)
+        policy_loss = (self.temperature.alpha * log_probabilities - values).mean()  # eq. 9
+        return (policy_loss + self.temperature.loss(log_probabilities),)
 
     def _loss_of_drawn(
         self, batch: Minibatch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
@@ -146,10 +140,6 @@ class SAC(GradientAlgorithm):
         _, log_probabilities = self.policy.sample(batch.between_observations.flatten(0, 1), noise)
         entropies = -log_probabilities.view_as(batch.between_discounts)
         return batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
-
-    def _noise(self, rows: int) -> Tensor:
-        """For the drawing of actions: standard normal, float32[rows, components]."""
-        return self.noise(rows, self._components)
 
     @property
     def flops(self) -> Flops:

@@ -39,10 +39,10 @@ class TD3(GradientAlgorithm):
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
     settings = TD3Config
     policy: DeterministicPolicy
+    _settings: TD3Config
 
     def make_networks(self, settings: TD3Config) -> None:
         """Make pi and the two Q, which are one module."""
-        self._settings = settings
         sizes, rate = settings.hidden_sizes, settings.learning_rate
         self._pi = self.network("actor", DeterministicPolicy, sizes, rate, updates_per_step=settings.policy_delay)
         self._q = self.network("critic", TwinCritic, sizes, rate)
@@ -67,8 +67,7 @@ class TD3(GradientAlgorithm):
 
     def _targets_of(self, batch: Minibatch) -> tuple[Tensor, ...]:
         # Drawn for one update after another, so that the numbers do not depend on how many come at once.
-        updates, components = len(batch.weights) // self.batch_size, self.policy.scale.components
-        noise = torch.cat([self.noise(self.batch_size, components) for _ in range(updates)])
+        noise = torch.cat([self.noise(self.batch_size) for _ in range(len(batch.weights) // self.batch_size)])
         return self._smoothed_targets(batch, noise)
 
     def _targets(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor]:

@@ -54,10 +54,11 @@ class Trainable:
     policy: nn.Module
     batch_size: int
     discount: float
+    _settings: Any
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
-        settings: Any = settings_of(config, self.settings)
-        self.batch_size, self.discount = settings.batch_size, settings.discount
+        self._settings = settings = settings_of(config, self.settings)
+        self.batch_size, self.discount = self._settings.batch_size, self._settings.discount
         self.networks: dict[Network, TrainedNetwork[Any]] = {}
         self.updates = 0
         self.generator = torch.Generator(device).manual_seed(config.seed)
@@ -66,7 +67,7 @@ class Trainable:
         self._normalizer = (
             Normalizer(spec).to(device) if config.normalize_observations and not are_frames(spec) else None
         )
-        self._sparsity = self.sparsity_plan(settings)
+        self._sparsity = self.sparsity_plan()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)
             self.make_networks(settings)
@@ -77,8 +78,8 @@ class Trainable:
     def make_networks(self, settings: Any) -> None:
         """Make the networks with `network`. settings: an instance of `self.settings`."""
 
-    def sparsity_plan(self, settings: Any) -> SparsityPlan:
-        """The sparsity of the networks. settings: an instance of `self.settings`."""
+    def sparsity_plan(self) -> SparsityPlan:
+        """The sparsity of the networks."""
         return SparsityPlan(self._config, self._spec, self.batch_size)
 
     def network(
@@ -126,7 +127,7 @@ class Trainable:
             type(self).__module__.startswith(f"{__package__}.")
             and not (learner.compile or self._config.network)
             and learner.quantization_aware_after is None
-            and all(network.is_dense for network in networks)
+            and all(network.topology is None for network in networks)
             and sum(network.parameters[0].vector.numel() for network in networks) <= _LARGEST_RECORDED
         )
 
@@ -139,7 +140,7 @@ class Trainable:
         """Networks, target networks, Adam's moments, the number of updates, the generator and the normalizer."""
         state = {"updates": torch.tensor(self.updates), "generator": self.generator.get_state()}
         for role, network in self.networks.items():
-            state |= network.state(*self.state_names[role])
+            state |= network.named_state(*self.state_names[role])
         if self._normalizer is not None:
             state |= {f"normalizer.{name}": value.clone() for name, value in self._normalizer.state_dict().items()}
         return state
@@ -147,7 +148,7 @@ class Trainable:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
         for role, network in self.networks.items():
-            network.load_state(state, *self.state_names[role])
+            network.load_named_state(state, *self.state_names[role])
         # Older checkpoints of some algorithms have no number of updates or no generator.
         self.updates = int(state.get("updates", 0))
         if "generator" in state:
@@ -157,6 +158,11 @@ class Trainable:
             self._normalizer.load_state_dict(normalizer)
         elif normalizer:
             raise RuntimeError("the saved networks normalize observations, but normalize_observations is off")
+
+
+def annealed(start: float, end: float | None, progress: float) -> float:
+    """The value that goes linearly from `start` to `end` as `progress` goes from 0 to 1; `start` without `end`."""
+    return start if end is None else start + (end - start) * min(1.0, max(0.0, progress))
 
 
 def _restore(generator: torch.Generator, saved: Tensor) -> None:

@@ -55,7 +55,14 @@ def large_product(cpuinfo: Path = _CPUINFO) -> Product:
 def product(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False, active: ActiveWeights | None = None
 ) -> Tensor:
-    """x W^T + b, with `relu` max(0, x W^T + b): float32[B, K], [N, K], [N] -> [B, N], without gradient."""
+    """x W^T + b, with `relu` max(0, x W^T + b): float32[B, K], [N, K], [N] -> [B, N], without gradient.
+
+    x and W may be bfloat16, too. b and the result are float32 then.
+    """
+    if x.dtype == torch.bfloat16:
+        y = functional.linear(x, weight).float()
+        y = y if bias is None else y.add_(bias)
+        return y.relu_() if relu else y
     if active is not None and active.multiplies and _is_large(x, len(weight)):
         y = active.product(weight, x.t(), bias)
     elif _in_columns(x):
@@ -67,7 +74,9 @@ def product(
 
 
 def weight_gradient(gradient: Tensor, x: Tensor, active: ActiveWeights | None = None) -> Tensor:
-    """The gradient of W in x W^T, [N, K]. gradient: of the product, [B, N]."""
+    """The gradient of W in x W^T, [N, K]. gradient: of the product, [B, N]. All float32, or all bfloat16."""
+    if x.dtype == torch.bfloat16:
+        return gradient.t() @ x
     if active is not None and not active.whole_gradient and _is_large(x, gradient.shape[1]):
         return active.gradient(gradient.t(), x.t())
     if _FEW_INPUTS * x.shape[1] <= gradient.shape[1]:
@@ -76,7 +85,9 @@ def weight_gradient(gradient: Tensor, x: Tensor, active: ActiveWeights | None = 
 
 
 def input_gradient(gradient: Tensor, weight: Tensor, active: ActiveWeights | None = None) -> Tensor:
-    """The gradient of x in x W^T, [B, K]. gradient: of the product, [B, N]."""
+    """The gradient of x in x W^T, float32[B, K]. gradient: of the product, [B, N], of the type of W."""
+    if weight.dtype == torch.bfloat16:
+        return (gradient @ weight).float()
     if active is not None and active.multiplies and _is_large(gradient, weight.shape[1]):
         return active.transposed_product(weight, gradient.t()).t()
     return _dense(weight.t(), gradient).t() if _in_columns(gradient) else _dense(gradient, weight.t())
@@ -130,16 +141,18 @@ class Linear(nn.Linear):
         # Keep torch's own operation while tracing, because compilers and exporters know it.
         if torch.compiler.is_compiling() or input.ndim != 2:
             return functional.linear(input, self.weight, self.bias)
+        copy = None
         if self.bf16_weight is not None and bfloat16.is_large(len(input), self.weight):
-            return bfloat16.linear(input, self.weight, self.bias, self.bf16_weight.of(self.weight), self.written)
-        special = (self.active is not None or large_product() is not plain_product) and _is_large(
-            input, self.out_features
-        )
-        if not special and not _in_columns(input):
-            return functional.linear(input, self.weight, self.bias)
+            copy = self.bf16_weight.of(self.weight)
+        else:
+            faster = self.active is not None or large_product() is not plain_product
+            if not (faster and _is_large(input, self.out_features)) and not _in_columns(input):
+                return functional.linear(input, self.weight, self.bias)
         if not torch.is_grad_enabled():
-            return product(input, self.weight, self.bias, active=self.active)
-        y: Tensor = _Product.apply(input, self.weight, self.bias, self.active, self.written)  # type: ignore[no-untyped-call]
+            x, weight = (input, self.weight) if copy is None else (input.to(torch.bfloat16), copy)
+            return product(x, weight, self.bias, active=self.active)
+        arguments = input, self.weight, self.bias, copy, self.active, self.written
+        y: Tensor = _Product.apply(*arguments)  # type: ignore[no-untyped-call]
         return y
 
 
@@ -159,10 +172,8 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module] = nn.ReLU) -> nn.Seque
 
 
 def _dense(x: Tensor, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> Tensor:
-    if _is_large(x, len(weight)):
-        return large_product()(x, weight, bias, relu)
-    y = functional.linear(x, weight, bias)
-    return y.relu_() if relu else y
+    chosen = large_product() if _is_large(x, len(weight)) else plain_product
+    return chosen(x, weight, bias, relu)
 
 
 def _in_columns(x: Tensor) -> bool:
@@ -185,11 +196,15 @@ class _Product(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor | None,
+        copy: Tensor | None,
         active: ActiveWeights | None,
         written: WrittenGradient | None,
     ) -> Tensor:
         ctx.rows, ctx.active, ctx.written = not _in_columns(x), active, written
-        x = x if active is None else in_columns(x)
+        if copy is not None:
+            x, weight = x.to(torch.bfloat16), copy
+        elif active is not None:
+            x = in_columns(x)
         ctx.save_for_backward(x, weight)
         return product(x, weight, bias, active=active)
 
@@ -197,14 +212,15 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        gradient = in_columns(gradient) if _in_columns(x) else gradient
-        needs_x, needs_weight, needs_bias, _, _ = ctx.needs_input_grad
-        to_x = input_gradient(gradient, weight, ctx.active) if needs_x else None
+        needs_x, needs_weight, needs_bias, *_ = ctx.needs_input_grad
+        if x.dtype == torch.float32 and _in_columns(x):
+            gradient = in_columns(gradient)
+        slopes = gradient.to(x.dtype)
+        to_x = input_gradient(slopes, weight, ctx.active) if needs_x else None
         return (
             # The gradient of x has the memory order of x, because mixed orders slow the next operations several times.
             to_x.contiguous() if to_x is not None and ctx.rows else to_x,
-            write(weight_gradient(gradient, x, ctx.active), ctx.written) if needs_weight else None,
+            write(weight_gradient(slopes, x, ctx.active), ctx.written) if needs_weight else None,
             gradient.sum(0) if needs_bias else None,
-            None,
-            None,
+            *(None, None, None),
         )

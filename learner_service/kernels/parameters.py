@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from learner_service.kernels.torch_private import EPSILON, adam_step
+from learner_service.kernels.torch_private import EPSILON, AdamTensors, adam_step
 from learner_service.kernels.written_gradient import WritesGradients
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -28,17 +28,13 @@ class FlatParameters:
     def __init__(self, *modules: nn.Module) -> None:
         self.modules = modules
         parameters = [parameter for module in modules for parameter in module.parameters()]
-        size = sum(parameter.numel() for parameter in parameters)
-        self.vector = torch.empty(size, device=parameters[0].device)
+        sizes = [parameter.numel() for parameter in parameters]
+        self.vector = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self.gradient = torch.zeros_like(self.vector)
         self.vector.grad = self.gradient
-        start = 0
-        for parameter in parameters:
-            stop = start + parameter.numel()
-            self.vector[start:stop] = parameter.detach().flatten()
-            parameter.data = self.vector[start:stop].view(parameter.shape)
-            parameter.grad = self.gradient[start:stop].view(parameter.shape)
-            start = stop
+        views = zip(parameters, torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)
+        for parameter, values, gradient in views:
+            parameter.data, parameter.grad = values.view(parameter.shape), gradient.view(parameter.shape)
         self._written = [
             written
             for module in modules
@@ -54,14 +50,6 @@ class FlatParameters:
             if by_autograd:
                 self._accumulated.append(self.gradient[start:stop])
             start = stop
-
-    def copy_from(self, other: "FlatParameters") -> None:
-        """Copy the values of another module of the same shape."""
-        self.vector.copy_(other.vector)
-
-    def move_towards(self, other: "FlatParameters", share: float) -> None:
-        """Polyak averaging: move by `share` of the distance to the values of another module of the same shape."""
-        self.vector.lerp_(other.vector, share)
 
     @contextmanager
     def new_gradient(self) -> Iterator[None]:
@@ -112,7 +100,8 @@ class Adam:
             self._moments = {"step": torch.zeros((), device=vector.device), **moments}
         step, mean, square = self._moments.values()
         step += 1
-        self._take_step(vector, gradient, mean, square, step, self.learning_rate, divisor, self._epsilon)
+        tensors = AdamTensors(vector, gradient, mean, square, step)
+        self._take_step(tensors, self.learning_rate, divisor, self._epsilon)
 
     @property
     def moments(self) -> tuple[Tensor, ...]:

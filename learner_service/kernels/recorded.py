@@ -192,7 +192,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
             raise ValueError("a number is read out of a tensor")
-        if func.is_view and all(map(self._is_outside, _tensors((args, kwargs)))):
+        if func.is_view and all(map(self._is_outside, _flat((args, kwargs)))):
             return func(*args, **(kwargs or {}))
         arguments, options = _mapped((args, kwargs or {}), self.place)
         result = func(*args, **(kwargs or {}))
@@ -200,8 +200,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls.append(_Call(func, arguments, options, made))
         return result
 
-    def _is_outside(self, tensor: Tensor) -> bool:
-        place = self._places.get(id(tensor))
+    def _is_outside(self, argument: Any) -> bool:
+        place = self._places.get(id(argument)) if isinstance(argument, Tensor) else None
         return place is None or place in self._outside
 
     def _new(self, tensor: Tensor) -> _Place:
@@ -258,12 +258,6 @@ def _scripted(given: Sequence["_Place"], calls: Sequence["_Call"], results: Sequ
     graph.makeMultiOutputIntoTuple()
     graph.lint()
     return torch._C._create_function_from_graph("repeat", graph)
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    if isinstance(tree, Tensor):
-        return [tree]
-    return [each for each in _flat(tree) if isinstance(each, Tensor)]
 
 
 def _flat(tree: Any) -> Iterator[Any]:

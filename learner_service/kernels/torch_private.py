@@ -7,7 +7,7 @@ import, because processes are forked afterwards, and torch's threads do not surv
 import logging
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,12 +15,6 @@ from torch.nn import functional
 
 Divisor = Tensor | None
 Tensors = tuple[Tensor, ...]
-AdamStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float, Divisor, float], None]
-"""Updates a vector and Adam's two moments in place with the gradient / divisor. Steps count from 1.
-
-vector, gradient, mean, square: float32[parameters]; step, divisor: float32[]. The numbers are the step size and Adam's
-epsilon.
-"""
 F = TypeVar("F", bound=Callable[..., Any])
 Product = Callable[[Tensor, Tensor, Tensor | None, bool], Tensor]
 """x W^T + b, optionally with ReLU: float32[B, K], [N, K], [N] -> [B, N]."""
@@ -29,6 +23,23 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 """Constants of Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1)."""
 
 _log = logging.getLogger(__name__)
+
+
+class AdamTensors(NamedTuple):
+    """What a step of Adam reads and changes, float32[parameters] each; step: its number from 1 on, float32[]."""
+
+    vector: Tensor
+    gradient: Tensor
+    mean: Tensor
+    square: Tensor
+    step: Tensor
+
+
+AdamStep = Callable[[AdamTensors, float, Divisor, float], None]
+"""Updates a vector and Adam's two moments in place with the gradient / divisor, float32[].
+
+The numbers are the step size and Adam's epsilon.
+"""
 
 
 def choose(private: F, public: F, works: Callable[[F], bool]) -> F:
@@ -53,7 +64,8 @@ def adam_step() -> AdamStep:
         vector, mean, square = torch.linspace(-1, 1, 24).view(3, 8).unbind()
         for number, divisor in ((3.0, torch.tensor(2.0)), (4.0, None)):
             # The fused operation divides the gradient in place.
-            step(vector, torch.linspace(1, 2, 8), mean, square, torch.tensor(number), 0.1, divisor, EPSILON)
+            tensors = AdamTensors(vector, torch.linspace(1, 2, 8), mean, square, torch.tensor(number))
+            step(tensors, 0.1, divisor, EPSILON)
         return torch.stack([vector, mean, square])
 
     return choose(
@@ -61,18 +73,10 @@ def adam_step() -> AdamStep:
     )
 
 
-def fused_adam(  # noqa: D103
-    vector: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    step: Tensor,
-    rate: float,
-    divisor: Divisor,
-    epsilon: float,
-) -> None:
+def fused_adam(tensors: AdamTensors, rate: float, divisor: Divisor, epsilon: float) -> None:  # noqa: D103
+    vectors = ([vector] for vector in tensors[:4])
     torch._fused_adam_(
-        *([vector], [gradient], [mean], [square], [], [step]),
+        *(*vectors, [], [tensors.step]),
         lr=rate,
         beta1=BETAS[0],
         beta2=BETAS[1],
@@ -83,19 +87,11 @@ def fused_adam(  # noqa: D103
         grad_scale=divisor,
     )
     # torch does not count this operation as a change of the vector.
-    torch.autograd.graph.increment_version(vector)
+    torch.autograd.graph.increment_version(tensors.vector)
 
 
-def plain_adam(  # noqa: D103
-    vector: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    step: Tensor,
-    rate: float,
-    divisor: Divisor,
-    epsilon: float,
-) -> None:
+def plain_adam(tensors: AdamTensors, rate: float, divisor: Divisor, epsilon: float) -> None:  # noqa: D103
+    vector, gradient, mean, square, step = tensors
     gradient = gradient if divisor is None else gradient / divisor
     mean.lerp_(gradient, 1 - BETAS[0])
     square.lerp_(gradient.square(), 1 - BETAS[1])
@@ -117,7 +113,7 @@ def backward() -> Callable[[Tensors, Tensors], None]:
             run((x.square(),), (torch.arange(2.0),))
         return x.grad is not None and x.grad.tolist() == [0.0, 4.0]
 
-    return choose(engine_backward, plain_backward, works)
+    return choose(engine_backward, torch.autograd.backward, works)
 
 
 def engine_backward(outputs: Tensors, gradients: Tensors) -> None:  # noqa: D103
@@ -150,10 +146,6 @@ def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool)
 def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:  # noqa: D103
     y = functional.linear(x, weight, bias)
     return y.relu_() if relu else y
-
-
-def plain_backward(outputs: Tensors, gradients: Tensors) -> None:  # noqa: D103
-    torch.autograd.backward(outputs, gradients)
 
 
 @cache

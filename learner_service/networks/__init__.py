@@ -3,9 +3,8 @@
 from learner_service.kernels.linear import Linear, mlp
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.categorical import CategoricalCritic, Support
-from learner_service.networks.deterministic import DeterministicPolicy
+from learner_service.networks.continuous import DeterministicPolicy, GaussianPolicy
 from learner_service.networks.distributions import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
-from learner_service.networks.gaussian import GaussianPolicy
 from learner_service.networks.layer_norm import LayerNormPolicy
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.q_network import QNetwork

@@ -1,6 +1,7 @@
 """A critic that predicts a distribution of returns over fixed values (Bellemare et al. 2017, arXiv 1707.06887)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,36 +9,25 @@ from torch import Tensor, nn
 from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.layer_norm import layer_norm_mlp
-from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.observations import FeatureNetwork
 
 
-class CategoricalCritic(nn.Module):
+class CategoricalCritic(FeatureNetwork):
     """Logits over `atoms` values of the return of an action.
 
     forward: observations [B, *policy_observations], actions float32[B, components] in [-1, 1]
              -> logits float32[B, atoms].
     """
 
-    def __init__(
-        self,
-        spec: EnvironmentSpec,
-        hidden_sizes: Sequence[int],
-        atoms: int,
-        normalizer: Normalizer | None = None,
-        layers: tuple[nn.Module, int] | None = None,
-    ) -> None:
-        super().__init__()
-        self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.features, inputs = layers or (nn.Identity(), input_size(spec))
+    def __init__(self, spec: EnvironmentSpec, hidden_sizes: Sequence[int], atoms: int, **given: Any) -> None:
+        super().__init__(spec, **given)
         components = int(torch.Size(spec.actions.shape).numel())
-        self.torso = layer_norm_mlp((inputs + components, *hidden_sizes))
+        self.torso = layer_norm_mlp((self.inputs + components, *hidden_sizes))
         self.head = keep_fp32(Linear(hidden_sizes[-1], atoms))
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return the logits."""
-        features = self.features(self.observe(observations))
-        return self.head(self.torso(torch.cat((features, actions), 1)))  # type: ignore[no-any-return]
+        return self.head(self.torso(torch.cat((self.seen(observations), actions), 1)))  # type: ignore[no-any-return]
 
 
 class Support(nn.Module):

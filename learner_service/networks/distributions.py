@@ -5,7 +5,6 @@ does `of_outputs` from the outputs of a forward pass.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -14,58 +13,10 @@ from torch.autograd.function import once_differentiable
 
 from actorq.domain.policy import LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT
 from actorq.domain.trajectory import EnvironmentSpec
-from learner_service.kernels.linear import Linear, keep_fp32, mlp
-from learner_service.networks.actions import ActionScale
-from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.continuous import ContinuousPolicy
+from learner_service.networks.torso import Torso
 
 _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
-# Gain of the orthogonal initial weights of hidden layers.
-_HIDDEN_GAIN = math.sqrt(2)
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-
-
-class Torso(nn.Module):
-    """Observations, hidden layers, and a linear head with `outputs` outputs.
-
-    hidden_sizes: units of an MLP's layers. activation: a key of `ACTIVATIONS`.
-    layers: the user's layers or convolutions in place of the MLP, with the number of their features.
-    """
-
-    def __init__(
-        self,
-        spec: EnvironmentSpec,
-        hidden_sizes: Sequence[int],
-        outputs: int,
-        activation: str,
-        normalizer: Normalizer | None,
-        layers: tuple[nn.Module, int] | None,
-    ) -> None:
-        super().__init__()
-        self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.torso, features = layers or (
-            mlp((input_size(spec), *hidden_sizes), ACTIVATIONS[activation]),
-            hidden_sizes[-1],
-        )
-        self.head = keep_fp32(Linear(features, outputs))
-
-    def make_orthogonal(self, gain: float, hidden: bool) -> None:
-        """Give all layers orthogonal initial weights, and biases of 0.
-
-        gain: of the head; sqrt(2) for hidden layers. hidden: whether to change hidden layers. The gains are those of
-        Huang et al. 2022, "The 37 Implementation Details of Proximal Policy Optimization", detail 2.
-        """
-        layers = {layer: _HIDDEN_GAIN for layer in self.torso.modules() if hidden} | {self.head: gain}
-        for layer, own in layers.items():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                nn.init.orthogonal_(layer.weight, own)
-                if layer.bias is not None:
-                    nn.init.zeros_(layer.bias)
-
-    def computed(self, observations: Tensor) -> Tensor:
-        """The outputs of the last layer, float32[B, outputs]."""
-        outputs: Tensor = self.head(self.torso(self.observe(observations)))
-        return outputs
 
 
 class SoftmaxPolicy(Torso):
@@ -76,15 +27,9 @@ class SoftmaxPolicy(Torso):
 
     output_names: ClassVar[tuple[str, ...]] = (LOGITS_OUTPUT,)
 
-    def __init__(
-        self,
-        spec: EnvironmentSpec,
-        hidden_sizes: Sequence[int],
-        activation: str = "tanh",
-        normalizer: Normalizer | None = None,
-        layers: tuple[nn.Module, int] | None = None,
-    ) -> None:
-        super().__init__(spec, hidden_sizes, spec.discrete_actions, activation, normalizer, layers)
+    def outputs(self, spec: EnvironmentSpec) -> int:
+        """The number of actions."""
+        return spec.discrete_actions
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return the logits."""
@@ -118,7 +63,7 @@ class SoftmaxPolicy(Torso):
         return actions.to(torch.int64)
 
 
-class DiagonalGaussianPolicy(Torso):
+class DiagonalGaussianPolicy(ContinuousPolicy):
     """A Gaussian of independent components. Its log standard deviation is a parameter that no observation changes.
 
     Values u are in units of half the range of actions, around its middle. The environment's action is the middle plus
@@ -133,20 +78,12 @@ class DiagonalGaussianPolicy(Torso):
     output_names: ClassVar[tuple[str, ...]] = ("actions", MEAN_OUTPUT, LOG_STD_OUTPUT)
 
     def __init__(
-        self,
-        spec: EnvironmentSpec,
-        hidden_sizes: Sequence[int],
-        activation: str = "tanh",
-        log_std: float = 0.0,
-        squash: bool = False,
-        normalizer: Normalizer | None = None,
-        layers: tuple[nn.Module, int] | None = None,
+        self, spec: EnvironmentSpec, *given: Any, log_std: float = 0.0, squash: bool = False, **options: Any
     ) -> None:
-        scale = ActionScale(spec)
-        super().__init__(spec, hidden_sizes, scale.components, activation, normalizer, layers)
-        self.scale, self._squash = scale, squash
+        super().__init__(spec, *given, **options)
+        self._squash = squash
         # Not named like the output, because parameters are inputs of the graph under their names.
-        self.shared_log_std = nn.Parameter(torch.full((scale.components,), log_std))
+        self.shared_log_std = nn.Parameter(torch.full((self.scale.components,), log_std))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the actions of the mean, the mean, and the log standard deviation."""
@@ -184,16 +121,6 @@ class DiagonalGaussianPolicy(Torso):
 
 class ValueNetwork(Torso):
     """The value of a state: observations [B, *policy_observations] of the environment's dtype -> float32[B]."""
-
-    def __init__(
-        self,
-        spec: EnvironmentSpec,
-        hidden_sizes: Sequence[int],
-        activation: str = "tanh",
-        normalizer: Normalizer | None = None,
-        layers: tuple[nn.Module, int] | None = None,
-    ) -> None:
-        super().__init__(spec, hidden_sizes, 1, activation, normalizer, layers)
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return the values."""

@@ -3,14 +3,14 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor, nn
 
 from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.actions import ActionScale
-from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.observations import FeatureNetwork
 
 # Variance of the last layer's outputs for inputs of variance 1. A new policy thus acts in the middle of the range.
 _NEAR_ZERO = 1e-4
@@ -27,24 +27,15 @@ def layer_norm_mlp(sizes: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
-class LayerNormPolicy(nn.Module):
+class LayerNormPolicy(FeatureNetwork):
     """A deterministic policy: observations [B, *policy_observations] -> actions float32[B, *action] within bounds.
 
-    hidden_sizes: units of the MLP's layers.
-    layers: the user's layers before the MLP, with the number of their features.
+    hidden_sizes: units of the MLP's layers. given: see `FeatureNetwork`.
     """
 
-    def __init__(
-        self,
-        spec: EnvironmentSpec,
-        hidden_sizes: Sequence[int],
-        normalizer: Normalizer | None = None,
-        layers: tuple[nn.Module, int] | None = None,
-    ) -> None:
-        super().__init__()
-        self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.features, inputs = layers or (nn.Identity(), input_size(spec))
-        self.torso = layer_norm_mlp((inputs, *hidden_sizes))
+    def __init__(self, spec: EnvironmentSpec, hidden_sizes: Sequence[int], **given: Any) -> None:
+        super().__init__(spec, **given)
+        self.torso = layer_norm_mlp((self.inputs, *hidden_sizes))
         self.scale = ActionScale(spec)
         self.head = keep_fp32(Linear(hidden_sizes[-1], self.scale.components))
         nn.init.normal_(self.head.weight, std=math.sqrt(_NEAR_ZERO / hidden_sizes[-1]))
@@ -56,4 +47,4 @@ class LayerNormPolicy(nn.Module):
 
     def squashed(self, observations: Tensor) -> Tensor:
         """The actions for the critics, float32[B, components] in [-1, 1]."""
-        return self.head(self.torso(self.features(self.observe(observations)))).tanh()  # type: ignore[no-any-return]
+        return self.head(self.torso(self.seen(observations))).tanh()  # type: ignore[no-any-return]

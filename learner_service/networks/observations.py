@@ -43,6 +43,26 @@ class Observations(nn.Module):
         return x.flatten(1) if self._flatten else x
 
 
+class FeatureNetwork(nn.Module):
+    """A network whose own layers follow those of the user, if there are any.
+
+    layers: the user's layers, with the number of their features.
+    inputs: number of values that the network's own layers get from `seen`.
+    """
+
+    def __init__(
+        self, spec: EnvironmentSpec, normalizer: Normalizer | None = None, layers: tuple[nn.Module, int] | None = None
+    ) -> None:
+        super().__init__()
+        self.observe = Observations(spec, normalizer, flatten=layers is None)
+        self.features, self.inputs = layers or (nn.Identity(), input_size(spec))
+
+    def seen(self, observations: Tensor) -> Tensor:
+        """The features of observations, float32[B, inputs]."""
+        features: Tensor = self.features(self.observe(observations))
+        return features
+
+
 def are_frames(spec: EnvironmentSpec) -> bool:
     """Whether a policy sees images, or a stack of frames."""
     return spec.image is not None

@@ -7,11 +7,11 @@ from math import prod
 from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 from actorq.config.run_config import RunConfig
 from actorq.machine import processor_flags
 from actorq.timing import Clocks, time_calls
-from learner_service.kernels import bfloat16
 from learner_service.kernels.bfloat16 import FEWEST_MULTIPLICATIONS, FEWEST_UNITS
 from learner_service.kernels.linear import input_gradient, product, weight_gradient
 from learner_service.kernels.parameters import FlatParameters
@@ -58,16 +58,16 @@ def measure(shape: Shape, device: torch.device) -> Seconds:
         )
     )
 
-    def fp32() -> None:
+    def multiply(x: Tensor, weight: Tensor, gradient: Tensor) -> None:
         product(x, weight)
         input_gradient(gradient, weight)
-        weight_gradient(gradient, x)
+        weight_gradient(gradient, x).float()
+
+    def fp32() -> None:
+        multiply(x, weight, gradient)
 
     def bf16() -> None:
-        rounded, copy, slope = (each.to(torch.bfloat16) for each in (x, weight, gradient))
-        bfloat16.product(rounded, copy, None)
-        bfloat16.input_gradient(slope, copy)
-        bfloat16.weight_gradient(slope, rounded).float()
+        multiply(*(each.to(torch.bfloat16) for each in (x, weight, gradient)))
 
     def finished() -> float:
         if device.type == "cuda":

@@ -32,37 +32,32 @@ class Minimizer:
         max_gradient_norm: float | None = None,
         epsilon: float = EPSILON,
     ) -> None:
-        self._parameters = parameters
-        self._topology = topology
+        self._online = parameters
+        self.topology = topology
         self._max_gradient_norm = max_gradient_norm
         self._adam = Adam(parameters, learning_rate, epsilon)
         self._backward = backward()
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the network has no masks."""
-        return self._topology is None
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The step size from the next step on."""
         self._adam.learning_rate = learning_rate
 
-    def step(self, loss: Tensor, slopes: Tensor | None = None) -> None:
-        """Take one gradient step, or use the gradient to change the topology.
+    def minimize(self, loss: Tensor) -> None:
+        """Take one gradient step, or use the gradient to change the topology."""
+        self.step_with(lambda: self.differentiate(loss))
+
+    def differentiate(self, loss: Tensor, slopes: Tensor | None = None) -> Tensor:
+        """Compute and return the gradient of the parameters, float32[parameters]: `FlatParameters.gradient`.
 
         loss: the loss; or, with `slopes`, outputs of the network.
         slopes: the gradient of the loss with respect to these outputs, of the same shape.
         """
-        self.step_with(lambda: self.differentiate(loss, slopes))
-
-    def differentiate(self, loss: Tensor, slopes: Tensor | None = None) -> Tensor:
-        """Compute the gradient of the parameters, float32[parameters]: `parameters.gradient`. See `step`."""
-        with self._parameters.new_gradient():
+        with self._online.new_gradient():
             if slopes is None:
                 torch.autograd.backward(loss)
             else:
                 self._backward((loss,), (slopes,))
-        return self._parameters.gradient
+        return self._online.gradient
 
     def step_with(self, differentiate: Callable[[], T]) -> T:
         """Take one step with the gradient that a function writes to `parameters.gradient`. Returns what it returns."""
@@ -75,42 +70,42 @@ class Minimizer:
         differentiate: writes the gradients of their parameters, as `Minimizer.differentiate`. Returns what it returns.
         """
         for each in minimizers:
-            if each._topology:
-                each._topology.begin()
+            if each.topology:
+                each.topology.begin()
         told = differentiate()
         moving = [
             each
             for each in minimizers
-            if each._topology is None or each._topology.prepare(each._parameters.gradient, each._adam.moments)
+            if each.topology is None or each.topology.prepare(each._online.gradient, each._adam.moments)
         ]
-        divisor = clipping_divisor([each._parameters for each in moving], largest) if moving and largest else None
+        divisor = clipping_divisor([each._online for each in moving], largest) if moving and largest else None
         for each in moving:
             each._adam.step(divisor)
         return told
 
     def state(self) -> dict[str, Tensor]:
         """Copies of the parameters, the topology, and Adam's moments and number of steps (after the first step)."""
-        topology = {} if self._topology is None else self._topology.state()
+        topology = {} if self.topology is None else self.topology.state()
         return {
-            "parameters": self._parameters.vector.clone(),
+            "parameters": self._online.vector.clone(),
             **self._adam.state(),
             **{f"topology.{name}": value for name, value in topology.items()},
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names, shapes or topologies differ."""
-        load_vector(self._parameters, state["parameters"])
+        load_vector(self._online, state["parameters"])
         topology = below("topology", state)
-        if bool(topology) != (self._topology is not None):
+        if bool(topology) != (self.topology is not None):
             saved, configured = ("sparse", "dense") if topology else ("dense", "sparse")
             raise RuntimeError(f"the saved networks are {saved}, but those of sparsity.method are {configured}")
-        if self._topology is not None:
-            self._topology.load_state(topology)
+        if self.topology is not None:
+            self.topology.load_state(topology)
         self._adam.load_state(state)
 
 
-class TrainedNetwork(Generic[M]):
-    """A network with its target network, Adam's moments, the masks of a sparse network, and FLOPs.
+class TrainedNetwork(Minimizer, Generic[M]):
+    """A network with its minimizer, its target network, and FLOPs.
 
     network: computes with the online parameters. Calling this object calls it.
     target: computes with the target parameters. It is `network` itself for an algorithm without target network.
@@ -131,10 +126,8 @@ class TrainedNetwork(Generic[M]):
     ) -> None:
         """Copy the network to its target and mask both.
 
-        max_gradient_norm: global norm to which gradients are clipped; None for no clipping.
         updates_per_step: updates of the run for each step of this network.
         besides: modules that are optimized together with the network.
-        epsilon: of Adam.
         """
         self.network, self.target = network, target
         online = FlatParameters(network, *besides)
@@ -144,7 +137,7 @@ class TrainedNetwork(Generic[M]):
             target.requires_grad_(False).load_state_dict(network.state_dict())
             self.parameters = (online, FlatParameters(target))
         topology = sparsity.topology(role, *self.parameters, updates_per_step=updates_per_step)
-        self._minimizer = Minimizer(online, learning_rate, topology, max_gradient_norm, epsilon)
+        super().__init__(online, learning_rate, topology, max_gradient_norm, epsilon)
         self._cost = sparsity.cost(role, online, topology)
 
     def __call__(self, *inputs: Tensor) -> Tensor:
@@ -157,51 +150,26 @@ class TrainedNetwork(Generic[M]):
         """FLOPs of one row's forward pass with the present masks."""
         return self._cost()
 
-    def minimize(self, loss: Tensor, slopes: Tensor | None = None) -> None:
-        """Take one step of Adam; see `Minimizer.step`."""
-        self._minimizer.step(loss, slopes)
-
-    def differentiate(self, loss: Tensor, slopes: Tensor | None = None) -> Tensor:
-        """The gradient of the parameters, float32[parameters]; see `Minimizer.differentiate`."""
-        return self._minimizer.differentiate(loss, slopes)
-
-    def step_with(self, differentiate: Callable[[], T]) -> T:
-        """Take one step with the gradient of `differentiate`; see `Minimizer.step_with`."""
-        return self._minimizer.step_with(differentiate)
-
-    def step_together(self, other: "TrainedNetwork[Any]", differentiate: Callable[[], T], largest: float) -> T:
-        """Take one step of two networks; see `Minimizer.step_together`."""
-        return Minimizer.step_together((self._minimizer, other._minimizer), differentiate, largest)
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the network has no masks."""
-        return self._minimizer.is_dense
-
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """The step size from the next step on."""
-        self._minimizer.set_learning_rate(learning_rate)
-
     def copy_to_target(self) -> None:
         """theta^- <- theta."""
         online, target = self.parameters
-        target.copy_from(online)
+        target.vector.copy_(online.vector)
 
     def move_target(self, rate: float) -> None:
         """theta^- <- rate theta + (1 - rate) theta^-."""
         online, target = self.parameters
-        target.move_towards(online, rate)
+        target.vector.lerp_(online.vector, rate)
 
-    def state(self, name: str, target_name: str) -> dict[str, Tensor]:
+    def named_state(self, name: str, target_name: str) -> dict[str, Tensor]:
         """Copies of parameters, moments and masks under names that begin with `name`, and of the target parameters."""
-        state = {f"{name}.{key}": value for key, value in self._minimizer.state().items()}
+        state = {f"{name}.{key}": value for key, value in self.state().items()}
         for target in self.parameters[1:]:
             state[target_name] = target.vector.clone()
         return state
 
-    def load_state(self, state: Mapping[str, Tensor], name: str, target_name: str) -> None:
-        """Restore what `state` returned; raises KeyError or RuntimeError when names or shapes differ."""
-        self._minimizer.load_state(below(name, state))
+    def load_named_state(self, state: Mapping[str, Tensor], name: str, target_name: str) -> None:
+        """Restore what `named_state` returned; raises the errors of `load_state`."""
+        self.load_state(below(name, state))
         for target in self.parameters[1:]:
             load_vector(target, state[target_name])
 

@@ -17,35 +17,26 @@ from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.kernels.torch_private import relu_gradient
 from learner_service.kernels.written_gradient import WrittenGradient
 from learner_service.networks.actions import ActionScale
-from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.observations import FeatureNetwork
 
 _Active = Sequence[ActiveWeights | None]
 # For each layer the weights of both critics in bfloat16, [2, N, K], or None.
 _Copies = Sequence[Tensor | None]
 
 
-class TwinCritic(nn.Module):
+class TwinCritic(FeatureNetwork):
     """Two ReLU MLPs that value actions (arXiv 1802.09477, sec. 4.2). Their parameters are stacked, [2, ...].
 
-    layers: the user's layers before both MLPs, with the number of their features.
+    given: see `FeatureNetwork`.
     active: for each critic, the active weights of each layer, None for a dense layer; empty for dense critics.
     bf16_weights: for each layer, the weights for bfloat16 products, None for float32; empty for float32 critics.
     forward: observations [B, *policy_observations] of the environment's dtype, actions float32[B, A] in [-1, 1]
         -> values float32[2, B].
     """
 
-    def __init__(
-        self,
-        spec: EnvironmentSpec,
-        hidden_sizes: Sequence[int],
-        normalizer: Normalizer | None = None,
-        layers: tuple[nn.Module, int] | None = None,
-    ) -> None:
-        super().__init__()
-        self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.features, features = layers or (nn.Identity(), input_size(spec))
-        sizes = (features + ActionScale(spec).components, *hidden_sizes, 1)
+    def __init__(self, spec: EnvironmentSpec, hidden_sizes: Sequence[int], **given: Any) -> None:
+        super().__init__(spec, **given)
+        sizes = (self.inputs + ActionScale(spec).components, *hidden_sizes, 1)
         self.stacked = nn.ParameterList()
         for inputs, units in pairwise(sizes):
             # The initial values of nn.Linear.
@@ -75,13 +66,12 @@ class TwinCritic(nn.Module):
 
     def forward(self, observations: Tensor, actions: Tensor) -> Tensor:
         """Return both critics' values, with gradients for their parameters."""
-        features = self.features(self.observe(observations))
-        return self._values(torch.cat((features, actions), 1))
+        return self._values(torch.cat((self.seen(observations), actions), 1))
 
     def judge(self, observations: Tensor, actions: Tensor, critics: int = 2) -> Tensor:
         """Values of the first one or both critics, float32[critics, B], with gradients for the actions only."""
         with torch.no_grad():
-            features = self.features(self.observe(observations))
+            features = self.seen(observations)
         return self._values(torch.cat((features, actions), 1), critics)
 
     def _values(self, x: Tensor, judges: int | None = None) -> Tensor:
@@ -137,12 +127,10 @@ def _forward(x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: 
         y, weights, biases = x, critic[::2], critic[1::2]
         own = active[number] if active else (None,) * len(weights)
         for layer, (weight, bias) in enumerate(zip(weights[:-1], biases[:-1], strict=True)):
-            if (copy := _of(copies, layer, number)) is not None:
-                low = y.to(torch.bfloat16)
-                y = bfloat16.product(low, copy, bias).relu_()
-            else:
-                low = None
-                y = product(y, weight, bias, relu=True, active=own[layer])
+            copy = _of(copies, layer, number)
+            low = None if copy is None else y.to(torch.bfloat16)
+            factor, weight = (y if low is None else low), (weight if copy is None else copy)
+            y = product(factor, weight, bias, relu=True, active=own[layer])
             activations.append(y)
             rounded.append(low)
         values.append(product(y, weights[-1], biases[-1], active=own[-1]).squeeze(1))
@@ -194,23 +182,16 @@ class _MLPs(torch.autograd.Function):
             to_y = to_values.unsqueeze(0).t() if ctx.active else to_values.unsqueeze(1)
             for layer in reversed(range(ctx.layers)):
                 copy = _of(ctx.copies, layer, critic)
-                slopes = to_y if copy is None else to_y.to(torch.bfloat16)
+                slopes, factor = (to_y, inputs[layer]) if copy is None else (to_y.to(torch.bfloat16), rounded[layer])
                 if need_parameters:
-                    to_parameters[2 * layer][critic] = (
-                        weight_gradient(to_y, inputs[layer], active[layer])
-                        if copy is None
-                        else bfloat16.weight_gradient(slopes, rounded[layer])
-                    )
+                    to_parameters[2 * layer][critic] = weight_gradient(slopes, factor, active[layer])
                     torch.sum(to_y, 0, out=to_parameters[2 * layer + 1][critic])
-                if layer:
-                    to_y = (
-                        input_gradient(to_y, weights[layer][critic], active[layer])
-                        if copy is None
-                        else bfloat16.input_gradient(slopes, copy)
-                    )
-                    to_y = through_relu(to_y, inputs[layer])
-                elif need_x:
-                    to_input = input_gradient(to_y, weights[layer][critic], active[layer])
-                    to_x = to_input if to_x is None else to_x.add_(to_input)
+                if layer or need_x:
+                    weight = weights[layer][critic] if copy is None else copy
+                    to_input = input_gradient(slopes, weight, active[layer])
+                    if layer:
+                        to_y = through_relu(to_input, inputs[layer])
+                    else:
+                        to_x = to_input if to_x is None else to_x.add_(to_input)
         returned = to_parameters if need_parameters and not places else [None] * 2 * ctx.layers
         return to_x, None, None, None, *returned

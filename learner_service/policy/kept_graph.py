@@ -82,9 +82,6 @@ def _key(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: boo
         # The exporter reports the errors of the policy.
         _log.info("the graph is not kept: a forward pass cannot be recorded (%s: %s)", type(error).__name__, error)
         return ""
-    parts = (computed, spec.to_json(), _code(), *map(package_version, _EXPORTERS))
+    code = hashlib.sha256(Path(policy_graph.__file__).read_bytes()).hexdigest()
+    parts = (computed, spec.to_json(), code, *map(package_version, _EXPORTERS))
     return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _code() -> str:
-    return hashlib.sha256(Path(policy_graph.__file__).read_bytes()).hexdigest()

@@ -55,7 +55,7 @@ class Reporter:
             activation_s=records.activation.median,
             quantization_aware_since=training.quantization_aware.since if training else None,
             replay_bytes=training.replay.nbytes if training else 0,
-            batch_bytes=training.trainer.batch_nbytes if training else 0,
+            batch_bytes=training.batches.nbytes if training else 0,
             multi_step_since=training.multi_step_since if training else None,
             dynamic_capacity=training.dynamic_capacity.status() if training and training.dynamic_capacity else None,
             problem=run.preparation.problem,

@@ -101,19 +101,12 @@ def _samples(
     """At most 256 evenly spaced transitions: observations, actions, log probabilities and versions."""
     valid = sum(int(np.count_nonzero(trajectories.valid)) for trajectories in rollout)
     chosen = np.linspace(0, valid, min(_TRANSITIONS, valid), endpoint=False).astype(np.int64)
-    columns: list[tuple[NDArray[Any], ...]] = []
-    for trajectories in rollout:
-        steps, environments = np.nonzero(trajectories.valid)
+    columns = []
+    for each in rollout:
+        steps, environments = np.nonzero(each.valid)
         mine = chosen[(chosen >= 0) & (chosen < len(steps))]
         at = steps[mine], environments[mine]
-        columns.append(
-            (
-                trajectories.observations[at],
-                trajectories.actions[at],
-                trajectories.log_probabilities[at],
-                trajectories.policy_versions[at],
-            )
-        )
+        columns.append((each.observations[at], each.actions[at], each.log_probabilities[at], each.policy_versions[at]))
         chosen = chosen - len(steps)
     observations, actions, drawn, versions = (np.concatenate(column) for column in zip(*columns, strict=True))
     return observations, actions, drawn, versions

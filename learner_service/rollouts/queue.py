@@ -5,10 +5,9 @@ of the next unused segment. A learner that restarts from an older checkpoint the
 segments that the checkpoint has not learned from.
 """
 
-import itertools
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,7 +188,7 @@ class RolloutQueue(SegmentBuffer):
         return int(self.versions.lag(versions).max()) > self.versions.max_lag
 
     def _assembled(self, records: Sequence[Record]) -> tuple[Trajectories, ...]:
-        traces = list(self._traces(records))
+        traces = self._traces(records)
         if self._reward_scale is not None:
             for trace in traces:
                 flags = self._store.flags[rows := trace.rows[:-1]]
@@ -200,26 +199,18 @@ class RolloutQueue(SegmentBuffer):
             by_steps.setdefault(len(trace.rows), []).append(trace.rows)
         return tuple(self._trajectories(np.concatenate(rows, axis=1)) for rows in by_steps.values())
 
-    def _traces(self, records: Sequence[Record]) -> Iterator[_Trace]:
+    def _traces(self, records: Sequence[Record]) -> list[_Trace]:
         """The segments, with consecutive ones of an actor joined."""
-
-        def source(record: Record) -> Source:
-            return record.source.actor_key, record.source.incarnation
-
-        by_source = itertools.groupby(sorted(records, key=lambda record: (source(record), record.index)), source)
-        for key, segments in by_source:
-            trace: _Trace | None = None
-            for record in segments:
-                rows, sequence = self._rows(record), record.source.sequence
-                if trace is not None and np.array_equal(self._store.next_rows[trace.rows[-2]], rows[0]):
-                    joined = np.concatenate((trace.rows[:-1], rows))
-                    trace = _Trace(key, range(trace.sequences.start, sequence + 1), joined)
-                    continue
-                if trace is not None:
-                    yield trace
-                trace = _Trace(key, range(sequence, sequence + 1), rows)
-            if trace is not None:
-                yield trace
+        traces: list[_Trace] = []
+        for record in sorted(records, key=lambda record: (_source(record), record.index)):
+            source, rows, sequence = _source(record), self._rows(record), record.source.sequence
+            last = traces[-1] if traces else None
+            if last and last.source == source and np.array_equal(self._store.next_rows[last.rows[-2]], rows[0]):
+                joined = np.concatenate((last.rows[:-1], rows))
+                traces[-1] = _Trace(source, range(last.sequences.start, sequence + 1), joined)
+            else:
+                traces.append(_Trace(source, range(sequence, sequence + 1), rows))
+        return traces
 
     def _rows(self, record: Record) -> NDArray[np.int64]:
         """The rows of a segment's steps and bootstrap observations, int64[T + 1, N]."""
@@ -249,6 +240,10 @@ class RolloutQueue(SegmentBuffer):
             log_probabilities=store.log_probabilities[acted],
             policy_versions=store.policy_versions[acted],
         )
+
+
+def _source(record: Record) -> Source:
+    return record.source.actor_key, record.source.incarnation
 
 
 def _steps(records: Sequence[Record] | deque[Record]) -> int:

@@ -1,7 +1,7 @@
 """Sparse training: networks that are sparse from the first update on (RLx2, arXiv 2205.15043)."""
 
 from learner_service.sparsity.flops import Cost, Flops
-from learner_service.sparsity.plan import METHODS, SparsityPlan, check_supported
+from learner_service.sparsity.plan import METHODS, SparsityPlan
 from learner_service.sparsity.resume import check_same_topology, topology_settings
 from learner_service.sparsity.topology import Topology
 
@@ -12,6 +12,5 @@ __all__ = [
     "SparsityPlan",
     "Topology",
     "check_same_topology",
-    "check_supported",
     "topology_settings",
 ]

@@ -1,7 +1,6 @@
 """Creates the masks of layers at random, and evolves them: drops weak weights and grows promising ones."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,44 +16,29 @@ def by_gradient(gradient: Tensor) -> Tensor:
     return gradient.abs()
 
 
-class AtRandom:
-    """Growth of SET: random scores (arXiv 1707.04780)."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        self._generator = generator
-
-    def __call__(self, gradient: Tensor) -> Tensor:
-        """Return random numbers. They are drawn on the CPU, so that every device gets the same."""
-        return torch.rand(gradient.shape, generator=self._generator).to(gradient.device)
-
-
-class Layers(Protocol):
-    """Creates and changes the masks of a network's maskable layers, in vectors over its parameters."""
-
-    def initial(self, mask: Tensor, generator: torch.Generator) -> None:
-        """Write the layers' masks into `mask`, which is 1 everywhere."""
-        ...
-
-    def change(self, mask: Tensor, vector: Tensor, gradient: Tensor, share: float, growth: Growth) -> None:
-        """Replace `share` of each layer's active weights in `mask`."""
-        ...
+def at_random(generator: torch.Generator) -> Growth:
+    """Growth of SET: random scores (arXiv 1707.04780), drawn on the CPU, so that every device gets the same."""
+    return lambda gradient: torch.rand(gradient.shape, generator=generator).to(gradient.device)
 
 
 class Unstructured:
-    """Masks of any weights, as many as each layer's budget (algorithm 1 of arXiv 2205.15043)."""
+    """Masks of any weights, as many as each layer's budget (algorithm 1 of arXiv 2205.15043).
+
+    Masks are parts of vectors over the network's parameters.
+    """
 
     def __init__(self, weights: tuple[Weight, ...], budgets: tuple[int, ...]) -> None:
         self._layers = tuple(zip(weights, budgets, strict=True))
 
     def initial(self, mask: Tensor, generator: torch.Generator) -> None:
-        """Activate weights at random."""
+        """Activate weights at random. mask: 1 everywhere."""
         for weight, budget in self._layers:
             layer = torch.zeros(weight.size)
             layer[torch.randperm(weight.size, generator=generator)[:budget]] = 1.0
             weight.of(mask).copy_(layer.view(weight.units, weight.inputs))
 
     def change(self, mask: Tensor, vector: Tensor, gradient: Tensor, share: float, growth: Growth) -> None:
-        """Drop the smallest active weights, then grow the best of all inactive weights.
+        """Replace `share` of each layer's active weights: drop the smallest, then grow the best of all inactive ones.
 
         As in the paper, a weight that was just dropped may grow again, with its value.
         """

@@ -1,16 +1,8 @@
 """Counts the FLOPs of networks as RLx2 does (arXiv 2205.15043, appendix C.3)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Layer:
-    """A layer of O units with I inputs each. positions: multiplications of its weights per row."""
-
-    units: int
-    inputs: int
-    positions: int
+from learner_service.sparsity.weights import Weight
 
 
 @dataclass(frozen=True)
@@ -45,14 +37,6 @@ class Flops:
     update: Cost
 
 
-def forward_cost(layers: Sequence[Layer], active: Sequence[int], full: Sequence[Layer]) -> Cost:
-    """FLOPs of a forward pass of one row: sum over layers (1 - S) (2 I - 1) O, for each position.
-
-    active: active weights of each layer. full: the layers of the dense network.
-    """
-    now = sum(count / (layer.units * layer.inputs) * _dense(layer) for layer, count in zip(layers, active, strict=True))
-    return Cost(now, sum(map(_dense, full)))
-
-
-def _dense(layer: Layer) -> float:
-    return float((2 * layer.inputs - 1) * layer.units * layer.positions)
+def dense_flops(weight: Weight, positions: int) -> float:
+    """FLOPs of a dense layer for one row. positions: multiplications of its weights."""
+    return float((2 * weight.inputs - 1) * weight.units * positions)

@@ -13,12 +13,11 @@ from actorq.errors import UserError
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights, worth_leaving_out
 from learner_service.sparsity.densities import budgets
-from learner_service.sparsity.evolution import AtRandom, Growth, Layers, Unstructured, by_gradient
-from learner_service.sparsity.flops import Cost, Layer, forward_cost
-from learner_service.sparsity.schedule import CosineSchedule
+from learner_service.sparsity.evolution import Growth, Unstructured, at_random, by_gradient
+from learner_service.sparsity.flops import Cost, dense_flops
 from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.tiny import tiny_sizes, weights_of
-from learner_service.sparsity.topology import Topology
+from learner_service.sparsity.topology import CosineSchedule, Topology
 from learner_service.sparsity.trace import Traced, trace
 from learner_service.sparsity.weights import Weight, maskable_weights, multiply_by
 
@@ -80,25 +79,23 @@ class SparsityPlan:
         weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
         counts = budgets(weights, sparsity, f"sparsity.{network}")
         structured = settings.structured and network == "actor"
-        layers: Layers = Unstructured(weights, counts)
-        if structured:
-            layers = _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
+        layers = (
+            _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
+            if structured
+            else Unstructured(weights, counts)
+        )
         products = self._products(weights, counts, parameters.vector.device)
         for each in (parameters, *targets):
             multiply_by(products, *each.modules)
         generator = torch.Generator().manual_seed(self._seed + _STREAMS[network])
-        growth: Growth | None = by_gradient
-        if settings.method == "static":
-            growth = None
-        elif settings.method == "set":
-            growth = AtRandom(generator)
+        growth: dict[str, Growth | None] = {"static": None, "set": at_random(generator)}
         return Topology(
             weights=weights,
             layers=layers,
             vector=parameters.vector,
             targets=[target.vector for target in targets],
             products=products,
-            growth=growth,
+            growth=growth.get(settings.method, by_gradient),
             schedule=self._schedule,
             generator=generator,
             updates_per_step=updates_per_step,
@@ -107,19 +104,17 @@ class SparsityPlan:
 
     def cost(self, network: Network, parameters: FlatParameters, topology: Topology | None) -> Callable[[], Cost]:
         """A function that returns the FLOPs of one row's forward pass, with the topology at the time of the call."""
-        traced = self._traced(network, parameters)
-        weights = maskable_weights(*parameters.modules)
-        once = Traced(1, None)
-        layers = tuple(Layer(each.units, each.inputs, traced.get(each.name, once).positions) for each in weights)
-        # The positions of a convolution's output do not depend on the number of channels.
-        full = tuple(
-            Layer(each.units, each.inputs, traced.get(each.name, once).positions)
-            for each in self._full.get(network, weights)
-        )
+        traced, weights = self._traced(network, parameters), maskable_weights(*parameters.modules)
+
+        def dense(weights: Sequence[Weight]) -> list[float]:
+            # The positions of a convolution's output do not depend on the number of channels.
+            return [dense_flops(each, traced[each.name].positions if each.name in traced else 1) for each in weights]
+
+        own, full = dense(weights), sum(dense(self._full.get(network, weights)))
 
         def now() -> Cost:
-            active = topology.active if topology is not None else tuple(each.size for each in weights)
-            return forward_cost(layers, active, full)
+            active = topology.active if topology else [each.size for each in weights]
+            return Cost(sum(n / each.size * flops for n, each, flops in zip(active, weights, own, strict=True)), full)
 
         return now
 
@@ -163,10 +158,3 @@ def _structured(
     )
     layers.check(setting)
     return layers
-
-
-def check_supported(config: RunConfig, algorithm: str, methods: Sequence[str]) -> None:
-    """Raise UserError unless `methods`, those that the algorithm supports, have the run's sparsity method."""
-    method = config.sparsity.method
-    if method not in methods:
-        raise UserError(f"sparsity.method: algorithm {algorithm} supports {', '.join(methods)}, got {method}")

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from actorq.config.run_config import RunConfig
-from actorq.config.sparsity import SparsityConfig
 from actorq.errors import UserError
 
 
 def topology_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that decide the masks, as JSON values. Others may change when a run is resumed."""
-    return _of(config.sparsity)
+    deciding = {"method"} if config.sparsity.method == "dense" else {"method", "actor", "critic", "structured"}
+    return config.sparsity.model_dump(include=deciding)
 
 
 def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> None:
@@ -18,26 +18,10 @@ def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> Non
 
     checkpoint: its values. A checkpoint without sparsity settings has dense networks.
     """
-    saved = checkpoint.get("sparsity", _of(SparsityConfig()))
-    configured = topology_settings(config)
-    differing = [name for name in ("method", *configured) if saved.get(name) != configured.get(name)]
-    if not differing:
-        return
-    name = differing[0]
-    if saved.get(name) is None or configured.get(name) is None:
-        name = "method"
-    raise UserError(
-        f"the run's checkpoint has sparsity.{name} {saved[name]}, but the configuration has {configured[name]}; resume "
-        f"with --sparsity.{name} {saved[name]}, or start a new run in another --run-directory"
-    )
-
-
-def _of(sparsity: SparsityConfig) -> dict[str, Any]:
-    if sparsity.method == "dense":
-        return {"method": "dense"}
-    return {
-        "method": sparsity.method,
-        "actor": sparsity.actor,
-        "critic": sparsity.critic,
-        "structured": sparsity.structured,
-    }
+    saved = checkpoint.get("sparsity", {"method": "dense"})
+    for name, configured in topology_settings(config).items():
+        if (had := saved.get(name)) != configured:
+            raise UserError(
+                f"the run's checkpoint has sparsity.{name} {had}, but the configuration has {configured}; resume with "
+                f"--sparsity.{name} {had}, or start a new run in another --run-directory"
+            )

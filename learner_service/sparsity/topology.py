@@ -1,16 +1,37 @@
 """The topology of a sparse network: only active weights are trained, and all others are exactly 0."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from learner_service.kernels.sparse_products import ActiveWeights
-from learner_service.sparsity.evolution import Growth, Layers
-from learner_service.sparsity.schedule import CosineSchedule
+from learner_service.sparsity.evolution import Growth, Unstructured
+from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.weights import Weight
 
 
+@dataclass(frozen=True)
+class CosineSchedule:
+    """zeta_t = zeta_0 / 2 (1 + cos(pi t / T_end)) every `period` updates of the run before T_end (arXiv 1911.11134).
+
+    replaced: zeta_0. end: T_end, in gradient updates.
+    """
+
+    period: int
+    replaced: float
+    end: float
+
+    def share(self, before: int, after: int) -> float:
+        """Share of a layer's weights to replace at a step from `before` updates to `after`; 0 for no change."""
+        if after // self.period == before // self.period or after >= self.end:
+            return 0.0
+        return self.replaced / 2 * (1 + math.cos(math.pi * after / self.end))
+
+
+@dataclass(eq=False)
 class Topology:
     """The mask of a network, as one vector like that of its parameters, and its changes.
 
@@ -20,52 +41,39 @@ class Topology:
     targets and in the moments. Grown weights start at 0. Adam's bias correction is over by then, so their first steps
     are 3 to 6 learning rates, until their mean square has settled (docs/decisions/0011-grown-weights.md).
 
-    mask: float32[parameters], 1 for active weights and for parameters that are never masked, else 0.
+    vector: the network's parameters, float32[parameters]; targets: those of its target networks.
+    products: the sparse products of each weight and its targets; None for dense products.
+    growth: None for masks that never change. updates_per_step: updates of the run for each step of this network.
+    signature: must be equal in a saved topology.
+    mask: float32[parameters], 1 for active weights and for parameters that are never masked, else 0. Random at first.
     active: number of active weights of each maskable layer.
     """
 
-    def __init__(
-        self,
-        weights: tuple[Weight, ...],
-        layers: Layers,
-        vector: Tensor,
-        targets: Sequence[Tensor],
-        products: Sequence[ActiveWeights | None],
-        growth: Growth | None,
-        schedule: CosineSchedule,
-        generator: torch.Generator,
-        updates_per_step: int,
-        signature: tuple[int, ...],
-    ) -> None:
-        """Mask the network and its targets at random.
+    weights: Sequence[Weight]
+    layers: Unstructured | Structured
+    vector: Tensor
+    targets: Sequence[Tensor]
+    products: Sequence[ActiveWeights | None]
+    growth: Growth | None
+    schedule: CosineSchedule
+    generator: torch.Generator
+    updates_per_step: int
+    signature: tuple[int, ...]
 
-        vector: the network's parameters, float32[parameters]; targets: those of its target networks.
-        products: the sparse products of each weight and its targets; None for dense products.
-        growth: None for masks that never change. updates_per_step: updates of the run for each step of this network.
-        signature: must be equal in a saved topology.
-        """
-        self._weights = weights
-        self._layers = layers
-        self._vector = vector
-        self._targets = tuple(targets)
-        self._products = tuple(products)
-        self._growth = growth
-        self._schedule = schedule
-        self._generator = generator
-        self._updates_per_step = updates_per_step
-        self._signature = torch.tensor(signature, dtype=torch.int64)
+    def __post_init__(self) -> None:
+        """Mask the network and its targets at random."""
         self._updates = 0
         self._share = 0.0
-        mask = torch.ones(vector.shape)
-        layers.initial(mask, generator)
-        self.mask = mask.to(vector.device)
+        mask = torch.ones(self.vector.shape)
+        self.layers.initial(mask, self.generator)
+        self.mask = mask.to(self.vector.device)
         self._apply(())
 
     def begin(self) -> None:
         """Begin a step, before its gradients: decide which weights get gradients."""
-        before, self._updates = self._updates, self._updates + self._updates_per_step
-        self._share = 0.0 if self._growth is None else self._schedule.share(before, self._updates)
-        for product in self._products:
+        before, self._updates = self._updates, self._updates + self.updates_per_step
+        self._share = 0.0 if self.growth is None else self.schedule.share(before, self._updates)
+        for product in self.products:
             if product is not None:
                 product.whole_gradient = self._share > 0.0
 
@@ -74,20 +82,20 @@ class Topology:
 
         moments: of Adam, float32[parameters] each. Returns False after a change: then there is no optimizer step.
         """
-        if self._growth is None or self._share == 0.0:
+        if self.growth is None or self._share == 0.0:
             gradient.mul_(self.mask)
             return True
-        self._layers.change(self.mask, self._vector, gradient, self._share, self._growth)
+        self.layers.change(self.mask, self.vector, gradient, self._share, self.growth)
         self._apply(moments)
         return False
 
     def _apply(self, moments: Sequence[Tensor]) -> None:
         # Filled, because a multiplication would leave -0.
-        self._inactive = self.mask == 0
-        for vector in (self._vector, *self._targets, *moments):
-            vector.masked_fill_(self._inactive, 0.0)
-        self.active = tuple(int(weight.of(self.mask).count_nonzero()) for weight in self._weights)
-        for weight, product in zip(self._weights, self._products, strict=True):
+        inactive = self.mask == 0
+        for vector in (self.vector, *self.targets, *moments):
+            vector.masked_fill_(inactive, 0.0)
+        self.active = tuple(int(weight.of(self.mask).count_nonzero()) for weight in self.weights)
+        for weight, product in zip(self.weights, self.products, strict=True):
             if product is not None:
                 product.set(weight.of(self.mask))
 
@@ -96,16 +104,16 @@ class Topology:
         return {
             "mask": self.mask.to(torch.bool),
             "updates": torch.tensor(self._updates),
-            "generator": self._generator.get_state(),
-            "signature": self._signature.clone(),
+            "generator": self.generator.get_state(),
+            "signature": torch.tensor(self.signature, dtype=torch.int64),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned. Raises KeyError or RuntimeError when the topology differs."""
-        mask, signature = state["mask"], state["signature"].cpu()
-        if mask.shape != self.mask.shape or not torch.equal(signature, self._signature):
+        mask, signature = state["mask"], state["signature"]
+        if mask.shape != self.mask.shape or signature.tolist() != list(self.signature):
             raise RuntimeError("the saved networks have another sparsity.method, sparsity or structure")
         self.mask.copy_(mask)
         self._updates = int(state["updates"])
-        self._generator.set_state(state["generator"].cpu())
+        self.generator.set_state(state["generator"].cpu())
         self._apply(())

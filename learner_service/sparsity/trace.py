@@ -1,13 +1,14 @@
 """Finds the connections between a network's layers with forward passes."""
 
 import copy
-from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # Modules whose outputs each depend on the one input at the same place.
@@ -85,11 +86,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
     with ExitStack() as hooks:
         for name, module in network.named_modules():
             if isinstance(module, (*_LAYERS, *_ELEMENTWISE)):
-
-                def hook(module: nn.Module, given: tuple[Any, ...], output: Tensor, name: str = name) -> None:
-                    note(name, module, given, output)
-
-                hooks.callback(module.register_forward_hook(hook).remove)
+                hooks.callback(module.register_forward_hook(partial(note, name)).remove)
         seen.outputs = _run(network, inputs)
     return seen
 
@@ -118,15 +115,4 @@ def _run(network: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     with torch.no_grad(), torch.random.fork_rng(devices=()):
         # A network that draws random numbers draws the same in each pass.
         torch.default_generator.manual_seed(0)
-        return tuple(_tensors(network(*inputs)))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _tensors(each)
+        return tuple(each for each in tree_leaves(network(*inputs)) if isinstance(each, Tensor))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from torch import Tensor, nn
@@ -47,7 +48,10 @@ def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
     weights: list[Weight] = []
     for name, part in _parts(modules):
         if isinstance(part, TwinCritic):
-            weights += _stacked(name, part)
+            for layer, critic in product(range(len(part.stacked) // 2), range(2)):
+                weight = part.stacked[2 * layer][critic]
+                place = f"{name}.{layer}.{critic}".lstrip("."), int(weight.storage_offset())
+                weights.append(Weight(*place, *weight.shape))
         else:
             units, *inputs = part.weight.shape
             kernel = () if isinstance(part, nn.Linear) else tuple(inputs[1:])
@@ -78,13 +82,3 @@ def _parts(modules: Sequence[nn.Module]) -> Iterator[tuple[str, Any]]:
         for name, part in module.named_modules():
             if isinstance(part, (TwinCritic, *_LAYERS)):
                 yield name, part
-
-
-def _stacked(name: str, twins: TwinCritic) -> list[Weight]:
-    weights = []
-    for layer, stacked in enumerate(twins.stacked[::2]):
-        critics, units, inputs = stacked.shape
-        for critic in range(critics):
-            start = int(stacked.storage_offset()) + critic * units * inputs
-            weights.append(Weight(f"{name}.{layer}.{critic}".lstrip("."), start, units, inputs))
-    return weights

@@ -32,9 +32,9 @@ class Batches(Protocol):
     """Whether the normalizer is set before the first update too."""
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of the arrays that are kept for batches."""
+        """Bytes of the arrays that are kept for batches; 0 by default."""
+        return 0
 
     @abstractmethod
     def take(self, timeout: float) -> bool:
@@ -48,9 +48,12 @@ class Batches(Protocol):
     def learn(self, progress: float) -> Learned:
         """All updates on the data that were taken. progress: share of the environment steps that is used up."""
 
-    @abstractmethod
     def is_due(self, before: int, updates: int) -> bool:
-        """Whether a policy is published after this number of updates. before: the number before the last `learn`."""
+        """Whether a policy is published after this number of updates; by default after each `learn`.
+
+        before: the number before the last `learn`.
+        """
+        return True
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Note a published version."""
@@ -151,11 +154,6 @@ class Rollouts(Batches):
         self._observed = config.publication.calibration_size
         self._rollout: tuple[Trajectories, ...] = ()
 
-    @property
-    def nbytes(self) -> int:
-        """0: rollouts are not kept."""
-        return 0
-
     def take(self, timeout: float) -> bool:
         """Take the next rollout out of the queue."""
         self._rollout = self.queue.take(timeout) or ()
@@ -172,10 +170,6 @@ class Rollouts(Batches):
         share = -(-self._observed // len(rollout))
         self.observed = np.concatenate([_spread(trajectories, share) for trajectories in rollout])[: self._observed]
         return learned
-
-    def is_due(self, before: int, updates: int) -> bool:
-        """After each rollout."""
-        return True
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Count the lag of transitions from this version too."""
@@ -197,3 +191,22 @@ def _spread(trajectories: Trajectories, most: int) -> NDArray[Any]:
     chosen = np.linspace(0, len(steps), min(most, len(steps)), endpoint=False).astype(np.int64)
     observations: NDArray[Any] = trajectories.observations[steps[chosen], environments[chosen]]
     return observations
+
+
+def dynamic_capacity(
+    config: RunConfig, algorithm: Algorithm, replay: ReplayBuffer, device: torch.device
+) -> DynamicCapacity | None:
+    """The dynamic capacity of the replay, with the policy of `algorithm`; None if it is off.
+
+    Raises UserError as `RunConfig.dynamic_capacity_of` does.
+    """
+    settings = config.dynamic_capacity_of(replay.spec)
+    if settings is None:
+        return None
+
+    def act(observations: NDArray[Any]) -> NDArray[Any]:
+        with torch.no_grad():
+            actions: NDArray[Any] = algorithm.policy(torch.from_numpy(observations).to(device)).cpu().numpy()
+        return actions
+
+    return DynamicCapacity(replay, settings, act)

@@ -3,6 +3,7 @@
 import math
 import time
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -10,38 +11,65 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.transport.options import MAX_SEGMENT_BYTES
-from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm
+from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.networks.observations import are_frames
 from learner_service.replay import (
+    DelayedReturns,
     LinearSchedule,
     ObservationMoments,
     PrioritizedSampler,
     RateLimiter,
     ReplayBuffer,
     ReplayStore,
+    Returns,
     UniformSampler,
 )
 from learner_service.replay.storage.rows import segment_rows
 from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
-from learner_service.training.mechanisms import returns_of
+from learner_service.training.drawing import check_told
 
 
-def open_replay(
+def open_buffer(
     config: RunConfig,
     spec: EnvironmentSpec,
     directory: Path,
-    algorithm: Algorithm,
+    algorithm: AnyAlgorithm,
     rng: np.random.Generator,
-    earlier_transitions: int = 0,
-) -> ReplayBuffer:
-    """The replay below `directory`. earlier_transitions: total of the run, if its replay was lost.
+    earlier_transitions: int,
+) -> RolloutQueue | ReplayBuffer:
+    """The buffer below `directory`. earlier_transitions: total of the run, if its buffer was lost.
 
-    Raises the errors of `ReplayStore.open`.
+    Raises UserError when the settings do not fit the algorithm, and the errors of `ReplayStore.open`.
     """
-    replay, returns = config.replay, returns_of(config, algorithm)
-    optional = ("greedy_actions",) if config.dynamic_capacity_of(spec) is not None else ()
-    rows = _segment_rows(config, spec)
-    store = ReplayStore.open(directory, spec, replay.capacity, optional, rows, earlier_transitions=earlier_transitions)
+    replay, moments = config.replay, None
+    if config.normalize_observations and not are_frames(spec):
+        moments = ObservationMoments(spec.observations.shape)
+
+    def opened(*optional: str) -> ReplayStore:
+        rows = _segment_rows(config, spec)
+        return ReplayStore.open(
+            directory, spec, replay.capacity, optional, rows, earlier_transitions=earlier_transitions
+        )
+
+    if is_on_policy(algorithm):
+        check_told(config, algorithm)
+        size = algorithm.rollout_size
+        try:
+            config.check_rollouts(size, algorithm.batch_size, spec.frame_stack)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        ahead = math.ceil(config.queue.waiting_rollouts * size)
+        return RolloutQueue(
+            opened("log_probabilities"),
+            RateLimiter.of_queue(algorithm.epochs, size, ahead, time.monotonic),
+            size,
+            PublishedVersions(config.queue.max_policy_lag),
+            replay.clip_rewards,
+            RewardScale(algorithm.discount) if config.queue.normalize_rewards else None,
+            moments,
+        )
+    returns = _returns(config, cast(Algorithm, algorithm))
+    store = opened() if config.dynamic_capacity_of(spec) is None else opened("greedy_actions")
     sampler = (
         PrioritizedSampler(
             *(store, rng, replay.priority_exponent),
@@ -53,35 +81,18 @@ def open_replay(
     limiter = RateLimiter(
         config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
     )
-    return ReplayBuffer(store, sampler, limiter, returns, _moments(config, spec))
+    return ReplayBuffer(store, sampler, limiter, returns, moments)
 
 
-def open_queue(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    directory: Path,
-    algorithm: OnPolicyAlgorithm,
-    earlier_transitions: int = 0,
-) -> RolloutQueue:
-    """The queue below `directory`. earlier_transitions: total of the run, if its queue was lost.
-
-    Raises the errors of `ReplayStore.open`.
-    """
-    rows, optional = _segment_rows(config, spec), ("log_probabilities",)
-    store = ReplayStore.open(
-        directory, spec, config.replay.capacity, optional, rows, earlier_transitions=earlier_transitions
-    )
-    ahead = math.ceil(config.queue.waiting_rollouts * algorithm.rollout_size)
-    limiter = RateLimiter.of_queue(algorithm.epochs, algorithm.rollout_size, ahead, time.monotonic)
-    return RolloutQueue(
-        store,
-        limiter,
-        algorithm.rollout_size,
-        PublishedVersions(config.queue.max_policy_lag),
-        config.replay.clip_rewards,
-        RewardScale(algorithm.discount) if config.queue.normalize_rewards else None,
-        _moments(config, spec),
-    )
+def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturns:
+    """The returns of a run of `algorithm`. Raises UserError as `RunConfig.multi_step_of` does."""
+    windows, clip = getattr(algorithm, "needs_windows", False), config.replay.clip_rewards
+    first = Returns(algorithm.n_step, algorithm.discount, clip, windows)
+    multi_step = config.multi_step_of(algorithm.n_step)
+    if multi_step is None:
+        return first
+    longest = Returns(multi_step.n_step, algorithm.discount, clip, windows)
+    return DelayedReturns(first, longest, multi_step.after * config.max_environment_steps)
 
 
 def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
@@ -102,18 +113,5 @@ def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
         )
 
 
-def check_rollouts(config: RunConfig, spec: EnvironmentSpec, algorithm: OnPolicyAlgorithm) -> None:
-    """Raise UserError when the settings do not fit the algorithm's rollouts, or the ring is too small for them."""
-    try:
-        config.check_rollouts(algorithm.rollout_size, algorithm.batch_size, spec.frame_stack)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-
-
 def _segment_rows(config: RunConfig, spec: EnvironmentSpec) -> int:
     return segment_rows(config.actor.segment_length, config.environments_per_actor, spec.frame_stack)
-
-
-def _moments(config: RunConfig, spec: EnvironmentSpec) -> ObservationMoments | None:
-    normalized = config.normalize_observations and not are_frames(spec)
-    return ObservationMoments(spec.observations.shape) if normalized else None

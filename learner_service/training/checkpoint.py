@@ -68,26 +68,23 @@ class Checkpoints:
         """
         final = self._directory / f"{state.updates:012d}"
         partial = final.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
         try:
-            return self._save(state, final, partial)
+            partial.mkdir()
+            CheckpointFiles(state.updates, safetensors.torch.save(state.tensors), state.values).write(partial)
+            replaced = final.with_suffix(".replaced")
+            if final.exists():
+                # The same number of updates, as in a paused run: keep the old checkpoint until the new one is in place.
+                final.replace(replaced)
+            partial.replace(final)
+            sync_folder(self._directory)
+            shutil.rmtree(replaced, ignore_errors=True)
+            for old in self._folders()[self._keep :]:
+                if old != final:
+                    shutil.rmtree(old)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-
-    def _save(self, state: LearnerState, final: Path, partial: Path) -> Path:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        CheckpointFiles(state.updates, safetensors.torch.save(state.tensors), state.values).write(partial)
-        replaced = final.with_suffix(".replaced")
-        if final.exists():
-            # The same number of updates, as in a paused run: keep the old checkpoint until the new one is in place.
-            final.replace(replaced)
-        partial.replace(final)
-        sync_folder(self._directory)
-        shutil.rmtree(replaced, ignore_errors=True)
-        for old in self._folders()[self._keep :]:
-            if old != final:
-                shutil.rmtree(old)
         return final
 
     def load_newest(self, found: Found | None = None) -> LearnerState | None:
@@ -116,7 +113,11 @@ def find_newest(directory: Path) -> Found:
     Raises UserError when another version of ActorQ wrote that one.
     """
     for replaced in directory.glob("*.replaced"):
-        _restore(replaced)
+        # A kill has interrupted the replacement, unless the new one is in place.
+        if (final := replaced.with_suffix("")).exists():
+            shutil.rmtree(replaced)
+        else:
+            replaced.replace(final)
     folders = [path for path in directory.glob("[0-9]*") if path.stem.isdigit() and path.suffix in ("", ".damaged")]
     damaged: dict[Path, str] = {}
     for folder in sorted(folders, key=lambda path: (path.stem, not path.suffix), reverse=True):
@@ -136,12 +137,3 @@ def read_checkpoint(folder: Path) -> LearnerState:
     """
     files = CheckpointFiles.read(folder)
     return LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)
-
-
-def _restore(replaced: Path) -> None:
-    """Put back a checkpoint whose replacement was interrupted by a kill, unless the new one is in place."""
-    final = replaced.with_suffix("")
-    if final.exists():
-        shutil.rmtree(replaced)
-    else:
-        replaced.replace(final)

@@ -78,8 +78,10 @@ class Publisher:
         self._evaluations: deque[Evaluation] = deque(maxlen=100)
         # Each with the last version that was sent before it.
         self._unconfirmed: deque[tuple[int, Evaluation]] = deque(maxlen=100)
-        self._connected = False
-        self._fault: ActorQError | None = None
+        self.connected = False
+        """Whether the quantizer has answered on the open stream."""
+        self.fault: ActorQError | None = None
+        """The error that ended publishing for good, such as a quantizer with another run."""
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
     def start(self, graph: PolicyGraph) -> None:
@@ -107,18 +109,6 @@ class Publisher:
         with self._changed:
             return self._version
 
-    @property
-    def connected(self) -> bool:
-        """Whether the quantizer has answered on the open stream."""
-        with self._changed:
-            return self._connected
-
-    @property
-    def fault(self) -> ActorQError | None:
-        """The error that ended publishing for good, such as a quantizer with another run."""
-        with self._changed:
-            return self._fault
-
     def flush(self, timeout_s: float, wait_for_quantizer: bool = True) -> bool:
         """Wait until the quantizer has received the newest version, and all evaluations are sent.
 
@@ -128,8 +118,8 @@ class Publisher:
         """
 
         def settled() -> bool:
-            away = not self._connected and not wait_for_quantizer
-            return self._flushed() or away or self._fault is not None or self._stop.is_set()
+            away = not self.connected and not wait_for_quantizer
+            return self._flushed() or away or self.fault is not None or self._stop.is_set()
 
         with self._changed:
             self._changed.wait_for(settled, timeout_s)
@@ -159,7 +149,7 @@ class Publisher:
 
     def _fail(self, error: ActorQError) -> None:
         with self._changed:
-            self._fault = error
+            self.fault = error
             self._changed.notify_all()
 
     def _flushed(self) -> bool:
@@ -185,7 +175,7 @@ class Publisher:
             ended.set()
             call.cancel()
             with self._changed:
-                self._connected = False
+                self.connected = False
                 self._changed.notify_all()
         if not self._stop.is_set():
             raise UnavailableError(f"{self._client.peer} ended the stream")
@@ -200,7 +190,7 @@ class Publisher:
             raise error
         translated = error_from_rpc(error, self._client.peer)
         with self._changed:
-            connected = self._connected
+            connected = self.connected
             sending = connected and self._sent_version > self._received_version
             if sending and isinstance(translated, InvalidInputError):
                 # Assume that the older of two versions in flight was refused. If not, the newer one is refused next.
@@ -236,7 +226,7 @@ class Publisher:
                     self._version += 1
                     self._snapshot = (self._version, snapshot[1])
             self._received_version = message.newest_version
-            self._connected = True
+            self.connected = True
             self._in_flight.clear()
             self._evaluations.extendleft(evaluation for _, evaluation in reversed(self._unconfirmed))
             self._unconfirmed.clear()

@@ -13,7 +13,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
-from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm
+from learner_service.algorithms.base import AnyAlgorithm
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.training.batches import Batches
@@ -39,15 +38,6 @@ _SAVE_AGAIN_S = 10.0
 _WAIT_S = 0.1
 
 
-@dataclass
-class Requests:
-    """Requests to the trainer, read between two updates. saves: number of requested checkpoints so far."""
-
-    paused: bool = False
-    stop: bool = False
-    saves: int = 0
-
-
 class Trainer:
     """Runs on its own thread from `start` to `stop`. The control methods are thread-safe.
 
@@ -58,7 +48,7 @@ class Trainer:
     def __init__(
         self,
         config: RunConfig,
-        algorithm: Algorithm | OnPolicyAlgorithm,
+        algorithm: AnyAlgorithm,
         batches: Batches,
         publisher: Publisher,
         quantization_aware: QuantizationAware,
@@ -73,13 +63,17 @@ class Trainer:
         self._quantization_aware = quantization_aware
         self._save = save
         self._clock = clock
-        self._requests = Requests()
+        self.paused = False
+        """Whether `pause` was called."""
+        self.fault: BaseException | None = None
+        """The error that ended the loop; None if there was none."""
         self._changed = threading.Condition()
+        self._stopped = False
+        self._saves_asked = 0
         self._saved_at = clock()
         self._saves = 0
         self._saved_path: Path | None = None
         self._checkpoint = Tolerated("the checkpoint")
-        self._fault: BaseException | None = None
         self._idle = True
         self._ended = False
         self.updates = updates
@@ -88,11 +82,6 @@ class Trainer:
         self.figures: Mapping[str, float] = {}
         """The algorithm's figures of the newest rollout; empty for off-policy algorithms."""
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
-
-    @property
-    def batch_nbytes(self) -> int:
-        """Bytes of the arrays that are kept for batches."""
-        return self._batches.nbytes
 
     def start(self) -> None:
         """Publish the current policy, so that actors can act, and start training."""
@@ -105,15 +94,15 @@ class Trainer:
         Returns early when `resume` is called meanwhile.
         """
         with self._changed:
-            self._requests.paused = True
+            self.paused = True
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._idle or self._ended or not self._requests.paused)
+            self._changed.wait_for(lambda: self._idle or self._ended or not self.paused)
             return self.updates
 
     def resume(self) -> None:
         """Resume training."""
         with self._changed:
-            self._requests.paused = False
+            self.paused = False
             self._changed.notify_all()
 
     def save(self) -> Path:
@@ -122,8 +111,8 @@ class Trainer:
         Raises ConflictError when training has ended, and UnavailableError when the disk fails.
         """
         with self._changed:
-            self._requests.saves += 1
-            wanted = self._requests.saves
+            self._saves_asked += 1
+            wanted = self._saves_asked
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._saves >= wanted or self._ended)
             if self._saves >= wanted and (error := self._checkpoint.error) is not None:
@@ -136,26 +125,16 @@ class Trainer:
     def stop(self) -> None:
         """End the loop after the current updates, and wait for it. The caller then saves and publishes."""
         with self._changed:
-            self._requests.stop = True
+            self._stopped = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join()
         self._batches.close()
 
     @property
-    def paused(self) -> bool:
-        """Whether `pause` was called."""
-        return self._requests.paused
-
-    @property
     def made_updates(self) -> bool:
         """Whether there were updates since this process started."""
         return self.updates > self._updates_before
-
-    @property
-    def fault(self) -> BaseException | None:
-        """The error that ended the loop; None if there was none."""
-        return self._fault
 
     def publish(self) -> int:
         """Offer the current policy as the newest version. Returns its number."""
@@ -177,13 +156,13 @@ class Trainer:
 
     def _run(self) -> None:
         try:
-            while not self._requests.stop:
+            while not self._stopped:
                 self._save_if_asked_or_due()
                 if self._may_train() and self._batches.take(_WAIT_S):
                     self._train()
         except BaseException as error:
             _log.exception("training failed")
-            self._fault = error
+            self.fault = error
         finally:
             with self._changed:
                 self._ended = True
@@ -192,7 +171,7 @@ class Trainer:
     def _may_train(self) -> bool:
         """Whether training is not paused. While paused, notifies the callers of `pause` and waits for a change."""
         with self._changed:
-            self._idle = self._requests.paused
+            self._idle = self.paused
             if self._idle:
                 self._changed.notify_all()
                 self._changed.wait(_WAIT_S)
@@ -232,7 +211,7 @@ class Trainer:
     def _save_if_asked_or_due(self) -> None:
         due = self._clock() - self._saved_at >= self._config.checkpoint.period_s
         # Read before writing: a request that comes meanwhile gets a later checkpoint.
-        asked = self._requests.saves
+        asked = self._saves_asked
         if not (due or asked > self._saves):
             return
         self._batches.discard()
@@ -247,6 +226,6 @@ class Trainer:
         self._saved_path = self._save(self.updates)
 
 
-def is_stochastic(algorithm: Algorithm | OnPolicyAlgorithm) -> bool:
+def is_stochastic(algorithm: AnyAlgorithm) -> bool:
     """Whether the policy takes noise as its second input. Those of on-policy algorithms do not."""
     return bool(getattr(algorithm, "stochastic", False))

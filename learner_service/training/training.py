@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
@@ -19,7 +19,7 @@ from actorq.statefiles.highwater import HighWaterMark
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.intake import Intake
 from learner_service.algorithms import make_algorithm
-from learner_service.algorithms.base import Algorithm, OnPolicyAlgorithm, is_on_policy
+from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.files import KEPT_GRAPH
 from learner_service.networks.precision import FP32
 from learner_service.policy.kept_graph import kept_policy_graph
@@ -28,12 +28,10 @@ from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import RolloutQueue
 from learner_service.sparsity import topology_settings
-from learner_service.training.batches import Batches, Rollouts, SampledBatches
-from learner_service.training.buffers import check_rollouts, check_sizes, open_queue, open_replay
+from learner_service.training.batches import Batches, Rollouts, SampledBatches, dynamic_capacity
+from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
-from learner_service.training.drawing import check_told
-from learner_service.training.mechanisms import dynamic_capacity
 from learner_service.training.publisher import Publisher
 from learner_service.training.trainer import Trainer, is_stochastic
 
@@ -46,7 +44,7 @@ class Training:
 
     config: RunConfig
     spec: EnvironmentSpec
-    algorithm: Algorithm | OnPolicyAlgorithm
+    algorithm: AnyAlgorithm
     replay: SegmentBuffer
     intake: Intake
     publisher: Publisher
@@ -68,12 +66,7 @@ class Training:
 
         Flushes the replay first, so that the checkpoint's transitions are on the disk. Raises OSError when that fails.
         """
-        state = self._state(updates, values)
-        self.replay.flush()
-        return state
-
-    def _state(self, updates: int, values: dict[str, Any]) -> LearnerState:
-        return LearnerState(
+        state = LearnerState(
             updates,
             self.algorithm.state(),
             {
@@ -92,6 +85,8 @@ class Training:
                 "quantization_aware": self.quantization_aware.state(),
             },
         )
+        self.replay.flush()
+        return state
 
     @property
     def precision(self) -> str:
@@ -163,99 +158,59 @@ def build_training(
     """
     check_sizes(config, spec)
     device = choose_device(config.learner.device)
-    algorithm: Algorithm | OnPolicyAlgorithm = make_algorithm(config, spec, device)
+    algorithm: AnyAlgorithm = make_algorithm(config, spec, device)
     if config.learner.precision != FP32 and not hasattr(algorithm, "precision"):
         _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
     rng = np.random.default_rng(config.seed)
+    values = state.values if state else {}
     try:
-        replay = _open_buffer(config, spec, directory / "replay", algorithm, rng, state)
+        earlier = values.get("limiter", {}).get("stored", 0)
+        replay = open_buffer(config, spec, directory / "replay", algorithm, rng, earlier)
     except (ConflictError, ExhaustedError) as error:
         raise UserError(str(error)) from error
-    try:
-        training, graph = _assemble(
-            *(config, spec, algorithm, device, replay, directory, rng, run_id),
-            *(client, state, save, on_receipt, published),
-        )
-    except BaseException:
-        replay.close()
-        raise
+    with ExitStack() as opened:
+        opened.callback(replay.close)
+        mark = HighWaterMark(directory / "published.json", max(published, values.get("version", 0)))
+        # The file is there from the start, so that a missing one is a lost one.
+        mark.reserve(mark.floor)
+        publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=mark.floor + 1, mark=mark)
+        intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
+        if state is not None:
+            _restore(state, algorithm, replay, intake, rng)
+        intake.account_for(replay.total_transitions)
+        batches: Batches
+        dynamic = None
+        if isinstance(replay, RolloutQueue):
+            assert is_on_policy(algorithm)
+            batches = Rollouts(config, algorithm, replay, device)
+            if state is not None:
+                batches.load_state(values["batches"])
+        else:
+            algorithm = cast(Algorithm, algorithm)
+            dynamic = dynamic_capacity(config, algorithm, replay, device)
+            batches = SampledBatches(config, algorithm, replay, device, dynamic)
+        graph = _graph(directory / KEPT_GRAPH, algorithm, spec, greedy=dynamic is not None)
+        after = config.learner.quantization_aware_after
+        starts_at = None if after is None else after * config.max_environment_steps
+        aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
+        # Older checkpoints do not have this state.
+        if "quantization_aware" in values:
+            aware.load_state(values["quantization_aware"])
+        trainer = Trainer(config, algorithm, batches, publisher, aware, save, state.updates if state else 0)
+        disk = DiskWatch(replay.directory, config.replay.min_free_bytes, replay.machine)
+        flusher = Flusher(replay, disk, config.replay.flush_s)
+        opened.pop_all()
     _log.info(
         "replay: %d rows, %.1f MB on disk; batches: %.1f MB, for %s",
-        *(replay.capacity, replay.nbytes / 1e6, training.trainer.batch_nbytes / 1e6, device),
+        *(replay.capacity, replay.nbytes / 1e6, batches.nbytes / 1e6, device),
     )
-    return training, graph
-
-
-def _assemble(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    algorithm: Algorithm | OnPolicyAlgorithm,
-    device: torch.device,
-    replay: SegmentBuffer,
-    directory: Path,
-    rng: np.random.Generator,
-    run_id: str,
-    client: QuantizerClient,
-    state: LearnerState | None,
-    save: Callable[[int], Path],
-    on_receipt: Callable[[Receipt], None],
-    published: int,
-) -> tuple[Training, PolicyGraph]:
-    published = max(published, state.values.get("version", 0) if state else 0)
-    mark = HighWaterMark(directory / "published.json", published)
-    # The file is there from the start, so that a missing one is a lost one.
-    mark.reserve(mark.floor)
-    publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=mark.floor + 1, mark=mark)
-    intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
-    if state is not None:
-        _restore(state, algorithm, replay, intake, rng)
-    intake.account_for(replay.total_transitions)
-    batches: Batches
-    dynamic = None
-    if isinstance(replay, RolloutQueue):
-        assert is_on_policy(algorithm)
-        batches = Rollouts(config, algorithm, replay, device)
-        if state is not None:
-            batches.load_state(state.values["batches"])
-    else:
-        assert isinstance(replay, ReplayBuffer)
-        algorithm = cast(Algorithm, algorithm)
-        dynamic = dynamic_capacity(config, algorithm, replay, device)
-        batches = SampledBatches(config, algorithm, replay, device, dynamic)
-    graph = _graph(directory / KEPT_GRAPH, algorithm, spec, greedy=dynamic is not None)
-    after = config.learner.quantization_aware_after
-    starts_at = None if after is None else after * config.max_environment_steps
-    aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
-    # Older checkpoints do not have this state.
-    if state is not None and "quantization_aware" in state.values:
-        aware.load_state(state.values["quantization_aware"])
-    updates = state.updates if state else 0
-    trainer = Trainer(config, algorithm, batches, publisher, aware, save, updates)
-    disk = DiskWatch(replay.directory, config.replay.min_free_bytes, replay.machine)
-    flusher = Flusher(replay, disk, config.replay.flush_s)
     training = Training(
         *(config, spec, algorithm, replay, intake, publisher, trainer, batches, aware, flusher, rng, dynamic)
     )
     return training, graph
 
 
-def _open_buffer(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    directory: Path,
-    algorithm: Algorithm | OnPolicyAlgorithm,
-    rng: np.random.Generator,
-    state: LearnerState | None,
-) -> SegmentBuffer:
-    earlier = state.values.get("limiter", {}).get("stored", 0) if state else 0
-    if is_on_policy(algorithm):
-        check_told(config, algorithm)
-        check_rollouts(config, spec, algorithm)
-        return open_queue(config, spec, directory, algorithm, earlier)
-    return open_replay(config, spec, directory, cast(Algorithm, algorithm), rng, earlier)
-
-
-def _graph(path: Path, algorithm: Algorithm | OnPolicyAlgorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
+def _graph(path: Path, algorithm: AnyAlgorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
     try:
         return kept_policy_graph(path, algorithm.policy, spec, is_stochastic(algorithm), greedy)
     except UserError:
@@ -269,7 +224,7 @@ def _graph(path: Path, algorithm: Algorithm | OnPolicyAlgorithm, spec: Environme
 
 def _restore(
     state: LearnerState,
-    algorithm: Algorithm | OnPolicyAlgorithm,
+    algorithm: AnyAlgorithm,
     replay: SegmentBuffer,
     intake: Intake,
     rng: np.random.Generator,

@@ -66,7 +66,7 @@ def random_trajectories(
         truncated=ends & ~terminated,
         valid=valid,
         log_probabilities=(-1.5 + 0.3 * rng.standard_normal(rows)).astype(np.float32),
-        policy_versions=np.ones(steps, np.int64),
+        policy_versions=np.ones(rows, np.int64),
     )
 
 

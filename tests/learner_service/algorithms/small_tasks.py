@@ -55,7 +55,7 @@ def collect(
         truncated=truncated,
         valid=valid,
         log_probabilities=logarithms,
-        policy_versions=np.ones(steps, np.int64),
+        policy_versions=np.ones(rewards.shape, np.int64),
     )
 
 
@@ -83,5 +83,5 @@ def bandit(
         truncated=~always,
         valid=always,
         log_probabilities=logarithms.reshape(rows),
-        policy_versions=np.ones(steps, np.int64),
+        policy_versions=np.ones(rows, np.int64),
     )

@@ -27,7 +27,7 @@ def steps_of(rewards: list[float], terminated: list[int], truncated: list[int], 
         truncated=flags(truncated),
         valid=flags(valid),
         log_probabilities=np.zeros((size, 1), np.float32),
-        policy_versions=np.ones(size, np.int64),
+        policy_versions=np.ones((size, 1), np.int64),
     )
 
 

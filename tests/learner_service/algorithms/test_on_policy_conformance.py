@@ -210,19 +210,6 @@ def test_a_rollout_of_resets_only_makes_no_update(name: str, spec: EnvironmentSp
     assert torch.equal(algorithm.state()["policy.parameters"], before)
 
 
-def test_segments_of_several_environments_are_those_of_one_each(name: str, spec: EnvironmentSpec) -> None:
-    steps = random_trajectories(np.random.default_rng(0), spec)
-    columns = {field.name: getattr(steps, field.name) for field in fields(Trajectories)}
-    versions = columns.pop("policy_versions")
-    apart = [
-        Trajectories(**{key: column[:, n : n + 1] for key, column in columns.items()}, policy_versions=versions)
-        for n in range(N)
-    ]
-    whole, parts = make(name, spec), make(name, spec)
-    assert whole.learn([steps], 0.0) == parts.learn(apart, 0.0)
-    assert_equal_states(whole, parts)
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_rollout_that_cannot_be_written_is_read(name: str, spec: EnvironmentSpec) -> None:
     steps = random_trajectories(np.random.default_rng(0), spec)

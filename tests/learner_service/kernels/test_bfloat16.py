@@ -108,7 +108,7 @@ class TestRenewal:
     def test_after_a_step(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
         wide, _, minimizer = parts
         before = wide(data(ROWS, WIDTH))
-        minimizer.step(before.square().sum())
+        minimizer.minimize(before.square().sum())
         self.assert_present(wide, before)
 
     def test_after_a_state_was_loaded(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:
@@ -121,10 +121,10 @@ class TestRenewal:
         wide, parameters, _ = parts
         other = FlatParameters(Linear(WIDTH, WIDTH))
         before = wide(data(ROWS, WIDTH))
-        parameters.move_towards(other, 0.5)
+        parameters.vector.lerp_(other.vector, 0.5)
         self.assert_present(wide, before)
         before = wide(data(ROWS, WIDTH))
-        parameters.copy_from(other)
+        parameters.vector.copy_(other.vector)
         self.assert_present(wide, before)
 
     def test_after_the_weight_itself_was_changed(self, parts: tuple[Linear, FlatParameters, Minimizer]) -> None:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from learner_service.kernels import linear, torch_private
 from learner_service.kernels.torch_private import (
+    AdamTensors,
     Tensors,
     engine_backward,
     fused_adam,
     linear_pointwise,
     masked_gradient,
     plain_adam,
-    plain_backward,
     plain_product,
     threshold_backward,
 )
@@ -65,7 +65,8 @@ def test_steps_of_adam_are_those_of_torch(divisor: Tensor | None, epsilon: float
     for step in (fused_adam, plain_adam):
         vector, mean, square = start.clone(), torch.zeros(1000), torch.zeros(1000)
         for number, gradient in enumerate(gradients, 1):
-            step(vector, gradient.clone(), mean, square, torch.tensor(float(number)), 0.01, divisor, epsilon)
+            tensors = AdamTensors(vector, gradient.clone(), mean, square, torch.tensor(float(number)))
+            step(tensors, 0.01, divisor, epsilon)
         torch.testing.assert_close(vector, parameter.detach())
 
 
@@ -73,11 +74,11 @@ def test_steps_of_adam_are_those_of_torch(divisor: Tensor | None, epsilon: float
 def test_torch_counts_a_step_as_a_change(step: torch_private.AdamStep) -> None:
     vector, ones = torch.zeros(3), torch.ones(3)
     before = vector._version
-    step(vector, ones.clone(), ones.clone(), ones.clone(), torch.tensor(1.0), 0.1, None, 1e-8)
+    step(AdamTensors(vector, ones.clone(), ones.clone(), ones.clone(), torch.tensor(1.0)), 0.1, None, 1e-8)
     assert vector._version > before
 
 
-@pytest.mark.parametrize("run", [engine_backward, plain_backward])
+@pytest.mark.parametrize("run", [engine_backward, torch.autograd.backward])
 def test_gradients_of_all_outputs_accumulate(run: Callable[[Tensors, Tensors], None]) -> None:
     x, slopes = numbers(4, 5).requires_grad_(), numbers(4, 5, seed=1)
     for times in (1, 2):

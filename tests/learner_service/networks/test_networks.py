@@ -12,7 +12,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.networks import ActionScale, Normalizer, QNetwork
-from learner_service.networks.images import nature_layers
+from learner_service.networks.images import image_layers
 from learner_service.networks.observations import Observations, feature_layers
 from tests.learner_service.learner_parts import SPEC
 
@@ -30,7 +30,7 @@ def test_frames_are_seen_as_shares_of_255_and_stay_images() -> None:
 
 
 def test_the_nature_cnn_has_the_papers_layers() -> None:
-    layers = nature_layers((4, 84, 84))
+    layers = image_layers((4, 84, 84), channels_last=False)
     shapes = [tuple(parameter.shape) for parameter in layers.parameters() if parameter.ndim > 1]
     assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136)]
     assert layers(torch.zeros(2, 4, 84, 84)).shape == (2, 512)
@@ -38,7 +38,8 @@ def test_the_nature_cnn_has_the_papers_layers() -> None:
 
 @pytest.mark.parametrize("size", [36, 37, 64, 100])
 def test_the_nature_cnn_takes_other_images_too(size: int) -> None:
-    assert nature_layers((1, size, size + 3))(torch.zeros(2, 1, size, size + 3)).shape == (2, 512)
+    layers = image_layers((1, size, size + 3), channels_last=False)
+    assert layers(torch.zeros(2, 1, size, size + 3)).shape == (2, 512)
 
 
 def of_images(*shape: int, dtype: str = "uint8") -> EnvironmentSpec:

@@ -56,12 +56,10 @@ CASES = {
     "deterministic": Case(lambda: DeterministicPolicy(ARMS, (8,)), ARMS),
     "layer norm": Case(lambda: LayerNormPolicy(ARMS, (8, 8)), ARMS),
     "gaussian": Case(lambda: GaussianPolicy(ARMS, (8,), Normalizer(ARMS)), ARMS, stochastic=True),
-    "softmax": Case(lambda: SoftmaxPolicy(STACKED, (8, 8), "tanh", Normalizer(STACKED)), STACKED),
-    "softmax, images": Case(
-        lambda: SoftmaxPolicy(IMAGES, (), "relu", None, (image_layers((3, 36, 40), True), 512)), IMAGES
-    ),
-    "clipped": Case(lambda: DiagonalGaussianPolicy(ARMS, (8, 8)), ARMS),
-    "squashed": Case(lambda: DiagonalGaussianPolicy(REACH, (8,), "relu", squash=True), REACH),
+    "softmax": Case(lambda: SoftmaxPolicy(STACKED, (8, 8), Normalizer(STACKED), activation="tanh"), STACKED),
+    "softmax, images": Case(lambda: SoftmaxPolicy(IMAGES, (), None, (image_layers((3, 36, 40), True), 512)), IMAGES),
+    "clipped": Case(lambda: DiagonalGaussianPolicy(ARMS, (8, 8), activation="tanh"), ARMS),
+    "squashed": Case(lambda: DiagonalGaussianPolicy(REACH, (8,), squash=True), REACH),
 }
 
 

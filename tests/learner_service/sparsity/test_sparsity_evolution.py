@@ -11,8 +11,8 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks.trained import Minimizer
 from learner_service.sparsity import SparsityPlan, Topology
-from learner_service.sparsity.evolution import AtRandom, Unstructured, by_gradient
-from learner_service.sparsity.schedule import CosineSchedule
+from learner_service.sparsity.evolution import Unstructured, at_random, by_gradient
+from learner_service.sparsity.topology import CosineSchedule
 from learner_service.sparsity.weights import Weight, maskable_weights
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
@@ -40,7 +40,7 @@ def test_at_random_nothing_but_size_decides() -> None:
     for seed in range(50):
         mask = (vector != 0).float()
         generator = torch.Generator().manual_seed(seed)
-        Unstructured((weight,), (60,)).change(mask, vector, torch.full((200,), torch.nan), 0.5, AtRandom(generator))
+        Unstructured((weight,), (60,)).change(mask, vector, torch.full((200,), torch.nan), 0.5, at_random(generator))
         assert mask.sum() == 60
         assert mask[30:60].all()
         grown += mask
@@ -85,7 +85,7 @@ class Regression:
         self.inputs = torch.randn(16, 6)
 
     def step(self) -> None:
-        self.minimizer.step((self.module(self.inputs) - self.inputs[:, :2]).square().mean())
+        self.minimizer.minimize((self.module(self.inputs) - self.inputs[:, :2]).square().mean())
 
     def dense_gradient(self) -> Tensor:
         self.parameters.gradient.zero_()
@@ -134,7 +134,7 @@ def test_masked_gradients_are_the_ones_that_are_clipped() -> None:
     config = RunConfig.model_validate({"sparsity": {"method": "static", "actor": 0.5}, "algorithm": "td3"})
     topology = SparsityPlan(config, SPEC, batch_size=1).topology("actor", parameters)
     minimizer = Minimizer(parameters, 0.01, topology, max_gradient_norm=1e-3)
-    minimizer.step(module(torch.randn(16, 6)).square().sum())
+    minimizer.minimize(module(torch.randn(16, 6)).square().sum())
     assert torch.linalg.vector_norm(parameters.gradient) == pytest.approx(1e-3, rel=1e-3)
 
 

@@ -13,7 +13,8 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.sparsity import Cost, Flops
-from learner_service.sparsity.flops import Layer, forward_cost
+from learner_service.sparsity.flops import dense_flops
+from learner_service.sparsity.weights import Weight
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
@@ -61,10 +62,10 @@ def test_ratios_are_the_published_ones(
 
 
 def test_a_forward_pass_is_counted_layer_by_layer() -> None:
-    layers = [Layer(units=3, inputs=4, positions=1), Layer(units=2, inputs=3, positions=5)]
-    cost = forward_cost(layers, active=(6, 6), full=layers)
-    assert cost == Cost(now=0.5 * 7 * 3 + 5 * 2 * 5, dense=7 * 3 + 5 * 2 * 5)
-    assert (cost + 2 * cost).dense == 3 * cost.dense
+    linear, convolution = Weight("linear", 0, units=3, inputs=4), Weight("convolution", 12, units=2, inputs=3)
+    assert (dense_flops(linear, positions=1), dense_flops(convolution, positions=5)) == (7 * 3, 5 * 2 * 5)
+    cost = Cost(now=50.0, dense=71.0)
+    assert cost + 2 * cost == Cost(now=150.0, dense=213.0)
 
 
 def test_updates_of_each_algorithm_are_counted_by_their_passes() -> None:

@@ -54,7 +54,7 @@ class Training:
 
     def steps(self, count: int) -> None:
         for _ in range(count):
-            self.minimizer.step((self.policy(self.inputs) - self.outputs).square().mean())
+            self.minimizer.minimize((self.policy(self.inputs) - self.outputs).square().mean())
 
     def masks(self) -> list[Tensor]:
         return [weight.of(self.topology.mask) for weight in self.weights]

@@ -224,4 +224,4 @@ def test_the_buffer_of_an_on_policy_algorithm_is_a_queue(build: Build) -> None:
     training = build()
     assert isinstance(training.replay, RolloutQueue)
     assert training.multi_step_since is None
-    assert training.trainer.batch_nbytes == 0
+    assert training.batches.nbytes == 0

@@ -158,7 +158,7 @@ def test_what_replay_and_batches_take_is_told(
     with caplog.at_level(logging.INFO, "learner_service.training.training"):
         training = build(client, tmp_path)
     # Two batches of eight minibatches of eight transitions, of 4 + 4 floats, an int64, 2 floats, an int64.
-    assert training.trainer.batch_nbytes == 2 * 64 * (2 * 16 + 8 + 2 * 4 + 8)
+    assert training.batches.nbytes == 2 * 64 * (2 * 16 + 8 + 2 * 4 + 8)
     assert f"replay: 2000 rows, {training.replay.nbytes / 1e6:.1f} MB on disk; batches: 0.0 MB, for cpu" in caplog.text
     training.replay.close()
 

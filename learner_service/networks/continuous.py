@@ -1,15 +1,48 @@
-"""The stochastic policy of SAC: a Gaussian squashed by tanh."""
+"""ReLU policies for continuous actions: the deterministic one of TD3, and the Gaussian of SAC."""
 
 import math
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from learner_service.networks.deterministic import ContinuousPolicy
+from actorq.domain.trajectory import EnvironmentSpec
+from learner_service.networks.actions import ActionScale
+from learner_service.networks.torso import Torso
 
 # Bounds of the log standard deviation, as in the published code of arXiv 1801.01290.
 _LOWEST, _HIGHEST = -20.0, 2.0
+
+
+class ContinuousPolicy(Torso):
+    """A torso with `outputs_each` outputs for each component of an action, and the scale of the actions."""
+
+    outputs_each: ClassVar[int] = 1
+
+    def __init__(self, spec: EnvironmentSpec, *given: Any, **options: Any) -> None:
+        super().__init__(spec, *given, **options)
+        self.scale = ActionScale(spec)
+
+    def outputs(self, spec: EnvironmentSpec) -> int:
+        """The number of outputs of the head."""
+        return self.outputs_each * math.prod(spec.actions.shape)
+
+
+class DeterministicPolicy(ContinuousPolicy):
+    """A policy that squashes its outputs with tanh and scales them to the bounds of the actions.
+
+    forward: observations [B, *policy_observations] of the environment's dtype -> actions float32[B, *action].
+    """
+
+    def squashed(self, observations: Tensor) -> Tensor:
+        """The actions for the critics: float32[B, A] in [-1, 1]."""
+        return torch.tanh(self.computed(observations))
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Return the actions, within their bounds."""
+        actions: Tensor = self.scale(self.squashed(observations))
+        return actions
 
 
 class GaussianPolicy(ContinuousPolicy):
@@ -19,7 +52,7 @@ class GaussianPolicy(ContinuousPolicy):
         -> actions float32[B, *action]. Without noise, or with zeros, the actions are those of the means.
     """
 
-    outputs = 2
+    outputs_each = 2
 
     def forward(self, observations: Tensor, noise: Tensor | None = None) -> Tensor:
         """Return the actions, within their bounds."""
