@@ -87,9 +87,9 @@ class SegmentDirectory:
         """Global index of the next record."""
         self.total_transitions = 0
         """Transitions of all records ever appended."""
-        self._file = MappedFile(path, HEADER_BYTES + self.slots * RECORD_BYTES, create, machine)
-        self._map = self._file.map
-        self._file.allocate(len(self._file))
+        self.file = MappedFile(path, HEADER_BYTES + self.slots * RECORD_BYTES, create, machine)
+        self._map = self.file.map
+        self.file.allocate(len(self.file))
         self._tail = PairedSlot(self._map, _TAIL_AT, "Q")
         self._watermark = PairedSlot(self._map, _WATERMARK_AT, "QQ36s")
         self._ceiling = PairedSlot(self._map, _CEILING_AT, "d")
@@ -114,7 +114,8 @@ class SegmentDirectory:
 
     def raise_ceiling(self, priority: float) -> None:
         """Allow priorities up to this one."""
-        self._ceiling.write(priority)
+        if self.ceiling is None or priority > self.ceiling:
+            self._ceiling.write(priority)
 
     @property
     def full(self) -> bool:
@@ -122,19 +123,9 @@ class SegmentDirectory:
         return len(self.live) >= self.segments or (bool(self.live) and self.head - self.live[0].index >= self.slots)
 
     @property
-    def file(self) -> MappedFile:
-        """The mapped file."""
-        return self._file
-
-    @property
     def header_is_whole(self) -> bool:
         """Whether both copies of tail and watermark were readable when the file was opened."""
         return self._tail.copies == self._watermark.copies == 2
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the file."""
-        return len(self._file)
 
     def begin(self, boot_id: str, transitions: int) -> None:
         """Write the header of a new file. transitions: those of the run before it."""
@@ -146,7 +137,9 @@ class SegmentDirectory:
     def recover(self, live: list[Record], head: int, transitions: int) -> None:
         """Set the state that `recovery` found, and erase all records from `head` on."""
         self.live, self.head, self.total_transitions = deque(live), head, transitions
-        self._write_tail()
+        tail = live[0].index if live else head
+        if tail != self.tail:
+            self._tail.write(tail)
         for slot in range(self.slots):
             at = HEADER_BYTES + slot * RECORD_BYTES
             (index,) = struct.unpack_from("<Q", self._map, at)
@@ -181,7 +174,7 @@ class SegmentDirectory:
         return {record.index: record for record in sorted((r for r in found if r), key=lambda record: record.index)}
 
     def write_watermark(self, watermark: Watermark) -> None:
-        """Write the watermark. `sync` flushes it to the disk."""
+        """Write the watermark. `file.sync` flushes it to the disk."""
         boot_id = watermark.boot_id.encode("ascii", "replace")[:36]
         self._watermark.write(watermark.index, watermark.transitions, boot_id)
 
@@ -189,19 +182,6 @@ class SegmentDirectory:
         """Mark all pages as changed, after the disk has failed to write them."""
         for at in range(0, len(self._map), PAGE_BYTES):
             self._map[at] = self._map[at]
-
-    def sync(self) -> None:
-        """Block until records and header are on the disk."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _write_tail(self) -> None:
-        tail = self.live[0].index if self.live else self.head
-        if tail != self.tail:
-            self._tail.write(tail)
 
     def _write(self, record: Record) -> None:
         at = HEADER_BYTES + record.index % self.slots * RECORD_BYTES
@@ -223,7 +203,6 @@ def _unpack(body: bytes) -> Record:
 
 
 def _pack(record: Record) -> bytes:
-    source = record.source
     body = _BODY.pack(
         record.index,
         record.start,
@@ -232,9 +211,7 @@ def _pack(record: Record) -> bytes:
         record.environments,
         record.transitions,
         record.cumulative_transitions,
-        source.actor_key,
-        source.incarnation,
-        source.sequence,
+        *record.source,
         record.checksum,
     )
     return (body + _CRC.pack(crc32(body, _CRC_SEED))).ljust(RECORD_BYTES, b"\0")

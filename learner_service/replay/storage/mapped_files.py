@@ -8,6 +8,7 @@ import json
 import logging
 import mmap
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,8 +42,7 @@ def this_boot() -> str:
 
 def free_bytes(folder: Path) -> int:
     """Bytes that this process may still write to the disk of `folder`."""
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize
+    return shutil.disk_usage(folder).free
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,7 @@ class MappedFile:
                 f"replay: {path} is missing; restore it, or remove {path.parent} to start empty"
             ) from None
         self.name = path.stem
-        self._read_only = machine.read_only
-        self._allocate = machine.allocate
+        self._machine = machine
         self._allocated = 0
         self._descriptor = self._file.fileno()
         self.found_bytes = os.fstat(self._descriptor).st_size
@@ -120,10 +119,10 @@ class MappedFile:
 
     def allocate(self, stop: int) -> None:
         """Take disk space for the bytes before `stop`. Raises OSError; space that was taken before stays."""
-        if self._read_only or stop <= self._allocated:
+        if self._machine.read_only or stop <= self._allocated:
             return
         try:
-            self._allocate(self._descriptor, self._allocated, stop - self._allocated)
+            self._machine.allocate(self._descriptor, self._allocated, stop - self._allocated)
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
@@ -153,7 +152,7 @@ class MappedFile:
         self._file.close()
 
     def _mapping(self, nbytes: int) -> mmap.mmap:
-        if not self._read_only:
+        if not self._machine.read_only:
             os.ftruncate(self._descriptor, nbytes)
             return mmap.mmap(self._descriptor, nbytes)
         if self.found_bytes >= nbytes:

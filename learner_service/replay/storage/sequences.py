@@ -10,8 +10,8 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
@@ -31,22 +31,12 @@ def actor_key(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=KEY_BYTES).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSource:
+class SegmentSource(NamedTuple):
     """Identity of a segment: the actor's 16-byte key, its incarnation, and the sequence number."""
 
     actor_key: bytes
     incarnation: int
     sequence: int
-
-    def __post_init__(self) -> None:
-        """Raise ValueError unless the key has 16 bytes and both numbers fit 64 unsigned bits."""
-        if len(self.actor_key) != KEY_BYTES:
-            raise ValueError(f"actor_key must have {KEY_BYTES} bytes, got {len(self.actor_key)}")
-        if not (0 <= self.incarnation < 2**64 and 0 <= self.sequence < 2**64):
-            raise ValueError(
-                f"incarnation and sequence must be in [0, 2**64), got {self.incarnation} and {self.sequence}"
-            )
 
     @classmethod
     def from_name(cls, actor_name: str, incarnation: int, sequence: int) -> "SegmentSource":
