@@ -83,9 +83,9 @@ async def test_a_checkpoint_counts_on_flushed_transitions_only(
         stream = await opened(run)
         await store(run, stream, segment(1), segment(2))
         assert run.training is not None
-        before = run.training.replay.storage().unflushed_transitions
+        before = run.training.storage().unflushed_transitions
         path, _ = await run.save()
-        assert (before, run.training.replay.storage().unflushed_transitions) == (16, 0)
+        assert (before, run.training.storage().unflushed_transitions) == (16, 0)
     # A lost replay. The run's count of transitions continues.
     for column in (tmp_path / "replay").iterdir():
         column.unlink()
