@@ -36,20 +36,12 @@ class RateLimiter:
         error_buffer: float,
         clock: Callable[[], float],
     ) -> None:
-        """error_buffer: in samples. clock: monotonic seconds.
+        """error_buffer: in samples, at least 2 * max(1, samples_per_insert), as `RunConfig` checks.
 
-        Raises UserError when a number is out of range, or when the buffer is so small that it blocks both sides.
+        clock: monotonic seconds. Raises UserError when there are no samples, as for an algorithm without epochs.
         """
         if not 0 < samples_per_insert < float("inf"):
             raise UserError(f"rate limiter: samples_per_insert must be positive and finite, got {samples_per_insert}")
-        if min_size_to_sample < 1:
-            raise UserError(f"rate limiter: min_size_to_sample must be at least 1, got {min_size_to_sample}")
-        smallest = 2 * max(1.0, samples_per_insert)
-        if not error_buffer >= smallest:
-            raise UserError(
-                f"rate limiter: error_buffer must be at least 2 * max(1, samples_per_insert) = {smallest:g}, "
-                f"got {error_buffer:g}; a smaller buffer blocks the learner and the actors in turn"
-            )
         self.samples_per_insert = samples_per_insert
         self.min_size_to_sample = min_size_to_sample
         self._min_diff = min_size_to_sample * samples_per_insert - error_buffer
@@ -104,19 +96,10 @@ class RateLimiter:
         with self._changed:
             return self._starved + (self._clock() - self._starving_since if self._waiting else 0.0)
 
-    def on_inserts_possible(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever inserts may have become possible. It should be quick, and call `try_reserve`.
-
-        Returns a function that removes the callback.
-        """
+    def on_inserts_possible(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever inserts may have become possible. It should be quick, and call `try_reserve`."""
         with self._changed:
             self._listeners.append(callback)
-
-        def forget() -> None:
-            with self._changed:
-                self._listeners.remove(callback)
-
-        return forget
 
     def try_reserve(self, n: int) -> bool:
         """Admit an insert of up to `n` transitions, or return False. Never waits."""
@@ -133,9 +116,7 @@ class RateLimiter:
             self._inserts += n_actual
             if self._waiting:
                 self._changed.notify_all()
-            listeners = self._to_tell()
-        for listener in listeners:
-            listener()
+        self._announce()
 
     def withdraw(self, n: int) -> None:
         """Count `n` fewer inserts, because they are dropped and will not be sampled."""
@@ -229,9 +210,6 @@ class RateLimiter:
 
     def _announce(self) -> None:
         with self._changed:
-            listeners = self._to_tell()
+            listeners = tuple(self._listeners) if self._insert_allowed(1) else ()
         for listener in listeners:
             listener()
-
-    def _to_tell(self) -> tuple[Callable[[], None], ...]:
-        return tuple(self._listeners) if self._insert_allowed(1) else ()

@@ -156,11 +156,10 @@ def open_replay(
 def await_samples(limiter: RateLimiter, samples: int) -> None:
     """Wait until so many transitions were sampled; the limiter tells after each sampling."""
     sampled = threading.Event()
-    forget = limiter.on_inserts_possible(sampled.set)
+    limiter.on_inserts_possible(sampled.set)
     while limiter.samples < samples:
         assert sampled.wait(DEADLINE_S)
         sampled.clear()
-    forget()
 
 
 @contextmanager
