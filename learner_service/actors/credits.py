@@ -4,7 +4,6 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from actorq.errors import CorruptedError, UnavailableError
 from learner_service.actors.members import Member
@@ -18,22 +17,6 @@ _LEASE_S = 2.0
 _TURN_S = 5.0
 # Limit for all segments that wait here for a reservation.
 _MOST_LATE_BYTES = 64 * 1024 * 1024
-
-
-class Loop(Protocol):
-    """The methods of an event loop that `Credits` uses."""
-
-    def time(self) -> float:
-        """Monotonic seconds."""
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `callback` when `time` reaches `when`."""
-
-    def call_soon_threadsafe(self, callback: Callable[[], None]) -> object:
-        """Call `callback` on the loop, from any thread."""
-
-    def is_closed(self) -> bool:
-        """Whether the loop has ended."""
 
 
 @dataclass(eq=False, slots=True)
@@ -147,7 +130,7 @@ class Credits:
     Runs on the event loop. The limiter's callbacks come from the trainer's thread and move to the loop.
     """
 
-    def __init__(self, limiter: RateLimiter, segment_transitions: int, loop: Loop) -> None:
+    def __init__(self, limiter: RateLimiter, segment_transitions: int, loop: asyncio.AbstractEventLoop) -> None:
         self.segment_transitions = segment_transitions
         self._limiter = limiter
         self._open: set[ActorStream] = set()

@@ -111,10 +111,6 @@ class Intake:
             # Each peer may tell any number. Their sum must fit into a message.
             self._lost_segments = min(self._lost_segments + lost, _MOST_LOST)
 
-    def resume_after(self, member: Member) -> int:
-        """The highest stored sequence of this incarnation; 0 when there is none."""
-        return self._replay.sequences.last(*member.source_key)
-
     def doubt(self, evaluation: Evaluation) -> str:
         """Why an evaluation contradicts the data of the actors; empty when it is plausible."""
         with self._lock:

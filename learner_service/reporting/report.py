@@ -64,7 +64,7 @@ class Reporter:
             flagged_evaluation=run.judge.flagged,
             precision=training.precision if training else "",
             rollout_queue=training.rollout_queue() if training else None,
-            exported_policy=run.lifecycle.exported_policy,
+            exported_policy=run.lifecycle.export.url,
         )
 
     def write_events(self) -> None:

@@ -4,30 +4,30 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 
-class SimulatedLoop:
+class SimulatedLoop(asyncio.AbstractEventLoop):
     """Calls what is due when a test lets time pass; a stand-in for the parts of a loop that credits use."""
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[..., object]]] = []
         self._order = itertools.count()
 
     def time(self) -> float:
         """Seconds."""
         return self._now
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.TimerHandle:
         """Call `callback` when so much time has passed."""
         heapq.heappush(self._due, (when, next(self._order), callback))
         # Nobody cancels one.
         return cast(asyncio.TimerHandle, self)
 
-    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.Handle:
         """Call `callback` the next time that time passes."""
-        self.call_at(self._now, callback)
+        return self.call_at(self._now, callback)
 
     def is_closed(self) -> bool:
         """Never."""

@@ -55,7 +55,7 @@ def test_a_segment_is_stored_and_its_episodes_and_policies_are_counted(intake: I
     stored = intake.statistics()
     assert (stored.episodes, stored.mean_return) == (1, 21.0)
     assert stored.transitions_by_scheme == {"int8": 7}
-    assert intake.resume_after(ACTOR) == 1
+    assert replay.sequences.last(*ACTOR.source_key) == 1
     assert nothing_is_reserved(replay)
 
 
@@ -101,12 +101,12 @@ def test_the_same_sequence_of_the_same_life_is_stored_once(intake: Intake, repla
 
 
 def test_lives_and_actors_resume_where_each_of_them_was(intake: Intake, replay: ReplayBuffer) -> None:
-    assert intake.resume_after(ACTOR) == 0
+    assert replay.sequences.last(*ACTOR.source_key) == 0
     for sequence in (1, 2):
         intake.insert(ACTOR, segment(sequence), reserve(replay))
-    assert intake.resume_after(ACTOR) == 2
-    assert intake.resume_after(replace(ACTOR, incarnation=2)) == 0
-    assert intake.resume_after(replace(ACTOR, name="actor-1")) == 0
+    assert replay.sequences.last(*ACTOR.source_key) == 2
+    assert replay.sequences.last(*replace(ACTOR, incarnation=2).source_key) == 0
+    assert replay.sequences.last(*replace(ACTOR, name="actor-1").source_key) == 0
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -139,7 +139,7 @@ def test_a_refused_segment_changes_nothing_and_gives_its_credit_back(
     with pytest.raises(InvalidInputError, match=message):
         intake.insert(ACTOR, segment(1, **columns), reserve(replay))
     assert replay.total_transitions == 0
-    assert intake.resume_after(ACTOR) == 0
+    assert replay.sequences.last(*ACTOR.source_key) == 0
     assert intake.statistics().episodes == 0
     assert intake.state()["staleness"] == []
     assert nothing_is_reserved(replay)

@@ -66,7 +66,7 @@ def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> Non
     after = build(client, tmp_path, state)
     assert after.trainer.updates == 24
     assert after.replay.total_transitions == 24
-    assert after.intake.resume_after(ACTOR) == 3
+    assert after.replay.sequences.last(*ACTOR.source_key) == 3
     assert after.intake.statistics().transitions_by_scheme == {"int8": 24}
     assert after.rng.bit_generator.state == before.rng.bit_generator.state
     after.replay.close()
