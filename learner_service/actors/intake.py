@@ -69,13 +69,14 @@ class Intake:
         self._duplicate_segments = 0
         self._lost_segments = 0
 
-    def insert(self, member: Member, segment: Segment, reserved: int) -> None:
-        """Store a segment under its reservation of `reserved` transitions. Drops a duplicate.
+    def insert(self, member: Member, decode: Callable[[], Segment], reserved: int) -> None:
+        """Store the segment of `decode` under its reservation of `reserved` transitions. Drops a duplicate.
 
         Raises InvalidInputError, and stores nothing, when the segment does not fit the run. The replay checks whether
         greedy actions must be present.
         """
         try:
+            segment = decode()
             segment.check(self._spec)
             if segment.steps * segment.environments > reserved:
                 raise InvalidInputError(

@@ -19,6 +19,8 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from learner_service.actors.credits import ActorStream
+from learner_service.actors.intake import Intake
+from learner_service.actors.members import Member
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
@@ -115,6 +117,11 @@ def with_an_episode_end(sequence: int) -> Segment:
     terminated, valid = np.zeros((4, 2), np.bool_), np.ones((4, 2), np.bool_)
     terminated[1, 0], valid[2, 0] = True, False
     return segment(sequence, terminated=terminated, valid=valid, episodes=(Episode(21.0, 21, 0),))
+
+
+def take_in(intake: Intake, member: Member, arrived: Segment, reserved: int) -> None:
+    """Give an arrived segment of a member to the intake."""
+    intake.insert(member, lambda: arrived, reserved)
 
 
 async def store(run: Run, stream: ActorStream, *segments: Segment) -> None:

@@ -4,30 +4,33 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
+
+from learner_service.actors.credits import Credits
+from learner_service.replay import RateLimiter
 
 
-class SimulatedLoop(asyncio.AbstractEventLoop):
+class SimulatedLoop:
     """Calls what is due when a test lets time pass; a stand-in for the parts of a loop that credits use."""
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._due: list[tuple[float, int, Callable[..., object]]] = []
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
     def time(self) -> float:
         """Seconds."""
         return self._now
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Call `callback` when so much time has passed."""
         heapq.heappush(self._due, (when, next(self._order), callback))
         # Nobody cancels one.
         return cast(asyncio.TimerHandle, self)
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, **options: Any) -> asyncio.Handle:
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
         """Call `callback` the next time that time passes."""
-        return self.call_at(self._now, callback)
+        self.call_at(self._now, callback)
 
     def is_closed(self) -> bool:
         """Never."""
@@ -41,3 +44,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._now = max(self._now, when)
             callback()
         self._now = until
+
+
+def credits_on(loop: SimulatedLoop, limiter: RateLimiter, segment_transitions: int) -> Credits:
+    """Credits whose time is simulated."""
+    return Credits(limiter, segment_transitions, cast(asyncio.AbstractEventLoop, loop))

@@ -11,7 +11,7 @@ from learner_service.actors.credits import ActorStream, Credits
 from learner_service.actors.members import Member
 from learner_service.replay import RateLimiter
 from tests.learner_service.learner_parts import ManualClock, on_a_loop
-from tests.learner_service.simulated_loop import SimulatedLoop
+from tests.learner_service.simulated_loop import SimulatedLoop, credits_on
 
 SEGMENT = 8
 
@@ -66,7 +66,7 @@ async def test_a_stream_gets_a_window_and_the_next_credit_for_each_segment_that_
 
 def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
     loop, limiter, inserts = SimulatedLoop(), limiter_for(100), list[int]()
-    credits_, only = Credits(limiter, SEGMENT, loop), stream("a")
+    credits_, only = credits_on(loop, limiter, SEGMENT), stream("a")
     credits_.open(only)
     only.changed.clear()
     for sequence in (1, 2):
@@ -83,7 +83,7 @@ def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
 
 def test_the_acknowledgement_of_the_only_segment_is_told_at_once() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(100)
-    credits_, only = Credits(limiter, SEGMENT, loop), stream("a")
+    credits_, only = credits_on(loop, limiter, SEGMENT), stream("a")
     credits_.open(only)
     for sequence in (1, 2, 3):
         only.changed.clear()
@@ -228,7 +228,7 @@ async def test_nothing_is_granted_once_the_run_ends() -> None:
 
 def leased(loop: SimulatedLoop, limiter: RateLimiter, names: str) -> tuple[Credits, list[ActorStream]]:
     """Credits on simulated time, and open streams that were granted what there is."""
-    credits_ = Credits(limiter, SEGMENT, loop)
+    credits_ = credits_on(loop, limiter, SEGMENT)
     streams = [stream(name) for name in names]
     for each in streams:
         credits_.open(each)
