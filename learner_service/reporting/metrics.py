@@ -93,9 +93,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     training = run.training
     stored = training.intake.statistics() if training else NOTHING_STORED
     yield gauge(
-        "actorq_learner_samples_per_insert",
-        "Mean number of samples of a transition.",
-        status.samples_per_insert,
+        "actorq_learner_samples_per_insert", "Mean number of samples of a transition.", status.samples_per_insert
     )
     yield counter("actorq_learner_starved_seconds", "Time in which the trainer waited for data.", status.starved_s)
     yield gauge(
@@ -224,7 +222,7 @@ def _uploads(run: Run) -> Iterator[Metric]:
 
 
 def _scaling(run: Run) -> Iterator[Metric]:
-    scaling = run.records.scaling.status()
+    scaling = run.records.scaling
     yield gauge(
         "actorq_learner_starved_ratio",
         "Share of the last minute in which the trainer waited for data.",

@@ -167,7 +167,7 @@ async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_pat
                 )
                 run.records.scaling.observe(0, 0.0, 1)
             # Only actors wait for credit.
-            assert run.records.scaling.status().blocked_fraction == (0.0 if role == "actor" else None)
+            assert run.records.scaling.blocked_fraction == (0.0 if role == "actor" else None)
             run.connections.close_stream(stream)
         status = Reporter(run).status()
         assert {usage.process.name for usage in status.processes} == {"learner", *roles}
