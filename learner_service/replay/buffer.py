@@ -16,11 +16,7 @@ from learner_service.replay.storage.store import Inserted, ReplayStore
 
 
 class ReplayBuffer(SegmentBuffer):
-    """Stores segments and samples batches. Thread-safe. The buffer owns the store and closes it.
-
-    Before an insert call `limiter.try_reserve`; before a sample call `limiter.await_sample`. Both calls are outside the
-    buffer's lock, so neither side waits for the other while holding it.
-    """
+    """Stores segments and samples batches. Thread-safe. Before a sample call `limiter.await_sample`."""
 
     def __init__(
         self,

@@ -27,14 +27,12 @@ class RateLimiter:
     admits, because diff was below the sampler's limit before.
 
     Thread-safe. Listeners are called without the lock, on the thread whose call made inserts possible.
+
+    inserts, samples: transitions so far. Only the limiter changes them.
     """
 
     def __init__(
-        self,
-        samples_per_insert: float,
-        min_size_to_sample: int,
-        error_buffer: float,
-        clock: Callable[[], float],
+        self, samples_per_insert: float, min_size_to_sample: int, error_buffer: float, clock: Callable[[], float]
     ) -> None:
         """error_buffer: in samples, at least 2 * max(1, samples_per_insert), as `RunConfig` checks.
 
@@ -49,8 +47,8 @@ class RateLimiter:
         self._clock = clock
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
-        self._inserts = 0
-        self._samples = 0
+        self.inserts = 0
+        self.samples = 0
         self._outstanding = 0
         self._least_inserts = min_size_to_sample
         self._held = False
@@ -73,22 +71,10 @@ class RateLimiter:
         return limiter
 
     @property
-    def inserts(self) -> int:
-        """Transitions inserted."""
-        with self._changed:
-            return self._inserts
-
-    @property
-    def samples(self) -> int:
-        """Transitions sampled."""
-        with self._changed:
-            return self._samples
-
-    @property
     def samples_per_insert_realised(self) -> float:
         """Samples per insert so far; 0 before the first insert. Includes the first `min_size_to_sample` inserts."""
         with self._changed:
-            return self._samples / self._inserts if self._inserts else 0.0
+            return self.samples / self.inserts if self.inserts else 0.0
 
     @property
     def starved_seconds(self) -> float:
@@ -113,7 +99,7 @@ class RateLimiter:
         """Count `n_actual` inserted transitions and end their reservation of `n_reserved`."""
         with self._changed:
             self._give_back(n_reserved)
-            self._inserts += n_actual
+            self.inserts += n_actual
             if self._waiting:
                 self._changed.notify_all()
         self._announce()
@@ -121,7 +107,7 @@ class RateLimiter:
     def withdraw(self, n: int) -> None:
         """Count `n` fewer inserts, because they are dropped and will not be sampled."""
         with self._changed:
-            self._inserts -= n
+            self.inserts -= n
         self._announce()
 
     def release(self, n_reserved: int) -> None:
@@ -174,31 +160,31 @@ class RateLimiter:
         """Count `n` sampled transitions."""
         with self._changed:
             self._asked = n
-            self._samples += n
+            self.samples += n
         self._announce()
 
     def state_dict(self) -> dict[str, int]:
         """`inserts` and `samples`, for a checkpoint. Reservations end with their streams."""
         with self._changed:
-            return {"inserts": self._inserts, "samples": self._samples}
+            return {"inserts": self.inserts, "samples": self.samples}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore what `state_dict` returned."""
         with self._changed:
-            self._inserts = state["inserts"]
-            self._samples = state["samples"]
+            self.inserts = state["inserts"]
+            self.samples = state["samples"]
             self._changed.notify_all()
         self._announce()
 
     def _sample_allowed(self, n: int) -> bool:
-        diff = self._inserts * self.samples_per_insert - self._samples
-        return self._inserts >= self._least_inserts and diff - n >= self._min_diff
+        diff = self.inserts * self.samples_per_insert - self.samples
+        return self.inserts >= self._least_inserts and diff - n >= self._min_diff
 
     def _insert_allowed(self, n: int) -> bool:
         if self._held:
             return False
-        inserts = self._inserts + self._outstanding + n
-        if inserts * self.samples_per_insert - self._samples <= self._max_diff:
+        inserts = self.inserts + self._outstanding + n
+        if inserts * self.samples_per_insert - self.samples <= self._max_diff:
             return True
         demand = min(self._waiting, default=self._asked)
         return self._outstanding == 0 and not self._sample_allowed(demand)

@@ -3,6 +3,7 @@
 import logging
 import threading
 from abc import ABC, abstractmethod
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -174,12 +175,9 @@ class SegmentBuffer(ABC):
         """Add the observations of all segments that the moments have not counted yet."""
         if self._moments is None:
             return
-        missed: list[Record] = []
-        for record in reversed(self._store.segments.live):
-            if record.cumulative_transitions <= self._moments.through:
-                break
-            missed.append(record)
-        for record in reversed(missed):
+        through = self._moments.through
+        newer = takewhile(lambda record: record.cumulative_transitions > through, reversed(self._store.segments.live))
+        for record in reversed(list(newer)):
             observations = self._store.observations[self._valid_rows(record)]
             self._moments.add(observations, record.cumulative_transitions)
 

@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from learner_service.replay.storage.columns import Columns
@@ -82,8 +83,6 @@ class Durability:
                 self._saved_through = mark.index
 
     def _touch_since(self, index: int) -> None:
-        for record in reversed(self._directory.live):
-            if record.index < index:
-                break
+        for record in takewhile(lambda record: record.index >= index, reversed(self._directory.live)):
             self._columns.touch(record.start, record.stop)
         self._directory.touch()

@@ -30,8 +30,6 @@ _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _log = logging.getLogger(__name__)
 
-Allocate = Callable[[int, int, int], None]
-
 
 def this_boot() -> str:
     """The kernel's identifier of this boot; empty when unknown."""
@@ -40,24 +38,19 @@ def this_boot() -> str:
     return ""
 
 
-def free_bytes(folder: Path) -> int:
-    """Bytes that this process may still write to the disk of `folder`."""
-    return shutil.disk_usage(folder).free
-
-
 @dataclass(frozen=True)
 class Machine:
     """The functions of the machine that the replay uses. Tests pass their own.
 
     boot_id: changes when the machine loses its page cache; empty when unknown.
     allocate: takes disk space for (descriptor, offset, bytes), or raises OSError.
-    free_bytes: free bytes on the disk of a folder.
+    free_bytes: bytes that this process may still write to the disk of a folder.
     read_only: files are opened for reading; changes stay in this process's memory.
     """
 
     boot_id: str
-    allocate: Allocate = os.posix_fallocate
-    free_bytes: Callable[[Path], int] = free_bytes
+    allocate: Callable[[int, int, int], None] = os.posix_fallocate
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
     read_only: bool = False
 
 

@@ -41,7 +41,8 @@ class RowWriter:
         if rows is None or rows.shape != segment.rewards.shape:
             rows = self._rows = _Rows(self._columns, self._frame_stack, *segment.rewards.shape)
         rows.fill(segment)
-        rows.write(start)
+        for file, size, piece in rows.pieces:
+            file.write(start * size, piece)
         self._columns.priorities[start : start + rows.count] = 0
         return crc32(rows.memory)
 
@@ -60,12 +61,12 @@ class _Rows:
         sizes = [column.dtype.itemsize * math.prod(column.shape[1:]) for _, column in columns.checksummed]
         self.memory = memoryview(bytearray(self.count * sum(sizes)))
         # For each column: its file, the bytes of a row, and the rows in memory.
-        self._pieces: list[tuple[MappedFile, int, memoryview]] = []
+        self.pieces: list[tuple[MappedFile, int, memoryview]] = []
         blocks: list[Array] = []
         at = 0
         for (file, column), size in zip(columns.checksummed, sizes, strict=True):
             piece = self.memory[at : at + self.count * size]
-            self._pieces.append((file, size, piece))
+            self.pieces.append((file, size, piece))
             blocks.append(
                 np.frombuffer(piece, column.dtype).reshape(environments, -1, *column.shape[1:]).swapaxes(0, 1)
             )
@@ -90,11 +91,6 @@ class _Rows:
         self._ages[...] = self._ages_of(segment)
         for name, block in self._optional.items():
             block[...] = getattr(segment, name)
-
-    def write(self, start: int) -> None:
-        """Write the rows to the files from row `start` on."""
-        for file, size, piece in self._pieces:
-            file.write(start * size, piece)
 
     def _ages_of(self, segment: Segment) -> NDArray[np.int64]:
         """Steps since the reset, before each step and after the last one, int64[T + 1, N], at most 255."""

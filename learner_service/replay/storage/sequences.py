@@ -64,15 +64,16 @@ class LastSequences:
 
     def contains(self, source: SegmentSource) -> bool:
         """True when a segment of this incarnation with this or a later number has been recorded."""
-        return source.sequence <= self._last(source.actor_key, source.incarnation, -1)
+        return source.sequence <= self.last(source.actor_key, source.incarnation, -1)
 
-    def last(self, actor_key: bytes, incarnation: int) -> int:
-        """The last number of an incarnation; 0 when there is none."""
-        return self._last(actor_key, incarnation, 0)
+    def last(self, actor_key: bytes, incarnation: int, default: int = 0) -> int:
+        """The last number of an incarnation; `default` when there is none."""
+        with self._lock:
+            return self._actors.get(actor_key, {}).get(incarnation, default)
 
     def may_have_forgotten(self, actor_key: bytes, incarnation: int) -> bool:
         """Whether this incarnation may have stored segments, although there is no number of it."""
-        return self._last(actor_key, incarnation, -1) < 0 and incarnation <= self.forgotten
+        return self.last(actor_key, incarnation, -1) < 0 and incarnation <= self.forgotten
 
     def newest_incarnation(self, actor_key: bytes) -> int:
         """The highest incarnation of an actor; 0 when there is none."""
@@ -100,10 +101,6 @@ class LastSequences:
                 for key, incarnations in self._actors.items()
                 for incarnation, sequence in incarnations.items()
             }
-
-    def _last(self, actor_key: bytes, incarnation: int, default: int) -> int:
-        with self._lock:
-            return self._actors.get(actor_key, {}).get(incarnation, default)
 
     def _forget_one(self) -> None:
         for _ in range(MOST_ACTORS):
