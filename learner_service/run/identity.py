@@ -100,11 +100,15 @@ class RunClock:
         """Seconds of the run when transitions were first and last stored; None before."""
         self._lock = threading.Lock()
         try:
-            self._go_on(read_document(self._path), started_at)
+            values = read_document(self._path)
         except FileNotFoundError:
-            pass
+            return
         except InvalidInputError as error:
             _log.warning("%s; the run's time continues at %.0f s, the newest known time", error, known_s)
+            return
+        self._before = values["elapsed_s"]
+        if not values["ended"] and 0 <= started_at - values["at"] < _RESTART_S:
+            self._since = values["at"]
 
     @property
     def elapsed_s(self) -> float:
@@ -129,12 +133,6 @@ class RunClock:
         with self._lock:
             ended = ended or self._stopped_at is not None
             write_document(self._path, {"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended})
-
-    def _go_on(self, values: Mapping[str, Any], started_at: float) -> None:
-        self._before = values["elapsed_s"]
-        gap = started_at - values["at"]
-        if not values["ended"] and 0 <= gap < _RESTART_S:
-            self._since = values["at"]
 
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
