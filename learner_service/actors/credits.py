@@ -5,7 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from actorq.errors import CorruptedError, UnavailableError
+from actorq.errors import ConflictError, CorruptedError, UnavailableError
 from learner_service.actors.members import Member
 from learner_service.replay import RateLimiter
 
@@ -150,22 +150,22 @@ class Credits:
         self._queue(stream)
         self._pump()
 
-    def take(self, stream: ActorStream, sequence: int, size: Callable[[], int], insert: Callable[[], None]) -> bool:
-        """Take a received segment. Calls `insert` once it has a reservation. Returns False when it has no credit.
+    def take(self, stream: ActorStream, sequence: int, size: Callable[[], int], insert: Callable[[], None]) -> None:
+        """Take a received segment. Calls `insert` once it has a reservation.
 
         The reservation then belongs to the intake, which uses it for a stored segment and releases it otherwise.
-        size: returns the bytes of the segment. Raises UnavailableError when too many segments wait, and CorruptedError
-        when an earlier segment is missing.
+        size: returns the bytes of the segment. Raises ConflictError without credit, UnavailableError when too many
+        segments wait, and CorruptedError when an earlier segment is missing.
         """
         if sequence > stream.credit:
-            return False
+            raise ConflictError(f"segment: expected a sequence with credit, to {stream.credit}, got {sequence}")
         stream.require_all_before(sequence)
         if stream.leases:
             stream.received = sequence
             del self._leases[stream.leases.popleft()]
             stream.storing += 1
             insert()
-            return True
+            return
         late = _Late(stream, size(), insert)
         if self._late_bytes + late.size > _MOST_LATE_BYTES:
             raise UnavailableError(f"segments of {self._late_bytes} bytes wait for the rate limiter: send again later")
@@ -173,7 +173,6 @@ class Credits:
         self._late.append(late)
         self._late_bytes += late.size
         self._pump()
-        return True
 
     def stored(self, stream: ActorStream, sequence: int) -> None:
         """Acknowledge a stored segment, whose reservation is used up, and grant further credits."""

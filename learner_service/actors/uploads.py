@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from actorq.domain.trajectory import Segment
-from actorq.errors import ActorQError, ConflictError
+from actorq.errors import ActorQError
 from learner_service.actors.credits import ActorStream, Credits
 from learner_service.actors.intake import Intake
 from learner_service.actors.storage_thread import StorageThread
@@ -41,8 +41,7 @@ class Uploads:
         store, done = partial(self._store, stream, decode), partial(self._stored, stream, sequence)
         submit = partial(self._storage.submit, store, done, partial(self._refuse, stream))
         try:
-            if not self._credits.take(stream, sequence, size, submit):
-                raise ConflictError(f"segment: expected a sequence with credit, to {stream.credit}, got {sequence}")
+            self._credits.take(stream, sequence, size, submit)
         except ActorQError:
             self.refused += 1
             raise
