@@ -123,7 +123,7 @@ class Connections:
     def _resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation; 0 when there is none."""
         if member.role == "evaluator":
-            return self.records.evaluations.last_sequence(member)
+            return self.records.evaluations.sequences.last(*member.source_key)
         return self.preparation.resume_after(member)
 
     def _go_on_after(self, member: Member, lost_through: int) -> int:

@@ -75,7 +75,7 @@ class Records:
         """The values for a checkpoint."""
         return {
             "resets": self.identity.resets,
-            "energy": self.resources.state(),
+            "energy": self.resources.ledger.state(),
             "elapsed_s": self.clock.elapsed_s,
             "first_transition_s": self.clock.first_transition_s,
         }
