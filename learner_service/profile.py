@@ -87,15 +87,13 @@ def measure(order: Order) -> dict[str, Any]:
     training.trainer.stop()
     wall = sorted(window.wall / window.updates for window in windows)
     update_s = quantiles(wall, n=4, method="inclusive")[0] if len(wall) > 1 else wall[0]
-    update_cpu_s = median(window.cpu / window.updates for window in windows)
-    device = next(algorithm.policy.parameters()).device
     figures = {
         "update_s": update_s,
-        "update_cpu_s": update_cpu_s,
+        "update_cpu_s": median(window.cpu / window.updates for window in windows),
         "version_s": _snapshot_seconds(training),
         "batch_size": algorithm.batch_size,
         "observations": len(calibration[OBSERVATIONS_INPUT]),
-        "device": str(device),
+        "device": str(next(algorithm.policy.parameters()).device),
         "sampling": sampling_of(config),
         "rollout": size
         and {

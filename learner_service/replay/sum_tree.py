@@ -37,9 +37,7 @@ class SumTree:
         return masses
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Give leaf indices[i] the mass values[i]. For a repeated index, the last value counts."""
-        if len(indices) == 0:
-            return
+        """Give leaf indices[i] the mass values[i], at least one. For a repeated index, the last value counts."""
         _require_masses(values)
         nodes, touched = self._nodes, indices + self._leaves
         nodes[touched] = values

@@ -23,6 +23,7 @@ _NEEDED_BY = {
     "greedy_actions": ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
     "log_probabilities": ("an on-policy algorithm", "", ""),
 }
+_ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 # The copy is written first, and read when the other file is damaged.
 _META, _META_COPY = "meta.json", "meta.copy.json"
 
@@ -80,16 +81,10 @@ def require_same(directory: Path, expected: dict[str, object], optional: Sequenc
         words = name.replace("_", " ")
         fault = f"{words}, which only {user} uses" if name in has else f"no {words}, which {user} needs"
         flag = with_it if name in has else without_it
-        raise ConflictError(
-            f"replay: {directory} has {fault}; {f'resume with {flag}, ' if flag else ''}start this run in another "
-            "directory, or remove this one to start empty"
-        )
+        raise ConflictError(f"replay: {directory} has {fault}; {f'resume with {flag}, ' if flag else ''}{_ELSEWHERE}")
     for key, value in expected.items():
         if found.get(key) != value:
-            raise ConflictError(
-                f"replay: {directory} holds {key} {found.get(key)!r}, expected {value!r}; "
-                "start this run in another directory, or remove this one to start empty"
-            )
+            raise ConflictError(f"replay: {directory} holds {key} {found.get(key)!r}, expected {value!r}; {_ELSEWHERE}")
     segments = found.get("segments")
     if not isinstance(segments, int) or segments < 1:
         raise ConflictError(

@@ -119,7 +119,9 @@ class MappedFile:
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
-            self._rewrite_blocks(self._allocated, stop)
+            # On file systems without fallocate, a byte that is written back takes the space of its block.
+            for offset in range(self._allocated, stop, PAGE_BYTES):
+                os.pwrite(self._descriptor, os.pread(self._descriptor, 1, offset), offset)
         self._allocated = stop
 
     def write(self, offset: int, data: memoryview) -> None:
@@ -155,11 +157,6 @@ class MappedFile:
         with open(self._descriptor, "rb", closefd=False) as file:
             file.readinto(memory)
         return memory
-
-    def _rewrite_blocks(self, start: int, stop: int) -> None:
-        """Write back one byte of each block, to take space on file systems without fallocate."""
-        for offset in range(start, stop, PAGE_BYTES):
-            os.pwrite(self._descriptor, os.pread(self._descriptor, 1, offset), offset)
 
 
 class PairedSlot:
