@@ -109,8 +109,8 @@ def assemble(
 ) -> NStepBatch:
     """The n-step transitions that start in the valid rows int64[B].
 
-    out: receives the arrays; of the same size. For returns without windows, a WindowBatch may serve as `out`. The
-    result then has its other arrays only.
+    out: receives the arrays; made by `empty_batch` for as many rows. For returns without windows, a WindowBatch may
+    serve as `out`. The result then has its other arrays only.
 
     A window has at most n steps. It continues from row i to row i + 1 if row i does not end the episode and row i + 1
     is valid. From the end of a segment it continues in the next segment of the same environment, if that segment is
@@ -118,17 +118,12 @@ def assemble(
     after m steps also ends the sum. Then the bootstrap has discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the
     start of its episode, a stack repeats the episode's first observation.
 
-    Raises InvalidInputError when a row is not valid or `out` has another size.
+    Raises InvalidInputError when a row is not valid.
     """
     batch = empty_batch(store.spec, len(rows), returns) if out is None else out
     if isinstance(batch, WindowBatch) and not (returns.windows and returns.n_step > 1):
         batch = NStepBatch(**{field.name: getattr(batch, field.name) for field in fields(NStepBatch)})
-    if len(batch.returns) != len(rows):
-        raise InvalidInputError(f"replay: output buffers must have {len(rows)} rows, got {len(batch.returns)}")
     n = returns.n_step
-    between = batch.between_discounts.shape[1] if isinstance(batch, WindowBatch) else 0
-    if between != (n - 1 if returns.windows else 0):
-        raise InvalidInputError(f"replay: output buffers must have {n - 1} observations in between, got {between}")
     window = np.empty((n, len(rows)), np.int64)
     window[0] = rows
     for step in range(1, n):
