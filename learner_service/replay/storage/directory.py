@@ -13,16 +13,12 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from actorq.statefiles.crc import crc32
-from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile, PairedSlot
+from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile, PairedSlot, sealed, unsealed
 from learner_service.replay.storage.sequences import KEY_BYTES, SegmentSource
 
 HEADER_BYTES = 2 * PAGE_BYTES
 RECORD_BYTES = 96
 _BODY = struct.Struct("<QQQIIQQ16sQQI")
-_CRC = struct.Struct("<I")
-# Start value of every CRC, so that a page of zeros is not a record.
-_CRC_SEED = 0x41515250
 # Minimum number of records. Those of evicted segments detect duplicates until the table of sequences has them.
 _MIN_SLOTS = 4096
 
@@ -188,18 +184,11 @@ class SegmentDirectory:
         self._map[at : at + RECORD_BYTES] = _pack(record)
 
     def _read(self, slot: int) -> Record | None:
-        at = HEADER_BYTES + slot * RECORD_BYTES
-        body = self._map[at : at + _BODY.size]
-        (crc,) = _CRC.unpack_from(self._map, at + _BODY.size)
-        if crc != crc32(body, _CRC_SEED):
+        values = unsealed(self._map, HEADER_BYTES + slot * RECORD_BYTES, _BODY)
+        if values is None or values[0] % self.slots != slot:
             return None
-        record = _unpack(body)
-        return record if record.index % self.slots == slot else None
-
-
-def _unpack(body: bytes) -> Record:
-    index, start, rows, steps, environments, transitions, cumulative, *source, checksum = _BODY.unpack(body)
-    return Record(index, start, rows, steps, environments, transitions, cumulative, SegmentSource(*source), checksum)
+        index, start, rows, steps, environments, transitions, total, *source, checksum = values
+        return Record(index, start, rows, steps, environments, transitions, total, SegmentSource(*source), checksum)
 
 
 def _pack(record: Record) -> bytes:
@@ -214,4 +203,4 @@ def _pack(record: Record) -> bytes:
         *record.source,
         record.checksum,
     )
-    return (body + _CRC.pack(crc32(body, _CRC_SEED))).ljust(RECORD_BYTES, b"\0")
+    return sealed(body).ljust(RECORD_BYTES, b"\0")

@@ -24,6 +24,7 @@ PAGE_BYTES = 4096
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Start value of every checksum, so that zeros are not a valid value.
 _SEED = 0x41515250
+_CRC_BYTES = 4
 # From this size on, one system call costs less than the page faults.
 _MANY_BYTES = 16 * PAGE_BYTES
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -159,6 +160,18 @@ class MappedFile:
         return memory
 
 
+def sealed(body: bytes) -> bytes:
+    """The body and its CRC-32."""
+    return body + crc32(body, _SEED).to_bytes(_CRC_BYTES, "little")
+
+
+def unsealed(mapped: mmap.mmap, at: int, layout: struct.Struct) -> tuple[Any, ...] | None:
+    """The values of the `sealed` body at this place; None when its checksum is wrong."""
+    data = mapped[at : at + layout.size + _CRC_BYTES]
+    body = data[: layout.size]
+    return layout.unpack(body) if data == sealed(body) else None
+
+
 class PairedSlot:
     """A few numbers in two copies on two pages of a mapped file, with checksums. The newer whole copy counts.
 
@@ -170,7 +183,8 @@ class PairedSlot:
         self._map = mapped
         self._offsets = (offset, PAGE_BYTES + offset)
         self._body = struct.Struct("<Q" + layout)
-        whole = [(copy, number) for number in (0, 1) if (copy := self._read(number)) is not None]
+        copies = (unsealed(mapped, place, self._body) for place in self._offsets)
+        whole = [(copy, number) for number, copy in enumerate(copies) if copy is not None]
         newest, self._newest = max(whole, default=(None, 1))
         self._generation: int = newest[0] if newest else 0
         self.value: tuple[Any, ...] | None = newest[1:] if newest else None
@@ -182,16 +196,9 @@ class PairedSlot:
         """Write the value over the older copy."""
         self._generation += 1
         self._newest = 1 - self._newest
-        body = self._body.pack(self._generation, *value)
-        offset = self._offsets[self._newest]
-        self._map[offset : offset + len(body) + 4] = body + crc32(body, _SEED).to_bytes(4, "little")
+        data, offset = sealed(self._body.pack(self._generation, *value)), self._offsets[self._newest]
+        self._map[offset : offset + len(data)] = data
         self.value = value
-
-    def _read(self, number: int) -> tuple[Any, ...] | None:
-        offset = self._offsets[number]
-        body = self._map[offset : offset + self._body.size]
-        crc = self._map[offset + self._body.size : offset + self._body.size + 4]
-        return self._body.unpack(body) if int.from_bytes(crc, "little") == crc32(body, _SEED) else None
 
 
 def write_checked(path: Path, values: Any) -> None:

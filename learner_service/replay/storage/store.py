@@ -96,7 +96,8 @@ class ReplayStore:
         self.sequences = LastSequences()
         self.durability = Durability(columns, directory, self.sequences, path / "sequences.json", machine.boot_id)
         self._columns = columns
-        self._writer = RowWriter(columns, spec.frame_stack)
+        # For segments of the shape of the last one.
+        self._writer: RowWriter | None = None
         self._directory = directory
         self._lock = lock
         self._space = SpaceAhead(columns)
@@ -200,6 +201,8 @@ class ReplayStore:
         self._space.reserve(start + rows)
         self._cover_next_record()
         evicted = self.segments.make_room(start, start + rows)
+        if self._writer is None or self._writer.shape != segment.rewards.shape:
+            self._writer = RowWriter(self._columns, self.spec.frame_stack, *segment.rewards.shape)
         checksum = self._writer.write(segment, start)
         transitions = segment.transitions
         record = Record(
