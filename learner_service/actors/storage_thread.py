@@ -53,8 +53,7 @@ class StorageThread:
 
     async def room(self) -> None:
         """Wait until the queue has room for more jobs."""
-        if not self._has_room.is_set():
-            await self._has_room.wait()
+        await self._has_room.wait()
 
     async def settle(self) -> None:
         """Wait until all jobs submitted so far are done and reported."""

@@ -144,12 +144,13 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
     arguments = EnvironmentArguments.from_text(checkpoint.get("environment_arguments", "")) if checkpoint else None
     if spec is not None:
         of_run["environment"], arguments = spec.environment_id, spec.environment_arguments
+    of_run |= checkpoint.get("horizon", {})
+    settings = {"environment": config.environment, "algorithm": config.algorithm, **config.horizon}
     for name, value in of_run.items():
-        configured = getattr(config, name)
-        if value != configured:
+        if (configured := settings.get(name)) != value:
             raise UserError(
                 f"the run's checkpoint has {name} {value!r}, but the configuration has {configured!r}; resume with "
-                f"--{name} {value}, or start a new run in another --run-directory"
+                f"--{name.replace('_', '-')} {value}, or start a new run in another --run-directory"
             )
     if arguments not in (None, config.environment_arguments):
         raise UserError(
@@ -157,11 +158,5 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
             "resume with the same --environment-args and --environment-wrappers, or start a new run in another "
             "--run-directory"
         )
-    for name, value in checkpoint.get("horizon", {}).items():
-        if (configured := config.horizon.get(name)) != value:
-            raise UserError(
-                f"the run's checkpoint has {name} {value}, but the configuration has {configured}; resume with "
-                f"--{name.replace('_', '-')} {value}, or start a new run in another --run-directory"
-            )
     if checkpoint:
         check_same_topology(config, checkpoint)
