@@ -19,14 +19,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.errors import ActorQError, UserError
 from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
-from actorq.process import (
-    EXIT_OF_STATE,
-    EXIT_OK,
-    ProcessSettings,
-    Service,
-    parse_arguments,
-    run_process,
-)
+from actorq.process import EXIT_OF_STATE, EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
 from actorq.statefiles.documents import write_document
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.algorithms import chosen_algorithm
@@ -54,8 +47,7 @@ class LearnerSettings(Settings):
     quantizer: str = Field("127.0.0.1:50052", description="HOST:PORT of the quantizer")
     resume: bool = Field(False, description="continue the run in the run directory, or start one if there is none")
     linger: bool = Field(
-        False,
-        description="serve the status of a finished run until SIGTERM; a finished run stays over when resumed",
+        False, description="serve the status of a finished run until SIGTERM; a finished run stays over when resumed"
     )
     pod: str = Field("", description="name of this learner's StatefulSet pod; only the first pod (-0) may train")
 
@@ -74,8 +66,8 @@ class LearnerService(Service):
 
     def __init__(self, config: RunConfig, settings: LearnerSettings, node: str = "") -> None:
         certificates = config.transport.certificates_of("learner")
-        self._client = QuantizerClient(settings.quantizer, certificates)
-        self._run = Run(config, settings.run_directory, self._client, settings.resume, node, settings.linger)
+        client = QuantizerClient(settings.quantizer, certificates)
+        self._run = Run(config, settings.run_directory, client, settings.resume, node, settings.linger)
         self._reporter = Reporter(self._run)
         self._directory = settings.run_directory
         self._summary = settings.run_directory / "summary.json"
@@ -126,7 +118,6 @@ class LearnerService(Service):
             self._reporter.write_events()
             if run.conflict is not None:
                 self.begin_drain()
-        scalars = run.records.events
         if lifecycle.fault is not None:
             self._raise(lifecycle.fault)
         # Leaving actors send a last report of the resources that they used.
@@ -135,7 +126,7 @@ class LearnerService(Service):
             run.records.resources.estimate_to_now(run.records.clock.elapsed_s)
             summary = self._reporter.summary()
             written = self._write_end(summary)
-            await asyncio.to_thread(scalars.close, summary)
+            await asyncio.to_thread(run.records.events.close, summary)
             # The disk may have room again while the learner lingers. Told to end, it tries for the last time.
             last = False
             while not (written or last) and self._linger:

@@ -83,19 +83,17 @@ def measure(order: Order) -> dict[str, Any]:
         **{CALIBRATION_PREFIX + name: batch for name, batch in calibration.items()},
     }
     order.folder.write_graph(graph, tensors)
-    made = _rollouts(training, filling, size, order.seconds) if size else _windows(training, order.seconds)
-    windows = list(made)
+    windows = _measured(_rollouts(training, filling, size) if size else _windows(training), order.seconds)
+    training.trainer.stop()
     wall = sorted(window.wall / window.updates for window in windows)
     update_s = quantiles(wall, n=4, method="inclusive")[0] if len(wall) > 1 else wall[0]
-    update_cpu_s = median(window.cpu / window.updates for window in windows)
-    device = next(algorithm.policy.parameters()).device
     figures = {
         "update_s": update_s,
-        "update_cpu_s": update_cpu_s,
+        "update_cpu_s": median(window.cpu / window.updates for window in windows),
         "version_s": _snapshot_seconds(training),
         "batch_size": algorithm.batch_size,
         "observations": len(calibration[OBSERVATIONS_INPUT]),
-        "device": str(device),
+        "device": str(next(algorithm.policy.parameters()).device),
         "sampling": sampling_of(config),
         "rollout": size
         and {
@@ -157,13 +155,22 @@ def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
     return replace(segment, actions=actions, log_probabilities=np.full_like(segment.rewards, logarithm))
 
 
-def _rollouts(training: Training, filling: _Filling, size: int, seconds: float) -> Iterator[_Window]:
-    """Learn from rollouts until the seconds are over. The first rollout is in the queue; it warms up and is dropped."""
-    batches, told, deadline = training.batches, -1, 0.0
-    updates, transitions = 0, 0
+def _measured(windows: Iterator[_Window], seconds: float) -> list[_Window]:
+    """The windows of so many seconds, at least one. The window before them warms up and is dropped."""
+    next(windows)
+    deadline = time.perf_counter() + seconds
+    measured = [next(windows)]
+    while time.perf_counter() < deadline:
+        measured.append(next(windows))
+    return measured
+
+
+def _rollouts(training: Training, filling: _Filling, size: int) -> Iterator[_Window]:
+    """Learn from one rollout after the other. The first one is in the queue."""
+    batches, updates, transitions = training.batches, 0, 0
     # Rollouts are compared with published parameters.
     training.trainer.publish()
-    while told < 1 or time.perf_counter() < deadline:
+    while True:
         wall, cpu = time.perf_counter(), time.process_time()
         if not batches.take(_TAKE_S):
             raise ConflictError(f"the queue gave no rollout of {size} environment steps")
@@ -172,19 +179,15 @@ def _rollouts(training: Training, filling: _Filling, size: int, seconds: float) 
         window = _Window(learned.updates, time.perf_counter() - wall, time.process_time() - cpu, transitions)
         updates += learned.updates
         transitions = filling.insert(size)
-        told += 1
-        if told:
-            yield window
-        else:
-            deadline = time.perf_counter() + seconds
+        yield window
 
 
-def _windows(training: Training, seconds: float) -> Iterator[_Window]:
-    """Run the trainer in short intervals until the seconds are over. The first interval warms up and is dropped."""
+def _windows(training: Training) -> Iterator[_Window]:
+    """Run the trainer in short intervals. Those without an update are left out."""
     trainer = training.trainer
     trainer.start()
-    updates, told, deadline = trainer.pause(), -1, 0.0
-    while told < 1 or time.perf_counter() < deadline:
+    updates = trainer.pause()
+    while True:
         wall, cpu = time.perf_counter(), time.process_time()
         trainer.resume()
         time.sleep(_WINDOW_S)
@@ -194,14 +197,8 @@ def _windows(training: Training, seconds: float) -> Iterator[_Window]:
             raise trainer.fault
         window = _Window(now - updates, time.perf_counter() - wall, time.process_time() - cpu)
         updates = now
-        if not window.updates:
-            continue
-        told += 1
-        if told:
+        if window.updates:
             yield window
-        else:
-            deadline = time.perf_counter() + seconds
-    trainer.stop()
 
 
 def _snapshot_seconds(training: Training) -> float:

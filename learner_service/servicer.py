@@ -71,7 +71,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         try:
             async for request in request_iterator:
                 self._take(request, stream)
-                await self._connections.may_receive()
+                await self._connections.storage.room()
             stream.end()
         except Exception as error:
             stream.fail(error)

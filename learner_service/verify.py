@@ -25,7 +25,10 @@ def verify(directory: Path) -> list[Finding]:
         *_evaluations(directory / "evaluations.jsonl"),
         *(found.below("checkpoints") for found in _checkpoints(directory / "checkpoints")),
         *(found.below("replay") for found in replay.verify(directory / "replay")),
-        *(found.below("events") for found in _unchecked(directory / "events", "TensorBoard events, for people")),
+        *(
+            Finding(f"events/{path.name}", "unchecked", "TensorBoard events, for people")
+            for path in sorted((directory / "events").glob("*"))
+        ),
     ]
 
 
@@ -96,11 +99,6 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
         on_resume = "the newest copy in object storage is used" + (", unless a whole checkpoint is newer" * usable)
     for name, reason in damaged:
         yield Finding(name, "damaged", reason, f"{on_resume}; this one moves to {name}.damaged")
-
-
-def _unchecked(directory: Path, why: str) -> Iterator[Finding]:
-    for path in sorted(directory.glob("*")):
-        yield Finding(path.name, "unchecked", why)
 
 
 def run() -> int:

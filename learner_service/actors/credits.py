@@ -4,9 +4,8 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from actorq.errors import CorruptedError, UnavailableError
+from actorq.errors import ConflictError, CorruptedError, UnavailableError
 from learner_service.actors.members import Member
 from learner_service.replay import RateLimiter
 
@@ -18,22 +17,6 @@ _LEASE_S = 2.0
 _TURN_S = 5.0
 # Limit for all segments that wait here for a reservation.
 _MOST_LATE_BYTES = 64 * 1024 * 1024
-
-
-class Loop(Protocol):
-    """The methods of an event loop that `Credits` uses."""
-
-    def time(self) -> float:
-        """Monotonic seconds."""
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `callback` when `time` reaches `when`."""
-
-    def call_soon_threadsafe(self, callback: Callable[[], None]) -> object:
-        """Call `callback` on the loop, from any thread."""
-
-    def is_closed(self) -> bool:
-        """Whether the loop has ended."""
 
 
 @dataclass(eq=False, slots=True)
@@ -147,7 +130,7 @@ class Credits:
     Runs on the event loop. The limiter's callbacks come from the trainer's thread and move to the loop.
     """
 
-    def __init__(self, limiter: RateLimiter, segment_transitions: int, loop: Loop) -> None:
+    def __init__(self, limiter: RateLimiter, segment_transitions: int, loop: asyncio.AbstractEventLoop) -> None:
         self.segment_transitions = segment_transitions
         self._limiter = limiter
         self._open: set[ActorStream] = set()
@@ -167,22 +150,22 @@ class Credits:
         self._queue(stream)
         self._pump()
 
-    def take(self, stream: ActorStream, sequence: int, size: Callable[[], int], insert: Callable[[], None]) -> bool:
-        """Take a received segment. Calls `insert` once it has a reservation. Returns False when it has no credit.
+    def take(self, stream: ActorStream, sequence: int, size: Callable[[], int], insert: Callable[[], None]) -> None:
+        """Take a received segment. Calls `insert` once it has a reservation.
 
         The reservation then belongs to the intake, which uses it for a stored segment and releases it otherwise.
-        size: returns the bytes of the segment. Raises UnavailableError when too many segments wait, and CorruptedError
-        when an earlier segment is missing.
+        size: returns the bytes of the segment. Raises ConflictError without credit, UnavailableError when too many
+        segments wait, and CorruptedError when an earlier segment is missing.
         """
         if sequence > stream.credit:
-            return False
+            raise ConflictError(f"segment: expected a sequence with credit, to {stream.credit}, got {sequence}")
         stream.require_all_before(sequence)
         if stream.leases:
             stream.received = sequence
             del self._leases[stream.leases.popleft()]
             stream.storing += 1
             insert()
-            return True
+            return
         late = _Late(stream, size(), insert)
         if self._late_bytes + late.size > _MOST_LATE_BYTES:
             raise UnavailableError(f"segments of {self._late_bytes} bytes wait for the rate limiter: send again later")
@@ -190,7 +173,6 @@ class Credits:
         self._late.append(late)
         self._late_bytes += late.size
         self._pump()
-        return True
 
     def stored(self, stream: ActorStream, sequence: int) -> None:
         """Acknowledge a stored segment, whose reservation is used up, and grant further credits."""

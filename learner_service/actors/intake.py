@@ -69,13 +69,14 @@ class Intake:
         self._duplicate_segments = 0
         self._lost_segments = 0
 
-    def insert(self, member: Member, segment: Segment, reserved: int) -> None:
-        """Store a segment under its reservation of `reserved` transitions. Drops a duplicate.
+    def insert(self, member: Member, decode: Callable[[], Segment], reserved: int) -> None:
+        """Store the segment of `decode` under its reservation of `reserved` transitions. Drops a duplicate.
 
         Raises InvalidInputError, and stores nothing, when the segment does not fit the run. The replay checks whether
         greedy actions must be present.
         """
         try:
+            segment = decode()
             segment.check(self._spec)
             if segment.steps * segment.environments > reserved:
                 raise InvalidInputError(
@@ -110,10 +111,6 @@ class Intake:
         with self._lock:
             # Each peer may tell any number. Their sum must fit into a message.
             self._lost_segments = min(self._lost_segments + lost, _MOST_LOST)
-
-    def resume_after(self, member: Member) -> int:
-        """The highest stored sequence of this incarnation; 0 when there is none."""
-        return self._replay.sequences.last(*member.source_key)
 
     def doubt(self, evaluation: Evaluation) -> str:
         """Why an evaluation contradicts the data of the actors; empty when it is plausible."""

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 class Member:
     """One incarnation of an actor or evaluator. It holds its index until it has left.
 
-    life: how often this index has been assigned, this time included.
+    life: how often this index has been assigned, this time included. report: the newest one.
     nonce: identifies the process that joined; 0 when unknown.
     """
 
@@ -127,11 +127,6 @@ class Members:
         """Mark a member as left and free its index. It has to join again."""
         with self._lock:
             self._leave(member)
-
-    def report(self, member: Member, report: ActorReport) -> None:
-        """Keep the newest report of a member."""
-        with self._lock:
-            member.report = report
 
     def statuses(self) -> tuple[ActorStatus, ...]:
         """Statuses of the present members, actors first, by index; at most 1000 of them."""

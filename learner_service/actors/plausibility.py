@@ -28,7 +28,8 @@ class Plausibility:
         self._step_limit = step_limit
         # The largest reward, and the largest absolute reward.
         self._rewards: tuple[float, float] | None = None
-        self._returns: tuple[float, float] | None = None
+        self.exploring_returns: tuple[float, float] | None = None
+        """The lowest and the highest return of an actor's episode; None before the first."""
         # False for a run whose checkpoint has no such record. Nothing is flagged then.
         self._is_complete = True
 
@@ -40,8 +41,8 @@ class Plausibility:
             known, size = self._rewards or (largest, 0.0)
             self._rewards = max(known, largest), max(size, abs(largest), abs(lowest))
         for episode in segment.episodes:
-            worst, best = self._returns or (episode.episode_return, episode.episode_return)
-            self._returns = min(worst, episode.episode_return), max(best, episode.episode_return)
+            worst, best = self.exploring_returns or (episode.episode_return, episode.episode_return)
+            self.exploring_returns = min(worst, episode.episode_return), max(best, episode.episode_return)
 
     def doubt(self, evaluation: Evaluation) -> str:
         """Why an evaluation is implausible, in one line; empty when it is plausible."""
@@ -50,18 +51,16 @@ class Plausibility:
         if self._rewards is None:
             return "no actor has sent data yet, so there is nothing to compare it with"
         doubt = self._beyond_rewards(evaluation, *self._rewards)
-        if not doubt and self._returns is not None:
-            doubt = self._beyond_returns(evaluation.mean_return, *self._returns)
+        if not doubt and self.exploring_returns is not None:
+            doubt = self._beyond_returns(evaluation.mean_return, *self.exploring_returns)
         return doubt
-
-    @property
-    def exploring_returns(self) -> tuple[float, float] | None:
-        """The lowest and the highest return of an actor's episode; None before the first."""
-        return self._returns
 
     def state(self) -> dict[str, Any]:
         """The record, for a checkpoint."""
-        return {"rewards": self._rewards and list(self._rewards), "returns": self._returns and list(self._returns)}
+        return {
+            "rewards": self._rewards and list(self._rewards),
+            "returns": self.exploring_returns and list(self.exploring_returns),
+        }
 
     def load_state(self, state: Mapping[str, Any] | None) -> None:
         """Restore what `state` returned; None for a checkpoint without a record."""
@@ -70,7 +69,7 @@ class Plausibility:
             return
         rewards, returns = state["rewards"], state["returns"]
         self._rewards = rewards and (float(rewards[0]), float(rewards[1]))
-        self._returns = returns and (float(returns[0]), float(returns[1]))
+        self.exploring_returns = returns and (float(returns[0]), float(returns[1]))
 
     def _beyond_rewards(self, evaluation: Evaluation, largest: float, size: float) -> str:
         lengths = np.asarray(evaluation.lengths, np.float64)

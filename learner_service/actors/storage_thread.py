@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from actorq.errors import UnavailableError
@@ -15,13 +15,8 @@ from actorq.errors import UnavailableError
 _MOST_JOBS = 64
 
 
-@dataclass(slots=True)
-class _Job:
-    work: Callable[[], Any]
-    done: Callable[[Any], None]
-    failed: Callable[[BaseException], None]
-    result: Any = None
-    error: BaseException | None = None
+# The work, and what is called with its result or its error.
+_Job = tuple[Callable[[], Any], Callable[[Any], None], Callable[[BaseException], None]]
 
 
 class StorageThread:
@@ -34,7 +29,7 @@ class StorageThread:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._done: deque[_Job] = deque()
+        self._done: deque[Callable[[], None]] = deque()
         self._telling = False
         self._waiting = 0
         self._has_room = asyncio.Event()
@@ -54,12 +49,11 @@ class StorageThread:
         self._waiting += 1
         if self._waiting >= _MOST_JOBS:
             self._has_room.clear()
-        self._jobs.put(_Job(work, done, failed))
+        self._jobs.put((work, done, failed))
 
     async def room(self) -> None:
         """Wait until the queue has room for more jobs."""
-        if not self._has_room.is_set():
-            await self._has_room.wait()
+        await self._has_room.wait()
 
     async def settle(self) -> None:
         """Wait until all jobs submitted so far are done and reported."""
@@ -80,11 +74,12 @@ class StorageThread:
     def _run(self) -> None:
         assert self._loop is not None
         while (job := self._jobs.get()) is not None:
+            work, done, failed = job
             try:
-                job.result = job.work()
+                report = partial(done, work())
             except BaseException as error:
-                job.error = error
-            self._done.append(job)
+                report = partial(failed, error)
+            self._done.append(report)
             # No lock is needed: a race wakes the loop once more than necessary, at most.
             if not self._telling:
                 self._telling = True
@@ -95,11 +90,8 @@ class StorageThread:
     def _tell(self) -> None:
         self._telling = False
         while self._done:
-            job = self._done.popleft()
+            report = self._done.popleft()
             self._waiting -= 1
-            if job.error is None:
-                job.done(job.result)
-            else:
-                job.failed(job.error)
+            report()
         if self._waiting < _MOST_JOBS:
             self._has_room.set()

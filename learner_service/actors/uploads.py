@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from actorq.domain.trajectory import Segment
-from actorq.errors import ActorQError, ConflictError
+from actorq.errors import ActorQError
 from learner_service.actors.credits import ActorStream, Credits
 from learner_service.actors.intake import Intake
 from learner_service.actors.storage_thread import StorageThread
@@ -38,18 +38,13 @@ class Uploads:
             self._intake.note_duplicate(stream.member, sequence)
             stream.changed.set()
             return
-        submit = partial(self._submit, stream, sequence, decode)
+        store, done = partial(self._store, stream, decode), partial(self._stored, stream, sequence)
+        submit = partial(self._storage.submit, store, done, partial(self._refuse, stream))
         try:
-            if not self._credits.take(stream, sequence, size, submit):
-                raise ConflictError(f"segment: expected a sequence with credit, to {stream.credit}, got {sequence}")
+            self._credits.take(stream, sequence, size, submit)
         except ActorQError:
             self.refused += 1
             raise
-
-    def _submit(self, stream: ActorStream, sequence: int, decode: Callable[[], Segment]) -> None:
-        """Hand a segment with a reservation to the storage thread."""
-        store, done = partial(self._store, stream, decode), partial(self._stored, stream, sequence)
-        self._storage.submit(store, done, partial(self._refuse, stream))
 
     def _store(self, stream: ActorStream, decode: Callable[[], Segment]) -> bool:
         """Runs on the storage thread. Returns False when an earlier segment of the stream was refused."""
@@ -58,19 +53,11 @@ class Uploads:
             self._intake.give_back(reserved)
             return False
         try:
-            segment = self._decoded(decode, reserved)
-            self._intake.insert(stream.member, segment, reserved)
+            self._intake.insert(stream.member, decode, reserved)
         except BaseException:
             stream.refused = True
             raise
         return True
-
-    def _decoded(self, decode: Callable[[], Segment], reserved: int) -> Segment:
-        try:
-            return decode()
-        except BaseException:
-            self._intake.give_back(reserved)
-            raise
 
     def _stored(self, stream: ActorStream, sequence: int, stored: bool) -> None:
         if stored:

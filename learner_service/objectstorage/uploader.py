@@ -4,7 +4,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -181,18 +182,13 @@ class Uploader:
             names += self._replay_files(root / "replay")
         with contextlib.ExitStack() as stack:
             files = {name: stack.enter_context((root / name).open("rb")) for name in names}
-            return {name: self._parts(name, file) for name, file in files.items()}
+            return {name: self._parts(file) for name, file in files.items()}
 
-    def _parts(self, name: str, file: BinaryIO) -> tuple[Part, ...]:
+    def _parts(self, file: BinaryIO) -> tuple[Part, ...]:
         put = self._volume.generations.put
-        return tuple(put(data, self._stored) for data in _pieces(file))
+        return tuple(put(data, self._stored) for data in iter(partial(file.read, PART_BYTES), b""))
 
     def _replay_files(self, folder: Path) -> list[str]:
         found = {path.name: f"replay/{path.name}" for path in sorted(folder.glob("[!.]*")) if path.is_file()}
         first = [found.pop(name) for name in _REPLAY if name in found]
         return first + list(found.values())
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    while data := file.read(PART_BYTES):
-        yield data

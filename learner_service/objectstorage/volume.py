@@ -46,11 +46,6 @@ class Volume:
             self.name = uuid.uuid4().hex
 
     @property
-    def _has_run(self) -> bool:
-        path = self.directory / RUN_FILE
-        return path.exists() or copy_of(path).exists()
-
-    @property
     def resets(self) -> int:
         """Resets of the run's environment so far. Copies from before the last one count no more."""
         return int((read_either(self.directory / RUN_FILE) or {}).get("resets", 0))
@@ -62,8 +57,9 @@ class Volume:
         Raises UserError when there is nothing whole to continue from and the
         storage cannot be read, and when a new run would replace a stored one.
         """
+        run = self.directory / RUN_FILE
         try:
-            if not self._has_run:
+            if not (run.exists() or copy_of(run).exists()):
                 return self._fill(resume)
             return self._replace_damaged() if resume else None
         except (ConflictError, InvalidInputError, NotFoundError, UnavailableError) as error:
@@ -124,13 +120,13 @@ class Volume:
             )
         self.name = uuid.uuid4().hex
         partial, name, checkpoints = self._download_newest(claim)
-        told = f"the run is restored from {self.generations.url}, generation {name}"
-        empty = f"{self.generations.url} has no checkpoint yet: the run starts from its beginning"
-        _log.warning(told if name else empty)
-        lives, versions = claim.lives, claim.versions
+        if name:
+            _log.warning("the run is restored from %s, generation %s", self.generations.url, name)
+        else:
+            _log.warning("%s has no checkpoint yet: the run starts from its beginning", self.generations.url)
         run = read_either(partial / RUN_FILE) or {}
-        lives = max(lives, run.get("lives", 0)) + _LIVES
-        versions = max(versions, (read_either(partial / _MARK_FILE) or {}).get("mark", 0)) + _VERSIONS
+        lives = max(claim.lives, run.get("lives", 0)) + _LIVES
+        versions = max(claim.versions, (read_either(partial / _MARK_FILE) or {}).get("mark", 0)) + _VERSIONS
         write_document(partial / _MARK_FILE, {"mark": versions})
         # From now on the learner that lost the volume cannot upload, if it still lives.
         self._claim(number + 1, Claim(self.name, claim.run_id, lives, versions))

@@ -22,37 +22,7 @@ from learner_service.replay.n_step import NStepBatch, Returns, WindowBatch, asse
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import LinearSchedule, PrioritizedSampler, Sampled, Sampler, UniformSampler
-from learner_service.replay.segment_buffer import SegmentBuffer, Storage
+from learner_service.replay.segment_buffer import SegmentBuffer
 from learner_service.replay.storage.sequences import MOST_ACTORS, LastSequences, SegmentSource, actor_key
 from learner_service.replay.storage.space import DiskWatch
-from learner_service.replay.storage.store import Inserted, ReplayStore
-
-__all__ = [
-    "MOST_ACTORS",
-    "DelayedReturns",
-    "DiskWatch",
-    "Drawn",
-    "DynamicCapacity",
-    "Flusher",
-    "Inserted",
-    "LastSequences",
-    "LinearSchedule",
-    "NStepBatch",
-    "ObservationMoments",
-    "Prefetcher",
-    "PrioritizedSampler",
-    "RateLimiter",
-    "ReplayBuffer",
-    "ReplayStore",
-    "Returns",
-    "Sampled",
-    "Sampler",
-    "SegmentBuffer",
-    "SegmentSource",
-    "Storage",
-    "UniformSampler",
-    "WindowBatch",
-    "actor_key",
-    "assemble",
-    "empty_batch",
-]
+from learner_service.replay.storage.store import ReplayStore

@@ -16,11 +16,7 @@ from learner_service.replay.storage.store import Inserted, ReplayStore
 
 
 class ReplayBuffer(SegmentBuffer):
-    """Stores segments and samples batches. Thread-safe. The buffer owns the store and closes it.
-
-    Before an insert call `limiter.try_reserve`; before a sample call `limiter.await_sample`. Both calls are outside the
-    buffer's lock, so neither side waits for the other while holding it.
-    """
+    """Stores segments and samples batches. Thread-safe. Before a sample call `limiter.await_sample`."""
 
     def __init__(
         self,
@@ -72,15 +68,9 @@ class ReplayBuffer(SegmentBuffer):
         Returns [B, *policy_observation] and [B, *action]. The store must keep greedy actions.
         """
         with self._lock:
-            store, oldest, missing = self._store, [np.empty(0, np.int64)], size
-            assert store.greedy_actions is not None
-            for record in tuple(store.segments.live):
-                if missing <= 0:
-                    break
-                oldest.append(self._valid_rows(record)[:missing])
-                missing -= len(oldest[-1])
-            rows = np.concatenate(oldest)
-            return self._observations(rows), store.greedy_actions[rows]
+            assert self._store.greedy_actions is not None
+            rows = self._outermost_rows(size, newest=False)
+            return self._observations(rows), self._store.greedy_actions[rows]
 
     def drop_oldest(self, transitions: int, keep: int) -> int:
         """Drop whole segments, oldest first, until at least `transitions` are gone. Keeps the last `keep` transitions.

@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -57,12 +56,13 @@ class DynamicCapacity:
         self._dropped = 0
         self._writes = Tolerated(self._path.name)
         try:
-            state = read_checked(self._path)
+            if (state := read_checked(self._path)) is not None:
+                # After a power cut the store may have lost transitions from before the last look.
+                self._looked_at = min(state["looked_at"], replay.total_transitions)
+                self._distance = state["distance"]
+                self._drops, self._dropped = state["drops"], state["dropped_transitions"]
         except ValueError as error:
             _log.warning("replay: %s; the count of drops starts at 0", error)
-            state = None
-        if state is not None:
-            self._restore(state)
 
     @property
     def due(self) -> bool:
@@ -74,7 +74,13 @@ class DynamicCapacity:
         """Measure the distance, drop the oldest transitions if it is too large, and write both down."""
         self._looked_at = self._replay.total_transitions
         self._measure_and_drop()
-        self._writes.attempt(lambda: write_checked(self._path, self._state()))
+        state = {
+            "looked_at": self._looked_at,
+            "distance": self._distance,
+            "drops": self._drops,
+            "dropped_transitions": self._dropped,
+        }
+        self._writes.attempt(lambda: write_checked(self._path, state))
 
     def status(self) -> DynamicCapacityStatus:
         """Stored transitions, the distance at the last look, and dropped transitions over all restarts."""
@@ -97,20 +103,6 @@ class DynamicCapacity:
                 "replay: the policy's distance from the oldest actions is %.3f, above %g: dropped %d of %d transitions",
                 *(self._distance, settings.threshold, dropped, stored),
             )
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "looked_at": self._looked_at,
-            "distance": self._distance,
-            "drops": self._drops,
-            "dropped_transitions": self._dropped,
-        }
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        # After a power cut the store may have lost transitions from before the last look.
-        self._looked_at = min(state["looked_at"], self._replay.total_transitions)
-        self._distance = state["distance"]
-        self._drops, self._dropped = state["drops"], state["dropped_transitions"]
 
     def _policy_distance(self, observations: Array, greedy: Array) -> float:
         total = 0.0

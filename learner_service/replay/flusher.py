@@ -15,22 +15,18 @@ class Flusher:
     """Flushes inserts to the disk every `period_s` seconds, so that a power cut loses at most the inserts since then.
 
     on_flushed: called on the flusher's thread after each flush that makes more segments durable.
+    disk: the state of the disk at the last check.
     """
 
     def __init__(self, replay: SegmentBuffer, disk: DiskWatch, period_s: float) -> None:
         self.on_flushed: Callable[[], object] = lambda: None
         self._replay = replay
-        self._disk = disk
+        self.disk = disk
         self._period_s = period_s
         self._flush = Tolerated("the replay")
         self._told: object = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
-
-    @property
-    def disk(self) -> DiskWatch:
-        """The state of the disk at the last check."""
-        return self._disk
 
     def start(self) -> None:
         """Start the thread."""
@@ -38,7 +34,7 @@ class Flusher:
 
     def tick(self) -> None:
         """Flush once, and check the disk."""
-        self._replay.limiter.hold_inserts(self._disk.look(self._replay.reserve_ahead()))
+        self._replay.limiter.hold_inserts(self.disk.look(self._replay.reserve_ahead()))
         if not self._flush.attempt(self._replay.flush):
             return
         if (durable := self._replay.durable_sequences()) is not self._told:

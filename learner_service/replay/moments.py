@@ -1,6 +1,5 @@
 """Mean and variance of the observations that were stored, for the normalizer."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,8 +65,6 @@ class ObservationMoments:
 
         stored: total transitions of the store. After a power cut the newest may be lost.
         """
-        self._mean[...], self._squares[...] = (self._restored(state[name]) for name in ("mean", "squares"))
+        for array, values in ((self._mean, state["mean"]), (self._squares, state["squares"])):
+            array[...] = np.reshape(values, array.shape)
         self.count, self.through = state["count"], min(state["through"], stored)
-
-    def _restored(self, values: Sequence[float]) -> NDArray[np.float64]:
-        return np.array(values, np.float64).reshape(self._mean.shape)

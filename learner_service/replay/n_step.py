@@ -67,26 +67,6 @@ class WindowBatch(NStepBatch):
     between_observations: Array
     between_discounts: NDArray[np.float32]
 
-    @classmethod
-    def empty_windows(
-        cls,
-        spec: EnvironmentSpec,
-        size: int,
-        between: int,
-        allocate: Callable[[tuple[int, ...], str], Array] = np.empty,
-    ) -> "WindowBatch":
-        """Uninitialized arrays for `size` transitions of `between` + 1 steps; see `empty`."""
-        shape = (size, between, *spec.policy_observations.shape)
-        return cls(
-            **vars(NStepBatch.empty(spec, size, allocate)),
-            between_observations=allocate(shape, spec.observations.dtype),
-            between_discounts=allocate((size, between), "float32").view(np.float32),
-        )
-
-    def without_windows(self) -> NStepBatch:
-        """The same arrays without the columns in between."""
-        return NStepBatch(**{field.name: getattr(self, field.name) for field in fields(NStepBatch)})
-
 
 @dataclass(frozen=True)
 class Returns:
@@ -95,7 +75,7 @@ class Returns:
     n_step: steps of the return, at least 1.
     discount: gamma per step, in [0, 1].
     clip_rewards: clip rewards to [-clip_rewards, clip_rewards] before the sum, as Mnih et al. 2015 with 1 for Atari;
-        None for no clipping.
+        above 0, or None for no clipping.
     windows: with n_step above 1, batches are WindowBatches, with the observations in between.
     """
 
@@ -105,20 +85,23 @@ class Returns:
     windows: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UserError when a number is out of range."""
+        """Raise UserError when a number of the algorithm is out of range."""
         if self.n_step < 1 or not 0 <= self.discount <= 1:
             raise UserError(f"replay: need n_step >= 1 and discount in [0, 1], got {self.n_step} and {self.discount}")
-        if self.clip_rewards is not None and not self.clip_rewards > 0:
-            raise UserError(f"replay: clip_rewards must be positive, got {self.clip_rewards}")
 
 
 def empty_batch(
     spec: EnvironmentSpec, size: int, returns: Returns, allocate: Callable[[tuple[int, ...], str], Array] = np.empty
 ) -> NStepBatch:
     """Uninitialized arrays of the kind that these returns need; see `NStepBatch.empty`."""
-    if returns.windows and returns.n_step > 1:
-        return WindowBatch.empty_windows(spec, size, returns.n_step - 1, allocate)
-    return NStepBatch.empty(spec, size, allocate)
+    batch, between = NStepBatch.empty(spec, size, allocate), returns.n_step - 1
+    if not (returns.windows and between):
+        return batch
+    return WindowBatch(
+        **vars(batch),
+        between_observations=allocate((size, between, *spec.policy_observations.shape), spec.observations.dtype),
+        between_discounts=allocate((size, between), "float32").view(np.float32),
+    )
 
 
 def assemble(
@@ -126,8 +109,8 @@ def assemble(
 ) -> NStepBatch:
     """The n-step transitions that start in the valid rows int64[B].
 
-    out: receives the arrays; of the same size. For returns without windows, a WindowBatch may serve as `out`. The
-    result then has its other arrays only.
+    out: receives the arrays; made by `empty_batch` for as many rows. For returns without windows, a WindowBatch may
+    serve as `out`. The result then has its other arrays only.
 
     A window has at most n steps. It continues from row i to row i + 1 if row i does not end the episode and row i + 1
     is valid. From the end of a segment it continues in the next segment of the same environment, if that segment is
@@ -135,17 +118,12 @@ def assemble(
     after m steps also ends the sum. Then the bootstrap has discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the
     start of its episode, a stack repeats the episode's first observation.
 
-    Raises InvalidInputError when a row is not valid or `out` has another size.
+    Raises InvalidInputError when a row is not valid.
     """
     batch = empty_batch(store.spec, len(rows), returns) if out is None else out
     if isinstance(batch, WindowBatch) and not (returns.windows and returns.n_step > 1):
-        batch = batch.without_windows()
-    if len(batch.returns) != len(rows):
-        raise InvalidInputError(f"replay: output buffers must have {len(rows)} rows, got {len(batch.returns)}")
+        batch = NStepBatch(**{field.name: getattr(batch, field.name) for field in fields(NStepBatch)})
     n = returns.n_step
-    between = batch.between_discounts.shape[1] if isinstance(batch, WindowBatch) else 0
-    if between != (n - 1 if returns.windows else 0):
-        raise InvalidInputError(f"replay: output buffers must have {n - 1} observations in between, got {between}")
     window = np.empty((n, len(rows)), np.int64)
     window[0] = rows
     for step in range(1, n):

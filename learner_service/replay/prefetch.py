@@ -1,5 +1,6 @@
 """Draws the next batch while the learner updates on the one before."""
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Prefetcher:
         self._replay = replay
         self._size = size
         self._batches = tuple(empty(size) for _ in range(_BATCHES))
-        self._next = 0
+        self._in_turn = itertools.cycle(self._batches)
         self._ahead: Future[Drawn | None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetcher")
 
@@ -95,9 +96,7 @@ class Prefetcher:
         self._thread.shutdown()
 
     def _draw(self) -> None:
-        batch = self._batches[self._next]
-        self._next = (self._next + 1) % _BATCHES
-        self._ahead = self._thread.submit(self._fill, batch)
+        self._ahead = self._thread.submit(self._fill, next(self._in_turn))
 
     def _fill(self, batch: NStepBatch) -> Drawn | None:
         try:

@@ -27,29 +27,19 @@ class RateLimiter:
     admits, because diff was below the sampler's limit before.
 
     Thread-safe. Listeners are called without the lock, on the thread whose call made inserts possible.
+
+    inserts, samples: transitions so far. Only the limiter changes them.
     """
 
     def __init__(
-        self,
-        samples_per_insert: float,
-        min_size_to_sample: int,
-        error_buffer: float,
-        clock: Callable[[], float],
+        self, samples_per_insert: float, min_size_to_sample: int, error_buffer: float, clock: Callable[[], float]
     ) -> None:
-        """error_buffer: in samples. clock: monotonic seconds.
+        """error_buffer: in samples, at least 2 * max(1, samples_per_insert), as `RunConfig` checks.
 
-        Raises UserError when a number is out of range, or when the buffer is so small that it blocks both sides.
+        clock: monotonic seconds. Raises UserError when there are no samples, as for an algorithm without epochs.
         """
         if not 0 < samples_per_insert < float("inf"):
             raise UserError(f"rate limiter: samples_per_insert must be positive and finite, got {samples_per_insert}")
-        if min_size_to_sample < 1:
-            raise UserError(f"rate limiter: min_size_to_sample must be at least 1, got {min_size_to_sample}")
-        smallest = 2 * max(1.0, samples_per_insert)
-        if not error_buffer >= smallest:
-            raise UserError(
-                f"rate limiter: error_buffer must be at least 2 * max(1, samples_per_insert) = {smallest:g}, "
-                f"got {error_buffer:g}; a smaller buffer blocks the learner and the actors in turn"
-            )
         self.samples_per_insert = samples_per_insert
         self.min_size_to_sample = min_size_to_sample
         self._min_diff = min_size_to_sample * samples_per_insert - error_buffer
@@ -57,8 +47,8 @@ class RateLimiter:
         self._clock = clock
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
-        self._inserts = 0
-        self._samples = 0
+        self.inserts = 0
+        self.samples = 0
         self._outstanding = 0
         self._least_inserts = min_size_to_sample
         self._held = False
@@ -81,22 +71,10 @@ class RateLimiter:
         return limiter
 
     @property
-    def inserts(self) -> int:
-        """Transitions inserted."""
-        with self._changed:
-            return self._inserts
-
-    @property
-    def samples(self) -> int:
-        """Transitions sampled."""
-        with self._changed:
-            return self._samples
-
-    @property
     def samples_per_insert_realised(self) -> float:
         """Samples per insert so far; 0 before the first insert. Includes the first `min_size_to_sample` inserts."""
         with self._changed:
-            return self._samples / self._inserts if self._inserts else 0.0
+            return self.samples / self.inserts if self.inserts else 0.0
 
     @property
     def starved_seconds(self) -> float:
@@ -104,19 +82,10 @@ class RateLimiter:
         with self._changed:
             return self._starved + (self._clock() - self._starving_since if self._waiting else 0.0)
 
-    def on_inserts_possible(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever inserts may have become possible. It should be quick, and call `try_reserve`.
-
-        Returns a function that removes the callback.
-        """
+    def on_inserts_possible(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever inserts may have become possible. It should be quick, and call `try_reserve`."""
         with self._changed:
             self._listeners.append(callback)
-
-        def forget() -> None:
-            with self._changed:
-                self._listeners.remove(callback)
-
-        return forget
 
     def try_reserve(self, n: int) -> bool:
         """Admit an insert of up to `n` transitions, or return False. Never waits."""
@@ -130,17 +99,15 @@ class RateLimiter:
         """Count `n_actual` inserted transitions and end their reservation of `n_reserved`."""
         with self._changed:
             self._give_back(n_reserved)
-            self._inserts += n_actual
+            self.inserts += n_actual
             if self._waiting:
                 self._changed.notify_all()
-            listeners = self._to_tell()
-        for listener in listeners:
-            listener()
+        self._announce()
 
     def withdraw(self, n: int) -> None:
         """Count `n` fewer inserts, because they are dropped and will not be sampled."""
         with self._changed:
-            self._inserts -= n
+            self.inserts -= n
         self._announce()
 
     def release(self, n_reserved: int) -> None:
@@ -193,31 +160,31 @@ class RateLimiter:
         """Count `n` sampled transitions."""
         with self._changed:
             self._asked = n
-            self._samples += n
+            self.samples += n
         self._announce()
 
     def state_dict(self) -> dict[str, int]:
         """`inserts` and `samples`, for a checkpoint. Reservations end with their streams."""
         with self._changed:
-            return {"inserts": self._inserts, "samples": self._samples}
+            return {"inserts": self.inserts, "samples": self.samples}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Restore what `state_dict` returned."""
         with self._changed:
-            self._inserts = state["inserts"]
-            self._samples = state["samples"]
+            self.inserts = state["inserts"]
+            self.samples = state["samples"]
             self._changed.notify_all()
         self._announce()
 
     def _sample_allowed(self, n: int) -> bool:
-        diff = self._inserts * self.samples_per_insert - self._samples
-        return self._inserts >= self._least_inserts and diff - n >= self._min_diff
+        diff = self.inserts * self.samples_per_insert - self.samples
+        return self.inserts >= self._least_inserts and diff - n >= self._min_diff
 
     def _insert_allowed(self, n: int) -> bool:
         if self._held:
             return False
-        inserts = self._inserts + self._outstanding + n
-        if inserts * self.samples_per_insert - self._samples <= self._max_diff:
+        inserts = self.inserts + self._outstanding + n
+        if inserts * self.samples_per_insert - self.samples <= self._max_diff:
             return True
         demand = min(self._waiting, default=self._asked)
         return self._outstanding == 0 and not self._sample_allowed(demand)
@@ -229,9 +196,6 @@ class RateLimiter:
 
     def _announce(self) -> None:
         with self._changed:
-            listeners = self._to_tell()
+            listeners = tuple(self._listeners) if self._insert_allowed(1) else ()
         for listener in listeners:
             listener()
-
-    def _to_tell(self) -> tuple[Callable[[], None], ...]:
-        return tuple(self._listeners) if self._insert_allowed(1) else ()

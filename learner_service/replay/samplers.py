@@ -1,5 +1,6 @@
 """Samples rows of the store, uniformly or in proportion to their priorities."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.errors import ConflictError, InvalidInputError, UserError
+from actorq.errors import ConflictError, InvalidInputError
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.store import Inserted, ReplayStore
 from learner_service.replay.sum_tree import SumTree
@@ -37,45 +38,39 @@ class Sampler(Protocol):
 
     def on_insert(self, inserted: Inserted) -> None:
         """Note the rows that an insert wrote and evicted. Call directly after every insert."""
-        ...
+        return
 
     def on_drop(self, dropped: tuple[tuple[int, int], ...]) -> None:
         """Note dropped row ranges. Call directly after every drop."""
-        ...
+        return
 
+    @abstractmethod
     def sample(self, batch: int) -> Sampled:
         """Draw `batch` rows. Raises ConflictError when the store has no valid row."""
-        ...
 
+    @abstractmethod
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set priorities float32[B], usually absolute TD errors. Skips rows that were overwritten since the draw.
 
         Raises InvalidInputError, and changes nothing, when the priorities are not finite or have another shape.
         """
-        ...
 
     def state(self) -> dict[str, float]:
         """The state for a checkpoint by name, without the generator and the store's files."""
-        ...
+        return {}
 
     def load_state(self, state: Mapping[str, float]) -> None:
         """Restore what `state` returned. Ignores the state of a sampler of another kind or version."""
-        ...
+        return
 
 
-class UniformSampler:
+class UniformSampler(Sampler):
     """Draws every valid row with the same probability: draws live rows and rejects those that are not valid."""
 
     def __init__(self, store: ReplayStore, rng: np.random.Generator) -> None:
         """Sample from `store` with the randomness of `rng`."""
         self._store = store
         self._rng = rng
-
-    def on_insert(self, inserted: Inserted) -> None:
-        """Do nothing: the store knows its live rows."""
-
-    def on_drop(self, dropped: tuple[tuple[int, int], ...]) -> None:
-        """Do nothing: the store knows its live rows."""
 
     def sample(self, batch: int) -> Sampled:
         """Draw `batch` rows, all weights 1. Raises ConflictError when the store has no valid row."""
@@ -99,13 +94,6 @@ class UniformSampler:
         """Check the priorities and ignore them."""
         _checked_priorities(sampled, priorities)
 
-    def state(self) -> dict[str, float]:
-        """Empty: only the generator has state."""
-        return {}
-
-    def load_state(self, state: Mapping[str, float]) -> None:
-        """Do nothing: there is no state."""
-
 
 @dataclass(frozen=True)
 class LinearSchedule:
@@ -121,9 +109,10 @@ class LinearSchedule:
 
 
 _BETA = LinearSchedule(0.4, 0.4, steps=1)
+_EPSILON = np.float32(1e-6)
 
 
-class PrioritizedSampler:
+class PrioritizedSampler(Sampler):
     """Proportional prioritization (Schaul et al. 2016, arXiv:1511.05952).
 
     P(i) = p_i^alpha / sum_k p_k^alpha (equation 1) with p_i = |priority_i| + epsilon (section 3.3), drawn from equal
@@ -133,22 +122,11 @@ class PrioritizedSampler:
     """
 
     def __init__(
-        self,
-        store: ReplayStore,
-        rng: np.random.Generator,
-        alpha: float = 0.6,
-        beta: LinearSchedule = _BETA,
-        epsilon: float = 1e-6,
+        self, store: ReplayStore, rng: np.random.Generator, alpha: float = 0.6, beta: LinearSchedule = _BETA
     ) -> None:
-        """Build the tree from the stored priorities. Raises UserError for exponents outside [0, 1]."""
-        for name, value in (("alpha", alpha), ("beta", beta.start), ("beta", beta.end)):
-            if not 0 <= value <= 1:
-                raise UserError(f"prioritized replay: {name} must be in [0, 1], got {value}")
-        if not np.float32(epsilon) > 0:
-            raise UserError(f"prioritized replay: epsilon must be positive, got {epsilon}")
-        self.alpha = alpha
+        """Build the tree from the stored priorities. alpha, beta: exponents in [0, 1]."""
+        self._alpha = alpha
         self._beta = beta
-        self._epsilon = np.float32(epsilon)
         self._store = store
         self._rng = rng
         self._tree = SumTree(store.capacity)
@@ -162,7 +140,9 @@ class PrioritizedSampler:
 
     def on_insert(self, inserted: Inserted) -> None:
         """Give the new rows the largest priority so far, and the evicted rows no mass."""
-        self.on_drop(tuple(dropped for dropped in inserted.evicted if not _within(dropped, inserted)))
+        for start, stop in inserted.evicted:
+            if not inserted.start <= start < stop <= inserted.stop:
+                self._tree.set_range(start, stop, 0.0)
         rows = slice(inserted.start, inserted.stop)
         valid = self._store.flags[rows] & VALID != 0
         self._store.priorities[rows] = valid * self._max_priority
@@ -192,7 +172,7 @@ class PrioritizedSampler:
         rows = sampled.rows[same]
         if not len(rows):
             return
-        given = np.abs(checked[same]) + self._epsilon
+        given = np.abs(checked[same]) + _EPSILON
         store.raise_priority_ceiling(float(given.max()))
         store.priorities[rows] = given
         # Read back, so that the tree and the file agree on a row that was drawn twice.
@@ -210,7 +190,7 @@ class PrioritizedSampler:
         self._store.raise_priority_ceiling(float(self._max_priority))
 
     def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
-        masses: NDArray[np.float64] = np.power(priorities, self.alpha, dtype=np.float64)
+        masses: NDArray[np.float64] = np.power(priorities, self._alpha, dtype=np.float64)
         return masses
 
     def _restore(self) -> np.float32:
@@ -225,11 +205,6 @@ class PrioritizedSampler:
             store.priorities[new] = largest
         self._tree.set_range(0, store.capacity, np.where(valid, self._masses(store.priorities), 0.0))
         return largest
-
-
-def _within(dropped: tuple[int, int], inserted: Inserted) -> bool:
-    """Whether the insert wrote all the dropped rows anew."""
-    return inserted.start <= dropped[0] and dropped[1] <= inserted.stop
 
 
 def _require_transitions(store: ReplayStore) -> None:

@@ -3,39 +3,25 @@
 import logging
 import threading
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from pathlib import Path
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import EnvironmentSpec, Segment
+from actorq.domain.status import StorageStatus
+from actorq.domain.trajectory import Segment
 from actorq.errors import UnavailableError
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import gather_observations
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.directory import Record
-from learner_service.replay.storage.mapped_files import Machine
-from learner_service.replay.storage.sequences import LastSequences, SegmentSource
+from learner_service.replay.storage.sequences import SegmentSource
+from learner_service.replay.storage.space import DiskWatch
 from learner_service.replay.storage.store import Inserted, ReplayStore
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Storage:
-    """Counts of damaged, lost and not yet durable data.
-
-    damaged_segments: skipped by this process because of their checksums.
-    dropped_segments: not flushed before a power cut, and lost.
-    unflushed_transitions: stored, but not yet certain to survive a power cut.
-    """
-
-    damaged_segments: int
-    dropped_segments: int
-    unflushed_transitions: int
 
 
 class SegmentBuffer(ABC):
@@ -43,6 +29,10 @@ class SegmentBuffer(ABC):
 
     Before an insert call `limiter.try_reserve`. The call is outside the buffer's lock, so no side waits for the other
     while holding it.
+
+    spec: of the environment. directory: of the store's files. machine: its functions that the store uses.
+    capacity: rows of the store. nbytes: bytes of its files when full.
+    sequences: the last inserted sequence of each actor. Only the buffer advances it.
     """
 
     def __init__(self, store: ReplayStore, limiter: RateLimiter, moments: ObservationMoments | None) -> None:
@@ -52,34 +42,11 @@ class SegmentBuffer(ABC):
         """
         self.limiter = limiter
         """Admission of inserts and samples."""
+        self.spec, self.directory, self.machine = store.spec, store.path, store.machine
+        self.capacity, self.nbytes, self.sequences = store.capacity, store.nbytes, store.sequences
         self._store = store
         self._moments = moments
         self._lock = threading.Lock()
-
-    @property
-    def spec(self) -> EnvironmentSpec:
-        """The spec of the environment."""
-        return self._store.spec
-
-    @property
-    def directory(self) -> Path:
-        """The folder of the store's files."""
-        return self._store.path
-
-    @property
-    def machine(self) -> Machine:
-        """The machine's functions that the store uses."""
-        return self._store.machine
-
-    @property
-    def capacity(self) -> int:
-        """Rows of the store."""
-        return self._store.capacity
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the store's files when full."""
-        return self._store.nbytes
 
     @property
     def transitions(self) -> int:
@@ -91,21 +58,22 @@ class SegmentBuffer(ABC):
         """Transitions ever inserted, over all restarts. Does not wait for the lock."""
         return self._store.total_transitions
 
-    @property
-    def sequences(self) -> LastSequences:
-        """The last inserted sequence of each actor. Only the buffer advances it."""
-        return self._store.sequences
-
-    def storage(self) -> Storage:
-        """The present `Storage`."""
+    def storage(self, disk: DiskWatch, lost_segments: int) -> StorageStatus:
+        """The present state. disk: of the store's files. lost_segments: those that the actors do not have either."""
         with self._lock:
             store = self._store
-            unflushed = max(0, store.total_transitions - store.durability.durable.transitions)
-            return Storage(store.segments.damaged, store.segments.dropped, unflushed)
+            return StorageStatus(
+                disk_free_bytes=disk.free_bytes,
+                disk_low=disk.low,
+                damaged_segments=store.segments.damaged,
+                dropped_segments=store.segments.dropped,
+                lost_segments=lost_segments,
+                unflushed_transitions=max(0, store.total_transitions - store.durability.durable.transitions),
+            )
 
     def durable_sequences(self) -> dict[tuple[bytes, int], int]:
         """(actor key, incarnation) -> last sequence number that survives a power cut; empty before the first flush."""
-        return self._store.durability.durable.sequences or {}
+        return self._store.durability.durable.sequences
 
     def skip(self, source: SegmentSource) -> None:
         """Count this segment and all before it as inserted, because both the replay and the actor have lost them."""
@@ -140,13 +108,7 @@ class SegmentBuffer(ABC):
     def newest_observations(self, size: int) -> NDArray[np.generic]:
         """Up to `size` of the newest observations, [B, *policy_observation]; B is 0 for an empty store."""
         with self._lock:
-            store, newest = self._store, [np.empty(0, np.int64)]
-            for record in reversed(tuple(store.segments.live)):
-                if size <= 0:
-                    break
-                newest.append(self._valid_rows(record)[-size:])
-                size -= len(newest[-1])
-            return self._observations(np.concatenate(newest))
+            return self._observations(self._outermost_rows(size, newest=True))
 
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Mean and standard deviation, float64[*observation], of all stored observations; None if none was counted."""
@@ -213,12 +175,9 @@ class SegmentBuffer(ABC):
         """Add the observations of all segments that the moments have not counted yet."""
         if self._moments is None:
             return
-        missed: list[Record] = []
-        for record in reversed(self._store.segments.live):
-            if record.cumulative_transitions <= self._moments.through:
-                break
-            missed.append(record)
-        for record in reversed(missed):
+        through = self._moments.through
+        newer = takewhile(lambda record: record.cumulative_transitions > through, reversed(self._store.segments.live))
+        for record in reversed(list(newer)):
             observations = self._store.observations[self._valid_rows(record)]
             self._moments.add(observations, record.cumulative_transitions)
 
@@ -234,6 +193,17 @@ class SegmentBuffer(ABC):
         if damaged:
             self._forget(damaged)
         return bool(damaged)
+
+    def _outermost_rows(self, size: int, newest: bool) -> NDArray[np.int64]:
+        """Up to `size` valid rows, int64[B], of the newest or of the oldest segments, one segment after the other."""
+        rows, live = [np.empty(0, np.int64)], tuple(self._store.segments.live)
+        for record in reversed(live) if newest else live:
+            if size <= 0:
+                break
+            valid = self._valid_rows(record)
+            rows.append(valid[-size:] if newest else valid[:size])
+            size -= len(rows[-1])
+        return np.concatenate(rows)
 
     def _valid_rows(self, record: Record) -> NDArray[np.int64]:
         self._drop_damaged(np.arange(record.start, record.start + 1))

@@ -20,10 +20,7 @@ class SumTree:
     """
 
     def __init__(self, size: int) -> None:
-        """Start with masses of zero. size: number of leaves."""
-        if size < 1:
-            raise ValueError(f"a sum tree needs at least one leaf, got {size}")
-        self.size = size
+        """Start with masses of zero. size: number of leaves, at least one."""
         self._leaves = 1 << (size - 1).bit_length()
         self._nodes = np.zeros(2 * self._leaves, np.float64)
         # A view of the same memory that reads and writes one node in a third of the time.
@@ -40,9 +37,7 @@ class SumTree:
         return masses
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
-        """Give leaf indices[i] the mass values[i]. For a repeated index, the last value counts."""
-        if len(indices) == 0:
-            return
+        """Give leaf indices[i] the mass values[i], at least one. For a repeated index, the last value counts."""
         _require_masses(values)
         nodes, touched = self._nodes, indices + self._leaves
         nodes[touched] = values
@@ -52,14 +47,15 @@ class SumTree:
             left = touched << 1
             nodes[touched] = nodes[left] + nodes[left + 1]
             level >>= 1
-        self._rebuild_from(level)
+        while level >= 1:
+            children = nodes[2 * level : 4 * level]
+            np.add(children[0::2], children[1::2], out=nodes[level : 2 * level])
+            level >>= 1
 
     def set_range(self, start: int, stop: int, values: NDArray[np.float64] | float) -> None:
         """Give the leaves [start, stop) the masses `values`: an array of this length, or one number for all."""
         if start >= stop:
             return
-        if not 0 <= start < stop <= self.size:
-            raise ValueError(f"range [{start}, {stop}) is not within {self.size} leaves")
         _require_masses(values)
         nodes, single, low, high = self._nodes, self._single, start + self._leaves, stop - 1 + self._leaves
         nodes[low : high + 1] = values
@@ -98,13 +94,6 @@ class SumTree:
             level <<= 1
         leaves: NDArray[np.int64] = node - self._leaves
         return leaves
-
-    def _rebuild_from(self, level: int) -> None:
-        nodes = self._nodes
-        while level >= 1:
-            children = nodes[2 * level : 4 * level]
-            np.add(children[0::2], children[1::2], out=nodes[level : 2 * level])
-            level >>= 1
 
 
 def _require_masses(values: NDArray[np.float64] | float) -> None:

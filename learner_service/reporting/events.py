@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any, Protocol
 
 from actorq.domain.status import RunStatus
@@ -27,52 +28,45 @@ class EventLog:
 
     def status(self, status: RunStatus, wall_time: float) -> None:
         """Write the scalars of a status. wall_time: unix seconds."""
-        scalars = {
+        scalars: dict[str, float | None] = {
             "training/updates": status.updates,
             "training/loss": status.loss,
             "training/updates_per_s": status.updates_per_s,
             "training/samples_per_insert": status.samples_per_insert,
             "training/starved_s": status.starved_s,
+            "training/quantization_aware_since_update": status.quantization_aware_since,
+            "training/multi_step_since_environment_step": status.multi_step_since,
             "actors/environment_steps_per_s": status.environment_steps_per_s,
             "actors/staleness_p50_versions": status.staleness_p50,
             "actors/staleness_p99_versions": status.staleness_p99,
+            "return/training": status.training_return,
             "policy/version": status.policy_version,
+            "policy/activation_ms": None if status.activation_s is None else status.activation_s * 1e3,
             "energy/wh": status.energy.kwh * 1e3,
             "energy/co2_g": status.energy.co2_kg * 1e3,
+            **{f"energy/{service}_wh": kwh * 1e3 for service, kwh in status.energy.kwh_per_service.items()},
         }
-        if status.training_return is not None:
-            scalars["return/training"] = status.training_return
-        if status.quantization_aware_since is not None:
-            scalars["training/quantization_aware_since_update"] = status.quantization_aware_since
-        if status.multi_step_since is not None:
-            scalars["training/multi_step_since_environment_step"] = status.multi_step_since
         if (dynamic := status.dynamic_capacity) is not None:
-            scalars["replay/transitions"] = dynamic.transitions
-            scalars["replay/drops"] = dynamic.drops
-            scalars["replay/dropped_transitions"] = dynamic.dropped_transitions
-            if dynamic.distance is not None:
-                scalars["replay/policy_distance"] = dynamic.distance
-        if (queue := status.rollout_queue) is not None:
-            scalars["queue/waiting_transitions"] = queue.waiting_transitions
-            scalars["queue/dropped_transitions"] = queue.dropped_transitions
-            means = {"mismatch": queue.mismatch, "divergence": queue.divergence, "policy_lag": queue.policy_lag}
-            scalars |= {f"queue/{name}": mean for name, mean in means.items() if mean is not None}
-        if status.activation_s is not None:
-            scalars["policy/activation_ms"] = status.activation_s * 1e3
+            scalars |= {
+                "replay/transitions": dynamic.transitions,
+                "replay/drops": dynamic.drops,
+                "replay/dropped_transitions": dynamic.dropped_transitions,
+                "replay/policy_distance": dynamic.distance,
+            }
+        if status.rollout_queue is not None:
+            scalars |= {f"queue/{name}": value for name, value in asdict(status.rollout_queue).items()}
         if status.emitted is not None:
             fidelity = status.emitted.fidelity
-            scalars["policy/bytes"] = status.emitted.size_bytes
-            scalars["fidelity/relative_mean_error"] = fidelity.relative_mean_error
-            scalars["fidelity/relative_max_error"] = fidelity.relative_max_error
-            scalars["fidelity/float_layers"] = len(fidelity.float_layers)
-            scalars["fidelity/refused_rungs"] = len(fidelity.refused)
-            if fidelity.argmax_agreement is not None:
-                scalars["fidelity/argmax_agreement"] = fidelity.argmax_agreement
-            if fidelity.mean_kl is not None and fidelity.max_kl is not None:
-                scalars["fidelity/mean_kl"] = fidelity.mean_kl
-                scalars["fidelity/max_kl"] = fidelity.max_kl
-        for service, kwh in status.energy.kwh_per_service.items():
-            scalars[f"energy/{service}_wh"] = kwh * 1e3
+            scalars |= {
+                "policy/bytes": status.emitted.size_bytes,
+                "fidelity/relative_mean_error": fidelity.relative_mean_error,
+                "fidelity/relative_max_error": fidelity.relative_max_error,
+                "fidelity/float_layers": len(fidelity.float_layers),
+                "fidelity/refused_rungs": len(fidelity.refused),
+                "fidelity/argmax_agreement": fidelity.argmax_agreement,
+                "fidelity/mean_kl": fidelity.mean_kl,
+                "fidelity/max_kl": fidelity.max_kl,
+            }
         self._add(scalars, status.environment_steps, wall_time)
 
     def flops(self, flops: Flops, updates: int, environment_steps: int, wall_time: float) -> None:
@@ -101,6 +95,7 @@ class EventLog:
         with ThreadPoolExecutor(len(self._sinks)) as closing:
             list(closing.map(lambda sink: sink.close(summary), self._sinks))
 
-    def _add(self, scalars: dict[str, float], step: int, wall_time: float) -> None:
+    def _add(self, scalars: Mapping[str, float | None], step: int, wall_time: float) -> None:
+        known = {name: value for name, value in scalars.items() if value is not None}
         for sink in self._sinks:
-            sink.add(scalars, step, wall_time)
+            sink.add(known, step, wall_time)

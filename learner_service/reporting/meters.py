@@ -1,7 +1,7 @@
 """Running statistics of a run: rates, staleness, returns, times. All have bounded size. None is thread-safe."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,11 +50,10 @@ class StalenessHistogram:
         """The counts, without trailing zeros."""
         return [int(count) for count in np.trim_zeros(self._counts, "b")]
 
-    def load_state(self, counts: Iterable[int]) -> None:
+    def load_state(self, counts: Sequence[int]) -> None:
         """Restore what `state` returned."""
         self._counts[:] = 0
-        for index, count in enumerate(counts):
-            self._counts[index] = count
+        self._counts[: len(counts)] = counts
 
 
 class Episodes:

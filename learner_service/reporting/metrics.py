@@ -93,9 +93,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     training = run.training
     stored = training.intake.statistics() if training else NOTHING_STORED
     yield gauge(
-        "actorq_learner_samples_per_insert",
-        "Mean number of samples of a transition.",
-        status.samples_per_insert,
+        "actorq_learner_samples_per_insert", "Mean number of samples of a transition.", status.samples_per_insert
     )
     yield counter("actorq_learner_starved_seconds", "Time in which the trainer waited for data.", status.starved_s)
     yield gauge(
@@ -224,7 +222,7 @@ def _uploads(run: Run) -> Iterator[Metric]:
 
 
 def _scaling(run: Run) -> Iterator[Metric]:
-    scaling = run.records.scaling.status()
+    scaling = run.records.scaling
     yield gauge(
         "actorq_learner_starved_ratio",
         "Share of the last minute in which the trainer waited for data.",
@@ -255,7 +253,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
 def _energy(run: Run) -> Iterator[Metric]:
     joules: dict[tuple[str, ...], float] = {}
     grams: dict[tuple[str, ...], float] = {}
-    for service, share in run.records.resources.per_service().items():
+    for service, share in run.records.resources.ledger.snapshot().per_service.items():
         labels = (service if service in _SERVICES else _OTHER,)
         joules[labels] = joules.get(labels, 0.0) + share.kwh * _JOULES_PER_KWH
         grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG

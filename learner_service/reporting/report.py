@@ -64,7 +64,7 @@ class Reporter:
             flagged_evaluation=run.judge.flagged,
             precision=training.precision if training else "",
             rollout_queue=training.rollout_queue() if training else None,
-            exported_policy=run.lifecycle.exported_policy,
+            exported_policy=run.lifecycle.export.url,
         )
 
     def write_events(self) -> None:
@@ -118,8 +118,8 @@ class Reporter:
             "samples_per_insert": round(status.samples_per_insert, 3),
             "policy_versions": status.policy_version,
             "staleness": {"p50": status.staleness_p50, "p99": status.staleness_p99},
-            "activation_ms": _milliseconds(status.activation_s),
-            "emission_ms": _milliseconds(records.emission.median),
+            "activation_ms": _rounded(status.activation_s, 1e3, 2),
+            "emission_ms": _rounded(records.emission.median, 1e3, 2),
             "flops": _operations(self._flops(), status.updates),
             "replay_bytes": status.replay_bytes,
             "batch_bytes": status.batch_bytes,
@@ -141,13 +141,11 @@ def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
     """FLOPs of an action and of an update, now and for dense networks, and of all updates at the present cost."""
     if flops is None:
         return None
-    return {
-        **{
-            name: {"flops": round(cost.now), "dense": round(cost.dense), "ratio": round(cost.ratio, 4)}
-            for name, cost in (("action", flops.action), ("update", flops.update))
-        },
-        "training": round(updates * flops.update.now),
+    costs = {
+        name: {"flops": round(cost.now), "dense": round(cost.dense), "ratio": round(cost.ratio, 4)}
+        for name, cost in (("action", flops.action), ("update", flops.update))
     }
+    return {**costs, "training": round(updates * flops.update.now)}
 
 
 def _energy(energy: Energy) -> dict[str, Any]:
@@ -159,9 +157,5 @@ def _energy(energy: Energy) -> dict[str, Any]:
     return {"kwh": energy.kwh, "co2_kg": energy.co2_kg, "method": energy.method, "per_service": services}
 
 
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1e3, 2)
+def _rounded(seconds: float | None, per_second: float = 1.0, digits: int = 3) -> float | None:
+    return None if seconds is None else round(seconds * per_second, digits)

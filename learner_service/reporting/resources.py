@@ -1,12 +1,11 @@
 """Resource use of the run's processes: their own reports, and their shares of their nodes' energy."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 
 from actorq.domain.status import Energy, ProcessUsage
-from actorq.telemetry.energy import Amount, EnergyLedger, NodeEnergy
+from actorq.telemetry.energy import EnergyLedger, NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats, measure_process
 
 # Maximum number of listed processes. Of more processes, those that reported last are kept.
@@ -16,11 +15,11 @@ _MOST_PROCESSES = 1000
 class Resources:
     """Processes by name, and the energy ledger. Lives on the event loop.
 
-    node: the machine of the learner; the host name when empty.
+    node: the machine of the learner; the host name when empty. ledger: thread-safe.
     """
 
     def __init__(self, energy: EnergyLedger | None = None, node: str = "") -> None:
-        self._ledger = energy or EnergyLedger()
+        self.ledger = energy or EnergyLedger()
         self._node = node
         self._processes: dict[str, ProcessStats] = {}
 
@@ -32,7 +31,7 @@ class Resources:
         self._processes[stats.name] = replace(stats, peak_resident_bytes=peak)
         while len(self._processes) > _MOST_PROCESSES:
             del self._processes[next(iter(self._processes))]
-        self._ledger.report_process(
+        self.ledger.report_process(
             *(stats.name, stats.role, stats.node, stats.cpu_seconds), incarnation=stats.incarnation, uses_gpu=uses_gpu
         )
 
@@ -46,32 +45,24 @@ class Resources:
         self.note_self()
         for stats in processes:
             self.note(stats)
-        self._ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
+        self.ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
 
     def estimate_to_now(self, elapsed_s: float) -> None:
         """Add an estimate of the energy that the meters have not read yet, up to the run's end at `elapsed_s`."""
         self.note_self()
-        self._ledger.estimate_to_now(elapsed_s)
+        self.ledger.estimate_to_now(elapsed_s)
 
     def usages(self) -> tuple[ProcessUsage, ...]:
         """Each process with the energy attributed to it so far."""
-        shares = {key.partition("/")[2]: share.kwh for key, share in self._ledger.snapshot().per_process.items()}
+        shares = {key.partition("/")[2]: share.kwh for key, share in self.ledger.snapshot().per_process.items()}
         return tuple(ProcessUsage(stats, shares.get(name, 0.0)) for name, stats in self._processes.items())
 
     def energy(self) -> Energy:
         """Energy of the whole run and of each service."""
-        snapshot = self._ledger.snapshot()
+        snapshot = self.ledger.snapshot()
         return Energy(
             kwh=snapshot.kwh,
             co2_kg=snapshot.co2_kg,
             method=snapshot.method,
             kwh_per_service={service: share.kwh for service, share in snapshot.per_service.items()},
         )
-
-    def per_service(self) -> Mapping[str, Amount]:
-        """Energy and carbon of each service."""
-        return self._ledger.snapshot().per_service
-
-    def state(self) -> dict[str, object]:
-        """The ledger's state for a checkpoint. Thread-safe."""
-        return self._ledger.state()

@@ -47,9 +47,7 @@ class EvaluationAllowance:
 
     def take(self, member: Member, evaluation: Evaluation) -> None:
         """Note an evaluation. Raises ExhaustedError when too much was sent; the evaluator then sends it again."""
-        own = self._each.get(member)
-        if own is None:
-            own = self._each[member] = Allowance(*_EACH, self._clock)
+        own = self._each.setdefault(member, Allowance(*_EACH, self._clock))
         for allowance, who, rate in ((own, f"evaluator {member.name!r}", _EACH[0]), (self._all, "all", _ALL[0])):
             if not allowance.has_some:
                 raise ExhaustedError(

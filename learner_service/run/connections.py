@@ -81,10 +81,6 @@ class Connections:
         self.streams.close(stream)
         self._disconnect(stream.member)
 
-    async def may_receive(self) -> None:
-        """Wait until there is room for one more message of a stream."""
-        await self.storage.room()
-
     def evaluated(self, stream: ActorStream, evaluation: Evaluation) -> None:
         """Store an evaluation, acknowledge it, and end the run if it reaches the target.
 
@@ -103,11 +99,6 @@ class Connections:
         training.flusher.on_flushed = partial(loop.call_soon_threadsafe, self._tell_durable)
         if self.lifecycle.interrupted:
             self.streams.stop_credit()
-
-    def tell_durable_evaluations(self, synced: bool) -> None:
-        """Once they are synced, tell each evaluator which of its evaluations survive a power cut."""
-        if synced:
-            self.streams.tell_durable("evaluator", self.records.evaluations.durable_sequence)
 
     def _tell_durable(self) -> None:
         """Tell each actor which of its segments survive a power cut, so that it forgets them."""
@@ -132,7 +123,7 @@ class Connections:
     def _resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation; 0 when there is none."""
         if member.role == "evaluator":
-            return self.records.evaluations.last_sequence(member)
+            return self.records.evaluations.sequences.last(*member.source_key)
         return self.preparation.resume_after(member)
 
     def _go_on_after(self, member: Member, lost_through: int) -> int:

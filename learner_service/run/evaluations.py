@@ -82,7 +82,7 @@ class EvaluationLog:
 
         Raises OSError, and writes nothing, when the disk is full.
         """
-        if evaluation.sequence <= self.last_sequence(member):
+        if evaluation.sequence <= self.sequences.last(*member.source_key):
             return False
         entry = Entry(member.name, member.incarnation, environment_steps, wall_clock_s, evaluation)
         with self._writing:
@@ -103,10 +103,6 @@ class EvaluationLog:
     def elapsed_s(self) -> float:
         """Seconds of the run at the newest evaluation; 0 before the first."""
         return float(self.curve[-1]["wall_clock_s"]) if self.curve else 0.0
-
-    def last_sequence(self, member: Member) -> int:
-        """The highest stored sequence of this incarnation; 0 when there is none."""
-        return self.sequences.last(*member.source_key)
 
     def durable_sequence(self, member: Member) -> int:
         """The highest sequence of this incarnation that the last `sync` has flushed; 0 when there is none."""

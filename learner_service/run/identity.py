@@ -100,11 +100,15 @@ class RunClock:
         """Seconds of the run when transitions were first and last stored; None before."""
         self._lock = threading.Lock()
         try:
-            self._go_on(read_document(self._path), started_at)
+            values = read_document(self._path)
         except FileNotFoundError:
-            pass
+            return
         except InvalidInputError as error:
             _log.warning("%s; the run's time continues at %.0f s, the newest known time", error, known_s)
+            return
+        self._before = values["elapsed_s"]
+        if not values["ended"] and 0 <= started_at - values["at"] < _RESTART_S:
+            self._since = values["at"]
 
     @property
     def elapsed_s(self) -> float:
@@ -130,12 +134,6 @@ class RunClock:
             ended = ended or self._stopped_at is not None
             write_document(self._path, {"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended})
 
-    def _go_on(self, values: Mapping[str, Any], started_at: float) -> None:
-        self._before = values["elapsed_s"]
-        gap = started_at - values["at"]
-        if not values["ended"] and 0 <= gap < _RESTART_S:
-            self._since = values["at"]
-
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:
     """Raise UserError when environment, algorithm, sparsity or the horizon on disk differ from `config`.
@@ -146,12 +144,13 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
     arguments = EnvironmentArguments.from_text(checkpoint.get("environment_arguments", "")) if checkpoint else None
     if spec is not None:
         of_run["environment"], arguments = spec.environment_id, spec.environment_arguments
+    of_run |= checkpoint.get("horizon", {})
+    settings = {"environment": config.environment, "algorithm": config.algorithm, **config.horizon}
     for name, value in of_run.items():
-        configured = getattr(config, name)
-        if value != configured:
+        if (configured := settings.get(name)) != value:
             raise UserError(
                 f"the run's checkpoint has {name} {value!r}, but the configuration has {configured!r}; resume with "
-                f"--{name} {value}, or start a new run in another --run-directory"
+                f"--{name.replace('_', '-')} {value}, or start a new run in another --run-directory"
             )
     if arguments not in (None, config.environment_arguments):
         raise UserError(
@@ -159,11 +158,5 @@ def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: Envir
             "resume with the same --environment-args and --environment-wrappers, or start a new run in another "
             "--run-directory"
         )
-    for name, value in checkpoint.get("horizon", {}).items():
-        if (configured := config.horizon.get(name)) != value:
-            raise UserError(
-                f"the run's checkpoint has {name} {value}, but the configuration has {configured}; resume with "
-                f"--{name.replace('_', '-')} {value}, or start a new run in another --run-directory"
-            )
     if checkpoint:
         check_same_topology(config, checkpoint)

@@ -38,6 +38,7 @@ class Lifecycle:
     outcome: the reason why the run is over, or is about to be; None before.
     interrupted: whether this learner leaves a run that is not over.
     ended: set when everything is saved: the run is over, or this learner leaves it. Set after a fault, too.
+    export: of the best policy at the end.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Lifecycle:
         upload: Callable[[], None],
         stays_over: bool,
     ) -> None:
-        """export: of the best policy at the end. upload: copies the outcome to object storage.
+        """upload: copies the outcome to object storage.
 
         stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
         """
@@ -70,11 +71,15 @@ class Lifecycle:
         self._preparation = preparation
         self._streams = streams
         self._judge = judge
-        self._export = export
+        self.export = export
         self._upload = upload
-        if stays_over:
-            self._stay_over(Outcome.read(self._directory))
-        if self.wants_actors:
+        ended = Outcome.read(self._directory) if stays_over else None
+        if ended is not None and ended.holds_for(records.config):
+            _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
+            self.outcome = ended.state
+            records.clock.stop(ended.elapsed_s)
+            export.url = ended.policy
+        else:
             Outcome.forget(self._directory)
 
     @property
@@ -97,11 +102,6 @@ class Lifecycle:
         if training.trainer.paused:
             return RunState.PAUSED
         return RunState.COLLECTING if training.is_collecting else RunState.TRAINING
-
-    @property
-    def exported_policy(self) -> str:
-        """URL of the policy that was exported at the end; empty before, and without an export."""
-        return self._export.url
 
     @property
     def fault(self) -> BaseException | None:
@@ -186,13 +186,6 @@ class Lifecycle:
             self._upload()
         return True
 
-    def _stay_over(self, ended: Outcome | None) -> None:
-        if ended is not None and ended.holds_for(self._records.config):
-            _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
-            self.outcome = ended.state
-            self._records.clock.stop(ended.elapsed_s)
-            self._export.url = ended.policy
-
     async def _finish(self) -> None:
         records = self._records
         assert self.outcome is not None
@@ -205,12 +198,14 @@ class Lifecycle:
                     self.outcome = None
                     self.ended.set()
                     return
-                await self._finish_training(training)
+                if self.outcome is RunState.BUDGET_ENDED and records.members.connected("evaluator"):
+                    await self._evaluate_last(training.trainer.publish())
+                await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
             Tolerated("the run's clock").attempt(records.clock.stop)
             if training is not None:
                 counted = None if self._judge.flagged else self._judge.evaluation
-                await asyncio.to_thread(self._export.write, training.spec, counted, _FINAL_EXPORT_S)
-            self._unwritten = Outcome.of(self.outcome, records.clock.elapsed_s, records.config, self.exported_policy)
+                await asyncio.to_thread(self.export.write, training.spec, counted, _FINAL_EXPORT_S)
+            self._unwritten = Outcome.of(self.outcome, records.clock.elapsed_s, records.config, self.export.url)
             self.write_outcome()
         except Exception:
             _log.exception("the run could not be ended cleanly")
@@ -243,11 +238,6 @@ class Lifecycle:
             return
         write = partial(self._preparation.save, training.trainer.updates)
         await asyncio.to_thread(Tolerated("the last checkpoint", "the one before it counts").attempt, write)
-
-    async def _finish_training(self, training: Training) -> None:
-        if self.outcome is RunState.BUDGET_ENDED and self._records.members.connected("evaluator"):
-            await self._evaluate_last(training.trainer.publish())
-        await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S)
 
     async def _evaluate_last(self, version: int) -> None:
         """Wait for an evaluation of the last policy: it is the result of a run whose budget has ended."""

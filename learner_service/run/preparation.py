@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from actorq.client import QuantizerClient
-from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt
 from actorq.domain.trajectory import EnvironmentSpec
@@ -20,22 +19,13 @@ from actorq.text import one_line
 from learner_service.actors.members import Member
 from learner_service.replay import LastSequences, SegmentSource
 from learner_service.run.records import Records
-from learner_service.training.checkpoint import Checkpoints, Found, LearnerState
+from learner_service.training.checkpoint import Checkpoints, LearnerState
 from learner_service.training.training import Training, build_training
 
 _log = logging.getLogger(__name__)
 
 # Maximum length of the text about a refused environment in the status.
 _MOST_BYTES = 500
-
-
-def newest_state(config: RunConfig, directory: Path, found: Found | None) -> LearnerState | None:
-    """The state in the newest whole checkpoint of a run; None when there is none.
-
-    found: the checkpoints that were read for object storage; None without it. Raises UserError when another version of
-    ActorQ wrote the newest one.
-    """
-    return _open_checkpoints(config, directory).load_newest(found)
 
 
 class Preparation:
@@ -49,6 +39,7 @@ class Preparation:
         self,
         records: Records,
         client: QuantizerClient,
+        checkpoints: Checkpoints,
         restored: LearnerState | None,
         on_receipt: Callable[[Receipt], None],
         on_built: Callable[[Training, PolicyGraph], None],
@@ -63,11 +54,11 @@ class Preparation:
         self._config = records.config
         self._directory = records.identity.directory
         self._client = client
+        self._checkpoints = checkpoints
         self._restored = restored
         self._on_receipt = on_receipt
         self._on_built = on_built
         self._on_saved = on_saved
-        self._checkpoints = _open_checkpoints(self._config, self._directory)
         self.known = records.identity.read_environment()
         self.training: Training | None = None
         self.problem = ""
@@ -85,14 +76,14 @@ class Preparation:
         if self.known is not None:
             await self._build(self.known)
 
-    async def prepare(self, spec: EnvironmentSpec, name: str) -> Training:
-        """The training for actor `name` in an environment of this spec.
+    async def prepare(self, spec: EnvironmentSpec, name: str) -> None:
+        """Build the training for actor `name` in an environment of this spec, unless there is one that fits.
 
         Raises ConflictError when the run is on another environment, and InvalidInputError when no training can be built
         for this one. The run then does not change, and another actor may fit.
         """
         try:
-            return await self._fitting(spec)
+            await self._prepare(spec)
         except (ConflictError, InvalidInputError) as error:
             self.refused += 1
             self.problem = one_line(f"{name}: {error}", _MOST_BYTES)
@@ -100,8 +91,8 @@ class Preparation:
 
     def resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation, including before a reset; 0 when there is none."""
-        stored = self.training.intake.resume_after(member) if self.training else 0
-        return max(stored, self._sequences.last(*member.source_key))
+        tables = (self._sequences, self.training.replay.sequences) if self.training else (self._sequences,)
+        return max(table.last(*member.source_key) for table in tables)
 
     def save(self, updates: int) -> Path:
         """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
@@ -132,7 +123,7 @@ class Preparation:
         except OSError as error:
             raise UnavailableError(f"cannot set the run's files aside: {error}; try again") from error
 
-    async def _fitting(self, spec: EnvironmentSpec) -> Training:
+    async def _prepare(self, spec: EnvironmentSpec) -> None:
         configured = self._config.environment
         if spec.environment_id != configured:
             raise ConflictError(f"environment: the run is on {configured}, got {spec.environment_id}")
@@ -157,7 +148,6 @@ class Preparation:
                 f"environment: expected the run's {configured}, got one with {self.training.spec.differences(spec)}; "
                 "if the run's environment is wrong, use actorq reset-environment"
             )
-        return self.training
 
     async def _build(self, spec: EnvironmentSpec) -> None:
         loop = asyncio.get_running_loop()
@@ -238,16 +228,12 @@ class Preparation:
         self._records.evaluations.set_aside(folder)
         for name in names:
             (self._directory / name).rename(folder / name)
-        self._checkpoints = _open_checkpoints(self._config, self._directory)
+        (self._directory / "checkpoints").mkdir(exist_ok=True)
         return folder
 
     def _require_idle(self) -> None:
         if self._building is not None or self._resetting is not None:
             raise UnavailableError("the run's environment is being decided: try again")
-
-
-def _open_checkpoints(config: RunConfig, directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "checkpoints", config.checkpoint.keep)
 
 
 def _check_no_progress(training: Training) -> None:

@@ -54,7 +54,7 @@ class Records:
     def note_report(self, member: Member, report: ActorReport) -> None:
         """Record an actor's report."""
         # Members keep the report without activations, because a status has a thousand reports in one message.
-        self.members.report(member, replace(report, activation_seconds=()))
+        member.report = replace(report, activation_seconds=())
         self.activation.add(report.activation_seconds)
         self.resources.note(report.process)
         if member.role == "actor":
@@ -75,7 +75,7 @@ class Records:
         """The values for a checkpoint."""
         return {
             "resets": self.identity.resets,
-            "energy": self.resources.state(),
+            "energy": self.resources.ledger.state(),
             "elapsed_s": self.clock.elapsed_s,
             "first_transition_s": self.clock.first_transition_s,
         }

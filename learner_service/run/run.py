@@ -22,8 +22,9 @@ from learner_service.run.connections import Connections
 from learner_service.run.identity import RunIdentity, check_same_run
 from learner_service.run.judge import Judge
 from learner_service.run.lifecycle import Lifecycle
-from learner_service.run.preparation import Preparation, newest_state
+from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
+from learner_service.training.checkpoint import Checkpoints
 from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class Run:
         found = volume.prepare(resume) if volume is not None else None
         identity = RunIdentity.claim(directory, resume)
         export.begin(identity.run_id)
-        restored = newest_state(config, directory, found) if resume else None
+        checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
+        restored = checkpoints.load_newest(found) if resume else None
         values = restored.values if restored else {}
         self.records = Records(config, identity, values, node)
         self.uploader: Uploader | None = None
@@ -66,7 +68,7 @@ class Run:
             best = BestPolicy(directory, client, self.records.evaluations)
             self.uploader = Uploader(volume, identity.run_id, config.checkpoint, best.update)
         self.preparation = Preparation(
-            self.records, client, restored, self.take_receipt, self._take_training, self._upload
+            self.records, client, checkpoints, restored, self.take_receipt, self._take_training, self._upload
         )
         check_same_run(config, values, self.preparation.known)
         self._beats, self._is_writing = Tolerated("the run's clock or evaluations"), False
@@ -108,7 +110,8 @@ class Run:
 
     def _note_written(self, written: bool) -> None:
         self._is_writing = False
-        self.connections.tell_durable_evaluations(written)
+        if written:
+            self.streams.tell_durable("evaluator", self.records.evaluations.durable_sequence)
 
     def _note_failed(self, error: BaseException) -> None:
         self._is_writing = False

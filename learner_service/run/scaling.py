@@ -29,23 +29,6 @@ _MOST_ACTORS = 20_000
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """The measurements over the window, None where unknown, and the desired number of actors.
-
-    starved_fraction: share of the time in which the trainer waited for data.
-    blocked_fraction: share of the connected actors' time in which they waited for credit.
-    demand: transitions per second that the learner takes while it does not wait.
-    supply_per_actor: transitions per second that one actor makes while it does not wait.
-    """
-
-    starved_fraction: float | None
-    blocked_fraction: float | None
-    demand: float | None
-    supply_per_actor: float | None
-    desired_actors: int
-
-
-@dataclass(frozen=True)
 class _Mark:
     """Totals at one time: samples and starved seconds; steps, active seconds and waiting seconds of all actors."""
 
@@ -68,12 +51,13 @@ class _Report:
 class ScalingSignal:
     """Measures both sides of the rate limiter. Lives on the event loop. A report costs a few additions.
 
-    clock: monotonic seconds.
+    samples_per_insert: target of the rate limiter. clock: monotonic seconds.
+    demand: transitions per second that the learner takes while it does not wait; None where unknown.
+    supply_per_actor: transitions per second that one actor makes while it does not wait; None where unknown.
     """
 
     def __init__(self, samples_per_insert: float, clock: Callable[[], float], window_s: float = _WINDOW_S) -> None:
         self.samples_per_insert = samples_per_insert
-        """Target of the rate limiter."""
         self._clock = clock
         self._window_s = window_s
         self._marks: deque[_Mark] = deque()
@@ -83,8 +67,8 @@ class ScalingSignal:
         self._waited_s = 0.0
         self._most_connected = 0
         self._observed_since: float | None = None
-        self._demand: float | None = None
-        self._supply: float | None = None
+        self.demand: float | None = None
+        self.supply_per_actor: float | None = None
         self._desired = 0
 
     def note_report(self, actor: str, incarnation: int, steps: int, waited_s: float) -> None:
@@ -141,18 +125,18 @@ class ScalingSignal:
         """Number of actors that the run can use. Until measured: the most connected actors so far, at least 1."""
         return self._desired or max(1, self._most_connected)
 
-    def status(self) -> Scaling:
-        """The measurements over the window."""
+    @property
+    def starved_fraction(self) -> float | None:
+        """Share of the window in which the trainer waited for data; None where unknown."""
         first, last = self._ends()
-        seconds = last.at - first.at
-        actor_s = last.active_s - first.active_s + last.waited_s - first.waited_s
-        return Scaling(
-            starved_fraction=_fraction(last.starved_s - first.starved_s, seconds),
-            blocked_fraction=_fraction(last.waited_s - first.waited_s, actor_s),
-            demand=self._demand,
-            supply_per_actor=self._supply,
-            desired_actors=self.desired_actors,
-        )
+        return _fraction(last.starved_s - first.starved_s, last.at - first.at)
+
+    @property
+    def blocked_fraction(self) -> float | None:
+        """Share of the connected actors' time in the window in which they waited for credit; None where unknown."""
+        first, last = self._ends()
+        waited_s = last.waited_s - first.waited_s
+        return _fraction(waited_s, last.active_s - first.active_s + waited_s)
 
     def _ends(self) -> tuple[_Mark, _Mark]:
         return (self._marks[0], self._marks[-1]) if self._marks else (_Mark(0.0), _Mark(0.0))
@@ -166,15 +150,15 @@ class ScalingSignal:
         active_s = last.active_s - first.active_s
         # Keep the last measurement while actors only wait, or while the trainer only waits.
         if samples > 0 and busy_s > 0:
-            self._demand = samples / busy_s / self.samples_per_insert
+            self.demand = samples / busy_s / self.samples_per_insert
         if steps > 0 and active_s > 0:
-            self._supply = steps / active_s
-        if self._supply is None:
+            self.supply_per_actor = steps / active_s
+        if self.supply_per_actor is None:
             return
         if missing > 0:
-            self._ask_for(max(self.desired_actors, math.ceil(missing / _FILL_S / self._supply)))
-        elif self._demand is not None:
-            self._follow(self._demand / self._supply * (1 + _HEADROOM))
+            self._ask_for(max(self.desired_actors, math.ceil(missing / _FILL_S / self.supply_per_actor)))
+        elif self.demand is not None:
+            self._follow(self.demand / self.supply_per_actor * (1 + _HEADROOM))
 
     def _follow(self, wish: float) -> None:
         if self._desired and _DOWN * self._desired <= wish <= _UP * self._desired:

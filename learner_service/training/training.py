@@ -120,15 +120,7 @@ class Training:
 
     def storage(self) -> StorageStatus:
         """The present state of the replay's storage."""
-        storage, disk = self.replay.storage(), self.flusher.disk
-        return StorageStatus(
-            disk_free_bytes=disk.free_bytes,
-            disk_low=disk.low,
-            damaged_segments=storage.damaged_segments,
-            dropped_segments=storage.dropped_segments,
-            lost_segments=self.intake.statistics().lost_segments,
-            unflushed_transitions=storage.unflushed_transitions,
-        )
+        return self.replay.storage(self.flusher.disk, self.intake.statistics().lost_segments)
 
     def close(self) -> None:
         """End all threads, then close the replay."""

@@ -19,6 +19,8 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from learner_service.actors.credits import ActorStream
+from learner_service.actors.intake import Intake
+from learner_service.actors.members import Member
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
@@ -117,6 +119,11 @@ def with_an_episode_end(sequence: int) -> Segment:
     return segment(sequence, terminated=terminated, valid=valid, episodes=(Episode(21.0, 21, 0),))
 
 
+def take_in(intake: Intake, member: Member, arrived: Segment, reserved: int) -> None:
+    """Give an arrived segment of a member to the intake."""
+    intake.insert(member, lambda: arrived, reserved)
+
+
 async def store(run: Run, stream: ActorStream, *segments: Segment) -> None:
     """Give a stream's segments to the run and wait until they are acknowledged."""
     for each in segments:
@@ -156,11 +163,10 @@ def open_replay(
 def await_samples(limiter: RateLimiter, samples: int) -> None:
     """Wait until so many transitions were sampled; the limiter tells after each sampling."""
     sampled = threading.Event()
-    forget = limiter.on_inserts_possible(sampled.set)
+    limiter.on_inserts_possible(sampled.set)
     while limiter.samples < samples:
         assert sampled.wait(DEADLINE_S)
         sampled.clear()
-    forget()
 
 
 @contextmanager

@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Callable
 from typing import cast
 
+from learner_service.actors.credits import Credits
+from learner_service.replay import RateLimiter
+
 
 class SimulatedLoop:
     """Calls what is due when a test lets time pass; a stand-in for the parts of a loop that credits use."""
@@ -41,3 +44,8 @@ class SimulatedLoop:
             self._now = max(self._now, when)
             callback()
         self._now = until
+
+
+def credits_on(loop: SimulatedLoop, limiter: RateLimiter, segment_transitions: int) -> Credits:
+    """Credits whose time is simulated."""
+    return Credits(limiter, segment_transitions, cast(asyncio.AbstractEventLoop, loop))

@@ -1,5 +1,6 @@
 """The columns of the replay ring: one memory-mapped, sparse file each, indexed by row."""
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from actorq.domain.trajectory import Array, EnvironmentSpec
 from actorq.errors import UserError
@@ -136,50 +137,46 @@ def open_columns(
     another environment, capacity, format or set of columns. Raises UserError when new columns do not fit on the disk.
     """
     create, segments = not any(path.exists() for path in description_files(directory)), None
+    layout = _layout(spec, optional)
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, shape, dtype in layout}
     if create:
-        _require_space(directory, spec, capacity, optional)
+        _require_space(directory, capacity, sum(sizes.values()))
     else:
         segments = require_same(directory, describe(spec, capacity, optional), optional)
         if not machine.read_only and any(map(description_fault, description_files(directory))):
             write_description(directory, spec, capacity, optional, segments)
     files: list[MappedFile] = []
     arrays: dict[str, Array] = {}
-    for name, shape, dtype in _layout(spec, optional):
-        full_shape = (capacity, *shape)
-        nbytes = int(np.prod(full_shape, dtype=np.int64)) * dtype.itemsize
-        files.append(MappedFile(directory / f"{name}.bin", nbytes, create, machine))
-        arrays[name] = np.frombuffer(files[-1].map, dtype).reshape(full_shape)
+    for name, shape, dtype in layout:
+        file = MappedFile(directory / f"{name}.bin", capacity * sizes[name], create, machine)
+        files.append(file)
+        arrays[name] = np.frombuffer(file.map, dtype).reshape(capacity, *shape)
         if name in _WHOLE:
-            files[-1].allocate(nbytes)
+            file.allocate(len(file))
     columns: Any = {name: arrays.get(name) for name in OPTIONAL} | arrays
     return Columns(**columns, files=tuple(files)), segments
 
 
-def row_nbytes(spec: EnvironmentSpec, optional: Sequence[str] = ()) -> int:
-    """Bytes of one row over all columns, those of `optional` included."""
-    return sum(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize for _, shape, dtype in _layout(spec, optional))
-
-
 def _layout(spec: EnvironmentSpec, optional: Sequence[str]) -> list[tuple[str, tuple[int, ...], np.dtype[np.generic]]]:
-    columns: list[tuple[str, tuple[int, ...], np.dtype[np.generic]]] = [
-        ("observations", spec.observations.shape, np.dtype(spec.observations.dtype)),
-        ("actions", spec.actions.shape, np.dtype(spec.actions.dtype)),
-        ("rewards", (), np.dtype(np.float32)),
-        ("flags", (), np.dtype(np.uint8)),
-        ("policy_versions", (), np.dtype(np.int64)),
-        ("ages", (), np.dtype(np.uint8)),
-        ("priorities", (), np.dtype(np.float32)),
+    """Name, shape and dtype of a row of each column."""
+    columns: list[tuple[str, tuple[int, ...], DTypeLike]] = [
+        ("observations", spec.observations.shape, spec.observations.dtype),
+        ("actions", spec.actions.shape, spec.actions.dtype),
+        ("rewards", (), np.float32),
+        ("flags", (), np.uint8),
+        ("policy_versions", (), np.int64),
+        ("ages", (), np.uint8),
+        ("priorities", (), np.float32),
+        ("greedy_actions", spec.actions.shape, spec.actions.dtype),
+        ("log_probabilities", (), np.float32),
     ]
-    if "greedy_actions" in optional:
-        columns.append(("greedy_actions", spec.actions.shape, np.dtype(spec.actions.dtype)))
-    if "log_probabilities" in optional:
-        columns.append(("log_probabilities", (), np.dtype(np.float32)))
-    return columns
+    left_out = set(OPTIONAL) - set(optional)
+    return [(name, shape, np.dtype(dtype)) for name, shape, dtype in columns if name not in left_out]
 
 
-def _require_space(directory: Path, spec: EnvironmentSpec, capacity: int, optional: Sequence[str]) -> None:
+def _require_space(directory: Path, capacity: int, row_nbytes: int) -> None:
     # A write to a mapped sparse file on a full disk ends the process with SIGBUS. So check the space before.
-    needed = row_nbytes(spec, optional) * capacity
+    needed = row_nbytes * capacity
     free = shutil.disk_usage(directory).free
     if needed > free:
         raise UserError(

@@ -23,6 +23,7 @@ _NEEDED_BY = {
     "greedy_actions": ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
     "log_probabilities": ("an on-policy algorithm", "", ""),
 }
+_ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 # The copy is written first, and read when the other file is damaged.
 _META, _META_COPY = "meta.json", "meta.copy.json"
 
@@ -40,8 +41,8 @@ def write_description(
     segments: number of segments that it has room for.
     """
     values = {**describe(spec, capacity, optional), "segments": segments}
-    for name in (_META_COPY, _META):
-        write_checked(directory / name, values)
+    for path in reversed(description_files(directory)):
+        write_checked(path, values)
 
 
 def describe(spec: EnvironmentSpec, capacity: int, optional: Sequence[str]) -> dict[str, object]:
@@ -73,7 +74,6 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[str, .
 
 def require_same(directory: Path, expected: dict[str, object], optional: Sequence[str]) -> int:
     """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for."""
-    path = directory / _META
     found = read_description(directory)
     has = _optional_columns(found)
     for name in (set(has) ^ set(optional)) if has or found.get("format_version") == FORMAT_VERSION else ():
@@ -81,20 +81,14 @@ def require_same(directory: Path, expected: dict[str, object], optional: Sequenc
         words = name.replace("_", " ")
         fault = f"{words}, which only {user} uses" if name in has else f"no {words}, which {user} needs"
         flag = with_it if name in has else without_it
-        raise ConflictError(
-            f"replay: {path.parent} has {fault}; {f'resume with {flag}, ' if flag else ''}start this run in another "
-            "directory, or remove this one to start empty"
-        )
+        raise ConflictError(f"replay: {directory} has {fault}; {f'resume with {flag}, ' if flag else ''}{_ELSEWHERE}")
     for key, value in expected.items():
         if found.get(key) != value:
-            raise ConflictError(
-                f"replay: {path.parent} holds {key} {found.get(key)!r}, expected {value!r}; "
-                "start this run in another directory, or remove this one to start empty"
-            )
+            raise ConflictError(f"replay: {directory} holds {key} {found.get(key)!r}, expected {value!r}; {_ELSEWHERE}")
     segments = found.get("segments")
     if not isinstance(segments, int) or segments < 1:
         raise ConflictError(
-            f"replay: {path.parent} has room for {segments!r} segments, expected a whole number above 0; "
+            f"replay: {directory} has room for {segments!r} segments, expected a whole number above 0; "
             "remove it to start empty"
         )
     return segments
@@ -109,10 +103,10 @@ def read_description(directory: Path) -> dict[str, Any]:
 
     Raises ConflictError when neither file is whole.
     """
-    for name in (_META, _META_COPY):
-        if not (fault := description_fault(directory / name)):
-            return dict(read_checked(directory / name))
-        if (old := _read_unchecked(directory / name)) is not None:
+    for path in description_files(directory):
+        if not (fault := description_fault(path)):
+            return dict(read_checked(path))
+        if (old := _read_unchecked(path)) is not None:
             return old
         _log.warning("replay: %s", fault)
     raise ConflictError(

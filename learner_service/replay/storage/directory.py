@@ -13,16 +13,12 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from actorq.statefiles.crc import crc32
-from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile, PairedSlot
+from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile, PairedSlot, sealed, unsealed
 from learner_service.replay.storage.sequences import KEY_BYTES, SegmentSource
 
 HEADER_BYTES = 2 * PAGE_BYTES
 RECORD_BYTES = 96
 _BODY = struct.Struct("<QQQIIQQ16sQQI")
-_CRC = struct.Struct("<I")
-# Start value of every CRC, so that a page of zeros is not a record.
-_CRC_SEED = 0x41515250
 # Minimum number of records. Those of evicted segments detect duplicates until the table of sequences has them.
 _MIN_SLOTS = 4096
 
@@ -87,9 +83,9 @@ class SegmentDirectory:
         """Global index of the next record."""
         self.total_transitions = 0
         """Transitions of all records ever appended."""
-        self._file = MappedFile(path, HEADER_BYTES + self.slots * RECORD_BYTES, create, machine)
-        self._map = self._file.map
-        self._file.allocate(len(self._file))
+        self.file = MappedFile(path, HEADER_BYTES + self.slots * RECORD_BYTES, create, machine)
+        self._map = self.file.map
+        self.file.allocate(len(self.file))
         self._tail = PairedSlot(self._map, _TAIL_AT, "Q")
         self._watermark = PairedSlot(self._map, _WATERMARK_AT, "QQ36s")
         self._ceiling = PairedSlot(self._map, _CEILING_AT, "d")
@@ -114,7 +110,8 @@ class SegmentDirectory:
 
     def raise_ceiling(self, priority: float) -> None:
         """Allow priorities up to this one."""
-        self._ceiling.write(priority)
+        if self.ceiling is None or priority > self.ceiling:
+            self._ceiling.write(priority)
 
     @property
     def full(self) -> bool:
@@ -122,19 +119,9 @@ class SegmentDirectory:
         return len(self.live) >= self.segments or (bool(self.live) and self.head - self.live[0].index >= self.slots)
 
     @property
-    def file(self) -> MappedFile:
-        """The mapped file."""
-        return self._file
-
-    @property
     def header_is_whole(self) -> bool:
         """Whether both copies of tail and watermark were readable when the file was opened."""
         return self._tail.copies == self._watermark.copies == 2
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the file."""
-        return len(self._file)
 
     def begin(self, boot_id: str, transitions: int) -> None:
         """Write the header of a new file. transitions: those of the run before it."""
@@ -146,7 +133,9 @@ class SegmentDirectory:
     def recover(self, live: list[Record], head: int, transitions: int) -> None:
         """Set the state that `recovery` found, and erase all records from `head` on."""
         self.live, self.head, self.total_transitions = deque(live), head, transitions
-        self._write_tail()
+        tail = live[0].index if live else head
+        if tail != self.tail:
+            self._tail.write(tail)
         for slot in range(self.slots):
             at = HEADER_BYTES + slot * RECORD_BYTES
             (index,) = struct.unpack_from("<Q", self._map, at)
@@ -181,7 +170,7 @@ class SegmentDirectory:
         return {record.index: record for record in sorted((r for r in found if r), key=lambda record: record.index)}
 
     def write_watermark(self, watermark: Watermark) -> None:
-        """Write the watermark. `sync` flushes it to the disk."""
+        """Write the watermark. `file.sync` flushes it to the disk."""
         boot_id = watermark.boot_id.encode("ascii", "replace")[:36]
         self._watermark.write(watermark.index, watermark.transitions, boot_id)
 
@@ -190,40 +179,19 @@ class SegmentDirectory:
         for at in range(0, len(self._map), PAGE_BYTES):
             self._map[at] = self._map[at]
 
-    def sync(self) -> None:
-        """Block until records and header are on the disk."""
-        self._file.sync()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-    def _write_tail(self) -> None:
-        tail = self.live[0].index if self.live else self.head
-        if tail != self.tail:
-            self._tail.write(tail)
-
     def _write(self, record: Record) -> None:
         at = HEADER_BYTES + record.index % self.slots * RECORD_BYTES
         self._map[at : at + RECORD_BYTES] = _pack(record)
 
     def _read(self, slot: int) -> Record | None:
-        at = HEADER_BYTES + slot * RECORD_BYTES
-        body = self._map[at : at + _BODY.size]
-        (crc,) = _CRC.unpack_from(self._map, at + _BODY.size)
-        if crc != crc32(body, _CRC_SEED):
+        values = unsealed(self._map, HEADER_BYTES + slot * RECORD_BYTES, _BODY)
+        if values is None or values[0] % self.slots != slot:
             return None
-        record = _unpack(body)
-        return record if record.index % self.slots == slot else None
-
-
-def _unpack(body: bytes) -> Record:
-    index, start, rows, steps, environments, transitions, cumulative, *source, checksum = _BODY.unpack(body)
-    return Record(index, start, rows, steps, environments, transitions, cumulative, SegmentSource(*source), checksum)
+        index, start, rows, steps, environments, transitions, total, *source, checksum = values
+        return Record(index, start, rows, steps, environments, transitions, total, SegmentSource(*source), checksum)
 
 
 def _pack(record: Record) -> bytes:
-    source = record.source
     body = _BODY.pack(
         record.index,
         record.start,
@@ -232,9 +200,7 @@ def _pack(record: Record) -> bytes:
         record.environments,
         record.transitions,
         record.cumulative_transitions,
-        source.actor_key,
-        source.incarnation,
-        source.sequence,
+        *record.source,
         record.checksum,
     )
-    return (body + _CRC.pack(crc32(body, _CRC_SEED))).ljust(RECORD_BYTES, b"\0")
+    return sealed(body).ljust(RECORD_BYTES, b"\0")

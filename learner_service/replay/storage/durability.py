@@ -1,7 +1,8 @@
 """Flushes the replay to the disk, and keeps the watermark of what is flushed."""
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from learner_service.replay.storage.columns import Columns
@@ -13,13 +14,13 @@ from learner_service.replay.storage.sequences import LastSequences, save_sequenc
 class Mark:
     """The progress of a store: segments and transitions ever inserted, oldest live segment, last sequences.
 
-    forgotten: as in `LastSequences`.
+    forgotten: as in `LastSequences`. Without values it is below all others.
     """
 
-    index: int = 0
+    index: int = -1
     transitions: int = 0
     oldest: int = 0
-    sequences: dict[tuple[bytes, int], int] | None = None
+    sequences: dict[tuple[bytes, int], int] = field(default_factory=dict)
     forgotten: int = 0
 
 
@@ -69,23 +70,19 @@ class Durability:
         Raises OSError; then `durable` does not change.
         """
         with self._syncing:
-            durable = self.durable
-            known = durable.sequences is not None
-            if not known or (mark.index, mark.oldest) > (durable.index, durable.oldest):
+            if (mark.index, mark.oldest) > (self.durable.index, self.durable.oldest):
                 self._refused = True
                 self._columns.sync()
-                self._directory.sync()
+                self._directory.file.sync()
                 self._directory.write_watermark(Watermark(mark.index, mark.transitions, self._boot_id))
-                self._directory.sync()
+                self._directory.file.sync()
                 self._refused, self.durable = False, mark
             # Also when nothing is new, because an earlier attempt may have failed.
             if mark.index - self._saved_through >= self._directory.slots // 4:
-                save_sequences(self._table, mark.sequences or {}, mark.index, mark.forgotten)
+                save_sequences(self._table, mark.sequences, mark.index, mark.forgotten)
                 self._saved_through = mark.index
 
     def _touch_since(self, index: int) -> None:
-        for record in reversed(self._directory.live):
-            if record.index < index:
-                break
+        for record in takewhile(lambda record: record.index >= index, reversed(self._directory.live)):
             self._columns.touch(record.start, record.stop)
         self._directory.touch()

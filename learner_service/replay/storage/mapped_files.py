@@ -8,6 +8,7 @@ import json
 import logging
 import mmap
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,13 +24,12 @@ PAGE_BYTES = 4096
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Start value of every checksum, so that zeros are not a valid value.
 _SEED = 0x41515250
+_CRC_BYTES = 4
 # From this size on, one system call costs less than the page faults.
 _MANY_BYTES = 16 * PAGE_BYTES
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 _log = logging.getLogger(__name__)
-
-Allocate = Callable[[int, int, int], None]
 
 
 def this_boot() -> str:
@@ -39,25 +39,19 @@ def this_boot() -> str:
     return ""
 
 
-def free_bytes(folder: Path) -> int:
-    """Bytes that this process may still write to the disk of `folder`."""
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize
-
-
 @dataclass(frozen=True)
 class Machine:
     """The functions of the machine that the replay uses. Tests pass their own.
 
     boot_id: changes when the machine loses its page cache; empty when unknown.
     allocate: takes disk space for (descriptor, offset, bytes), or raises OSError.
-    free_bytes: free bytes on the disk of a folder.
+    free_bytes: bytes that this process may still write to the disk of a folder.
     read_only: files are opened for reading; changes stay in this process's memory.
     """
 
     boot_id: str
-    allocate: Allocate = os.posix_fallocate
-    free_bytes: Callable[[Path], int] = free_bytes
+    allocate: Callable[[int, int, int], None] = os.posix_fallocate
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
     read_only: bool = False
 
 
@@ -104,8 +98,7 @@ class MappedFile:
                 f"replay: {path} is missing; restore it, or remove {path.parent} to start empty"
             ) from None
         self.name = path.stem
-        self._read_only = machine.read_only
-        self._allocate = machine.allocate
+        self._machine = machine
         self._allocated = 0
         self._descriptor = self._file.fileno()
         self.found_bytes = os.fstat(self._descriptor).st_size
@@ -120,14 +113,16 @@ class MappedFile:
 
     def allocate(self, stop: int) -> None:
         """Take disk space for the bytes before `stop`. Raises OSError; space that was taken before stays."""
-        if self._read_only or stop <= self._allocated:
+        if self._machine.read_only or stop <= self._allocated:
             return
         try:
-            self._allocate(self._descriptor, self._allocated, stop - self._allocated)
+            self._machine.allocate(self._descriptor, self._allocated, stop - self._allocated)
         except OSError as error:
             if error.errno not in _UNSUPPORTED:
                 raise
-            self._rewrite_blocks(self._allocated, stop)
+            # On file systems without fallocate, a byte that is written back takes the space of its block.
+            for offset in range(self._allocated, stop, PAGE_BYTES):
+                os.pwrite(self._descriptor, os.pread(self._descriptor, 1, offset), offset)
         self._allocated = stop
 
     def write(self, offset: int, data: memoryview) -> None:
@@ -153,7 +148,7 @@ class MappedFile:
         self._file.close()
 
     def _mapping(self, nbytes: int) -> mmap.mmap:
-        if not self._read_only:
+        if not self._machine.read_only:
             os.ftruncate(self._descriptor, nbytes)
             return mmap.mmap(self._descriptor, nbytes)
         if self.found_bytes >= nbytes:
@@ -164,10 +159,17 @@ class MappedFile:
             file.readinto(memory)
         return memory
 
-    def _rewrite_blocks(self, start: int, stop: int) -> None:
-        """Write back one byte of each block, to take space on file systems without fallocate."""
-        for offset in range(start, stop, PAGE_BYTES):
-            os.pwrite(self._descriptor, os.pread(self._descriptor, 1, offset), offset)
+
+def sealed(body: bytes) -> bytes:
+    """The body and its CRC-32."""
+    return body + crc32(body, _SEED).to_bytes(_CRC_BYTES, "little")
+
+
+def unsealed(mapped: mmap.mmap, at: int, layout: struct.Struct) -> tuple[Any, ...] | None:
+    """The values of the `sealed` body at this place; None when its checksum is wrong."""
+    data = mapped[at : at + layout.size + _CRC_BYTES]
+    body = data[: layout.size]
+    return layout.unpack(body) if data == sealed(body) else None
 
 
 class PairedSlot:
@@ -181,7 +183,8 @@ class PairedSlot:
         self._map = mapped
         self._offsets = (offset, PAGE_BYTES + offset)
         self._body = struct.Struct("<Q" + layout)
-        whole = [(copy, number) for number in (0, 1) if (copy := self._read(number)) is not None]
+        copies = (unsealed(mapped, place, self._body) for place in self._offsets)
+        whole = [(copy, number) for number, copy in enumerate(copies) if copy is not None]
         newest, self._newest = max(whole, default=(None, 1))
         self._generation: int = newest[0] if newest else 0
         self.value: tuple[Any, ...] | None = newest[1:] if newest else None
@@ -193,16 +196,9 @@ class PairedSlot:
         """Write the value over the older copy."""
         self._generation += 1
         self._newest = 1 - self._newest
-        body = self._body.pack(self._generation, *value)
-        offset = self._offsets[self._newest]
-        self._map[offset : offset + len(body) + 4] = body + crc32(body, _SEED).to_bytes(4, "little")
+        data, offset = sealed(self._body.pack(self._generation, *value)), self._offsets[self._newest]
+        self._map[offset : offset + len(data)] = data
         self.value = value
-
-    def _read(self, number: int) -> tuple[Any, ...] | None:
-        offset = self._offsets[number]
-        body = self._map[offset : offset + self._body.size]
-        crc = self._map[offset + self._body.size : offset + self._body.size + 4]
-        return self._body.unpack(body) if int.from_bytes(crc, "little") == crc32(body, _SEED) else None
 
 
 def write_checked(path: Path, values: Any) -> None:

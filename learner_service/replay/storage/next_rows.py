@@ -7,6 +7,7 @@ import numpy as np
 
 from learner_service.replay.storage.columns import FOLLOWS, Columns
 from learner_service.replay.storage.directory import Record
+from learner_service.replay.storage.sequences import SegmentSource
 
 
 class NextRows:
@@ -22,18 +23,15 @@ class NextRows:
         self.rows = np.minimum(np.arange(1, len(columns.flags) + 1), len(columns.flags) - 1)
         self._columns = columns
         self._context = frame_stack - 1
-        # By actor key, incarnation and sequence.
-        self._live: dict[tuple[bytes, int, int], Record] = {}
+        self._live: dict[SegmentSource, Record] = {}
 
     def add(self, record: Record) -> None:
         """Note a live segment."""
-        source = record.source
-        self._live[source.actor_key, source.incarnation, source.sequence] = record
+        self._live[record.source] = record
 
     def evict(self, record: Record) -> None:
         """Forget the oldest live segment. No row leads out of it any more; none leads into it."""
-        source = record.source
-        self._live.pop((source.actor_key, source.incarnation, source.sequence), None)
+        self._live.pop(record.source, None)
         self._disconnect(record)
 
     def give_up(self, record: Record) -> None:
@@ -66,5 +64,5 @@ class NextRows:
 
     def _before(self, record: Record) -> Record | None:
         """The live segment that its actor numbered before this one; None when there is none."""
-        source = record.source
-        return self._live.get((source.actor_key, source.incarnation, source.sequence - 1))
+        key, incarnation, sequence = record.source
+        return self._live.get(SegmentSource(key, incarnation, sequence - 1))

@@ -25,46 +25,26 @@ def segment_rows(steps: int, environments: int, frame_stack: int) -> int:
 
 
 class RowWriter:
-    """Writes segments to `columns`, and reuses its buffer for segments of the same shape.
+    """Writes segments of `steps` x `environments` to `columns`. Not thread-safe: the store's lock covers it.
 
-    Not thread-safe: the store's lock covers it.
-    """
-
-    def __init__(self, columns: Columns, frame_stack: int) -> None:
-        self._columns = columns
-        self._frame_stack = frame_stack
-        self._rows: _Rows | None = None
-
-    def write(self, segment: Segment, start: int) -> int:
-        """Write a segment's rows from row `start` on. Returns their `Columns.checksum`."""
-        rows = self._rows
-        if rows is None or rows.shape != segment.rewards.shape:
-            rows = self._rows = _Rows(self._columns, self._frame_stack, *segment.rewards.shape)
-        rows.fill(segment)
-        rows.write(start)
-        self._columns.priorities[start : start + rows.count] = 0
-        return crc32(rows.memory)
-
-
-class _Rows:
-    """The rows of a segment of `steps` x `environments`, one column after the other as in `Columns.checksum`.
-
-    Context and bootstrap rows have observations and ages only. Their other columns stay 0.
+    Builds their rows in memory, one column after the other as in `Columns.checksum`. Context and bootstrap rows have
+    observations and ages only. Their other columns stay 0.
     """
 
     def __init__(self, columns: Columns, frame_stack: int, steps: int, environments: int) -> None:
         self.shape = (steps, environments)
-        self.count = segment_rows(steps, environments, frame_stack)
+        self._count = segment_rows(steps, environments, frame_stack)
+        self._priorities = columns.priorities
         self._context = frame_stack - 1
         self._steps = np.arange(steps + 1)[:, None]
         sizes = [column.dtype.itemsize * math.prod(column.shape[1:]) for _, column in columns.checksummed]
-        self.memory = memoryview(bytearray(self.count * sum(sizes)))
+        self._memory = memoryview(bytearray(self._count * sum(sizes)))
         # For each column: its file, the bytes of a row, and the rows in memory.
         self._pieces: list[tuple[MappedFile, int, memoryview]] = []
         blocks: list[Array] = []
         at = 0
         for (file, column), size in zip(columns.checksummed, sizes, strict=True):
-            piece = self.memory[at : at + self.count * size]
+            piece = self._memory[at : at + self._count * size]
             self._pieces.append((file, size, piece))
             blocks.append(
                 np.frombuffer(piece, column.dtype).reshape(environments, -1, *column.shape[1:]).swapaxes(0, 1)
@@ -75,8 +55,15 @@ class _Rows:
         self._actions, self._rewards, self._flags, self._versions = (block[acted] for block in blocks[1:5])
         self._optional = {name: block[acted] for name, block in zip(columns.optional, blocks[6:], strict=True)}
 
-    def fill(self, segment: Segment) -> None:
-        """Copy the values of a segment of this shape."""
+    def write(self, segment: Segment, start: int) -> int:
+        """Write the rows of a segment of this shape from row `start` on. Returns their `Columns.checksum`."""
+        self._fill(segment)
+        for file, size, piece in self._pieces:
+            file.write(start * size, piece)
+        self._priorities[start : start + self._count] = 0
+        return crc32(self._memory)
+
+    def _fill(self, segment: Segment) -> None:
         valid = segment.valid
         self._observations[...] = segment.observations
         self._actions[...] = segment.actions
@@ -90,11 +77,6 @@ class _Rows:
         self._ages[...] = self._ages_of(segment)
         for name, block in self._optional.items():
             block[...] = getattr(segment, name)
-
-    def write(self, start: int) -> None:
-        """Write the rows to the files from row `start` on."""
-        for file, size, piece in self._pieces:
-            file.write(start * size, piece)
 
     def _ages_of(self, segment: Segment) -> NDArray[np.int64]:
         """Steps since the reset, before each step and after the last one, int64[T + 1, N], at most 255."""

@@ -10,8 +10,8 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
@@ -31,22 +31,12 @@ def actor_key(name: str) -> bytes:
     return hashlib.blake2b(name.encode(), digest_size=KEY_BYTES).digest()
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSource:
+class SegmentSource(NamedTuple):
     """Identity of a segment: the actor's 16-byte key, its incarnation, and the sequence number."""
 
     actor_key: bytes
     incarnation: int
     sequence: int
-
-    def __post_init__(self) -> None:
-        """Raise ValueError unless the key has 16 bytes and both numbers fit 64 unsigned bits."""
-        if len(self.actor_key) != KEY_BYTES:
-            raise ValueError(f"actor_key must have {KEY_BYTES} bytes, got {len(self.actor_key)}")
-        if not (0 <= self.incarnation < 2**64 and 0 <= self.sequence < 2**64):
-            raise ValueError(
-                f"incarnation and sequence must be in [0, 2**64), got {self.incarnation} and {self.sequence}"
-            )
 
     @classmethod
     def from_name(cls, actor_name: str, incarnation: int, sequence: int) -> "SegmentSource":
@@ -74,15 +64,16 @@ class LastSequences:
 
     def contains(self, source: SegmentSource) -> bool:
         """True when a segment of this incarnation with this or a later number has been recorded."""
-        return source.sequence <= self._last(source.actor_key, source.incarnation, -1)
+        return source.sequence <= self.last(source.actor_key, source.incarnation, -1)
 
-    def last(self, actor_key: bytes, incarnation: int) -> int:
-        """The last number of an incarnation; 0 when there is none."""
-        return self._last(actor_key, incarnation, 0)
+    def last(self, actor_key: bytes, incarnation: int, default: int = 0) -> int:
+        """The last number of an incarnation; `default` when there is none."""
+        with self._lock:
+            return self._actors.get(actor_key, {}).get(incarnation, default)
 
     def may_have_forgotten(self, actor_key: bytes, incarnation: int) -> bool:
         """Whether this incarnation may have stored segments, although there is no number of it."""
-        return self._last(actor_key, incarnation, -1) < 0 and incarnation <= self.forgotten
+        return self.last(actor_key, incarnation, -1) < 0 and incarnation <= self.forgotten
 
     def newest_incarnation(self, actor_key: bytes) -> int:
         """The highest incarnation of an actor; 0 when there is none."""
@@ -110,10 +101,6 @@ class LastSequences:
                 for key, incarnations in self._actors.items()
                 for incarnation, sequence in incarnations.items()
             }
-
-    def _last(self, actor_key: bytes, incarnation: int, default: int) -> int:
-        with self._lock:
-            return self._actors.get(actor_key, {}).get(incarnation, default)
 
     def _forget_one(self) -> None:
         for _ in range(MOST_ACTORS):

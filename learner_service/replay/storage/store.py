@@ -62,6 +62,8 @@ class ReplayStore:
 
     segments: the segments that are stored now. sequences: the last sequence of each actor.
     durability: flushes the files. machine: functions of the machine that the store uses.
+    capacity: rows of the ring. Bootstrap observations and resets take rows too.
+    nbytes: bytes of address space. Once the ring is full, also bytes of disk and page cache.
     """
 
     def __init__(
@@ -86,13 +88,16 @@ class ReplayStore:
         self.priorities = columns.priorities
         self.greedy_actions = columns.greedy_actions
         self.log_probabilities = columns.log_probabilities
+        self.capacity = len(columns.flags)
+        self.nbytes = columns.nbytes + len(directory.file)
         self.segments = LiveSegments(columns, directory, spec.frame_stack)
         self.generations = self.segments.generations
         self.next_rows = self.segments.next_rows
         self.sequences = LastSequences()
         self.durability = Durability(columns, directory, self.sequences, path / "sequences.json", machine.boot_id)
         self._columns = columns
-        self._writer = RowWriter(columns, spec.frame_stack)
+        # For segments of the shape of the last one.
+        self._writer: RowWriter | None = None
         self._directory = directory
         self._lock = lock
         self._space = SpaceAhead(columns)
@@ -153,11 +158,6 @@ class ReplayStore:
             raise
 
     @property
-    def capacity(self) -> int:
-        """Rows of the ring. Bootstrap observations and resets take rows too."""
-        return len(self._columns.flags)
-
-    @property
     def transitions(self) -> int:
         """Valid rows that are live now."""
         return self.segments.transitions
@@ -168,19 +168,13 @@ class ReplayStore:
         return self._directory.total_transitions
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of address space. Once the ring is full, also bytes of disk and page cache."""
-        return self._columns.nbytes + self._directory.nbytes
-
-    @property
     def priority_ceiling(self) -> float | None:
         """The largest valid priority in the files; None if no sampler has set it."""
         return self._directory.ceiling
 
     def raise_priority_ceiling(self, priority: float) -> None:
         """Allow priorities up to this one. Call before such priorities are written."""
-        if self._directory.ceiling is None or priority > self._directory.ceiling:
-            self._directory.raise_ceiling(priority)
+        self._directory.raise_ceiling(priority)
 
     def insert(self, segment: Segment, source: SegmentSource) -> Inserted | None:
         """Store `segment`. Returns None, and changes nothing, when the store already contains `source`.
@@ -207,6 +201,8 @@ class ReplayStore:
         self._space.reserve(start + rows)
         self._cover_next_record()
         evicted = self.segments.make_room(start, start + rows)
+        if self._writer is None or self._writer.shape != segment.rewards.shape:
+            self._writer = RowWriter(self._columns, self.spec.frame_stack, *segment.rewards.shape)
         checksum = self._writer.write(segment, start)
         transitions = segment.transitions
         record = Record(
@@ -240,7 +236,7 @@ class ReplayStore:
             self.flush()
         finally:
             self._columns.close()
-            self._directory.close()
+            self._directory.file.close()
             self._lock.close()
 
     def _cover_next_record(self) -> None:

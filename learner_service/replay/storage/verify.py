@@ -66,7 +66,7 @@ def _segments(directory: Path) -> Iterator[Finding]:
     yield from _records(log, recovered)
     yield from _columns(log, columns, recovered)
     columns.close()
-    log.close()
+    log.file.close()
 
 
 def _records(log: SegmentDirectory, recovered: Recovered) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +18,7 @@ from typing import IO, Any
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
+from learner_service.reporting.sinks.serving import Start
 
 # Rows that may wait for a slow tracker. A run has about three rows a second.
 _WAITING_ROWS = 4_096
@@ -35,8 +37,8 @@ class ProcessSink:
     threads. It ends when its standard input closes. When it fails, the reason is logged once, and the run goes on.
     """
 
-    def __init__(self, kind: str, first: Mapping[str, Any], patience_s: float) -> None:
-        """kind: mlflow or wandb. first: what the process needs to begin; see `serving.Start`.
+    def __init__(self, kind: str, first: Start, patience_s: float) -> None:
+        """kind: mlflow or wandb. first: what the process needs to begin.
 
         patience_s: longest time that `close` takes.
         """
@@ -101,7 +103,7 @@ class ProcessSink:
             assert process.stdout is not None
             try:
                 with process.stdin:
-                    self._send(process.stdin, self._first)
+                    self._send(process.stdin, asdict(self._first))
                     while row is not None:
                         self._send(process.stdin, row)
                         row = self._rows.get()
@@ -128,14 +130,7 @@ def process_sinks(
         if package is None or package.origin is None:
             raise UserError(f"--telemetry.{kind}: the package {kind} is missing: pip install 'actorq[{kind}]'")
         name = f"{config.environment} {config.algorithm} {run_id[:8]}"
-        first = {
-            "target": target,
-            "run_id": run_id,
-            "name": name,
-            "directory": str(directory),
-            "parameters": parameters,
-        }
-        yield ProcessSink(kind, first, patience_s)
+        yield ProcessSink(kind, Start(target, run_id, name, str(directory), parameters), patience_s)
 
 
 def _parameters(config: RunConfig) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from actorq.errors import UnavailableError
+from actorq.errors import ConflictError, UnavailableError
 from learner_service.actors.credits import ActorStream, Credits
 from learner_service.actors.members import Member
 from learner_service.replay import RateLimiter
 from tests.learner_service.learner_parts import ManualClock, on_a_loop
-from tests.learner_service.simulated_loop import SimulatedLoop
+from tests.learner_service.simulated_loop import SimulatedLoop, credits_on
 
 SEGMENT = 8
 
@@ -26,8 +26,12 @@ def limiter_for(segments: int) -> RateLimiter:
 
 
 def take(credits_: Credits, source: ActorStream, sequence: int) -> bool:
-    """A segment comes in."""
-    return credits_.take(source, sequence, lambda: 1, lambda: None)
+    """A segment comes in. Returns False when it has no credit."""
+    try:
+        credits_.take(source, sequence, lambda: 1, lambda: None)
+    except ConflictError:
+        return False
+    return True
 
 
 def arrive(credits_: Credits, limiter: RateLimiter, source: ActorStream, sequence: int) -> None:
@@ -37,7 +41,7 @@ def arrive(credits_: Credits, limiter: RateLimiter, source: ActorStream, sequenc
         limiter.insert(SEGMENT, SEGMENT)
         credits_.stored(source, sequence)
 
-    assert credits_.take(source, sequence, lambda: 1, insert)
+    credits_.take(source, sequence, lambda: 1, insert)
 
 
 def outstanding(limiter: RateLimiter, segments: int) -> int:
@@ -66,11 +70,11 @@ async def test_a_stream_gets_a_window_and_the_next_credit_for_each_segment_that_
 
 def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
     loop, limiter, inserts = SimulatedLoop(), limiter_for(100), list[int]()
-    credits_, only = Credits(limiter, SEGMENT, loop), stream("a")
+    credits_, only = credits_on(loop, limiter, SEGMENT), stream("a")
     credits_.open(only)
     only.changed.clear()
     for sequence in (1, 2):
-        assert credits_.take(only, sequence, lambda: 1, partial(inserts.append, sequence))
+        credits_.take(only, sequence, lambda: 1, partial(inserts.append, sequence))
     told = []
     for sequence in inserts:
         limiter.insert(SEGMENT, SEGMENT)
@@ -83,7 +87,7 @@ def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
 
 def test_the_acknowledgement_of_the_only_segment_is_told_at_once() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(100)
-    credits_, only = Credits(limiter, SEGMENT, loop), stream("a")
+    credits_, only = credits_on(loop, limiter, SEGMENT), stream("a")
     credits_.open(only)
     for sequence in (1, 2, 3):
         only.changed.clear()
@@ -228,7 +232,7 @@ async def test_nothing_is_granted_once_the_run_ends() -> None:
 
 def leased(loop: SimulatedLoop, limiter: RateLimiter, names: str) -> tuple[Credits, list[ActorStream]]:
     """Credits on simulated time, and open streams that were granted what there is."""
-    credits_ = Credits(limiter, SEGMENT, loop)
+    credits_ = credits_on(loop, limiter, SEGMENT)
     streams = [stream(name) for name in names]
     for each in streams:
         credits_.open(each)
@@ -301,7 +305,7 @@ def test_segments_that_wait_are_bounded_in_bytes() -> None:
     loop.pass_time(2.1)
     for sequence in (1, 2):
         arrive(credits_, limiter, good, sequence)
-    assert credits_.take(slow, 1, lambda: 64 * 2**20, lambda: None)
+    credits_.take(slow, 1, lambda: 64 * 2**20, lambda: None)
     with pytest.raises(UnavailableError, match="segments of 67108864 bytes wait for the rate limiter"):
         credits_.take(slow, 2, lambda: 1, lambda: None)
     assert slow.received == 1

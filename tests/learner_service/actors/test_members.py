@@ -114,7 +114,7 @@ def test_statuses_list_actors_first_and_by_index(members: Members) -> None:
     members.join("actor-1", 1, "actor")
     member = members.join("actor-0", 1, "actor")
     members.connect("actor-0", 1)
-    members.report(member, ActorReport(4, "int8", 10, 1.0, 0, (), measure_process("actor-0", "actor")))
+    member.report = ActorReport(4, "int8", 10, 1.0, 0, (), measure_process("actor-0", "actor"))
     statuses = members.statuses()
     assert [status.name for status in statuses] == ["actor-0", "actor-1", "judge"]
     assert [status.connected for status in statuses] == [True, False, False]

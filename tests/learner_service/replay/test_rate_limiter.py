@@ -115,16 +115,13 @@ def test_listeners_hear_of_samples_and_releases_that_open_inserts_and_may_reserv
     answers: list[bool] = []
     _insert(limiter, 100)
     assert limiter.try_reserve(20)
-    forget = limiter.on_inserts_possible(lambda: answers.append(limiter.try_reserve(20)))
+    limiter.on_inserts_possible(lambda: answers.append(limiter.try_reserve(20)))
     limiter.insert(20, 20)
     assert answers == []
     limiter.sample(4)
     assert answers == [False]
     limiter.sample(76)
     assert answers == [False, True]
-    limiter.release(20)
-    assert answers == [False, True, True]
-    forget()
     limiter.release(20)
     assert answers == [False, True, True]
 
@@ -178,19 +175,10 @@ def test_the_realised_ratio_and_the_state_outlive_a_restart() -> None:
     assert not restored.can_sample(31)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "min_size", "error_buffer", "message"),
-    [
-        (0.0, 1, 10.0, "samples_per_insert must be positive"),
-        (float("nan"), 1, 10.0, "samples_per_insert must be positive"),
-        (4.0, 0, 10.0, "min_size_to_sample must be at least 1"),
-        (4.0, 1, 7.9, r"2 \* max\(1, samples_per_insert\) = 8, got 7.9"),
-        (0.1, 1, 1.9, r"= 2, got 1.9"),
-    ],
-)
-def test_numbers_that_cannot_work_are_refused(ratio: float, min_size: int, error_buffer: float, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        _limiter(ratio, min_size, error_buffer)
+@pytest.mark.parametrize("ratio", [0.0, float("nan")])
+def test_a_ratio_without_samples_is_refused(ratio: float) -> None:
+    with pytest.raises(UserError, match="samples_per_insert must be positive"):
+        _limiter(ratio, 1, 10.0)
 
 
 @settings(max_examples=100, deadline=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actorq.errors import ConflictError, InvalidInputError, UserError
+from actorq.errors import ConflictError, InvalidInputError
 from learner_service.replay import LinearSchedule, PrioritizedSampler, ReplayStore, Sampled, Sampler, UniformSampler
 from learner_service.replay.storage.columns import VALID
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, random_segment, source
@@ -237,13 +237,6 @@ def test_weights_correct_more_of_the_bias_the_further_the_run_is(tmp_path: Path)
     for number in range(4, 12):
         store.insert(plain_segment(number), source(number))
     assert sampler.beta == 1.0
-
-
-@pytest.mark.parametrize(("alpha", "beta", "epsilon"), [(1.5, 0.4, 1e-6), (0.6, -0.1, 1e-6), (0.6, 0.4, 0.0)])
-def test_parameters_that_cannot_work_are_refused(tmp_path: Path, alpha: float, beta: float, epsilon: float) -> None:
-    store = ReplayStore.open(tmp_path, SPEC, 30)
-    with pytest.raises(UserError, match="prioritized replay"):
-        PrioritizedSampler(store, np.random.default_rng(0), alpha, LinearSchedule(0.4, beta, 9), epsilon)
 
 
 def test_uniform_rows_are_those_that_are_live_wherever_they_begin(tmp_path: Path) -> None:

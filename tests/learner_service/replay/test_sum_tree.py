@@ -75,8 +75,3 @@ def test_masses_that_are_none_are_refused_and_change_nothing(mass: float) -> Non
     with pytest.raises(ValueError, match="finite and not negative"):
         tree.set_range(0, 2, mass)
     assert tree.total == 4.0
-
-
-def test_a_range_outside_the_leaves_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\[3, 6\) is not within 5 leaves"):
-        SumTree(5).set_range(3, 6, 1.0)

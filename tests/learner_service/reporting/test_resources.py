@@ -84,12 +84,12 @@ def test_a_learner_on_a_gpu_is_charged_for_it(monkeypatch: pytest.MonkeyPatch, o
             NODE, cpu_kwh=0.0, ram_kwh=0.0, gpu_kwh=read, co2_kg=0.0, busy_cpu_seconds=1e6 * read, method="its own"
         )
         resources.report_energy(energy, (stats("meter", "meter"), stats("actor-0", cpu_seconds=1e6 * read)))
-    assert resources.per_service()["learner"].kwh == pytest.approx(kwh, abs=1e-3)
+    assert resources.ledger.snapshot().per_service["learner"].kwh == pytest.approx(kwh, abs=1e-3)
 
 
 def test_energy_outlives_the_learner() -> None:
     before = metered()
-    after = Resources(EnergyLedger.from_state(json.loads(json.dumps(before.state()))))
+    after = Resources(EnergyLedger.from_state(json.loads(json.dumps(before.ledger.state()))))
     assert after.energy() == before.energy()
     # Who reports again gets its energy back, and is charged for nothing twice.
     after.note(stats("actor-0", cpu_seconds=75.0))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from actorq.errors import InvalidInputError
-from learner_service.replay import Returns, assemble
+from learner_service.replay import DiskWatch, Returns, assemble
 from learner_service.replay.storage.columns import VALID
 from tests.learner_service.replay.replay_segments import kill, random_segment, source
 from tests.learner_service.rollouts.rollout_parts import drawn_segment, insert, open_queue, pieces, take, told, used
@@ -238,7 +238,7 @@ def test_a_damaged_segment_is_skipped_and_the_limiter_is_told(tmp_path: Path) ->
     content[0] ^= 1
     column.write_bytes(content)
     queue = open_queue(tmp_path, waiting=2)
-    assert queue.storage().damaged_segments == 1
+    assert queue.storage(DiskWatch(tmp_path, 0, queue.machine), 0).damaged_segments == 1
     assert used(take(queue)) == told(segments[1])
     assert queue.take(timeout=0) is None
     assert queue.limiter.inserts == 8

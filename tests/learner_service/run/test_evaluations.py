@@ -18,6 +18,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "evaluations.jsonl"
 
 
+def last(log: EvaluationLog, member: Member) -> int:
+    """The last stored sequence of a member."""
+    return log.sequences.last(*member.source_key)
+
+
 def filled(path: Path) -> EvaluationLog:
     log = EvaluationLog(path)
     log.append(JUDGE, evaluation(1, 4, 10.0, 20.0), environment_steps=100, wall_clock_s=1.0004)
@@ -27,7 +32,7 @@ def filled(path: Path) -> EvaluationLog:
 
 def test_before_the_first_there_is_nothing(path: Path) -> None:
     log = EvaluationLog(path)
-    assert (log.count, log.newest, list(log.curve), log.last_sequence(JUDGE)) == (0, None, [], 0)
+    assert (log.count, log.newest, list(log.curve), last(log, JUDGE)) == (0, None, [], 0)
     log.close()
 
 
@@ -53,15 +58,15 @@ def test_the_next_learner_reads_what_a_killed_one_wrote(path: Path) -> None:
     assert log.count == 2
     assert log.newest == evaluation(2, 8, 30.0)
     assert log.curve == killed.curve
-    assert log.last_sequence(JUDGE) == 2
+    assert last(log, JUDGE) == 2
     log.close()
 
 
 def test_each_life_of_an_evaluator_counts_for_itself(path: Path) -> None:
     log = filled(path)
     log.append(REBORN, evaluation(1, 9, 5.0), 300, 3.0)
-    assert (log.last_sequence(JUDGE), log.last_sequence(REBORN)) == (2, 1)
-    assert log.last_sequence(Member("other", "evaluator", 1, incarnation=1)) == 0
+    assert (last(log, JUDGE), last(log, REBORN)) == (2, 1)
+    assert last(log, Member("other", "evaluator", 1, incarnation=1)) == 0
     log.close()
 
 
@@ -70,7 +75,7 @@ def test_a_line_without_its_newline_is_whole(path: Path) -> None:
     before = path.read_bytes()
     path.write_bytes(before[:-1])
     log = EvaluationLog(path)
-    assert (log.count, log.last_sequence(JUDGE)) == (2, 2)
+    assert (log.count, last(log, JUDGE)) == (2, 2)
     log.close()
     assert path.read_bytes() == before
 
@@ -79,13 +84,13 @@ def test_a_line_that_was_torn_by_a_kill_is_dropped_and_written_over(path: Path) 
     filled(path).close()
     path.write_bytes(path.read_bytes()[:-40])
     log = EvaluationLog(path)
-    assert (log.count, log.last_sequence(JUDGE)) == (1, 1)
+    assert (log.count, last(log, JUDGE)) == (1, 1)
     # It was never acknowledged, so the evaluator sends it again.
     log.append(JUDGE, evaluation(2, 8, 30.0), 200, 2.0)
     log.close()
     assert [json.loads(line)["evaluation"]["sequence"] for line in path.read_text().splitlines()] == [1, 2]
     again = EvaluationLog(path)
-    assert (again.count, again.last_sequence(JUDGE)) == (2, 2)
+    assert (again.count, last(again, JUDGE)) == (2, 2)
     again.close()
 
 
@@ -108,7 +113,7 @@ def test_a_damaged_line_is_told_and_set_aside_and_the_others_count(
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"\0" + whole[0][1:] + whole[1])
     log = EvaluationLog(path)
-    assert (log.count, log.last_sequence(JUDGE), log.elapsed_s) == (1, 2, 2.0)
+    assert (log.count, last(log, JUDGE), log.elapsed_s) == (1, 2, 2.0)
     log.close()
     (record,) = caplog.records
     assert record.getMessage() == ("evaluations.jsonl: 1 damaged lines moved to evaluations.jsonl.damaged, 1 are whole")

@@ -83,9 +83,9 @@ async def test_a_checkpoint_counts_on_flushed_transitions_only(
         stream = await opened(run)
         await store(run, stream, segment(1), segment(2))
         assert run.training is not None
-        before = run.training.replay.storage().unflushed_transitions
+        before = run.training.storage().unflushed_transitions
         path, _ = await run.save()
-        assert (before, run.training.replay.storage().unflushed_transitions) == (16, 0)
+        assert (before, run.training.storage().unflushed_transitions) == (16, 0)
     # A lost replay. The run's count of transitions continues.
     for column in (tmp_path / "replay").iterdir():
         column.unlink()
@@ -167,7 +167,7 @@ async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_pat
                 )
                 run.records.scaling.observe(0, 0.0, 1)
             # Only actors wait for credit.
-            assert run.records.scaling.status().blocked_fraction == (0.0 if role == "actor" else None)
+            assert run.records.scaling.blocked_fraction == (0.0 if role == "actor" else None)
             run.connections.close_stream(stream)
         status = Reporter(run).status()
         assert {usage.process.name for usage in status.processes} == {"learner", *roles}

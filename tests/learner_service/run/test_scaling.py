@@ -63,12 +63,12 @@ def test_what_it_asks_for_feeds_the_learner_with_little_to_spare(demand: float, 
 def test_it_says_who_waits_for_whom() -> None:
     starving = Run(demand=1_000.0, supply=100.0, actors=4)
     starving.go_on()
-    status = starving.signal.status()
+    status = starving.signal
     assert status.starved_fraction == pytest.approx(0.6, abs=0.01)
     assert status.blocked_fraction == pytest.approx(0.0, abs=0.01)
     waiting = Run(demand=1_000.0, supply=100.0, actors=20)
     waiting.go_on()
-    status = waiting.signal.status()
+    status = waiting.signal
     assert status.starved_fraction == pytest.approx(0.0, abs=0.01)
     assert status.blocked_fraction == pytest.approx(0.5, abs=0.01)
     assert status.demand == pytest.approx(1_000.0, rel=0.01)
@@ -103,7 +103,7 @@ def test_before_it_can_tell_it_asks_for_what_the_run_has_had() -> None:
         # Nothing is sampled before the replay has its minimum.
         signal.observe(samples=0, starved_s=clock.now, connected=connected)
     assert signal.desired_actors == 5
-    assert signal.status().demand is None
+    assert signal.demand is None
 
 
 def test_a_replay_that_would_take_long_to_get_its_minimum_gets_more_actors() -> None:
@@ -139,7 +139,7 @@ def test_when_all_actors_only_wait_their_speed_is_the_one_measured_last() -> Non
     run.go_on()
     run.demand = 1e-9
     run.go_on()
-    assert run.signal.status().supply_per_actor == pytest.approx(100.0, rel=0.05)
+    assert run.signal.supply_per_actor == pytest.approx(100.0, rel=0.05)
 
 
 def test_a_restarted_actor_is_counted_from_its_own_first_report() -> None:
@@ -152,7 +152,7 @@ def test_a_restarted_actor_is_counted_from_its_own_first_report() -> None:
         done = second if incarnation == 1 else second - 10
         signal.note_report("actor-0", incarnation, (1_000_000 if incarnation == 1 else 0) + 50 * done, 500.0)
         signal.observe(samples=400 * second, starved_s=0.0, connected=1)
-    assert signal.status().supply_per_actor == pytest.approx(50.0, rel=0.06)
+    assert signal.supply_per_actor == pytest.approx(50.0, rel=0.06)
 
 
 def test_a_learner_that_has_just_begun_says_that_it_cannot_tell() -> None:
@@ -188,7 +188,7 @@ def test_a_report_that_cannot_be_does_not_spoil_what_is_measured(steps: int, wai
     run.signal.note_report("broken", 1, 0, 0.0)
     run.signal.note_report("broken", 1, steps, waited_s)
     assert run.go_on() == before
-    status = run.signal.status()
+    status = run.signal
     assert status.supply_per_actor == pytest.approx(100.0, rel=0.05)
     assert status.starved_fraction == pytest.approx(0.0, abs=0.01)
     assert status.blocked_fraction == pytest.approx(0.0, abs=0.02)
@@ -204,4 +204,4 @@ def test_reports_that_were_held_up_and_come_together_count_all_the_same() -> Non
         signal.observe(samples=1_000 * ten_seconds, starved_s=0.0, connected=1)
         clock.now += 10
     # Half of its time it waited, so that it makes twice as many as came.
-    assert signal.status().supply_per_actor == pytest.approx(100.0, rel=0.01)
+    assert signal.supply_per_actor == pytest.approx(100.0, rel=0.01)

@@ -22,7 +22,7 @@ from learner_service.run.identity import RunIdentity
 from learner_service.run.membership import membership
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.training import Training, build_training
-from tests.learner_service.learner_parts import await_samples
+from tests.learner_service.learner_parts import await_samples, take_in
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
 ARMS = EnvironmentSpec(
@@ -86,7 +86,7 @@ def insert(training: Training, sequences: range) -> None:
     """Eight transitions each."""
     for sequence in sequences:
         assert training.replay.limiter.try_reserve(8)
-        training.intake.insert(ACTOR, segment(sequence), 8)
+        take_in(training.intake, ACTOR, segment(sequence), 8)
 
 
 def segment(sequence: int) -> Segment:
@@ -161,7 +161,7 @@ def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algor
             assert (float(batch.returns.max()), training.multi_step_since) == (1.0, None)
             assert not isinstance(batch, WindowBatch)
         assert training.replay.limiter.try_reserve(8)
-        training.intake.insert(ACTOR, replace(segment(sequence), greedy_actions=None), 8)
+        take_in(training.intake, ACTOR, replace(segment(sequence), greedy_actions=None), 8)
     batch, _ = training.replay.draw(64)
     assert float(batch.returns.max()) == pytest.approx(1 + 0.99 + 0.99**2)
     assert training.multi_step_since == 128
@@ -196,7 +196,7 @@ def test_a_segment_that_does_not_tell_what_is_compared_is_refused_and_gives_its_
     training = build(settings())
     assert training.replay.limiter.try_reserve(8)
     with pytest.raises(InvalidInputError, match="greedy_actions: the run's replay keeps some, got none"):
-        training.intake.insert(ACTOR, replace(segment(1), greedy_actions=None), 8)
+        take_in(training.intake, ACTOR, replace(segment(1), greedy_actions=None), 8)
     with pytest.raises(Exception, match="cannot give back 8 of 0"):
         training.replay.limiter.release(8)
 

@@ -32,6 +32,7 @@ from tests.learner_service.learner_parts import (
     drawn_segment,
     reinforce,
     segment,
+    take_in,
 )
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
@@ -61,7 +62,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 def insert(training: Training, *segments: Segment) -> None:
     for each in segments:
         assert training.replay.limiter.try_reserve(8)
-        training.intake.insert(ACTOR, each, 8)
+        take_in(training.intake, ACTOR, each, 8)
 
 
 def learned(training: Training, rollouts: int) -> Reinforce:
@@ -210,7 +211,7 @@ def test_probabilities_are_sent_if_and_only_if_the_run_draws_actions(build: Buil
     ):
         assert training.replay.limiter.try_reserve(8)
         with pytest.raises(InvalidInputError, match=message):
-            training.intake.insert(ACTOR, sent, 8)
+            take_in(training.intake, ACTOR, sent, 8)
         assert training.replay.total_transitions == 0
     insert(on_policy, drawn_segment(1))
 

@@ -25,7 +25,7 @@ from learner_service.replay import ReplayStore
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from learner_service.training.publisher import Snapshot
 from learner_service.training.training import Training, build_training
-from tests.learner_service.learner_parts import SPEC, await_samples, config, random_batch, segment
+from tests.learner_service.learner_parts import SPEC, await_samples, config, random_batch, segment, take_in
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
 
@@ -52,7 +52,7 @@ def build(
 
 def insert(training: Training, sequence: int) -> None:
     assert training.replay.limiter.try_reserve(8)
-    training.intake.insert(ACTOR, segment(sequence), 8)
+    take_in(training.intake, ACTOR, segment(sequence), 8)
 
 
 def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> Non
     after = build(client, tmp_path, state)
     assert after.trainer.updates == 24
     assert after.replay.total_transitions == 24
-    assert after.intake.resume_after(ACTOR) == 3
+    assert after.replay.sequences.last(*ACTOR.source_key) == 3
     assert after.intake.statistics().transitions_by_scheme == {"int8": 24}
     assert after.rng.bit_generator.state == before.rng.bit_generator.state
     after.replay.close()

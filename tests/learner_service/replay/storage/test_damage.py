@@ -91,7 +91,7 @@ def test_a_bit_in_any_column_takes_its_segment_at_the_latest_when_it_is_drawn(
         rows = buffer.draw(64)[1].rows
         assert not np.isin(rows, np.arange(100, 105)).any()
     assert kept(store) == without(20)
-    assert buffer.storage().damaged_segments == 1
+    assert store.segments.damaged == 1
     assert buffer.transitions == 4 * 59
     assert_store_holds(store, segments)
     buffer.close()
@@ -138,7 +138,7 @@ def test_other_readers_skip_damaged_segments_too(tmp_path: Path, at_once: int) -
     moments = buffer.observation_moments()
     assert moments is not None
     np.testing.assert_allclose(moments[0], expected.mean(axis=0), rtol=1e-5)
-    assert buffer.storage().damaged_segments == 3
+    assert store.segments.damaged == 3
 
 
 def test_a_replay_without_one_whole_segment_waits_for_new_ones(tmp_path: Path) -> None:

@@ -97,12 +97,3 @@ def test_a_damaged_table_is_replaced_by_the_one_before(tmp_path: Path, caplog: p
     assert [record.message for record in caplog.records] == [
         f"replay: {path} is damaged: its checksum is wrong; the table is rebuilt from the records"
     ]
-
-
-def test_a_source_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="16 bytes, got 3"):
-        SegmentSource(b"abc", 0, 0)
-    with pytest.raises(ValueError, match="sequence"):
-        source(-1)
-    with pytest.raises(ValueError, match="incarnation"):
-        source(0, incarnation=2**64)

@@ -170,9 +170,9 @@ def test_each_tick_flushes_and_tells_of_what_is_new(tmp_path: Path, monkeypatch:
     for number in (1, 2):
         assert replay.limiter.try_reserve(8)
         replay.insert(segment(number), source(number), 8)
-    assert replay.storage().unflushed_transitions == 16
+    assert replay.storage(flusher.disk, 0).unflushed_transitions == 16
     flusher.tick()
-    assert replay.storage().unflushed_transitions == 0
+    assert replay.storage(flusher.disk, 0).unflushed_transitions == 0
     assert [list(sequences.values()) for sequences in told] == [[2]]
     flusher.tick()
     assert len(told) == 1
