@@ -48,17 +48,9 @@ class _Rest(RESTClientObject):
         super().__init__(configuration)
         self._timeout_s = timeout_s
 
-    def request(
-        self,
-        method: Any,
-        url: Any,
-        headers: Any = None,
-        body: Any = None,
-        post_params: Any = None,
-        _request_timeout: Any = None,
-    ) -> Any:
+    def request(self, *arguments: Any, _request_timeout: Any = None, **named: Any) -> Any:
         timeout = _request_timeout or self._timeout_s
-        return super().request(method, url, headers, body, post_params, timeout)  # type: ignore[no-untyped-call]
+        return super().request(*arguments, _request_timeout=timeout, **named)  # type: ignore[no-untyped-call]
 
 
 class _Kinds:
@@ -168,7 +160,6 @@ class Cluster:
     def apply(self, manifest: Object, dry_run: bool = False) -> None:
         """Create or update an object (server-side apply). dry_run: only ask whether it is allowed."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        options: dict[str, Any] = {"dry_run": "All"} if dry_run else {}
         with self.refusals(f"apply {kind} {name}"):
             # Forced: fields that somebody scaled or edited by hand return to the manifest, as with any apply.
             self._request(
@@ -179,7 +170,7 @@ class Cluster:
                 name=name,
                 field_manager=self._manager,
                 force_conflicts=True,
-                **options,
+                dry_run="All" if dry_run else None,
             )
 
     def create(self, manifest: Object) -> None:
@@ -193,15 +184,7 @@ class Cluster:
         A resourceVersion or uid in the change is a condition. Raises ConflictError when it does not hold.
         """
         with self.refusals(f"change {kind} {name}"):
-            return self._request(
-                "patch",
-                api_version,
-                kind,
-                subresource,
-                name=name,
-                body=change,
-                content_type="application/merge-patch+json",
-            )
+            return self._merge(api_version, kind, name, change, subresource)
 
     def scale(self, api_version: str, kind: str, name: str, replicas: int) -> int:
         """Set an object's number of pods by its scale, which needs fewer permissions. Returns the old number.
@@ -209,12 +192,8 @@ class Cluster:
         Raises NotFoundError when the object does not exist.
         """
         with self.refusals(f"scale {kind} {name}"):
-            scale = self._resource(api_version, kind).subresources["scale"]
-            where = {"name": name, "namespace": self.namespace}
-            before: Object = scale.get(**where, _request_timeout=self.timeout_s).to_dict()
-            change = {"spec": {"replicas": replicas}}
-            content_type = "application/merge-patch+json"
-            scale.patch(**where, body=change, content_type=content_type, _request_timeout=self.timeout_s)
+            before = self._request("get", api_version, kind, "scale", name=name)
+            self._merge(api_version, kind, name, {"spec": {"replicas": replicas}}, "scale")
         return int(before["spec"].get("replicas") or 0)
 
     def delete(self, api_version: str, kind: str, name: str) -> bool:
@@ -269,6 +248,10 @@ class Cluster:
         if found is None:
             raise UserError(f"the cluster has no kind {kind} ({api_version}): install its provider, or leave it out")
         return found
+
+    def _merge(self, api_version: str, kind: str, name: str, change: Object, subresource: str) -> Object:
+        content_type = "application/merge-patch+json"
+        return self._request("patch", api_version, kind, subresource, name=name, body=change, content_type=content_type)
 
     def _request(self, verb: str, api_version: str, kind: str, subresource: str = "", **arguments: Any) -> Object:
         resource = self._resource(api_version, kind)

@@ -1,8 +1,8 @@
 """Reads the logs of a run's pods."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -68,69 +68,58 @@ def stream_logs(
         options["tail_lines"] = tail
     if follow:
         options["_request_timeout"] = (cluster.timeout_s, _SILENCE_S)
-    if len(pods) == 1:
-        for line in _lines(cluster, pods[0], options):
-            write(pods[0], line)
-    elif follow:
-        with _Followed(cluster, pods, options) as followed:
+    if follow and len(pods) > 1:
+        # Closed, because a process must not end before the reading threads.
+        with closing(_followed(cluster, pods, options)) as followed:
             for pod, line in followed:
                 write(pod, line)
-    else:
-        for pod in pods:
-            for line in _lines_or_reason(cluster, pod, options):
-                write(pod, line)
+        return
+    read = _lines if len(pods) == 1 else _lines_or_reason
+    for pod in pods:
+        for line in read(cluster, pod, options):
+            write(pod, line)
 
 
-class _Followed:
-    """The logs of several pods at once. It ends its reading threads, because a process must not end before them."""
+def _followed(cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) -> Generator[tuple[str, str]]:
+    """The lines of several pods at once, each with its pod. `close` ends the threads that read them."""
+    given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
+    lock, closed = threading.Lock(), threading.Event()
+    responses: list[Any] = []
 
-    def __init__(self, cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) -> None:
-        self._given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._responses: list[Any] = []
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._read, args=(cluster, pod, options), name=f"log {pod}", daemon=True)
-            for pod in pods
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def __enter__(self) -> "_Followed":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._closed = True
-            for response in self._responses:
+    def opened(response: Any) -> None:
+        with lock:
+            responses.append(response)
+            if closed.is_set():
                 _end(response)
-        for thread in self._threads:
-            thread.join(_CLOSE_S)
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        left = len(self._threads)
+    def read(pod: str) -> None:
+        try:
+            for line in _lines_or_reason(cluster, pod, options, opened):
+                given.put((pod, line))
+            given.put(None)
+        except BaseException as error:
+            given.put(error)
+
+    threads = [threading.Thread(target=read, args=(pod,), name=f"log {pod}", daemon=True) for pod in pods]
+    for thread in threads:
+        thread.start()
+    try:
+        left = len(threads)
         while left:
-            match self._given.get():
+            match given.get():
                 case None:
                     left -= 1
                 case BaseException() as error:
                     raise error
                 case pod, line:
                     yield pod, line
-
-    def _read(self, cluster: Cluster, pod: str, options: dict[str, Any]) -> None:
-        try:
-            for line in _lines_or_reason(cluster, pod, options, self._opened):
-                self._given.put((pod, line))
-            self._given.put(None)
-        except BaseException as error:
-            self._given.put(error)
-
-    def _opened(self, response: Any) -> None:
-        with self._lock:
-            self._responses.append(response)
-            if self._closed:
+    finally:
+        with lock:
+            closed.set()
+            for response in responses:
                 _end(response)
+        for thread in threads:
+            thread.join(_CLOSE_S)
 
 
 def _end(response: Any) -> None:

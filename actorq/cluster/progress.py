@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from actorq.cluster.access import pods_of
 from actorq.cluster.connection import Cluster
@@ -48,9 +49,13 @@ def await_progress(
     while True:
         rolled_out = rolled_out or all(map(is_rolled_out, _workloads(cluster)))
         pods = pods_of(cluster)
-        _tell_phases([view(pod) for pod in pods], phases, watcher)
+        views = [view(pod) for pod in pods]
+        _tell_phases(views, phases, watcher)
         _check_pods(cluster, pods, said, watcher)
-        status = _ask(ask) if any(each.role == "learner" and each.ready for each in map(view, pods)) else None
+        status = None
+        if any(each.role == "learner" and each.ready for each in views):
+            with suppress(UnavailableError):
+                status = ask()
         if status is not None:
             watcher.status(status)
         if status is not None and rolled_out:
@@ -81,7 +86,9 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
     fatal, bearable = serious(pods, time.time())
     if fatal:
         # An outdated pod may still show an error that the new version has fixed.
-        fatal, bearable = serious(_without_outdated(cluster, pods), time.time())
+        workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", cluster.selector)
+        current = [pod for pod in pods if not is_outdated(pod, workloads, replica_sets)]
+        fatal, bearable = serious(current, time.time())
     fatal += _faults_of_workloads(cluster, {view(pod).role for pod in pods})
     for fault in fatal:
         line = last_log_line(cluster, fault.subject.removeprefix("pod "), fault.container) if fault.container else ""
@@ -90,11 +97,6 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
         if fault.subject not in said:
             said.add(fault.subject)
             watcher.event(fault.line())
-
-
-def _without_outdated(cluster: Cluster, pods: Sequence[Object]) -> list[Object]:
-    workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", cluster.selector)
-    return [pod for pod in pods if not is_outdated(pod, workloads, replica_sets)]
 
 
 def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:
@@ -116,13 +118,6 @@ def _tell_phases(views: Sequence[PodView], phases: dict[str, str], watcher: Watc
         if phases.get(pod.name) != phase:
             phases[pod.name] = phase
             watcher.event(f"{pod.name}: {phase}")
-
-
-def _ask(ask: Callable[[], RunStatus]) -> RunStatus | None:
-    try:
-        return ask()
-    except UnavailableError:
-        return None
 
 
 def _what_is_missing(cluster: Cluster, pods: Sequence[Object], status: RunStatus | None) -> str:
