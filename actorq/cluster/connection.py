@@ -48,9 +48,9 @@ class _Rest(RESTClientObject):
         super().__init__(configuration)
         self._timeout_s = timeout_s
 
-    def request(self, *arguments: Any, _request_timeout: Any = None, **named: Any) -> Any:
-        timeout = _request_timeout or self._timeout_s
-        return super().request(*arguments, _request_timeout=timeout, **named)  # type: ignore[no-untyped-call]
+    def request(self, *arguments: Any, **named: Any) -> Any:
+        named["_request_timeout"] = named.get("_request_timeout") or self._timeout_s
+        return super().request(*arguments, **named)  # type: ignore[no-untyped-call]
 
 
 class _Kinds:

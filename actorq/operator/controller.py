@@ -1,6 +1,7 @@
 """Reconciles all runs: takes their names from a queue, and lists them from time to time."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -52,18 +53,17 @@ class DueQueue(Generic[N]):
 
     def take(self, at_most_s: float | None = None) -> N | None:
         """Wait for a due name and remove it; None after `at_most_s` seconds, and when the queue is closed."""
-        end = None if at_most_s is None else self._clock() + at_most_s
+        end = math.inf if at_most_s is None else self._clock() + at_most_s
         with self._changed:
             while not self.closed:
-                name, at = min(self._due.items(), key=lambda item: item[1], default=(None, None))
+                name, at = min(self._due.items(), key=lambda item: item[1], default=(None, math.inf))
                 now = self._clock()
-                if name is not None and at is not None and at <= now:
+                if name is not None and at <= now:
                     del self._due[name]
                     return name
-                times = [each - now for each in (at, end) if each is not None]
-                if end is not None and end <= now:
+                if end <= now:
                     return None
-                self._changed.wait(min(times) if times else None)
+                self._changed.wait(min(min(at, end) - now, threading.TIMEOUT_MAX))
         return None
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class Controller:
         self._cluster = cluster
         self._namespaces = tuple(namespaces) or ("",)
         self._queue = queue
-        self._reconciler = reconciler
+        self.reconciler = reconciler
         self._clock = clock
         self.looks = dict.fromkeys((DONE, CONFLICT, FAILED), 0)
         self.look_seconds = Histogram()
@@ -115,15 +115,11 @@ class Controller:
 
     def list_runs(self) -> None:
         """Make all runs due, also those whose deletion was missed. Raises UserError when a permission is missing."""
-        for key in self._reconciler.known():
+        for key in self.reconciler.known():
             self._queue.put(key)
         for namespace in self._namespaces:
             for each in self._cluster.at(namespace).list(API_VERSION, KIND):
                 self._queue.put(Key(each["metadata"]["namespace"], each["metadata"]["name"]))
-
-    def runs_by_state(self) -> dict[str, int]:
-        """The number of known runs by state."""
-        return self._reconciler.runs_by_state()
 
     def run(self) -> None:
         """Reconcile until the queue is closed."""
@@ -131,7 +127,7 @@ class Controller:
             self._run()
         finally:
             self._ended = True
-            self._reconciler.close()
+            self.reconciler.close()
 
     def _run(self) -> None:
         listed = float("-inf")
@@ -154,7 +150,7 @@ class Controller:
         began, result = self._clock(), FAILED
         self._busy_since = began
         try:
-            delay_s, result = self._reconciler.reconcile(key), DONE
+            delay_s, result = self.reconciler.reconcile(key), DONE
         except ConflictError:
             delay_s, result = _CONFLICT_S, CONFLICT
         except ActorQError as error:

@@ -19,26 +19,16 @@ from actorq.cluster.objects import RUN_LABEL, WORKLOADS, Object, name_of, part
 from actorq.cluster.storage import VOLUME
 from actorq.domain.status import RunStatus
 from actorq.errors import ConflictError, UserError
+from actorq.operator import differences
 from actorq.operator.certificates import certificates, secrets
-from actorq.operator.differences import (
-    Found,
-    changed_setting,
-    differs,
-    fitted,
-    foreign,
-    is_owned,
-    refusal,
-    restless,
-    stamped,
-    superfluous,
-)
+from actorq.operator.differences import Found, differs, foreign, is_owned, refusal
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
 from actorq.operator.resource import API_VERSION, KIND, TrainingRun, TrainingRunSpec
 from actorq.operator.status import conditions
 from actorq.operator.status.answers import Answers
 from actorq.operator.status.events import COMPONENT, new_events
-from actorq.operator.status.look import Look, find_fault, lacks_pods, seconds
+from actorq.operator.status.look import Look, find_fault, lacks_pods
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
@@ -209,7 +199,9 @@ class Reconciler:
         run: TrainingRun | None = None
         try:
             run = TrainingRun.of(resource)
-            return _Plan(version, run, [stamped(each) for each in objects(run, finished, self._manifests)], None)
+            return _Plan(
+                version, run, [differences.stamped(each) for each in objects(run, finished, self._manifests)], None
+            )
         except UserError as error:
             return _Plan(version, run, [], Fault("spec", str(error), reason="InvalidConfiguration"))
 
@@ -235,7 +227,9 @@ class Reconciler:
     def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, look: Look) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
-        fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over)
+        fault = foreign(found, wanted, run.name, run.uid) or differences.changed_setting(
+            found, wanted, look.before, look.over
+        )
         if fault is not None:
             return fault
         existing = {name_of(each): each for each in found.of("Secret")}
@@ -245,9 +239,9 @@ class Reconciler:
             return taken
         changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
         for manifest in (*made, *changed):
-            cluster.apply(fitted(manifest, found.get((manifest["kind"], name_of(manifest)))))
+            cluster.apply(differences.fitted(manifest, found.get((manifest["kind"], name_of(manifest)))))
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
-        doomed = superfluous(found, wanted, run.uid)
+        doomed = differences.superfluous(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
         if not (made or changed or doomed):
             plan.checked = self._clock()
@@ -264,7 +258,7 @@ class Reconciler:
 
     def _rest(self, cluster: Cluster, look: Look, found: Found) -> None:
         """End the pods of a run that is suspended or over, although its objects cannot be as its specification says."""
-        for each in restless(found, look.resource["metadata"]["uid"], look.suspended, look.over):
+        for each in differences.restless(found, look.resource["metadata"]["uid"], look.suspended, look.over):
             try:
                 cluster.patch(each["apiVersion"], each["kind"], name_of(each), {"spec": {"replicas": 0}})
                 _log.info("%s: %s %s has no pods", cluster.namespace, each["kind"], name_of(each))
@@ -315,7 +309,7 @@ class Reconciler:
             return float("inf")
         # Read here, because the rest of the specification may have a fault.
         kept_s = part(look.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
-        return seconds(look.before["finishedAt"]) + float(kept_s) - look.now
+        return datetime.fromisoformat(look.before["finishedAt"]).timestamp() + float(kept_s) - look.now
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)
@@ -325,18 +319,12 @@ class Reconciler:
 
 def _there(cluster: Cluster, manifests: Iterable[Object]) -> Found:
     """The objects that have the names of these manifests, whoever they belong to."""
-    found = Found()
-    for manifest in manifests:
-        place = manifest["kind"], name_of(manifest)
-        if (there := cluster.get(manifest["apiVersion"], *place)) is not None:
-            found[place] = there
-    return found
+    places = {(each["kind"], name_of(each)): each["apiVersion"] for each in manifests}
+    there = ((place, cluster.get(api_version, *place)) for place, api_version in places.items())
+    return Found((place, each) for place, each in there if each is not None)
 
 
 def _listed(cluster: Cluster, key: Key, kinds: Iterable[tuple[str, str]]) -> Found:
     """The objects of some kinds with the run's label."""
-    found = Found()
-    for api_version, kind in kinds:
-        for each in cluster.list(api_version, kind, f"{RUN_LABEL}={key.name}"):
-            found[kind, name_of(each)] = each
-    return found
+    listed = (each for kind in kinds for each in cluster.list(*kind, f"{RUN_LABEL}={key.name}"))
+    return Found(((each["kind"], name_of(each)), each) for each in listed)

@@ -11,12 +11,12 @@ import actorq
 from actorq import __version__
 from actorq.cluster import configuration
 from actorq.cluster.manifests import component_of, prepared
-from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, name_of, part
+from actorq.cluster.objects import WORKLOADS, Object, name_of, part
 from actorq.cluster.storage import VOLUME
 from actorq.errors import UserError
 from actorq.operator.kustomization import build
 from actorq.operator.naming import named
-from actorq.operator.resource import GROUP, KIND, VERSION, Resources, Toleration, TrainingRun, TrainingRunSpec
+from actorq.operator.resource import API_VERSION, KIND, Resources, Toleration, TrainingRun, TrainingRunSpec
 
 # In the checkout, and in the operator's image.
 _FOLDERS = (Path(actorq.__file__).parents[1] / "k8s", Path(sys.prefix) / "share" / "actorq" / "k8s")
@@ -61,7 +61,7 @@ def objects(run: TrainingRun, finished: bool = False, manifests: Path = MANIFEST
 def owner(run: TrainingRun) -> Object:
     """The reference with which Kubernetes deletes an object together with its TrainingRun."""
     return {
-        "apiVersion": f"{GROUP}/{VERSION}",
+        "apiVersion": API_VERSION,
         "kind": KIND,
         "name": run.name,
         "uid": run.uid,
@@ -78,11 +78,6 @@ def identity(run: TrainingRun) -> str:
             f"name of the run: with its namespace it has {len(name)} characters, expected at most {_LONGEST_IDENTITY}"
         )
     return name
-
-
-def actor_selector(run: TrainingRun) -> str:
-    """The label selector of the run's actors, for the scale subresource."""
-    return f"{RUN_LABEL}={run.name},{COMPONENT_LABEL}=actor"
 
 
 def _components(spec: TrainingRunSpec) -> list[str]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from actorq.cluster.objects import Object, items, part
-from actorq.operator.resource import GROUP, KIND, VERSION
+from actorq.operator.resource import API_VERSION, KIND
 from actorq.operator.status.conditions import FINAL, INTERRUPTED, MESSAGE_CHARACTERS, SUSPENDED
 from actorq.operator.status.look import Look, timestamp
 
@@ -56,7 +56,7 @@ def _event(look: Look, kind: str, reason: str, message: str, key: object) -> Obj
         "kind": "Event",
         "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
         "involvedObject": {
-            "apiVersion": f"{GROUP}/{VERSION}",
+            "apiVersion": API_VERSION,
             "kind": KIND,
             **{key: metadata[key] for key in ("name", "namespace", "uid")},
         },

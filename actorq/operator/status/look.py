@@ -88,8 +88,3 @@ def is_ready(pod: Object) -> bool:
 def timestamp(seconds: float) -> str:
     """Unix seconds as Kubernetes writes times."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds(text: str) -> float:
-    """Unix seconds of a time that Kubernetes wrote."""
-    return datetime.fromisoformat(text).timestamp()
