@@ -49,9 +49,13 @@ class Side:
     variant: Variant
     runs: tuple[RunFigures, ...]
 
+    def values(self, value: Value) -> list[float]:
+        """The values of the runs that have one."""
+        return [found for run in self.runs if (found := value(run)) is not None]
+
     def spread(self, value: Value) -> Spread | None:
         """Mean and range over the runs that have the value; None without any."""
-        values = [found for run in self.runs if (found := value(run)) is not None]
+        values = self.values(value)
         return Spread(statistics.fmean(values), min(values), max(values)) if values else None
 
     def by_seed(self, value: Value) -> dict[int, float | None]:

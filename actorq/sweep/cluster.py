@@ -4,15 +4,14 @@ import copy
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
-from actorq.cluster.connection import UnreachableError
+from actorq.cluster.connection import Cluster, UnreachableError
 from actorq.cluster.objects import TRAINING_RUN, Object
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UnavailableError, UserError
 from actorq.statefiles.files import replace_file
 from actorq.sweep.space import Value, changes_tree
@@ -22,29 +21,13 @@ API_VERSION, KIND = TRAINING_RUN
 SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
 # A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
 _NAME_CHARACTERS = 32
-_CONDITIONS = {"Solved": RunEnd.SOLVED, "Failed": RunEnd.FAILED}
-_STATES = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunEnd.BUDGET_ENDED}
-_STATES |= {RunState.STOPPED.value: RunEnd.FAILED, "failed": RunEnd.FAILED}
-
-
-class Objects(Protocol):
-    """The part of `actorq.cluster.connection.Cluster` that a sweep needs."""
-
-    def get(self, api_version: str, kind: str, name: str) -> Object | None:
-        """One object; None when it does not exist."""
-        ...
-
-    def apply(self, manifest: Object) -> None:
-        """Create or update an object."""
-        ...
-
-    def patch(self, api_version: str, kind: str, name: str, change: Object) -> object:
-        """Merge a change into an object."""
-        ...
-
-    def delete(self, api_version: str, kind: str, name: str) -> bool:
-        """Remove an object and its dependents."""
-        ...
+# By the state of an object, and by a condition that is true.
+_ENDS = {
+    "Solved": RunEnd.SOLVED,
+    "BudgetEnded": RunEnd.BUDGET_ENDED,
+    "Stopped": RunEnd.FAILED,
+    "Failed": RunEnd.FAILED,
+}
 
 
 def read_template(file: Path) -> Object:
@@ -82,7 +65,7 @@ class ClusterRuns:
 
     def __init__(
         self,
-        cluster: Objects,
+        cluster: Cluster,
         template: Object,
         identity: str,
         config_of: Callable[[Mapping[str, Value]], RunConfig],
@@ -117,9 +100,7 @@ class ClusterRuns:
     def progress(self, trial: Trial) -> Progress:
         """From the object's status. While the cluster cannot be reached, the last known progress."""
         known = self._known.get(trial.number, Progress())
-        if known.end is not None:
-            return known
-        if not self._catch_up(trial):
+        if known.end is not None or not self._catch_up(trial):
             return known
         try:
             found = self._cluster.get(API_VERSION, KIND, self.name(trial))
@@ -166,10 +147,9 @@ class ClusterRuns:
     def interrupt(self) -> None:
         """Suspend all running objects. They keep their volumes."""
         for trial in self._running.values():
-            if trial.number in self._unapplied:
-                continue
             try:
-                self._cluster.patch(API_VERSION, KIND, self.name(trial), {"spec": {"suspend": True}})
+                if trial.number not in self._unapplied:
+                    self._cluster.patch(API_VERSION, KIND, self.name(trial), {"spec": {"suspend": True}})
             except ActorQError as error:
                 self._tell(f"{KIND} {self.name(trial)} goes on: {error}")
 
@@ -209,17 +189,11 @@ def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
     if mean_return is not None and (not points or points[-1] != (steps, float(mean_return))):
         points = (*points, (steps, float(mean_return)))
     met = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
-    end = _STATES.get(_words(str(status.get("state") or "")))
-    end = end or next((found for name, found in _CONDITIONS.items() if name in met), None)
+    end = _ENDS.get(str(status.get("state"))) or next((found for name, found in _ENDS.items() if name in met), None)
     started, finished = (_time(status.get(name)) for name in ("startedAt", "finishedAt"))
     seconds = (finished - started).total_seconds() if started and finished else known.seconds
     reason = str(status.get("reason") or "the run failed") if end is RunEnd.FAILED else ""
     return Progress(points, steps, seconds, end, reason)
-
-
-def _words(state: str) -> str:
-    """A state as in RunState, such as "budget ended" for "BudgetEnded"."""
-    return "".join(f" {each.lower()}" if each.isupper() else each for each in state).strip()
 
 
 def _time(text: object) -> datetime | None:

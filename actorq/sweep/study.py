@@ -27,6 +27,10 @@ _STARTUP_TRIALS = 5
 _RUNG = 2
 _REDUCTION = 3
 
+# The figures of a result that are stored besides its state.
+_KEPT = ("mean_return", "steps", "seconds", "reason")
+_STORED_STATES = {TrialState.COMPLETE: StoredState.COMPLETE, TrialState.FAILED: StoredState.FAIL}
+
 SAMPLERS: Mapping[str, Callable[[int, bool], BaseSampler]] = {
     # Several jobs: running trials count as bad ones, so that proposals at one time differ.
     "tpe": lambda seed, several: TPESampler(seed=seed, constant_liar=several),
@@ -103,7 +107,7 @@ class Study:
         budget: environment steps of a whole run. A solved run is over and keeps its last return in later reports.
         """
         stored = self._open(trial)
-        reported = -1 if (last := self._frozen(trial).last_step) is None else last
+        reported = -1 if (last := self._stored()[trial.number].last_step) is None else last
         sign = 1.0 if self._objective.maximized else -1.0
         points = list(progress.evaluations)
         if progress.end is RunEnd.SOLVED and points:
@@ -120,22 +124,15 @@ class Study:
     def finish(self, trial: Trial, progress: Progress, pruned: bool = False) -> TrialResult:
         """Store the result of a trial that is over, or that is pruned."""
         value, state = (None, TrialState.PRUNED) if pruned else _judged(progress, self._objective)
-        reason = progress.reason
+        reason, score = progress.reason, progress.mean_return
         if state is TrialState.FAILED:
             reason = reason or "the run ended without an evaluation whose return is a number"
-        score = progress.mean_return
-        result = TrialResult(
-            *(trial.number, state, trial.params, value, None if score is None or not math.isfinite(score) else score),
-            *(progress.steps, progress.seconds, reason),
-        )
-        self._open(trial).set_user_attr("result", _attributes(result))
-        match state:
-            case TrialState.COMPLETE:
-                self._study.tell(trial.number, value)
-            case TrialState.FAILED:
-                self._study.tell(trial.number, state=StoredState.FAIL)
-            case _:
-                self._study.tell(trial.number, state=StoredState.PRUNED)
+        if score is not None and not math.isfinite(score):
+            score = None
+        result = TrialResult(trial.number, state, trial.params, value, score, progress.steps, progress.seconds, reason)
+        kept = {"state": state.value, **{name: getattr(result, name) for name in _KEPT}}
+        self._open(trial).set_user_attr("result", kept)
+        self._study.tell(trial.number, value, _STORED_STATES.get(state, StoredState.PRUNED))
         return result
 
     def results(self) -> list[TrialResult]:
@@ -160,9 +157,6 @@ class Study:
     def _is_whole(self, stored: FrozenTrial) -> bool:
         return stored.params.keys() == self._space.keys()
 
-    def _frozen(self, trial: Trial) -> FrozenTrial:
-        return self._stored()[trial.number]
-
     def _open(self, trial: Trial) -> optuna.trial.Trial:
         study = self._storage.get_study_id_from_name(_NAME)
         return optuna.trial.Trial(
@@ -170,19 +164,12 @@ class Study:
         )
 
 
-class _Cell(BaseSampler):
+class _Cell(RandomSampler):
     """Proposes one cell of a grid."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__()
         self._values = values
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -199,24 +186,13 @@ def _judged(progress: Progress, objective: Objective) -> tuple[float | None, Tri
     return None, TrialState.FAILED if objective is Objective.RETURN else TrialState.UNSOLVED
 
 
-def _attributes(result: TrialResult) -> dict[str, Any]:
-    return {
-        "state": result.state.value,
-        "mean_return": result.mean_return,
-        "steps": result.steps,
-        "seconds": result.seconds,
-        "reason": result.reason,
-    }
-
-
 def _result(stored: FrozenTrial) -> TrialResult:
     kept = stored.user_attrs.get("result")
     if kept is None or not stored.state.is_finished():
         return TrialResult(stored.number, TrialState.RUNNING, stored.params)
     state = TrialState(kept["state"])
     value = stored.value if state is TrialState.COMPLETE else None
-    figures = (kept["mean_return"], kept["steps"], kept["seconds"], kept["reason"])
-    return TrialResult(stored.number, state, stored.params, value, *figures)
+    return TrialResult(stored.number, state, stored.params, value, **{name: kept[name] for name in _KEPT})
 
 
 def _shuffled(space: Space, seed: int) -> list[dict[str, Any]]:

@@ -19,11 +19,9 @@ class Observer(Protocol):
 
     def line(self, text: str) -> None:
         """An event."""
-        ...
 
     def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
         """The results so far, and the progress of running trials by number. Called after each look at the runs."""
-        ...
 
 
 class SweepInterruptedError(Exception):
@@ -44,13 +42,7 @@ class _Active:
 
 
 def run_sweep(
-    study: Study,
-    backend: Backend,
-    observer: Observer,
-    events: Events,
-    trials: int,
-    jobs: int,
-    budget: int,
+    study: Study, backend: Backend, observer: Observer, events: Events, trials: int, jobs: int, budget: int
 ) -> None:
     """Make trials until there are `trials` with a result, at most `jobs` at a time.
 

@@ -1,7 +1,7 @@
 """What a sweep and the makers of its runs exchange."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -106,7 +106,7 @@ class TrialResult:
     mean_return: float | None = None
     steps: int = 0
     seconds: float = 0.0
-    reason: str = field(default="")
+    reason: str = ""
 
 
 class Backend(Protocol):
@@ -117,20 +117,15 @@ class Backend(Protocol):
 
     def start(self, trial: Trial) -> None:
         """Begin the run of a trial, or go on with it if it has begun earlier. A finished run stays as it is."""
-        ...
 
     def progress(self, trial: Trial) -> Progress:
         """What the run has reached by now."""
-        ...
 
     def prune(self, trial: Trial) -> None:
         """End the run, which does not go on later. `progress` tells when it has ended."""
-        ...
 
     def interrupt(self) -> None:
         """End all runs so that they can go on later, and wait for that. A further signal ends them at once."""
-        ...
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
         """Put what is left of the best run into an empty folder. Returns a line that tells where its policy is."""
-        ...

@@ -86,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
                 view.line(f"to go on: {command}")
                 return 128 + interrupted.number
             finally:
-                write_results(given.directory, study.results(), study.best(), space, objective, command)
+                write_results(given.directory, study, space, objective, command)
         print_results(study, objective)
         print(_keep_best(study, backend, given.directory))
     return 0
