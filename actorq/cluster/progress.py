@@ -35,11 +35,10 @@ def await_progress(
 ) -> RunStatus:
     """Return once environment steps have grown, or the run is over. Raises ActorQError with the fault otherwise.
 
-    until_over: return only when the run is over.
-
     Steps count only when no pod of an earlier version of the workloads is left, because such a pod may have made them.
 
     ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
+    until_over: return only when the run is over.
     """
     deadline = clock() + timeout_s
     phases: dict[str, str] = {}

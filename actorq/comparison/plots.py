@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from actorq.comparison.figures import Point
 from actorq.comparison.intervals import band
-from actorq.comparison.result import Comparison, Side, Value, seconds_to_target
+from actorq.comparison.result import Comparison, Value, seconds_to_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,7 +89,13 @@ def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], fl
     shown = panels(figure, comparison.cells, width, 3.6)
     for axes, cell in shown:
         for side in comparison.cell(cell):
-            _curve(axes, side, x_of, colors[side.variant.scheme])
+            curves = [[(x_of(point), point.mean_return) for point in run.curve] for run in side.runs if run.curve]
+            if (found := band(curves)) is None:
+                continue
+            color = colors[side.variant.scheme]
+            axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.18, linewidth=0)
+            axes.plot(found.x, found.mean, color=color, linewidth=1.8, label=side.variant.scheme)
+            axes.plot(*zip(*(curve[-1] for curve in curves), strict=True), "o", color=color, markersize=4)
         if comparison.target is not None:
             axes.axhline(comparison.target, color=axes.xaxis.label.get_color(), linewidth=0.8, linestyle=(0, (4, 3)))
         axes.set_title(cell, fontsize=9)
@@ -104,17 +110,6 @@ def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], fl
 def _colors(comparison: Comparison) -> dict[str, str]:
     others = sorted({side.variant.scheme for side in comparison.sides} - _COLORS.keys())
     return _COLORS | dict(zip(others, cycle(_MORE_COLORS), strict=False))
-
-
-def _curve(axes: "Axes", side: Side, x_of: Callable[[Point], float], color: str) -> None:
-    curves = [[(x_of(point), point.mean_return) for point in run.curve] for run in side.runs]
-    found = band(curves)
-    if found is None:
-        return
-    axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.18, linewidth=0)
-    axes.plot(found.x, found.mean, color=color, linewidth=1.8, label=side.variant.scheme)
-    ends = [curve[-1] for curve in curves if curve]
-    axes.plot(*zip(*ends, strict=True), "o", color=color, markersize=4)
 
 
 def _bars(comparison: Comparison, figure: "Figure", value: Value, label: str) -> None:

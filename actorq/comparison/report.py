@@ -208,7 +208,7 @@ def _published(comparison: Comparison) -> list[str]:
     rows = [
         [
             f"published, {escape(each.tasks)}",
-            *(_range(of) for of in (each.time_to_target, each.throughput, each.carbon)),
+            *(f"{of[0]:g} to {of[1]:g}" if of else _NONE for of in (each.time_to_target, each.throughput, each.carbon)),
         ]
         for each in published.RATIOS
     ]
@@ -292,10 +292,6 @@ def _spread(side: Side, value: Value, form: str) -> str:
     if spread.low == spread.high:
         return mean
     return f"{mean}<small>{format(spread.low, form)} to {format(spread.high, form)}</small>"
-
-
-def _range(values: tuple[float, float] | None) -> str:
-    return f"{values[0]:g} to {values[1]:g}" if values else _NONE
 
 
 def _smaller(run: RunFigures) -> float | None:

@@ -131,22 +131,22 @@ class Comparison:
             "seeds": list(self.seeds),
             "confidence": CONFIDENCE,
             "machine": asdict(self.machine),
-            "variants": [self._side_as_json(side, link) for side in self.sides],
+            "variants": [
+                {
+                    "name": side.variant.name,
+                    "scheme": side.variant.scheme,
+                    "changes": dict(side.variant.changes),
+                    "acted_with": side.acted,
+                    "runs": [_run_as_json(run, link) for run in side.runs],
+                    "ratios": [asdict(each) for each in self.ratios(side)],
+                }
+                for side in self.sides
+            ],
             "published": {
                 "source": f"{published.SOURCE}. {published.DEFINITION}",
                 "ratios": [asdict(each) for each in published.RATIOS],
                 "returns": (theirs := published.returns_of(self.environment)) and asdict(theirs),
             },
-        }
-
-    def _side_as_json(self, side: Side, link: Callable[[PlannedRun], str]) -> dict[str, Any]:
-        return {
-            "name": side.variant.name,
-            "scheme": side.variant.scheme,
-            "changes": dict(side.variant.changes),
-            "acted_with": side.acted,
-            "runs": [_run_as_json(run, link) for run in side.runs],
-            "ratios": [asdict(each) for each in self.ratios(side)],
         }
 
 

@@ -127,11 +127,7 @@ def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
 
 
 def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished: bool) -> None:
-    replicas = {
-        "actor": spec.actors.replicas,
-        "relay": spec.relays.replicas,
-        "evaluator": spec.evaluator.replicas,
-    }
+    replicas = {"actor": spec.actors.replicas, "relay": spec.relays.replicas, "evaluator": spec.evaluator.replicas}
     body["replicas"] = 0 if spec.suspend or (finished and component not in KEPT) else replicas.get(component, 1)
     pod = body["template"]["spec"]
     (container,) = pod["containers"]

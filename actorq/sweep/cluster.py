@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,7 @@ SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
 # A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
 _NAME_CHARACTERS = 32
 # By the state of an object, and by a condition that is true.
-_ENDS = {
-    "Solved": RunEnd.SOLVED,
-    "BudgetEnded": RunEnd.BUDGET_ENDED,
-    "Stopped": RunEnd.FAILED,
-    "Failed": RunEnd.FAILED,
-}
+_ENDS = {"Solved": RunEnd.SOLVED, "BudgetEnded": RunEnd.BUDGET_ENDED, "Stopped": RunEnd.FAILED, "Failed": RunEnd.FAILED}
 
 
 def read_template(file: Path) -> Object:
@@ -110,7 +106,7 @@ class ClusterRuns:
         self._problem = ""
         if found is None:
             reason = "" if trial.number in self._pruned else f"{KIND} {self.name(trial)} was deleted"
-            progress = Progress(known.evaluations, known.steps, known.seconds, RunEnd.FAILED, reason)
+            progress = replace(known, end=RunEnd.FAILED, reason=reason)
         else:
             progress = _progress(found.get("status") or {}, known)
         self._known[trial.number] = progress

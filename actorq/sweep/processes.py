@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from actorq.config import settings
@@ -107,8 +108,7 @@ class Processes:
             return Progress(points, steps, summary["wall_clock_s"], end)
         error = failure_of(child, self._codes[child.name]) if child else None
         reason = f"{error or 'the run left no summary'} (see {self._root / 'logs' / f'{_name(trial)}.log'})"
-        reached = self._so_far(trial)
-        return Progress(reached.evaluations, reached.steps, reached.seconds, RunEnd.FAILED, reason)
+        return replace(self._so_far(trial), end=RunEnd.FAILED, reason=reason)
 
     def prune(self, trial: Trial) -> None:
         """Ask the run to end."""

@@ -178,12 +178,16 @@ class _Cell(RandomSampler):
 
 
 def _judged(progress: Progress, objective: Objective) -> tuple[float | None, TrialState]:
-    value = progress.value(objective)
+    """The value of a run that is over, and the state of its trial."""
     if progress.end is RunEnd.FAILED:
         return None, TrialState.FAILED
-    if value is not None and math.isfinite(value):
-        return value, TrialState.COMPLETE
-    return None, TrialState.FAILED if objective is Objective.RETURN else TrialState.UNSOLVED
+    of_return = objective is Objective.RETURN
+    if of_return or progress.end is RunEnd.SOLVED:
+        values = {Objective.RETURN: progress.mean_return, Objective.SECONDS: progress.seconds}
+        value = values.get(objective, float(progress.steps))
+        if value is not None and math.isfinite(value):
+            return value, TrialState.COMPLETE
+    return None, TrialState.FAILED if of_return else TrialState.UNSOLVED
 
 
 def _result(stored: FrozenTrial) -> TrialResult:

@@ -86,14 +86,6 @@ class Progress:
         """Mean return of the last evaluation."""
         return self.evaluations[-1][1] if self.evaluations else None
 
-    def value(self, objective: Objective) -> float | None:
-        """The objective of a run that is over; None if the run does not have it."""
-        if objective is Objective.RETURN:
-            return self.mean_return
-        if self.end is not RunEnd.SOLVED:
-            return None
-        return self.seconds if objective is Objective.SECONDS else float(self.steps)
-
 
 @dataclass(frozen=True)
 class TrialResult:

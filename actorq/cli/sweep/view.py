@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -37,17 +37,15 @@ class SweepView:
     def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
         """Redraw the table with its newest rows. Elsewhere print a line for each run with a new evaluation."""
         if self._live is not None:
-            self._live.update(self._shown(results, running), refresh=True)
+            ended = sum(result.state is not TrialState.RUNNING for result in results)
+            newest = results[-max(1, self._console.height - _FRAME_LINES) :]
+            shown = Group(Text(f"{ended} of {self._trials} trials have ended"), table(newest, running))
+            self._live.update(shown, refresh=True)
             return
         for number, progress in running.items():
             if len(progress.evaluations) > self._evaluations.get(number, 0):
                 self._evaluations[number] = len(progress.evaluations)
                 self.line(f"trial {number}: return {progress.mean_return:,.1f} at {progress.steps:,} steps")
-
-    def _shown(self, results: Sequence[TrialResult], running: Mapping[int, Progress]) -> RenderableType:
-        ended = sum(result.state is not TrialState.RUNNING for result in results)
-        newest = results[-max(1, self._console.height - _FRAME_LINES) :]
-        return Group(Text(f"{ended} of {self._trials} trials have ended"), table(newest, running))
 
 
 @contextmanager

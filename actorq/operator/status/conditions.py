@@ -4,7 +4,6 @@ Everything here is computed from values, without a cluster. The status of the ob
 run's end, its last figures and the time of each change are read from there.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from actorq.cluster.diagnosis import Fault
@@ -36,11 +35,12 @@ STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState))
 def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
     """The status that the object should have."""
     metadata, before, live = look.resource["metadata"], look.before, look.live
+    actors = [each for each in look.pods if role_of(each) == "actor" and not each["metadata"].get("deletionTimestamp")]
     status: dict[str, Any] = {
         **before,
         "state": _state(look, fault),
         "observedGeneration": metadata.get("generation", 0),
-        "actors": before.get("actors", 0) if look.blind else _count_actors(look.pods),
+        "actors": before.get("actors", 0) if look.blind else len(actors),
         "selector": f"{RUN_LABEL}={metadata['name']},{COMPONENT_LABEL}=actor",
     }
     if live is not None:
@@ -144,10 +144,6 @@ def _condition(look: Look, kind: str, holds: bool, reason: str, message: str) ->
         "lastTransitionTime": earlier["lastTransitionTime"] if same else timestamp(look.now),
         "observedGeneration": look.resource["metadata"].get("generation", 0),
     }
-
-
-def _count_actors(pods: Sequence[Object]) -> int:
-    return sum(role_of(pod) == "actor" and not pod["metadata"].get("deletionTimestamp") for pod in pods)
 
 
 def _is_starved(look: Look) -> bool:
