@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 from actorq.cluster import configuration
 from actorq.cluster.connection import Cluster
-from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object, items, name_of, part, run_of
-from actorq.cluster.storage import VOLUME
+from actorq.cluster.objects import ACTORQ, RUN_LABEL, VOLUME, Object, items, name_of, part, run_of
 from actorq.errors import UserError
 
 # The kinds of k8s/ that live in a namespace. Secrets are not among them: the manifests have none.

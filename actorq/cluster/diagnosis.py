@@ -17,8 +17,6 @@ _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
 _BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
-# The reasons for which the container's last log line tells more.
-_CRASHED = ("CrashLoop", "InvalidConfiguration")
 _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
 
@@ -74,9 +72,8 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
         return None
     subject = f"pod {name_of(pod)}"
     for container in _containers(pod):
-        if (found := _container_fault(container)) is not None:
-            reason, text = found
-            return Fault(subject, text, container["name"] if reason in _CRASHED else None, reason)
+        if (found := _container_fault(subject, container)) is not None:
+            return found
     status = part(pod, "status")
     # If a node is nominated, the pod only waits until other pods there have ended.
     for condition in [] if status.get("nominatedNodeName") else items(status, "conditions"):
@@ -179,28 +176,28 @@ def _containers(pod: Object) -> list[Object]:
     return [*items(status, "initContainerStatuses"), *items(status, "containerStatuses")]
 
 
-def _container_fault(status: Object) -> tuple[str, str] | None:
-    """The reason in a word and in a sentence."""
+def _container_fault(subject: str, status: Object) -> Fault | None:
     state, waiting = part(status, "state"), part(status, "state", "waiting")
     reason = waiting.get("reason", "")
     if reason in _BAD_IMAGE:
-        return "ImagePull", (
-            f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason}): push it, or choose "
-            "another under `images` in kustomization.yaml or in the TrainingRun"
+        text = (
+            f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason}): push it, or choose another "
         )
+        return Fault(subject, f"{text}under `images` in kustomization.yaml or in the TrainingRun", reason="ImagePull")
     if reason in _BAD_CONTAINER:
-        return "CannotStart", f"cannot start: {_sentence(waiting) or reason}"
+        return Fault(subject, f"cannot start: {_sentence(waiting) or reason}", reason="CannotStart")
     ended = state.get("terminated") or part(status, "lastState", "terminated")
     if reason != "CrashLoopBackOff" and not state.get("terminated"):
         return None
     how = f"killed, {ended['reason']}" if ended.get("reason") == "OOMKilled" else f"exit code {ended.get('exitCode')}"
     if ended.get("exitCode") == EXIT_USER_ERROR:
-        return "InvalidConfiguration", f"ended at once ({how}: its settings do not work)"
+        text = f"ended at once ({how}: its settings do not work)"
+        return Fault(subject, text, status["name"], "InvalidConfiguration")
     # The first crash may be a race with another service. The second is not.
     restarts = int(status.get("restartCount", 0))
     if restarts <= 1 or not ended.get("exitCode"):
         return None
-    return "CrashLoop", f"is crash looping ({how}, {restarts} restarts)"
+    return Fault(subject, f"is crash looping ({how}, {restarts} restarts)", status["name"], "CrashLoop")
 
 
 def _phase(pod: Object, containers: Sequence[Object]) -> str:

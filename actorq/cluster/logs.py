@@ -21,32 +21,27 @@ _CLOSE_S = 5.0
 
 def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
     """The line with the reason of a container's end: the last one that begins with "error", or else the last line."""
-    try:
-        # A restarted container without output has an empty log. In that case the earlier log counts.
-        lines = _last_lines(cluster, pod, container) or _last_lines(cluster, pod, container, previous=True)
-    except UnreachableError:
-        return ""
-    errors = [line for line in lines if line.startswith("error: ")]
-    return (errors or lines or [""])[-1].removeprefix("error: ")
-
-
-def _last_lines(cluster: Cluster, pod: str, container: str, previous: bool = False) -> list[str]:
-    try:
-        with cluster.refusals(f"read the log of pod {pod}"):
-            text = cluster.core().read_namespaced_pod_log(
-                pod,
-                cluster.namespace,
-                container=container,
-                tail_lines=_LAST_LINES,
-                limit_bytes=_LAST_BYTES,
-                previous=previous,
-                _request_timeout=min(cluster.timeout_s, _LAST_S),
-            )
-    except UnreachableError:
-        raise
-    except ActorQError:
-        return []
-    return [line.strip() for line in str(text).splitlines() if line.strip()]
+    # A restarted container without output has an empty log. In that case the earlier log counts.
+    for previous in (False, True):
+        try:
+            with cluster.refusals(f"read the log of pod {pod}"):
+                text = cluster.core().read_namespaced_pod_log(
+                    pod,
+                    cluster.namespace,
+                    container=container,
+                    tail_lines=_LAST_LINES,
+                    limit_bytes=_LAST_BYTES,
+                    previous=previous,
+                    _request_timeout=min(cluster.timeout_s, _LAST_S),
+                )
+        except UnreachableError:
+            return ""
+        except ActorQError:
+            continue
+        if lines := [line.strip() for line in str(text).splitlines() if line.strip()]:
+            errors = [line for line in lines if line.startswith("error: ")]
+            return (errors or lines)[-1].removeprefix("error: ")
+    return ""
 
 
 def stream_logs(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from actorq.cluster import configuration, storage
-from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, documents, name_of, part
+from actorq.cluster import configuration
+from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, claims, documents, name_of, part
 from actorq.errors import UserError
 
 _RENDER_TIMEOUT_S = 60
@@ -82,7 +82,7 @@ def prepared(manifests: Sequence[Object], name: str, namespace: str) -> list[Obj
         manifest = dict(each) if each["kind"] in ("ConfigMap", "Secret") else _moved(each, address, namespace)
         metadata = part(manifest, "metadata")
         manifest["metadata"] = {**metadata, "labels": {**part(metadata, "labels"), RUN_LABEL: name}}
-        ready += [*storage.claims(manifest, name), manifest]
+        ready += [*claims(manifest, name), manifest]
     configuration.stamp(ready)
     # Pods need the others.
     return sorted(ready, key=lambda manifest: manifest["kind"] in WORKLOADS)

@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from kubernetes.stream.ws_client import PortForward as WebSocketPorts
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 256 * 1024
 _CLOSE_S = 5.0
 
 
-class PortForward:
+class PortForward(AbstractContextManager["PortForward", None]):
     """A listening socket on this machine. Each connection to it gets its own connection to the far end.
 
     If the far end cannot be reached, the connection is closed at once, so that the client can try again. The next
@@ -60,9 +60,6 @@ class PortForward:
         # A thread that still connects cannot be interrupted. The libraries abort if the process ends before it.
         for carrier in self._carriers:
             carrier.join(_CLOSE_S)
-
-    def __enter__(self) -> "PortForward":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -30,7 +30,6 @@ def await_progress(
     ask: Callable[[], RunStatus],
     timeout_s: float,
     watcher: Watcher,
-    clock: Callable[[], float] = time.monotonic,
     until_over: bool = False,
 ) -> RunStatus:
     """Return once environment steps have grown, or the run is over. Raises ActorQError with the fault otherwise.
@@ -40,7 +39,7 @@ def await_progress(
     ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
     until_over: return only when the run is over.
     """
-    deadline = clock() + timeout_s
+    deadline = time.monotonic() + timeout_s
     phases: dict[str, str] = {}
     said: set[str] = set()
     first: RunStatus | None = None
@@ -62,7 +61,7 @@ def await_progress(
             has_progress = status.environment_steps > first.environment_steps
             if status.state.final or (has_progress and not until_over):
                 return status
-        if clock() >= deadline:
+        if time.monotonic() >= deadline:
             if until_over and status is not None:
                 raise ActorQError(f"the run is not over in {timeout_s:.0f} s: it is {status.state.value}")
             raise ActorQError(f"no progress in {timeout_s:.0f} s: {_what_is_missing(cluster, pods, status)}")

@@ -1,7 +1,6 @@
 """Reconciles all runs: takes their names from a queue, and lists them from time to time."""
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -41,29 +40,27 @@ class DueQueue(Generic[N]):
         self._changed = threading.Condition()
         self.closed = False
 
-    def put(self, name: N, delay_s: float = 0.0) -> bool:
-        """Make a name due after a delay. Returns False when the queue is full."""
+    def put(self, name: N, delay_s: float = 0.0) -> None:
+        """Make a name due after a delay, unless the queue is full."""
         at = self._clock() + delay_s
         with self._changed:
-            if name not in self._due and len(self._due) >= self._limit:
-                return False
-            self._due[name] = min(at, self._due.get(name, at))
-            self._changed.notify_all()
-        return True
+            if name in self._due or len(self._due) < self._limit:
+                self._due[name] = min(at, self._due.get(name, at))
+                self._changed.notify_all()
 
-    def take(self, at_most_s: float | None = None) -> N | None:
+    def take(self, at_most_s: float) -> N | None:
         """Wait for a due name and remove it; None after `at_most_s` seconds, and when the queue is closed."""
-        end = math.inf if at_most_s is None else self._clock() + at_most_s
+        end = self._clock() + at_most_s
         with self._changed:
             while not self.closed:
-                name, at = min(self._due.items(), key=lambda item: item[1], default=(None, math.inf))
+                name, at = min(self._due.items(), key=lambda item: item[1], default=(None, end))
                 now = self._clock()
                 if name is not None and at <= now:
                     del self._due[name]
                     return name
                 if end <= now:
                     return None
-                self._changed.wait(min(min(at, end) - now, threading.TIMEOUT_MAX))
+                self._changed.wait(min(at, end) - now)
         return None
 
     def close(self) -> None:
@@ -76,9 +73,6 @@ class DueQueue(Generic[N]):
         """The number of names that are due now."""
         with self._changed:
             return sum(at <= self._clock() for at in self._due.values())
-
-    def __len__(self) -> int:
-        return len(self._due)
 
 
 class Controller:

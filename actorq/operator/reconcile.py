@@ -15,8 +15,7 @@ from typing import NamedTuple
 from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.logs import last_log_line
-from actorq.cluster.objects import RUN_LABEL, WORKLOADS, Object, name_of, part
-from actorq.cluster.storage import VOLUME
+from actorq.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, name_of, part
 from actorq.domain.status import RunStatus
 from actorq.errors import ConflictError, UserError
 from actorq.operator import differences

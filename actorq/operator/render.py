@@ -11,8 +11,7 @@ import actorq
 from actorq import __version__
 from actorq.cluster import configuration
 from actorq.cluster.manifests import component_of, prepared
-from actorq.cluster.objects import WORKLOADS, Object, name_of, part
-from actorq.cluster.storage import VOLUME
+from actorq.cluster.objects import VOLUME, WORKLOADS, Object, name_of, part
 from actorq.errors import UserError
 from actorq.operator.kustomization import build
 from actorq.operator.naming import named

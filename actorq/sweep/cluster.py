@@ -186,14 +186,7 @@ def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
         points = (*points, (steps, float(mean_return)))
     met = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
     end = _ENDS.get(str(status.get("state"))) or next((found for name, found in _ENDS.items() if name in met), None)
-    started, finished = (_time(status.get(name)) for name in ("startedAt", "finishedAt"))
-    seconds = (finished - started).total_seconds() if started and finished else known.seconds
+    times = [datetime.fromisoformat(status[name]) for name in ("startedAt", "finishedAt") if status.get(name)]
+    seconds = (times[1] - times[0]).total_seconds() if len(times) == 2 else known.seconds
     reason = str(status.get("reason") or "the run failed") if end is RunEnd.FAILED else ""
     return Progress(points, steps, seconds, end, reason)
-
-
-def _time(text: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text))
-    except ValueError:
-        return None

@@ -34,8 +34,14 @@ def write_results(folder: Path, study: Study, space: Space, objective: Objective
     }
     write_document(folder / "trials.json", document, indent=2)
     replace_file(folder / "trials.csv", _csv(rows, list(space.dimensions)))
-    if best is not None:
-        _draw(folder / "sweep.png", results, best, space, objective)
+    if best is None:
+        return
+    complete = [result for result in results if result.state is TrialState.COMPLETE]
+    with picture(folder / "sweep.png", "light", dpi=130) as figure:
+        (first, _), *others = panels(figure, ("trial", *space.dimensions), 4.2, 3.2)
+        _history(first, complete, objective)
+        for axes, name in others:
+            _slice(axes, complete, best, name, space.dimensions[name])
 
 
 def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -47,17 +53,8 @@ def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _draw(file: Path, results: Sequence[TrialResult], best: TrialResult, space: Space, objective: Objective) -> None:
-    """History of the values, and a panel with the values of each setting."""
-    complete = [result for result in results if result.state is TrialState.COMPLETE]
-    with picture(file, "light", dpi=130) as figure:
-        (first, _), *others = panels(figure, ("trial", *space.dimensions), 4.2, 3.2)
-        _history(first, complete, objective)
-        for axes, name in others:
-            _slice(axes, complete, best, name, space.dimensions[name])
-
-
 def _history(axes: "Axes", complete: Sequence[TrialResult], objective: Objective) -> None:
+    """The values in their order, and the best so far."""
     better = max if objective.maximized else min
     values = [result.value or 0.0 for result in complete]
     numbers = [result.number for result in complete]
@@ -71,6 +68,7 @@ def _history(axes: "Axes", complete: Sequence[TrialResult], objective: Objective
 
 
 def _slice(axes: "Axes", complete: Sequence[TrialResult], best: TrialResult, name: str, dimension: Dimension) -> None:
+    """The values by the values of a setting."""
     choices = [str(choice) for choice in dimension.choices]
     axes.set_xlabel(name)
     for result in complete:

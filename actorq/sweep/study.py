@@ -36,7 +36,6 @@ SAMPLERS: Mapping[str, Callable[[int, bool], BaseSampler]] = {
     "tpe": lambda seed, several: TPESampler(seed=seed, constant_liar=several),
     "random": lambda seed, _: RandomSampler(seed=seed),
 }
-GRID = "grid"
 PRUNERS: Mapping[str, Callable[[], BasePruner]] = {
     "none": NopPruner,
     "median": lambda: MedianPruner(n_startup_trials=_STARTUP_TRIALS, n_warmup_steps=_RUNG),
@@ -59,10 +58,11 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space.distributions()
         self._objective = objective
+        self._sign = 1.0 if objective.maximized else -1.0
         self._sampler = sampler
         self._seed = seed
         self._several = several
-        self._cells = _shuffled(space, seed) if sampler == GRID else None
+        self._cells = _shuffled(space, seed) if sampler == "grid" else None
         self._storage = JournalStorage(CheckedJournal(journal))
         self._study = optuna.create_study(
             storage=self._storage,
@@ -108,7 +108,6 @@ class Study:
         """
         stored = self._open(trial)
         reported = -1 if (last := self._stored()[trial.number].last_step) is None else last
-        sign = 1.0 if self._objective.maximized else -1.0
         points = list(progress.evaluations)
         if progress.end is RunEnd.SOLVED and points:
             points.append((budget, points[-1][1]))
@@ -117,7 +116,7 @@ class Study:
                 continue
             reached = min(REPORTS, steps * REPORTS // budget)
             for step in range(reported + 1, reached + 1):
-                stored.report(sign * mean_return, step)
+                stored.report(self._sign * mean_return, step)
             reported = max(reported, reached)
         return stored.should_prune() and progress.end is None
 
@@ -142,8 +141,7 @@ class Study:
     def best(self) -> TrialResult | None:
         """The trial with the best value; None before the first value. Of equal trials the earliest counts."""
         found = [result for result in self.results() if result.state is TrialState.COMPLETE]
-        sign = -1.0 if self._objective.maximized else 1.0
-        return min(found, key=lambda result: sign * (result.value or 0.0), default=None)
+        return max(found, key=lambda result: self._sign * (result.value or 0.0), default=None)
 
     def attribute(self, name: str, value: Callable[[], Any]) -> Any:
         """A stored attribute of the whole study, made at the first call."""

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -52,10 +52,7 @@ class SweepView:
 def open_view(trials: int) -> Iterator[SweepView]:
     """The view for standard output. Colors only on a terminal."""
     console = _console()
-    if not is_live(console):
-        yield SweepView(console, trials, None)
-        return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=console, auto_refresh=False, transient=True) if is_live(console) else nullcontext() as live:
         yield SweepView(console, trials, live)
 
 
