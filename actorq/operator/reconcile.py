@@ -20,7 +20,7 @@ from actorq.domain.status import RunStatus
 from actorq.errors import ConflictError, UserError
 from actorq.operator import differences
 from actorq.operator.certificates import certificates, secrets
-from actorq.operator.differences import Found, differs, foreign, is_owned, refusal
+from actorq.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
 from actorq.operator.resource import API_VERSION, KIND, TrainingRun, TrainingRunSpec
@@ -198,9 +198,7 @@ class Reconciler:
         run: TrainingRun | None = None
         try:
             run = TrainingRun.of(resource)
-            return _Plan(
-                version, run, [differences.stamped(each) for each in objects(run, finished, self._manifests)], None
-            )
+            return _Plan(version, run, [stamped(each) for each in objects(run, finished, self._manifests)], None)
         except UserError as error:
             return _Plan(version, run, [], Fault("spec", str(error), reason="InvalidConfiguration"))
 
@@ -226,9 +224,7 @@ class Reconciler:
     def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, look: Look) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
-        fault = foreign(found, wanted, run.name, run.uid) or differences.changed_setting(
-            found, wanted, look.before, look.over
-        )
+        fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over)
         if fault is not None:
             return fault
         existing = {name_of(each): each for each in found.of("Secret")}
@@ -272,25 +268,21 @@ class Reconciler:
 
     def _write(self, cluster: Cluster, look: Look, status: Object, memory: _Memory) -> float | None:
         """Write the status unless it is too early. Returns when to look again."""
-        wait_s = PERIOD_S
-        if status != look.before:
-            early_s = memory.written + PERIOD_S - self._clock()
-            if early_s > 0 and not conditions.is_news(look.before, status):
-                return early_s
-            self._tell(cluster, new_events(look, status))
-            metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
-            change = {"metadata": metadata, "status": status}
-            cluster.patch(API_VERSION, KIND, name_of(look.resource), change, "status")
-            memory.written = self._clock()
-            if "finishedAt" in status and "finishedAt" not in look.before:
-                # At once: actors end with the run.
-                return 0.0
-        elif "finishedAt" in status and status["actors"] == 0:
-            wait_s = max(self._left_s(look), 0.0)
-        elif not look.pods and (look.suspended or (memory.plan is not None and memory.plan.run is None)):
-            # Nothing changes until somebody changes the object.
-            return None
-        return wait_s
+        if status == look.before:
+            if "finishedAt" in status and status["actors"] == 0:
+                return max(self._left_s(look), 0.0)
+            rests = not look.pods and (look.suspended or (memory.plan is not None and memory.plan.run is None))
+            # A run that rests stays so until somebody changes the object.
+            return None if rests else PERIOD_S
+        early_s = memory.written + PERIOD_S - self._clock()
+        if early_s > 0 and not conditions.is_news(look.before, status):
+            return early_s
+        self._tell(cluster, new_events(look, status))
+        metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
+        cluster.patch(API_VERSION, KIND, name_of(look.resource), {"metadata": metadata, "status": status}, "status")
+        memory.written = self._clock()
+        # At its end the next look comes at once: actors end with the run.
+        return 0.0 if "finishedAt" in status and "finishedAt" not in look.before else PERIOD_S
 
     def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:
         for event in events:

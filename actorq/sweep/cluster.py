@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from actorq.cluster.connection import Cluster, UnreachableError
-from actorq.cluster.objects import TRAINING_RUN, Object
+from actorq.cluster.objects import TRAINING_RUN, Object, part
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.errors import ActorQError, UnavailableError, UserError
@@ -36,8 +36,7 @@ def read_template(file: Path) -> Object:
         raise UserError(f"--template: {file} is not YAML: {error}") from None
     if not isinstance(found, dict) or (found.get("apiVersion"), found.get("kind")) != (API_VERSION, KIND):
         raise UserError(f"--template: expected one {KIND} of {API_VERSION} in {file}")
-    metadata, spec = found.get("metadata"), found.get("spec")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
+    name, spec = part(found, "metadata").get("name"), found.get("spec")
     if not isinstance(name, str) or not name or len(name) > _NAME_CHARACTERS:
         raise UserError(f"--template: expected metadata.name with 1 to {_NAME_CHARACTERS} characters, got {name!r}")
     if not isinstance(spec, dict) or not isinstance(spec.get("config", {}), dict):

@@ -83,11 +83,8 @@ def _state(look: Look, fault: Fault | None) -> str:
     if "startedAt" not in look.before:
         return REFUSED if fault is not None and fault.reason in HOPELESS else PENDING
     # A ready learner of which this operator has no status yet keeps its state.
-    return (
-        earlier
-        if earlier != SUSPENDED and any(role_of(each) == "learner" and is_ready(each) for each in look.pods)
-        else INTERRUPTED
-    )
+    has_learner = any(role_of(each) == "learner" and is_ready(each) for each in look.pods)
+    return earlier if earlier != SUSPENDED and has_learner else INTERRUPTED
 
 
 def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> list[Object]:

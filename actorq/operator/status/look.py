@@ -77,12 +77,8 @@ def role_of(pod: Object) -> str:
 
 def is_ready(pod: Object) -> bool:
     """Whether a pod answers calls and is not ending."""
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
-    return any(
-        each.get("type") == "Ready" and each.get("status") == "True"
-        for each in items(part(pod, "status"), "conditions")
-    )
+    true = {each.get("type") for each in items(part(pod, "status"), "conditions") if each.get("status") == "True"}
+    return "Ready" in true and not pod["metadata"].get("deletionTimestamp")
 
 
 def timestamp(seconds: float) -> str:
