@@ -43,10 +43,9 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
         else:
             # First, because a namespace may be among them. Other runs may share them, so they stay.
             cluster.apply(manifest)
-    for manifest in own:
-        cluster.apply(manifest, dry_run=True)
-    for manifest in own:
-        cluster.apply(manifest)
+    for dry_run in (True, False):
+        for manifest in own:
+            cluster.apply(manifest, dry_run)
     wanted = {(each["kind"], name_of(each)) for each in own}
     _delete(cluster, [each for key, each in before.items() if key not in wanted and each["kind"] != VOLUME])
 

@@ -180,10 +180,9 @@ def _container_fault(subject: str, status: Object) -> Fault | None:
     state, waiting = part(status, "state"), part(status, "state", "waiting")
     reason = waiting.get("reason", "")
     if reason in _BAD_IMAGE:
-        text = (
-            f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason}): push it, or choose another "
-        )
-        return Fault(subject, f"{text}under `images` in kustomization.yaml or in the TrainingRun", reason="ImagePull")
+        text = f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason})"
+        remedy = "push it, or choose another under `images` in kustomization.yaml or in the TrainingRun"
+        return Fault(subject, f"{text}: {remedy}", reason="ImagePull")
     if reason in _BAD_CONTAINER:
         return Fault(subject, f"cannot start: {_sentence(waiting) or reason}", reason="CannotStart")
     ended = state.get("terminated") or part(status, "lastState", "terminated")

@@ -58,9 +58,7 @@ def stream_logs(
 
     If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
     """
-    options: dict[str, Any] = {"follow": follow, "previous": previous}
-    if tail is not None:
-        options["tail_lines"] = tail
+    options: dict[str, Any] = {"follow": follow, "previous": previous, "tail_lines": tail}
     if follow:
         options["_request_timeout"] = (cluster.timeout_s, _SILENCE_S)
     if follow and len(pods) > 1:

@@ -37,7 +37,9 @@ def parse(text: str, source: str) -> list[Object]:
     """The objects of a stream of YAML documents. Raises UserError unless they are those of a run."""
     found = documents(text, source)
     for document in found:
-        if not _is_object(document):
+        tree, metadata = part(document), part(document, "metadata")
+        texts = (tree.get("apiVersion"), tree.get("kind"), metadata.get("name"), metadata.get("namespace") or "")
+        if not all(isinstance(each, str) for each in texts):
             raise UserError(f"{source}: expected objects with apiVersion, kind and metadata.name, got {document!r:.60}")
     for component, kind in _REQUIRED.items():
         if not any(each["kind"] == kind and component_of(each) == component for each in found):
@@ -113,11 +115,3 @@ def _kustomize(folder: Path) -> str:
             reason = logged["error"].replace('\\"', '"')
         raise UserError(f"overlay {folder} cannot be rendered: {reason}")
     return completed.stdout
-
-
-def _is_object(document: object) -> bool:
-    if not isinstance(document, dict):
-        return False
-    metadata = part(document, "metadata")
-    texts = (document.get("apiVersion"), document.get("kind"), metadata.get("name"), metadata.get("namespace") or "")
-    return all(isinstance(each, str) for each in texts)

@@ -6,16 +6,7 @@ from contextlib import suppress
 
 from actorq.cluster.access import pods_of
 from actorq.cluster.connection import Cluster
-from actorq.cluster.diagnosis import (
-    Fault,
-    PodView,
-    is_outdated,
-    is_rolled_out,
-    pod_fault,
-    view,
-    waiting_for,
-    workload_fault,
-)
+from actorq.cluster.diagnosis import Fault, is_outdated, is_rolled_out, pod_fault, view, waiting_for, workload_fault
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import Object
 from actorq.domain.status import RunStatus
@@ -48,7 +39,11 @@ def await_progress(
         rolled_out = rolled_out or all(map(is_rolled_out, _workloads(cluster)))
         pods = pods_of(cluster)
         views = [view(pod) for pod in pods]
-        _tell_phases(views, phases, watcher)
+        for pod in views:
+            phase = "ready" if pod.ready else pod.phase
+            if phases.get(pod.name) != phase:
+                phases[pod.name] = phase
+                watcher.event(f"{pod.name}: {phase}")
         _check_pods(cluster, pods, said, watcher)
         status = None
         if any(each.role == "learner" and each.ready for each in views):
@@ -87,7 +82,10 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
         workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", cluster.selector)
         current = [pod for pod in pods if not is_outdated(pod, workloads, replica_sets)]
         fatal, bearable = serious(current, time.time())
-    fatal += _faults_of_workloads(cluster, {view(pod).role for pod in pods})
+    if not {view(pod).role for pod in pods} >= {"learner", "quantizer", "actor"}:
+        events = cluster.list("v1", "Event")
+        workloads = [each for each in _workloads(cluster) if each["spec"].get("replicas", 1)]
+        fatal += [fault for each in workloads if (fault := workload_fault(each, events))]
     for fault in fatal:
         line = last_log_line(cluster, fault.subject.removeprefix("pod "), fault.container) if fault.container else ""
         raise ActorQError(fault.line(line))
@@ -97,25 +95,9 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
             watcher.event(fault.line())
 
 
-def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:
-    if roles >= {"learner", "quantizer", "actor"}:
-        return []
-    events = cluster.list("v1", "Event")
-    faults = [workload_fault(each, events) for each in _workloads(cluster) if each["spec"].get("replicas", 1)]
-    return [fault for fault in faults if fault is not None]
-
-
 def _workloads(cluster: Cluster) -> list[Object]:
     """The run's StatefulSets and Deployments."""
     return [each for kind in ("StatefulSet", "Deployment") for each in cluster.list("apps/v1", kind, cluster.selector)]
-
-
-def _tell_phases(views: Sequence[PodView], phases: dict[str, str], watcher: Watcher) -> None:
-    for pod in views:
-        phase = "ready" if pod.ready else pod.phase
-        if phases.get(pod.name) != phase:
-            phases[pod.name] = phase
-            watcher.event(f"{pod.name}: {phase}")
 
 
 def _what_is_missing(cluster: Cluster, pods: Sequence[Object], status: RunStatus | None) -> str:
