@@ -117,27 +117,23 @@ class Controller:
 
     def run(self) -> None:
         """Reconcile until the queue is closed."""
+        listed = float("-inf")
         try:
-            self._run()
+            while not self._queue.closed:
+                if self._clock() - listed >= LIST_PERIOD_S:
+                    listed = self._busy_since = self._clock()
+                    try:
+                        self.list_runs()
+                    except ActorQError as error:
+                        _log.warning("the list of runs: %s", error)
+                    except Exception:
+                        _log.exception("the list of runs")
+                    self._busy_since = None
+                if key := self._queue.take(max(0.0, listed + LIST_PERIOD_S - self._clock())):
+                    self.look(key)
         finally:
             self._ended = True
             self.reconciler.close()
-
-    def _run(self) -> None:
-        listed = float("-inf")
-        while not self._queue.closed:
-            if self._clock() - listed >= LIST_PERIOD_S:
-                listed = self._busy_since = self._clock()
-                try:
-                    self.list_runs()
-                except ActorQError as error:
-                    _log.warning("the list of runs: %s", error)
-                except Exception:
-                    _log.exception("the list of runs")
-                self._busy_since = None
-            key = self._queue.take(max(0.0, listed + LIST_PERIOD_S - self._clock()))
-            if key is not None:
-                self.look(key)
 
     def look(self, key: Key) -> None:
         """Reconcile one run and put it back for the next look."""

@@ -76,13 +76,11 @@ class News:
         metadata = event["object"]["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
         version = (metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"))
-        if event["type"] == "DELETED":
-            self._seen.pop(key, None)
-        elif self._seen.get(key) == version:
-            return
-        else:
+        before = self._seen.pop(key, None)
+        if event["type"] != "DELETED":
             self._seen[key] = version
-        self._queue.put(key)
+        if before != version or event["type"] == "DELETED":
+            self._queue.put(key)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

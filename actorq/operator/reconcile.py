@@ -122,9 +122,8 @@ class Reconciler:
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
             self._forget(key)
-            memory = self._memories[key] = _Memory(
-                uid, Answers(self._address_of(key), lambda: self._wake(key), self._clock)
-            )
+            answers = Answers(self._address_of(key), lambda: self._wake(key), self._clock)
+            memory = self._memories[key] = _Memory(uid, answers)
         memory.state = str(before.get("state") or conditions.PENDING)
         version = str(resource["metadata"].get("resourceVersion", ""))
         if version and memory.ended == version:
@@ -156,8 +155,7 @@ class Reconciler:
                 self._rest(cluster, look, found)
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
-        worst = find_fault(look)
-        line = ""
+        worst, line = find_fault(look), ""
         if worst is not None and worst.container is not None:
             line = last_log_line(cluster, worst.subject.removeprefix("pod "), worst.container)
         wait_s = self._write(cluster, look, conditions.new_status(look, worst, line), memory)
@@ -224,8 +222,7 @@ class Reconciler:
     def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, look: Look) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
-        fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over)
-        if fault is not None:
+        if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over):
             return fault
         existing = {name_of(each): each for each in found.of("Secret")}
         made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
@@ -281,7 +278,7 @@ class Reconciler:
         metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
         cluster.patch(API_VERSION, KIND, name_of(look.resource), {"metadata": metadata, "status": status}, "status")
         memory.written = self._clock()
-        # At its end the next look comes at once: actors end with the run.
+        # After the end of the run, the next look comes at once: actors end with the run.
         return 0.0 if "finishedAt" in status and "finishedAt" not in look.before else PERIOD_S
 
     def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:

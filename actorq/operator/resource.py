@@ -184,8 +184,7 @@ class TrainingRunSpec(Settings):
     def has_object_storage(self) -> bool:
         """Whether the learner writes to object storage: checkpoints, or the best policy."""
         places = (("checkpoint", "object_storage"), ("policy_export", "url"))
-        found = [(self.config.get(section), name) for section, name in places]
-        return self.policyExport is not None or any(isinstance(each, dict) and each.get(name) for each, name in found)
+        return self.policyExport is not None or any(part(self.config, section).get(name) for section, name in places)
 
     def settings(self) -> dict[str, Any]:
         """The run's settings, as --config takes them. Raises UserError for a contradiction."""
