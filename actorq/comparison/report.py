@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from actorq.comparison import published
-from actorq.comparison.figures import RunFigures, limit
+from actorq.comparison.figures import RunFigures
 from actorq.comparison.intervals import CONFIDENCE, FEW_SEEDS, Ratio
 from actorq.comparison.plan import TORCH, PlannedRun
 from actorq.comparison.result import Comparison, Ratios, Side, Value, seconds_to_target, steps_to_target
@@ -33,9 +33,8 @@ _OF_DIVERGENCE = (
     "in FP32: rounding. KL: of the last version, KL(FP32 || quantized) on recent observations."
 )
 _OF_TORCH = (
-    "",
-    "<dt>torch</dt><dd>Actors that run the fp32 policy in eager PyTorch on one thread, as the baseline of ActorQ does. "
-    "Learner, quantizer and evaluator are those of fp32.</dd>",
+    "\n<dt>torch</dt><dd>Actors that run the fp32 policy in eager PyTorch on one thread, as the baseline of ActorQ "
+    "does. Learner, quantizer and evaluator are those of fp32.</dd>"
 )
 
 
@@ -62,7 +61,7 @@ def page(
         "machine": [escape(f"{machine.hardware}. Python {machine.python}, {versions}.")],
         "confidence": [f"{CONFIDENCE:.0%}"],
         "target": [_target(comparison)],
-        "torch": _OF_TORCH if any(side.variant.scheme == TORCH for side in comparison.sides) else [],
+        "torch": [_OF_TORCH] if any(side.variant.scheme == TORCH for side in comparison.sides) else [],
         "energy": [escape("; ".join(dict.fromkeys(run.energy_method for run in runs)) + ".")],
         "command": [escape(command)],
     }
@@ -183,7 +182,7 @@ def _side_tables(comparison: Comparison) -> list[str]:
             escape(side.acted),
             f"{side.reached} of {len(side.runs)}",
             *(_spread(side, value, form) for _, value, form in performance),
-            ", ".join(dict.fromkeys(limit(run.starved_share) for run in side.runs)),
+            ", ".join(dict.fromkeys(run.limit for run in side.runs)),
         ]
         for side in comparison.sides
     ]

@@ -156,9 +156,7 @@ class Processes:
             for line in lines
             if (returns := line["evaluation"]["returns"])
         )
-        if not lines:
-            return Progress()
-        return Progress(points, lines[-1]["environment_steps"], lines[-1]["wall_clock_s"])
+        return Progress(points, lines[-1]["environment_steps"], lines[-1]["wall_clock_s"]) if lines else Progress()
 
 
 def _name(trial: Trial) -> str:

@@ -2,10 +2,10 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actorq.comparison.plots import panels, picture
 from actorq.statefiles.documents import write_document
@@ -33,7 +33,12 @@ def write_results(folder: Path, study: Study, space: Space, objective: Objective
         "trials": rows,
     }
     write_document(folder / "trials.json", document, indent=2)
-    replace_file(folder / "trials.csv", _csv(rows, list(space.dimensions)))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("trial", *_FIGURES[1:], *space.dimensions))
+    for row in rows:
+        writer.writerow((*(row[name] for name in _FIGURES), *(row["params"][name] for name in space.dimensions)))
+    replace_file(folder / "trials.csv", text.getvalue())
     if best is None:
         return
     complete = [result for result in results if result.state is TrialState.COMPLETE]
@@ -42,15 +47,6 @@ def write_results(folder: Path, study: Study, space: Space, objective: Objective
         _history(first, complete, objective)
         for axes, name in others:
             _slice(axes, complete, best, name, space.dimensions[name])
-
-
-def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("trial", *_FIGURES[1:], *names))
-    for row in rows:
-        writer.writerow((*(row[name] for name in _FIGURES), *(row["params"][name] for name in names)))
-    return text.getvalue()
 
 
 def _history(axes: "Axes", complete: Sequence[TrialResult], objective: Objective) -> None:

@@ -11,10 +11,7 @@ from actorq.sweep.space import Value
 
 
 class TrialState(Enum):
-    """State of a trial.
-
-    A trial without solution is one whose budget ended although the objective needs a solved run.
-    """
+    """State of a trial. UNSOLVED: the budget ended, although the objective needs a solved run."""
 
     RUNNING = "running"
     COMPLETE = "complete"

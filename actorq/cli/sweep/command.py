@@ -35,9 +35,9 @@ _TRIALS = 20
 
 def run(arguments: Sequence[str]) -> int:
     """Make the missing trials, then write the results. Returns the exit code."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    _check_extra()
+    given = _parser().parse_args(arguments)
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        raise UserError(f"actorq sweep needs {' and '.join(missing)}: pip install 'actorq[sweep]'")
     # Imported here, because they need the extra.
     from actorq.cli.sweep.view import open_view, print_results
     from actorq.sweep.report import write_results
@@ -145,12 +145,6 @@ def _parser() -> OneLineParser:
         "--namespace", metavar="NAME", help="namespace of the objects (default: that of the template or the context)"
     )
     return parser
-
-
-def _check_extra() -> None:
-    missing = [name for name in _EXTRA if find_spec(name) is None]
-    if missing:
-        raise UserError(f"actorq sweep needs {' and '.join(missing)}: pip install 'actorq[sweep]'")
 
 
 def _task(given: Any, sources: Sources) -> tuple[dict[str, Any] | None, dict[str, Any]]:

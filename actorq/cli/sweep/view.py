@@ -63,9 +63,8 @@ def _console() -> Console:
 
 def print_results(study: Study, objective: Objective) -> None:
     """The table of all trials, and the best one."""
-    console = _console()
-    console.print(table(study.results(), {}, study.best()))
-    best = study.best()
+    console, best = _console(), study.best()
+    console.print(table(study.results(), {}, best))
     if best is not None:
         console.print(Text(f"best: trial {best.number}, {objective.value} {best.value:,.6g}"), soft_wrap=True)
         console.print(Text(settings_text(best.params)), soft_wrap=True)
