@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorq.cluster.connection import Cluster
@@ -15,17 +15,14 @@ from actorq.errors import UserError
 # Annotation of a pod: the digest of the configuration at its start. A new digest replaces the pod.
 ANNOTATION = "actorq/configuration"
 _FILE = "config.yaml"
-_DIGEST_CHARACTERS = 16
 # Of the settings of sparsity, which the learner compares by itself.
 _KEPT_OF_SPARSITY = ("sparsity.method", "sparsity.actor", "sparsity.critic")
 
 
 def stamp(manifests: Sequence[Object]) -> None:
     """Write the digest of the mounted ConfigMaps into each pod template, so that changed ones replace the pods."""
-    maps = {name_of(each): each for each in manifests if each["kind"] == "ConfigMap"}
     for manifest in manifests:
-        mounted = [maps[name] for name in _mounted(manifest) if name in maps]
-        if mounted:
+        if mounted := _mounted(_pod_of(manifest), manifests):
             metadata = manifest["spec"]["template"].setdefault("metadata", {})
             metadata["annotations"] = {**part(metadata, "annotations"), ANNOTATION: _digest(mounted)}
 
@@ -55,15 +52,11 @@ def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Objec
 
 def require_time_to_end(manifests: Sequence[Object]) -> None:
     """Raise UserError when the kubelet would kill a pod before its service has drained."""
-    mounted = {name for each in manifests for name in _mounted(each)}
-    drains = {
-        name_of(each): _config(each).transport.drain_s
-        for each in manifests
-        if each["kind"] == "ConfigMap" and name_of(each) in mounted and _FILE in part(each, "data")
-    }
     for manifest in manifests:
-        grace_s = part(manifest, "spec", "template", "spec").get("terminationGracePeriodSeconds")
-        drain_s = max((drains.get(name, 0.0) for name in _mounted(manifest)), default=0.0)
+        pod = _pod_of(manifest)
+        configs = [_config(each) for each in _mounted(pod, manifests) if _FILE in part(each, "data")]
+        grace_s = pod.get("terminationGracePeriodSeconds")
+        drain_s = max((config.transport.drain_s for config in configs), default=0.0)
         if isinstance(grace_s, int) and grace_s <= drain_s:
             raise UserError(
                 f"transport.drain_s is {drain_s:g} s, but the cluster kills pods of {manifest['kind']} "
@@ -74,34 +67,33 @@ def require_time_to_end(manifests: Sequence[Object]) -> None:
 
 def stale_pods(cluster: Cluster, pods: Sequence[Object]) -> list[str]:
     """Names of the pods that started with another configuration than the ConfigMaps now hold."""
-    maps = {name_of(each): each for each in cluster.list("v1", "ConfigMap")}
+    maps = cluster.list("v1", "ConfigMap")
     return [
         name_of(pod)
         for pod in pods
         if (digest := part(pod, "metadata", "annotations").get(ANNOTATION))
         and not pod["metadata"].get("deletionTimestamp")
-        and (mounted := [maps[name] for name in _config_maps(part(pod, "spec")) if name in maps])
+        and (mounted := _mounted(part(pod, "spec"), maps))
         and _digest(mounted) != digest
     ]
 
 
-def _mounted(manifest: Object) -> list[str]:
-    """Names of the ConfigMaps that a workload's pods mount."""
-    if manifest["kind"] not in WORKLOADS:
-        return []
-    return list(_config_maps(part(manifest, "spec", "template", "spec")))
+def _pod_of(manifest: Object) -> Object:
+    """The specification of a workload's pods; empty for another object."""
+    return part(manifest, "spec", "template", "spec") if manifest["kind"] in WORKLOADS else {}
 
 
-def _config_maps(pod: Object) -> Iterator[str]:
-    for volume in items(pod, "volumes"):
-        if name := part(volume, "configMap").get("name"):
-            yield str(name)
+def _mounted(pod: Object, manifests: Sequence[Object]) -> list[Object]:
+    """The ConfigMaps that a pod mounts, in the order of its volumes."""
+    maps = {name_of(each): each for each in manifests if each["kind"] == "ConfigMap"}
+    names = [str(part(volume, "configMap").get("name")) for volume in items(pod, "volumes")]
+    return [maps[name] for name in names if name in maps]
 
 
 def _digest(maps: Sequence[Object]) -> str:
     """Digest of the meaning of ConfigMaps: comments and the order of settings do not count."""
     meant = [[name_of(each), {key: _meaning(key, text) for key, text in part(each, "data").items()}] for each in maps]
-    return hashlib.sha256(json.dumps(meant, sort_keys=True, default=str).encode()).hexdigest()[:_DIGEST_CHARACTERS]
+    return hashlib.sha256(json.dumps(meant, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _meaning(key: str, text: Any) -> Any:

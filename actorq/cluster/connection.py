@@ -48,17 +48,9 @@ class _Rest(RESTClientObject):
         super().__init__(configuration)
         self._timeout_s = timeout_s
 
-    def request(
-        self,
-        method: Any,
-        url: Any,
-        headers: Any = None,
-        body: Any = None,
-        post_params: Any = None,
-        _request_timeout: Any = None,
-    ) -> Any:
-        timeout = _request_timeout or self._timeout_s
-        return super().request(method, url, headers, body, post_params, timeout)  # type: ignore[no-untyped-call]
+    def request(self, *arguments: Any, **named: Any) -> Any:
+        named["_request_timeout"] = named.get("_request_timeout") or self._timeout_s
+        return super().request(*arguments, **named)  # type: ignore[no-untyped-call]
 
 
 class _Kinds:
@@ -153,75 +145,59 @@ class Cluster:
     def get(self, api_version: str, kind: str, name: str) -> Object | None:
         """One object; None when it does not exist."""
         try:
-            with self.refusals(f"read {kind} {name}"):
-                return self._request("get", api_version, kind, name=name)
+            return self._request(f"read {kind} {name}", "get", api_version, kind, name=name)
         except NotFoundError:
             return None
 
     def list(self, api_version: str, kind: str, selector: str = "") -> list[Object]:
         """All objects of a kind with the given labels."""
-        with self.refusals(f"list {kind}"):
-            found = self._request("get", api_version, kind, label_selector=selector)
+        found = self._request(f"list {kind}", "get", api_version, kind, label_selector=selector)
         # Items of a list lack both.
         return [{**each, "apiVersion": api_version, "kind": kind} for each in found.get("items") or ()]
 
     def apply(self, manifest: Object, dry_run: bool = False) -> None:
         """Create or update an object (server-side apply). dry_run: only ask whether it is allowed."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        options: dict[str, Any] = {"dry_run": "All"} if dry_run else {}
-        with self.refusals(f"apply {kind} {name}"):
-            # Forced: fields that somebody scaled or edited by hand return to the manifest, as with any apply.
-            self._request(
-                "server_side_apply",
-                manifest["apiVersion"],
-                kind,
-                body=manifest,
-                name=name,
-                field_manager=self._manager,
-                force_conflicts=True,
-                **options,
-            )
+        # Forced: fields that somebody scaled or edited by hand return to the manifest, as with any apply.
+        self._request(
+            f"apply {kind} {name}",
+            "server_side_apply",
+            manifest["apiVersion"],
+            kind,
+            body=manifest,
+            name=name,
+            field_manager=self._manager,
+            force_conflicts=True,
+            dry_run="All" if dry_run else None,
+        )
 
     def create(self, manifest: Object) -> None:
         """Create an object. Raises ConflictError when it exists."""
-        with self.refusals(f"create {manifest['kind']} {manifest['metadata']['name']}"):
-            self._request("create", manifest["apiVersion"], manifest["kind"], body=manifest)
+        doing = f"create {manifest['kind']} {manifest['metadata']['name']}"
+        self._request(doing, "create", manifest["apiVersion"], manifest["kind"], body=manifest)
 
     def patch(self, api_version: str, kind: str, name: str, change: Object, subresource: str = "") -> Object:
         """Merge a change into an object or its subresource. Returns the object. Raises NotFoundError without one.
 
         A resourceVersion or uid in the change is a condition. Raises ConflictError when it does not hold.
         """
-        with self.refusals(f"change {kind} {name}"):
-            return self._request(
-                "patch",
-                api_version,
-                kind,
-                subresource,
-                name=name,
-                body=change,
-                content_type="application/merge-patch+json",
-            )
+        return self._merge(f"change {kind} {name}", api_version, kind, subresource, name, change)
 
     def scale(self, api_version: str, kind: str, name: str, replicas: int) -> int:
         """Set an object's number of pods by its scale, which needs fewer permissions. Returns the old number.
 
         Raises NotFoundError when the object does not exist.
         """
-        with self.refusals(f"scale {kind} {name}"):
-            scale = self._resource(api_version, kind).subresources["scale"]
-            where = {"name": name, "namespace": self.namespace}
-            before: Object = scale.get(**where, _request_timeout=self.timeout_s).to_dict()
-            change = {"spec": {"replicas": replicas}}
-            content_type = "application/merge-patch+json"
-            scale.patch(**where, body=change, content_type=content_type, _request_timeout=self.timeout_s)
+        doing = f"scale {kind} {name}"
+        before = self._request(doing, "get", api_version, kind, "scale", name=name)
+        self._merge(doing, api_version, kind, "scale", name, {"spec": {"replicas": replicas}})
         return int(before["spec"].get("replicas") or 0)
 
     def delete(self, api_version: str, kind: str, name: str) -> bool:
         """Remove an object and its dependents. Returns whether it existed."""
         try:
-            with self.refusals(f"delete {kind} {name}"):
-                self._request("delete", api_version, kind, name=name, propagation_policy="Background")
+            doing = f"delete {kind} {name}"
+            self._request(doing, "delete", api_version, kind, name=name, propagation_policy="Background")
         except NotFoundError:
             return False
         return True
@@ -239,7 +215,7 @@ class Cluster:
     def await_pod_change(self, selector: str, at_most_s: int) -> None:
         """Return when a pod changes, or after `at_most_s` seconds."""
         with self.refusals("watch Pods"):
-            listed = self._request("get", "v1", "Pod", label_selector=selector, limit=1)
+            listed = self._request("watch Pods", "get", "v1", "Pod", label_selector=selector, limit=1)
             events = watch.Watch().stream(
                 self._resource("v1", "Pod").get,
                 namespace=self.namespace,
@@ -270,14 +246,21 @@ class Cluster:
             raise UserError(f"the cluster has no kind {kind} ({api_version}): install its provider, or leave it out")
         return found
 
-    def _request(self, verb: str, api_version: str, kind: str, subresource: str = "", **arguments: Any) -> Object:
-        resource = self._resource(api_version, kind)
-        if resource.namespaced and self.namespace:
-            arguments["namespace"] = self.namespace
-        if subresource:
-            resource = resource.subresources[subresource]
-        # The library would wrap each value of the answer in an object of its own.
-        answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=self.timeout_s)
+    def _merge(self, doing: str, api_version: str, kind: str, subresource: str, name: str, change: Object) -> Object:
+        named = {"name": name, "body": change, "content_type": "application/merge-patch+json"}
+        return self._request(doing, "patch", api_version, kind, subresource, **named)
+
+    def _request(
+        self, doing: str, verb: str, api_version: str, kind: str, subresource: str = "", **arguments: Any
+    ) -> Object:
+        with self.refusals(doing):
+            resource = self._resource(api_version, kind)
+            if resource.namespaced and self.namespace:
+                arguments["namespace"] = self.namespace
+            if subresource:
+                resource = resource.subresources[subresource]
+            # The library would wrap each value of the answer in an object of its own.
+            answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=self.timeout_s)
         tree: Object = json.loads(answer.data)
         return tree
 

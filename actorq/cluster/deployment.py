@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 from actorq.cluster import configuration
 from actorq.cluster.connection import Cluster
-from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object, items, name_of, part, run_of
-from actorq.cluster.storage import VOLUME
+from actorq.cluster.objects import ACTORQ, RUN_LABEL, VOLUME, Object, items, name_of, part, run_of
 from actorq.errors import UserError
 
 # The kinds of k8s/ that live in a namespace. Secrets are not among them: the manifests have none.
@@ -44,10 +43,9 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
         else:
             # First, because a namespace may be among them. Other runs may share them, so they stay.
             cluster.apply(manifest)
-    for manifest in own:
-        cluster.apply(manifest, dry_run=True)
-    for manifest in own:
-        cluster.apply(manifest)
+    for dry_run in (True, False):
+        for manifest in own:
+            cluster.apply(manifest, dry_run)
     wanted = {(each["kind"], name_of(each)) for each in own}
     _delete(cluster, [each for key, each in before.items() if key not in wanted and each["kind"] != VOLUME])
 

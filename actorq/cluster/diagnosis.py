@@ -1,11 +1,10 @@
 """Diagnoses from a pod's object why it does not run, in one line with the remedy."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from actorq.cluster.objects import COMPONENT_LABEL, Object, part
+from actorq.cluster.objects import COMPONENT_LABEL, Object, items, name_of, part
 from actorq.process import EXIT_USER_ERROR
 
 # The scheduler needs a moment, for example to bind a volume or to add a node.
@@ -18,8 +17,6 @@ _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
 _BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
-# The reasons for which the container's last log line tells more.
-_CRASHED = ("CrashLoop", "InvalidConfiguration")
 _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
 
@@ -58,15 +55,13 @@ class Fault:
 
 def view(pod: Object) -> PodView:
     """The state of a pod in the words of `kubectl get pods`."""
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    containers = _containers(pod)
+    metadata, containers = pod["metadata"], _containers(pod)
+    works = bool(containers) and all(each.get("ready") for each in containers)
     return PodView(
         name=metadata["name"],
-        role=(metadata.get("labels") or {}).get(COMPONENT_LABEL, ""),
-        phase=_phase(metadata, status, containers),
-        ready=bool(containers)
-        and all(each.get("ready") for each in containers)
-        and not metadata.get("deletionTimestamp"),
+        role=part(metadata, "labels").get(COMPONENT_LABEL, ""),
+        phase=_phase(pod, containers),
+        ready=works and not metadata.get("deletionTimestamp"),
         restarts=sum(int(each.get("restartCount", 0)) for each in containers),
     )
 
@@ -75,15 +70,13 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
     """A fault of a pod that will not pass by itself; None when it runs or may run soon. now: Unix seconds."""
     if pod["metadata"].get("deletionTimestamp"):
         return None
-    subject = f"pod {pod['metadata']['name']}"
+    subject = f"pod {name_of(pod)}"
     for container in _containers(pod):
-        if (found := _container_fault(container)) is not None:
-            reason, text = found
-            return Fault(subject, text, container["name"] if reason in _CRASHED else None, reason)
-    status = pod.get("status") or {}
+        if (found := _container_fault(subject, container)) is not None:
+            return found
+    status = part(pod, "status")
     # If a node is nominated, the pod only waits until other pods there have ended.
-    conditions = [] if status.get("nominatedNodeName") else status.get("conditions") or []
-    for condition in conditions:
+    for condition in [] if status.get("nominatedNodeName") else items(status, "conditions"):
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             since = _seconds(condition.get("lastTransitionTime"))
             if since is None or now - since >= PATIENCE_S:
@@ -93,69 +86,65 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
 
 def workload_fault(workload: Object, events: Iterable[Object]) -> Fault | None:
     """Why a Deployment or StatefulSet cannot create pods: a quota, a policy, a missing ServiceAccount."""
-    status, metadata = workload.get("status") or {}, workload["metadata"]
-    subject = f"{workload['kind']} {metadata['name']}"
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            return _no_pods(subject, condition)
-    if status.get("replicas"):
+    status = part(workload, "status")
+    said = [
+        each for each in items(status, "conditions") if (each["type"], each["status"]) == ("ReplicaFailure", "True")
+    ]
+    if not status.get("replicas"):
+        said += [each for each in _events_of(workload, events) if each.get("reason") == "FailedCreate"]
+    if not said:
         return None
-    for event in newest_first(events):
-        if event["involvedObject"].get("uid") == metadata.get("uid") and event.get("reason") == "FailedCreate":
-            return _no_pods(subject, event)
-    return None
+    text = _sentence(said[0])
+    reason = "Quota" if "exceeded quota" in text else "CannotCreatePods"
+    return Fault(f"{workload['kind']} {name_of(workload)}", f"cannot create pods: {text}", reason=reason)
 
 
 def volume_fault(volume: Object, events: Iterable[Object], now: float) -> Fault | None:
     """Why a volume claim gets no volume. now: Unix seconds."""
-    metadata = volume["metadata"]
-    since = _seconds(metadata.get("creationTimestamp"))
+    since = _seconds(volume["metadata"].get("creationTimestamp"))
     if part(volume, "status").get("phase") != "Pending" or since is None or now - since < PATIENCE_S:
         return None
-    told = (each for each in newest_first(events) if each["involvedObject"].get("uid") == metadata.get("uid"))
-    text = next((f": {_sentence(each)}" for each in told), "; its StorageClass gives none")
-    return Fault(f"volume {metadata['name']}", f"is pending{text}", reason="VolumePending")
+    text = next((f": {_sentence(each)}" for each in _events_of(volume, events)), "; its StorageClass gives none")
+    return Fault(f"volume {name_of(volume)}", f"is pending{text}", reason="VolumePending")
 
 
 def is_rolled_out(workload: Object) -> bool:
     """Whether all pods of a Deployment or StatefulSet, ready or not, are of its current version."""
-    status, spec = workload.get("status") or {}, workload["spec"]
+    status = part(workload, "status")
     if not _is_observed(workload):
         return False
     if "updateRevision" in status:
         return bool(status["updateRevision"] == status.get("currentRevision"))
     there, updated = int(status.get("replicas") or 0), int(status.get("updatedReplicas") or 0)
-    return there == updated >= min(1, int(spec.get("replicas", 1)))
+    return there == updated >= min(1, int(workload["spec"].get("replicas", 1)))
 
 
 def is_outdated(pod: Object, workloads: Sequence[Object], replica_sets: Sequence[Object]) -> bool:
     """Whether a pod is of an earlier version of its workload, and will be replaced."""
-    owner, metadata = _owner(pod), pod["metadata"]
+    owner = _owner(pod)
     if owner is None:
         return False
-    revision = (metadata.get("labels") or {}).get(_STATEFUL_REVISION)
+    revision = part(pod, "metadata", "labels").get(_STATEFUL_REVISION)
     if owner[0] == "ReplicaSet":
-        replica_set = next((each for each in replica_sets if each["metadata"]["name"] == owner[1]), None)
+        replica_set = next((each for each in replica_sets if name_of(each) == owner[1]), None)
         owner = _owner(replica_set) if replica_set else None
         if replica_set is None or owner is None:
             return True
-        revision = (replica_set["metadata"].get("annotations") or {}).get(_REVISION)
-    workload = next((each for each in workloads if (each["kind"], each["metadata"]["name"]) == owner), None)
+        revision = part(replica_set, "metadata", "annotations").get(_REVISION)
+    workload = next((each for each in workloads if (each["kind"], name_of(each)) == owner), None)
     if workload is None or not _is_observed(workload):
         return True
-    now = (workload.get("status") or {}).get("updateRevision")
-    return bool(revision != (now or (workload["metadata"].get("annotations") or {}).get(_REVISION)))
+    now = part(workload, "status").get("updateRevision")
+    return bool(revision != (now or part(workload, "metadata", "annotations").get(_REVISION)))
 
 
 def waiting_for(pod: Object, events: Sequence[Object]) -> str:
     """The reason why a pod is not ready, from its newest warning, or else its phase."""
-    uid, status = pod["metadata"].get("uid"), pod.get("status") or {}
+    status = part(pod, "status")
     if (node := status.get("nominatedNodeName")) and not status.get("containerStatuses"):
         return f"other pods make room for it on node {node}"
-    for event in newest_first(events):
-        if event["involvedObject"].get("uid") == uid and event.get("type") == "Warning":
-            return _sentence(event)
-    return view(pod).phase
+    warnings = (_sentence(each) for each in _events_of(pod, events) if each.get("type") == "Warning")
+    return next(warnings, view(pod).phase)
 
 
 def newest_first(events: Iterable[Object]) -> list[Object]:
@@ -165,63 +154,59 @@ def newest_first(events: Iterable[Object]) -> list[Object]:
     )
 
 
-def _no_pods(subject: str, said: Object) -> Fault:
-    text = _sentence(said)
-    return Fault(
-        subject, f"cannot create pods: {text}", reason="Quota" if "exceeded quota" in text else "CannotCreatePods"
-    )
+def _events_of(found: Object, events: Iterable[Object]) -> Iterator[Object]:
+    """The events of one object, newest first."""
+    uid = found["metadata"].get("uid")
+    return (each for each in newest_first(events) if each["involvedObject"].get("uid") == uid)
 
 
 def _is_observed(workload: Object) -> bool:
     """Whether the controller has seen the current version of the workload."""
-    observed = (workload.get("status") or {}).get("observedGeneration")
+    observed = part(workload, "status").get("observedGeneration")
     return int(observed or 0) >= int(workload["metadata"].get("generation") or 0)
 
 
 def _owner(child: Object) -> tuple[str, str] | None:
-    owners = child["metadata"].get("ownerReferences") or []
+    owners = items(child["metadata"], "ownerReferences")
     return (owners[0]["kind"], owners[0]["name"]) if owners else None
 
 
 def _containers(pod: Object) -> list[Object]:
-    status = pod.get("status") or {}
-    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    status = part(pod, "status")
+    return [*items(status, "initContainerStatuses"), *items(status, "containerStatuses")]
 
 
-def _container_fault(status: Object) -> tuple[str, str] | None:
-    """The reason in a word and in a sentence."""
-    state = status.get("state") or {}
-    waiting: dict[str, Any] = state.get("waiting") or {}
+def _container_fault(subject: str, status: Object) -> Fault | None:
+    state, waiting = part(status, "state"), part(status, "state", "waiting")
     reason = waiting.get("reason", "")
     if reason in _BAD_IMAGE:
-        return "ImagePull", (
-            f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason}): push it, or choose "
-            "another under `images` in kustomization.yaml or in the TrainingRun"
-        )
+        text = f"cannot pull image {status.get('image', '')} ({_sentence(waiting) or reason})"
+        remedy = "push it, or choose another under `images` in kustomization.yaml or in the TrainingRun"
+        return Fault(subject, f"{text}: {remedy}", reason="ImagePull")
     if reason in _BAD_CONTAINER:
-        return "CannotStart", f"cannot start: {_sentence(waiting) or reason}"
-    ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
+        return Fault(subject, f"cannot start: {_sentence(waiting) or reason}", reason="CannotStart")
+    ended = state.get("terminated") or part(status, "lastState", "terminated")
     if reason != "CrashLoopBackOff" and not state.get("terminated"):
         return None
     how = f"killed, {ended['reason']}" if ended.get("reason") == "OOMKilled" else f"exit code {ended.get('exitCode')}"
     if ended.get("exitCode") == EXIT_USER_ERROR:
-        return "InvalidConfiguration", f"ended at once ({how}: its settings do not work)"
+        text = f"ended at once ({how}: its settings do not work)"
+        return Fault(subject, text, status["name"], "InvalidConfiguration")
     # The first crash may be a race with another service. The second is not.
     restarts = int(status.get("restartCount", 0))
     if restarts <= 1 or not ended.get("exitCode"):
         return None
-    return "CrashLoop", f"is crash looping ({how}, {restarts} restarts)"
+    return Fault(subject, f"is crash looping ({how}, {restarts} restarts)", status["name"], "CrashLoop")
 
 
-def _phase(metadata: Object, status: Object, containers: Sequence[Object]) -> str:
-    if metadata.get("deletionTimestamp"):
+def _phase(pod: Object, containers: Sequence[Object]) -> str:
+    if pod["metadata"].get("deletionTimestamp"):
         return "Terminating"
     for container in containers:
-        state = container.get("state") or {}
         for kind in ("waiting", "terminated"):
-            reason = (state.get(kind) or {}).get("reason")
-            if reason and reason != "Completed":
+            if (reason := part(container, "state", kind).get("reason")) not in (None, "", "Completed"):
                 return str(reason)
+    status = part(pod, "status")
     return str(status.get("reason") or status.get("phase", "Unknown"))
 
 

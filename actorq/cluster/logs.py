@@ -1,8 +1,8 @@
 """Reads the logs of a run's pods."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -21,32 +21,27 @@ _CLOSE_S = 5.0
 
 def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
     """The line with the reason of a container's end: the last one that begins with "error", or else the last line."""
-    try:
-        # A restarted container without output has an empty log. In that case the earlier log counts.
-        lines = _last_lines(cluster, pod, container) or _last_lines(cluster, pod, container, previous=True)
-    except UnreachableError:
-        return ""
-    errors = [line for line in lines if line.startswith("error: ")]
-    return (errors or lines or [""])[-1].removeprefix("error: ")
-
-
-def _last_lines(cluster: Cluster, pod: str, container: str, previous: bool = False) -> list[str]:
-    try:
-        with cluster.refusals(f"read the log of pod {pod}"):
-            text = cluster.core().read_namespaced_pod_log(
-                pod,
-                cluster.namespace,
-                container=container,
-                tail_lines=_LAST_LINES,
-                limit_bytes=_LAST_BYTES,
-                previous=previous,
-                _request_timeout=min(cluster.timeout_s, _LAST_S),
-            )
-    except UnreachableError:
-        raise
-    except ActorQError:
-        return []
-    return [line.strip() for line in str(text).splitlines() if line.strip()]
+    # A restarted container without output has an empty log. In that case the earlier log counts.
+    for previous in (False, True):
+        try:
+            with cluster.refusals(f"read the log of pod {pod}"):
+                text = cluster.core().read_namespaced_pod_log(
+                    pod,
+                    cluster.namespace,
+                    container=container,
+                    tail_lines=_LAST_LINES,
+                    limit_bytes=_LAST_BYTES,
+                    previous=previous,
+                    _request_timeout=min(cluster.timeout_s, _LAST_S),
+                )
+        except UnreachableError:
+            return ""
+        except ActorQError:
+            continue
+        if lines := [line.strip() for line in str(text).splitlines() if line.strip()]:
+            errors = [line for line in lines if line.startswith("error: ")]
+            return (errors or lines)[-1].removeprefix("error: ")
+    return ""
 
 
 def stream_logs(
@@ -63,74 +58,61 @@ def stream_logs(
 
     If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
     """
-    options: dict[str, Any] = {"follow": follow, "previous": previous}
-    if tail is not None:
-        options["tail_lines"] = tail
+    options: dict[str, Any] = {"follow": follow, "previous": previous, "tail_lines": tail}
     if follow:
         options["_request_timeout"] = (cluster.timeout_s, _SILENCE_S)
-    if len(pods) == 1:
-        for line in _lines(cluster, pods[0], options):
-            write(pods[0], line)
-    elif follow:
-        with _Followed(cluster, pods, options) as followed:
+    if follow and len(pods) > 1:
+        # Closed, because a process must not end before the reading threads.
+        with closing(_followed(cluster, pods, options)) as followed:
             for pod, line in followed:
                 write(pod, line)
-    else:
-        for pod in pods:
-            for line in _lines_or_reason(cluster, pod, options):
-                write(pod, line)
+        return
+    read = _lines if len(pods) == 1 else _lines_or_reason
+    for pod in pods:
+        for line in read(cluster, pod, options):
+            write(pod, line)
 
 
-class _Followed:
-    """The logs of several pods at once. It ends its reading threads, because a process must not end before them."""
+def _followed(cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) -> Generator[tuple[str, str]]:
+    """The lines of several pods at once, each with its pod. `close` ends the threads that read them."""
+    given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
+    lock, closed = threading.Lock(), threading.Event()
+    responses: list[Any] = []
 
-    def __init__(self, cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) -> None:
-        self._given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._responses: list[Any] = []
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._read, args=(cluster, pod, options), name=f"log {pod}", daemon=True)
-            for pod in pods
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def __enter__(self) -> "_Followed":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._closed = True
-            for response in self._responses:
+    def opened(response: Any) -> None:
+        with lock:
+            responses.append(response)
+            if closed.is_set():
                 _end(response)
-        for thread in self._threads:
-            thread.join(_CLOSE_S)
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        left = len(self._threads)
+    def read(pod: str) -> None:
+        try:
+            for line in _lines_or_reason(cluster, pod, options, opened):
+                given.put((pod, line))
+            given.put(None)
+        except BaseException as error:
+            given.put(error)
+
+    threads = [threading.Thread(target=read, args=(pod,), name=f"log {pod}", daemon=True) for pod in pods]
+    for thread in threads:
+        thread.start()
+    try:
+        left = len(threads)
         while left:
-            match self._given.get():
+            match given.get():
                 case None:
                     left -= 1
                 case BaseException() as error:
                     raise error
                 case pod, line:
                     yield pod, line
-
-    def _read(self, cluster: Cluster, pod: str, options: dict[str, Any]) -> None:
-        try:
-            for line in _lines_or_reason(cluster, pod, options, self._opened):
-                self._given.put((pod, line))
-            self._given.put(None)
-        except BaseException as error:
-            self._given.put(error)
-
-    def _opened(self, response: Any) -> None:
-        with self._lock:
-            self._responses.append(response)
-            if self._closed:
+    finally:
+        with lock:
+            closed.set()
+            for response in responses:
                 _end(response)
+        for thread in threads:
+            thread.join(_CLOSE_S)
 
 
 def _end(response: Any) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from actorq.cluster import configuration, storage
-from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, documents, name_of, part
+from actorq.cluster import configuration
+from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, claims, documents, name_of, part
 from actorq.errors import UserError
 
 _RENDER_TIMEOUT_S = 60
@@ -37,7 +37,9 @@ def parse(text: str, source: str) -> list[Object]:
     """The objects of a stream of YAML documents. Raises UserError unless they are those of a run."""
     found = documents(text, source)
     for document in found:
-        if not _is_object(document):
+        tree, metadata = part(document), part(document, "metadata")
+        texts = (tree.get("apiVersion"), tree.get("kind"), metadata.get("name"), metadata.get("namespace") or "")
+        if not all(isinstance(each, str) for each in texts):
             raise UserError(f"{source}: expected objects with apiVersion, kind and metadata.name, got {document!r:.60}")
     for component, kind in _REQUIRED.items():
         if not any(each["kind"] == kind and component_of(each) == component for each in found):
@@ -82,7 +84,7 @@ def prepared(manifests: Sequence[Object], name: str, namespace: str) -> list[Obj
         manifest = dict(each) if each["kind"] in ("ConfigMap", "Secret") else _moved(each, address, namespace)
         metadata = part(manifest, "metadata")
         manifest["metadata"] = {**metadata, "labels": {**part(metadata, "labels"), RUN_LABEL: name}}
-        ready += [*storage.claims(manifest, name), manifest]
+        ready += [*claims(manifest, name), manifest]
     configuration.stamp(ready)
     # Pods need the others.
     return sorted(ready, key=lambda manifest: manifest["kind"] in WORKLOADS)
@@ -113,11 +115,3 @@ def _kustomize(folder: Path) -> str:
             reason = logged["error"].replace('\\"', '"')
         raise UserError(f"overlay {folder} cannot be rendered: {reason}")
     return completed.stdout
-
-
-def _is_object(document: object) -> bool:
-    if not isinstance(document, dict):
-        return False
-    metadata = part(document, "metadata")
-    texts = (document.get("apiVersion"), document.get("kind"), metadata.get("name"), metadata.get("namespace") or "")
-    return all(isinstance(each, str) for each in texts)

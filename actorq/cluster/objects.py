@@ -1,5 +1,7 @@
-"""Labels of a run's objects, and access to parts of objects."""
+"""Labels and kinds of a run's objects, access to parts of objects, and the volumes of a run."""
 
+from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 from actorq.config import settings
@@ -12,6 +14,7 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 ACTORQ = "app.kubernetes.io/name=actorq"
 TRAINING_RUN = ("actorq.dev/v1alpha1", "TrainingRun")
 """API version and kind of the object that actorq/operator makes a run of."""
+VOLUME = "PersistentVolumeClaim"
 WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
 
 
@@ -44,3 +47,25 @@ def documents(text: str, source: object) -> list[Any]:
         return [document for document in settings.documents_from_yaml(text) if document is not None]
     except ValueError as error:
         raise UserError(f"{source} is not YAML: {error}") from None
+
+
+def claims(manifest: Object, name: str) -> Iterator[Object]:
+    """The volume claims of a StatefulSet's first pod, labeled with the run's name.
+
+    The label cannot be in the StatefulSet's own template of the claim. Kubernetes never changes such a template, so
+    `kubectl apply -k` would fail on the difference. The StatefulSet uses an existing claim of that name.
+    """
+    if manifest["kind"] != "StatefulSet":
+        return
+    selected = part(manifest, "spec", "selector", "matchLabels")
+    for template in items(part(manifest, "spec"), "volumeClaimTemplates"):
+        metadata = part(template, "metadata")
+        yield {
+            "apiVersion": "v1",
+            "kind": VOLUME,
+            "metadata": {
+                "name": f"{metadata.get('name')}-{name_of(manifest)}-0",
+                "labels": {**part(metadata, "labels"), **selected, RUN_LABEL: name},
+            },
+            "spec": deepcopy(part(template, "spec")),
+        }

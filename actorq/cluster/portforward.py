@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from kubernetes.stream.ws_client import PortForward as WebSocketPorts
@@ -18,19 +18,16 @@ _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 256 * 1024
 _CLOSE_S = 5.0
 
-Opener = Callable[[], Any]
-"""Returns a socket to the far end. Raises an ActorQError when it cannot be reached."""
 
-
-class PortForward:
+class PortForward(AbstractContextManager["PortForward", None]):
     """A listening socket on this machine. Each connection to it gets its own connection to the far end.
 
     If the far end cannot be reached, the connection is closed at once, so that the client can try again. The next
     connection finds the pod that replaced an old one. `failure` is the reason why the newest connection failed. `tell`
-    is called once for each reason.
+    is called once for each reason. `opener` returns a socket to the far end, or raises an ActorQError.
     """
 
-    def __init__(self, opener: Opener, port: int = 0, tell: Callable[[str], None] = _log.info) -> None:
+    def __init__(self, opener: Callable[[], Any], port: int = 0, tell: Callable[[str], None] = _log.info) -> None:
         self._opener = opener
         self._tell = tell
         self._lock = threading.Lock()
@@ -63,9 +60,6 @@ class PortForward:
         # A thread that still connects cannot be interrupted. The libraries abort if the process ends before it.
         for carrier in self._carriers:
             carrier.join(_CLOSE_S)
-
-    def __enter__(self) -> "PortForward":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -2,19 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from actorq.cluster.access import pods_of
 from actorq.cluster.connection import Cluster
-from actorq.cluster.diagnosis import (
-    Fault,
-    PodView,
-    is_outdated,
-    is_rolled_out,
-    pod_fault,
-    view,
-    waiting_for,
-    workload_fault,
-)
+from actorq.cluster.diagnosis import Fault, is_outdated, is_rolled_out, pod_fault, view, waiting_for, workload_fault
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import Object
 from actorq.domain.status import RunStatus
@@ -29,18 +21,16 @@ def await_progress(
     ask: Callable[[], RunStatus],
     timeout_s: float,
     watcher: Watcher,
-    clock: Callable[[], float] = time.monotonic,
     until_over: bool = False,
 ) -> RunStatus:
     """Return once environment steps have grown, or the run is over. Raises ActorQError with the fault otherwise.
 
-    until_over: return only when the run is over.
-
     Steps count only when no pod of an earlier version of the workloads is left, because such a pod may have made them.
 
     ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
+    until_over: return only when the run is over.
     """
-    deadline = clock() + timeout_s
+    deadline = time.monotonic() + timeout_s
     phases: dict[str, str] = {}
     said: set[str] = set()
     first: RunStatus | None = None
@@ -48,9 +38,17 @@ def await_progress(
     while True:
         rolled_out = rolled_out or all(map(is_rolled_out, _workloads(cluster)))
         pods = pods_of(cluster)
-        _tell_phases([view(pod) for pod in pods], phases, watcher)
+        views = [view(pod) for pod in pods]
+        for pod in views:
+            phase = "ready" if pod.ready else pod.phase
+            if phases.get(pod.name) != phase:
+                phases[pod.name] = phase
+                watcher.event(f"{pod.name}: {phase}")
         _check_pods(cluster, pods, said, watcher)
-        status = _ask(ask) if any(each.role == "learner" and each.ready for each in map(view, pods)) else None
+        status = None
+        if any(each.role == "learner" and each.ready for each in views):
+            with suppress(UnavailableError):
+                status = ask()
         if status is not None:
             watcher.status(status)
         if status is not None and rolled_out:
@@ -58,7 +56,7 @@ def await_progress(
             has_progress = status.environment_steps > first.environment_steps
             if status.state.final or (has_progress and not until_over):
                 return status
-        if clock() >= deadline:
+        if time.monotonic() >= deadline:
             if until_over and status is not None:
                 raise ActorQError(f"the run is not over in {timeout_s:.0f} s: it is {status.state.value}")
             raise ActorQError(f"no progress in {timeout_s:.0f} s: {_what_is_missing(cluster, pods, status)}")
@@ -81,8 +79,13 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
     fatal, bearable = serious(pods, time.time())
     if fatal:
         # An outdated pod may still show an error that the new version has fixed.
-        fatal, bearable = serious(_without_outdated(cluster, pods), time.time())
-    fatal += _faults_of_workloads(cluster, {view(pod).role for pod in pods})
+        workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", cluster.selector)
+        current = [pod for pod in pods if not is_outdated(pod, workloads, replica_sets)]
+        fatal, bearable = serious(current, time.time())
+    if not {view(pod).role for pod in pods} >= {"learner", "quantizer", "actor"}:
+        events = cluster.list("v1", "Event")
+        workloads = [each for each in _workloads(cluster) if each["spec"].get("replicas", 1)]
+        fatal += [fault for each in workloads if (fault := workload_fault(each, events))]
     for fault in fatal:
         line = last_log_line(cluster, fault.subject.removeprefix("pod "), fault.container) if fault.container else ""
         raise ActorQError(fault.line(line))
@@ -92,37 +95,9 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
             watcher.event(fault.line())
 
 
-def _without_outdated(cluster: Cluster, pods: Sequence[Object]) -> list[Object]:
-    workloads, replica_sets = _workloads(cluster), cluster.list("apps/v1", "ReplicaSet", cluster.selector)
-    return [pod for pod in pods if not is_outdated(pod, workloads, replica_sets)]
-
-
-def _faults_of_workloads(cluster: Cluster, roles: set[str]) -> list[Fault]:
-    if roles >= {"learner", "quantizer", "actor"}:
-        return []
-    events = cluster.list("v1", "Event")
-    faults = [workload_fault(each, events) for each in _workloads(cluster) if each["spec"].get("replicas", 1)]
-    return [fault for fault in faults if fault is not None]
-
-
 def _workloads(cluster: Cluster) -> list[Object]:
     """The run's StatefulSets and Deployments."""
     return [each for kind in ("StatefulSet", "Deployment") for each in cluster.list("apps/v1", kind, cluster.selector)]
-
-
-def _tell_phases(views: Sequence[PodView], phases: dict[str, str], watcher: Watcher) -> None:
-    for pod in views:
-        phase = "ready" if pod.ready else pod.phase
-        if phases.get(pod.name) != phase:
-            phases[pod.name] = phase
-            watcher.event(f"{pod.name}: {phase}")
-
-
-def _ask(ask: Callable[[], RunStatus]) -> RunStatus | None:
-    try:
-        return ask()
-    except UnavailableError:
-        return None
 
 
 def _what_is_missing(cluster: Cluster, pods: Sequence[Object], status: RunStatus | None) -> str:

@@ -9,6 +9,8 @@ from actorq.errors import InvalidInputError
 
 # Shares of starved time at or above which the actors are the limit, and at or below which the learner is.
 _MOSTLY, _HARDLY = 0.5, 0.05
+# Figures that follow from the others, for the results as JSON.
+DERIVED = ("steps_per_s", "final_return", "starved_share", "limit", "actor_wh_per_million_steps")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,13 @@ class RunFigures:
         return min(1.0, self.starved_s / self.seconds)
 
     @property
+    def limit(self) -> str:
+        """The part that limited the run's speed, by the share of time in which the learner waited for data."""
+        if self.starved_share >= _MOSTLY:
+            return "actors"
+        return "learner" if self.starved_share <= _HARDLY else "both"
+
+    @property
     def actor_wh_per_million_steps(self) -> float | None:
         """Energy of the actors alone, comparable between runs of different lengths."""
         return None if self.actor_wh is None else self.actor_wh / self.environment_steps * 1e6
@@ -126,10 +135,3 @@ def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | 
         raise InvalidInputError(
             f"{planned.name}: expected the summary of a finished run of this version, but {error} is missing"
         ) from None
-
-
-def limit(starved_share: float) -> str:
-    """The part that limited the run's speed, by the share of time in which the learner waited for data."""
-    if starved_share >= _MOSTLY:
-        return "actors"
-    return "learner" if starved_share <= _HARDLY else "both"

@@ -20,12 +20,7 @@ BASELINES = (FP32, TORCH)
 _MOST_SEEDS = 10_000
 _ONE_TASK = "make a comparison for each in a folder of its own"
 # Settings that cannot be varied, and what to use instead.
-_SHARED = {
-    "seed": "give --seeds",
-    "scheme": "give --schemes",
-    "environment": _ONE_TASK,
-    "target-return": _ONE_TASK,
-}
+_SHARED = {"seed": "give --seeds", "scheme": "give --schemes", "environment": _ONE_TASK, "target-return": _ONE_TASK}
 
 
 def scheme_choices() -> tuple[str, ...]:

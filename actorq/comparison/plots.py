@@ -1,14 +1,14 @@
 """The pictures of a comparison, each in a light and a dark version."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from actorq.comparison.figures import Point, RunFigures
+from actorq.comparison.figures import Point
 from actorq.comparison.intervals import band
-from actorq.comparison.result import Comparison, Side, seconds_to_target
+from actorq.comparison.result import Comparison, Value, seconds_to_target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,10 +31,6 @@ _MORE_COLORS = ("#f0e442", "#8c564b", "#000000")
 
 def draw(comparison: Comparison, folder: Path) -> dict[str, dict[str, Path]]:
     """Write all pictures as PNG files. Returns them by name and theme."""
-    # Imported here, because everything else works without it.
-    import matplotlib
-
-    matplotlib.use("Agg")
     pictures: dict[str, Callable[[Any], None]] = {
         "return-seconds": lambda figure: _curves(comparison, figure, lambda p: p.seconds, "seconds of learning"),
         "return-steps": lambda figure: _curves(comparison, figure, lambda p: float(p.steps), "environment steps"),
@@ -47,55 +43,67 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, dict[str, Path]]:
 
 
 def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) -> Path:
-    from matplotlib import pyplot
-
     file = folder / (f"{name}.png" if theme == "light" else f"{name}-{theme}.png")
-    with themed(theme):
-        figure = pyplot.figure(dpi=150, layout="constrained")
+    with picture(file, theme, dpi=150) as figure:
         paint(figure)
-        figure.savefig(file)
-        pyplot.close(figure)
     return file
 
 
 @contextmanager
-def themed(theme: str) -> Iterator[None]:
-    """Colors and text of all pictures. theme: a name in THEMES."""
-    from matplotlib import rc_context
+def picture(file: Path, theme: str, dpi: int) -> "Iterator[Figure]":
+    """An empty figure with the colors and text of all pictures, written to a PNG file at the end.
+
+    theme: a name in THEMES.
+    """
+    # Imported here, because everything else works without it.
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
 
     ground, ink = THEMES[theme]
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
     values: dict[str, Any] = {**dict.fromkeys(inks, ink), **dict.fromkeys(grounds, ground), "font.size": 9}
     values |= {"axes.spines.top": False, "axes.spines.right": False}
-    with rc_context(cast(Any, values)):
-        yield
+    with matplotlib.rc_context(cast(Any, values)):
+        figure = pyplot.figure(dpi=dpi, layout="constrained")
+        yield figure
+        figure.savefig(file)
+        pyplot.close(figure)
 
 
-def _panels(comparison: Comparison, figure: "Figure", width: float, height: float) -> "list[tuple[Axes, str]]":
-    """A panel for each cell, at most three in a row."""
-    columns = min(3, len(comparison.cells))
-    rows = -(-len(comparison.cells) // columns)
+def panels(figure: "Figure", names: Collection[str], width: float, height: float) -> "list[tuple[Axes, str]]":
+    """A panel for each name, at most three in a row. width, height: of a panel, in inches."""
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
     figure.set_size_inches(width * columns, height * rows)
     axes = figure.subplots(rows, columns, squeeze=False)
-    for spare in axes.flat[len(comparison.cells) :]:
+    for spare in axes.flat[len(names) :]:
         spare.set_visible(False)
-    return list(zip(axes.flat, comparison.cells, strict=False))
+    return list(zip(axes.flat, names, strict=False))
 
 
 def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], float], label: str) -> None:
-    panels, colors = _panels(comparison, figure, 7.0 if len(comparison.cells) == 1 else 4.4, 3.6), _colors(comparison)
-    for axes, cell in panels:
+    colors, width = _colors(comparison), 7.0 if len(comparison.cells) == 1 else 4.4
+    shown = panels(figure, comparison.cells, width, 3.6)
+    for axes, cell in shown:
         for side in comparison.cell(cell):
-            _curve(axes, side, x_of, colors[side.variant.scheme])
+            curves = [[(x_of(point), point.mean_return) for point in run.curve] for run in side.runs if run.curve]
+            if (found := band(curves)) is None:
+                continue
+            color = colors[side.variant.scheme]
+            axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.18, linewidth=0)
+            axes.plot(found.x, found.mean, color=color, linewidth=1.8, label=side.variant.scheme)
+            axes.plot(*zip(*(curve[-1] for curve in curves), strict=True), "o", color=color, markersize=4)
         if comparison.target is not None:
             axes.axhline(comparison.target, color=axes.xaxis.label.get_color(), linewidth=0.8, linestyle=(0, (4, 3)))
         axes.set_title(cell, fontsize=9)
         axes.set_xlim(0, None)
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter(_with_separators)
-    panels[0][0].set_ylabel("evaluated return")
-    handles, labels = panels[0][0].get_legend_handles_labels()
+    shown[0][0].set_ylabel("evaluated return")
+    handles, labels = shown[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
 
 
@@ -104,24 +112,13 @@ def _colors(comparison: Comparison) -> dict[str, str]:
     return _COLORS | dict(zip(others, cycle(_MORE_COLORS), strict=False))
 
 
-def _curve(axes: "Axes", side: Side, x_of: Callable[[Point], float], color: str) -> None:
-    curves = [[(x_of(point), point.mean_return) for point in run.curve] for run in side.runs]
-    found = band(curves)
-    if found is None:
-        return
-    axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.18, linewidth=0)
-    axes.plot(found.x, found.mean, color=color, linewidth=1.8, label=side.variant.scheme)
-    ends = [curve[-1] for curve in curves if curve]
-    axes.plot(*zip(*ends, strict=True), "o", color=color, markersize=4)
-
-
-def _bars(comparison: Comparison, figure: "Figure", value: Callable[[RunFigures], float | None], label: str) -> None:
+def _bars(comparison: Comparison, figure: "Figure", value: Value, label: str) -> None:
     most = max(len(comparison.cell(cell)) for cell in comparison.cells)
-    wide, colors = 7.0 if len(comparison.cells) == 1 else 4.4, _colors(comparison)
-    for axes, cell in _panels(comparison, figure, wide, 1.1 + 0.42 * most):
+    colors, width = _colors(comparison), 7.0 if len(comparison.cells) == 1 else 4.4
+    for axes, cell in panels(figure, comparison.cells, width, 1.1 + 0.42 * most):
         sides = comparison.cell(cell)
         for place, side in enumerate(sides):
-            color, values = colors[side.variant.scheme], _values(side, value)
+            color, values = colors[side.variant.scheme], side.values(value)
             if not values:
                 axes.text(0, place, " not reached", va="center", fontsize=8)
                 continue
@@ -137,10 +134,6 @@ def _bars(comparison: Comparison, figure: "Figure", value: Callable[[RunFigures]
         axes.set_title(cell, fontsize=9)
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter(_with_separators)
-
-
-def _values(side: Side, value: Callable[[RunFigures], float | None]) -> Sequence[float]:
-    return [found for found in side.by_seed(value).values() if found is not None]
 
 
 def _with_separators(value: float, _: float | None = None) -> str:

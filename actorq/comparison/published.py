@@ -25,17 +25,19 @@ RATIOS = (
     Ratios("DQN on Gym", (2.2, 5.41), (2.8, 3.2), None),
 )
 
-_DM_CONTROL = {
-    "cartpole-balance": (998.0, 998.0),
-    "cheetah-run": (756.0, 876.0),
-    "walker-stand": (972.0, 973.0),
-    "hopper-stand": (868.0, 858.0),
-    "reacher-hard": (785.0, 965.0),
-    "finger-spin": (858.0, 850.0),
-    "humanoid-stand": (867.0, 899.0),
-    "humanoid-walk": (663.0, 695.0),
+_RETURNS = {
+    "dm_control/cartpole-balance": (998.0, 998.0),
+    "dm_control/cheetah-run": (756.0, 876.0),
+    "dm_control/walker-stand": (972.0, 973.0),
+    "dm_control/hopper-stand": (868.0, 858.0),
+    "dm_control/reacher-hard": (785.0, 965.0),
+    "dm_control/finger-spin": (858.0, 850.0),
+    "dm_control/humanoid-stand": (867.0, 899.0),
+    "dm_control/humanoid-walk": (663.0, 695.0),
+    "CartPole": (180.0, 182.0),
+    "MountainCar": (-126.0, -124.0),
+    "Acrobot": (-95.0, -99.0),
 }
-_GYM = {"CartPole": (180.0, 182.0), "MountainCar": (-126.0, -124.0), "Acrobot": (-95.0, -99.0)}
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,6 @@ class Returns:
 
 def returns_of(environment: str) -> Returns | None:
     """Their final returns on this task; None if it is not among theirs."""
-    if environment.startswith("dm_control/") and (found := _DM_CONTROL.get(environment.removeprefix("dm_control/"))):
-        return Returns(*found)
-    if found := _GYM.get(environment.partition("-")[0]):
-        of_200 = environment.startswith("CartPole") and not environment.endswith("v0")
-        return Returns(*found, "Theirs is of at most 200." if of_200 else "")
-    return None
+    found = _RETURNS.get(environment if "/" in environment else environment.partition("-")[0])
+    of_200 = environment.startswith("CartPole") and not environment.endswith("v0")
+    return Returns(*found, "Theirs is of at most 200." if of_200 else "") if found else None

@@ -8,10 +8,10 @@ from pathlib import Path
 from string import Template
 
 from actorq.comparison import published
-from actorq.comparison.figures import RunFigures, limit
+from actorq.comparison.figures import RunFigures
 from actorq.comparison.intervals import CONFIDENCE, FEW_SEEDS, Ratio
 from actorq.comparison.plan import TORCH, PlannedRun
-from actorq.comparison.result import Comparison, Ratios, Spread, Value, seconds_to_target, steps_to_target
+from actorq.comparison.result import Comparison, Ratios, Side, Value, seconds_to_target, steps_to_target
 from actorq.domain.policy import FP32
 
 _NONE = "-"
@@ -32,36 +32,41 @@ _OF_DIVERGENCE = (
     "For the divergence, pi is the learner's newest policy: rounding and age. For the mismatch, pi is the same version "
     "in FP32: rounding. KL: of the last version, KL(FP32 || quantized) on recent observations."
 )
+_OF_TORCH = (
+    "\n<dt>torch</dt><dd>Actors that run the fp32 policy in eager PyTorch on one thread, as the baseline of ActorQ "
+    "does. Learner, quantizer and evaluator are those of fp32.</dd>"
+)
 
 
 def page(
     comparison: Comparison, pictures: Mapping[str, Mapping[str, Path]], command: str, link: Callable[[PlannedRun], str]
 ) -> str:
     """The page. `pictures` are given by name and theme. `link` gives the link to a run's files."""
-    title = f"{comparison.algorithm} on {comparison.environment}: schemes compared"
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{_count(len(comparison.sides), "variant")}, {_count(len(comparison.seeds), "seed")} each, '
-        f"target return {_target(comparison)}</p>",
-        *_warnings(comparison),
-        *_lead(comparison),
-        "<h2>Ratios</h2>",
-        *_ratio_tables(comparison),
-        "<h2>Learning curves</h2>",
-        *(_picture(name, pictures[name]) for name in ("return-seconds", "return-steps")),
-        "<h2>Speed</h2>",
-        *(_picture(name, pictures[name]) for name in ("throughput", "time-to-target") if name in pictures),
-        "<h2>Figures of each variant</h2>",
-        *_side_tables(comparison),
-        "<h2>Beside what ActorQ published</h2>",
-        *_published(comparison),
-        "<h2>All runs</h2>",
-        _runs(comparison, link),
-        "<h2>How this was measured</h2>",
-        *_method(comparison, command),
-    ]
+    machine, runs = comparison.machine, [run for side in comparison.sides for run in side.runs]
+    versions = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
+    parts = {
+        "title": [escape(f"{comparison.algorithm} on {comparison.environment}: schemes compared")],
+        "lead": [
+            f'<p class="soft">{_count(len(comparison.sides), "variant")}, {_count(len(comparison.seeds), "seed")} '
+            f"each, target return {_target(comparison)}</p>",
+            *(f'<p class="warning">{escape(text)}</p>' for text in warnings(comparison)),
+            *_lead(comparison),
+        ],
+        "ratios": [_ratio_table(comparison)],
+        "curves": [_picture(name, pictures[name]) for name in ("return-seconds", "return-steps")],
+        "speed": [_picture(name, pictures[name]) for name in ("throughput", "time-to-target") if name in pictures],
+        "figures": _side_tables(comparison),
+        "published": _published(comparison),
+        "runs": [_runs(comparison, link)],
+        "machine": [escape(f"{machine.hardware}. Python {machine.python}, {versions}.")],
+        "confidence": [f"{CONFIDENCE:.0%}"],
+        "target": [_target(comparison)],
+        "torch": [_OF_TORCH] if any(side.variant.scheme == TORCH for side in comparison.sides) else [],
+        "energy": [escape("; ".join(dict.fromkeys(run.energy_method for run in runs)) + ".")],
+        "command": [escape(command)],
+    }
     text = files("actorq.comparison").joinpath("page.html").read_text(encoding="utf-8")
-    return Template(text).substitute(title=escape(title), body="\n".join(parts))
+    return Template(text).substitute({name: "\n".join(lines) for name, lines in parts.items()})
 
 
 def ratio_text(ratio: Ratio | None) -> str:
@@ -96,10 +101,6 @@ def warnings(comparison: Comparison) -> list[str]:
     return found
 
 
-def _warnings(comparison: Comparison) -> list[str]:
-    return [f'<p class="warning">{escape(text)}</p>' for text in warnings(comparison)]
-
-
 def _lead(comparison: Comparison) -> list[str]:
     """The most important ratios of each variant in one sentence."""
     lines = []
@@ -122,7 +123,7 @@ def _doubt(ratio: Ratio) -> str:
     return " (no clear difference)" if ratio.low <= 1.0 <= ratio.high else ""
 
 
-def _ratio_tables(comparison: Comparison) -> list[str]:
+def _ratio_table(comparison: Comparison) -> str:
     columns: tuple[tuple[str, Callable[[Ratios], Ratio | None]], ...] = (
         ("throughput", lambda each: each.throughput),
         ("time to target", lambda each: each.time_to_target),
@@ -136,12 +137,12 @@ def _ratio_tables(comparison: Comparison) -> list[str]:
         for each in comparison.ratios(side)
     ]
     if not rows:
-        return [f"<p>No baseline was run: add {FP32} or {TORCH} to --schemes.</p>"]
+        return f"<p>No baseline was run: add {FP32} or {TORCH} to --schemes.</p>"
     note = (
         f"How many times better than the baseline; above 1 is better. Geometric mean over seeds, and the interval of "
         f"{CONFIDENCE:.0%} by bootstrap over seeds."
     )
-    return [_table(["variant", "against", *(name for name, _ in columns)], rows, note, text_columns=1)]
+    return _table(["variant", "against", *(name for name, _ in columns)], rows, note, text_columns=1)
 
 
 def _ratio_cell(ratio: Ratio | None) -> str:
@@ -180,13 +181,13 @@ def _side_tables(comparison: Comparison) -> list[str]:
             escape(side.variant.name),
             escape(side.acted),
             f"{side.reached} of {len(side.runs)}",
-            *(_spread(side.spread(value), form) for _, value, form in performance),
-            _limits(side.runs),
+            *(_spread(side, value, form) for _, value, form in performance),
+            ", ".join(dict.fromkeys(run.limit for run in side.runs)),
         ]
         for side in comparison.sides
     ]
     second = [
-        [escape(side.variant.name), *(_spread(side.spread(value), form) for _, value, form in policy)]
+        [escape(side.variant.name), *(_spread(side, value, form) for _, value, form in policy)]
         for side in comparison.sides
     ]
     heads = ["variant", "acted with", "reached target", *(name for name, _, _ in performance), "limited by"]
@@ -202,15 +203,11 @@ def _side_tables(comparison: Comparison) -> list[str]:
     ]
 
 
-def _limits(runs: Sequence[RunFigures]) -> str:
-    return ", ".join(dict.fromkeys(limit(run.starved_share) for run in runs))
-
-
 def _published(comparison: Comparison) -> list[str]:
     rows = [
         [
             f"published, {escape(each.tasks)}",
-            *(_range(of) for of in (each.time_to_target, each.throughput, each.carbon)),
+            *(f"{of[0]:g} to {of[1]:g}" if of else _NONE for of in (each.time_to_target, each.throughput, each.carbon)),
         ]
         for each in published.RATIOS
     ]
@@ -225,67 +222,38 @@ def _published(comparison: Comparison) -> list[str]:
     parts = [_table(["times better", "time to target", "throughput", "carbon"], rows, note)]
     if theirs := published.returns_of(comparison.environment):
         returns = [
-            [escape(side.variant.name), _spread(side.spread(lambda run: run.final_return), ",.1f")]
+            [escape(side.variant.name), _spread(side, lambda run: run.final_return, ",.1f")]
             for side in comparison.sides
         ]
         returns += [["published, FP32", f"{theirs.fp32:,.0f}"], ["published, int8", f"{theirs.int8:,.0f}"]]
-        notes = [theirs.note, "Our runs end at their target return." if _any_solved(comparison) else ""]
+        solved = any(run.state == "solved" for side in comparison.sides for run in side.runs)
+        notes = [theirs.note, "Our runs end at their target return." if solved else ""]
         parts.append(_table(["variant", "last return"], returns, " ".join(filter(None, notes))))
     return parts
 
 
-def _any_solved(comparison: Comparison) -> bool:
-    return any(run.state == "solved" for side in comparison.sides for run in side.runs)
-
-
 def _runs(comparison: Comparison, link: Callable[[PlannedRun], str]) -> str:
-    rows = []
-    for side in comparison.sides:
-        for run in side.runs:
-            place = escape(link(run.planned))
-            rows.append(
-                [
-                    f'<a href="{place}">{escape(side.variant.name)}</a>',
-                    str(run.planned.seed),
-                    escape(run.state),
-                    _number(run.final_return, ",.1f"),
-                    f"{run.environment_steps:,}",
-                    f"{run.seconds:,.1f}",
-                    f"{run.steps_per_s:,.0f}",
-                    _number(seconds_to_target(run), ",.1f"),
-                    f"{run.starved_share:.0%}",
-                    _number(run.wh, ".3f"),
-                ]
-            )
-    heads = ["variant", "seed", "ended", "last return", "environment steps", "seconds", "steps/s", "s to target"]
-    return _table(
-        [*heads, "starved", "Wh"], rows, "Links lead to the folders of the runs, where they are beside this page."
+    columns: tuple[tuple[str, Value, str], ...] = (
+        ("last return", lambda run: run.final_return, ",.1f"),
+        ("environment steps", lambda run: run.environment_steps, ","),
+        ("seconds", lambda run: run.seconds, ",.1f"),
+        ("steps/s", lambda run: run.steps_per_s, ",.0f"),
+        ("s to target", seconds_to_target, ",.1f"),
+        ("starved", lambda run: run.starved_share, ".0%"),
+        ("Wh", lambda run: run.wh, ".3f"),
     )
-
-
-def _method(comparison: Comparison, command: str) -> list[str]:
-    machine = comparison.machine
-    versions = ", ".join(f"{name} {version}" for name, version in machine.packages.items())
-    methods = dict.fromkeys(run.energy_method for side in comparison.sides for run in side.runs)
-    items = {
-        "Machine": f"{machine.hardware}. Python {machine.python}, {versions}.",
-        "Order": "One run at a time. All variants with one seed, then all with the next, in a rotated order, so that "
-        "a machine that becomes slower or faster changes all alike.",
-        "Seconds": "Times count from the first stored transition. The start of the processes is left out: importing "
-        "PyTorch in an actor is no part of acting.",
-        "Ratios": "Taken within a seed, whose runs are neighbors in time. Geometric mean over seeds. Interval: "
-        f"percentile bootstrap over seeds (scipy.stats.bootstrap), {CONFIDENCE:.0%}.",
-        "Target": f"{_target(comparison)}, fixed before the first run. The time to it is that of the first evaluation "
-        "at the target or above.",
-        "torch": "Actors that run the fp32 policy in eager PyTorch on one thread, as the baseline of ActorQ does. "
-        "Learner, quantizer and evaluator are those of fp32.",
-        "Energy": "; ".join(methods) + ".",
-        "Command": f"<code>{escape(command)}</code>",
-    }
-    if not any(side.variant.scheme == TORCH for side in comparison.sides):
-        del items["torch"]
-    listed = (f"<dt>{name}</dt><dd>{text if name == 'Command' else escape(text)}</dd>" for name, text in items.items())
-    return ["<dl>", *listed, "</dl>"]
+    rows = [
+        [
+            f'<a href="{escape(link(run.planned))}">{escape(side.variant.name)}</a>',
+            str(run.planned.seed),
+            escape(run.state),
+            *(_NONE if (found := value(run)) is None else format(found, form) for _, value, form in columns),
+        ]
+        for side in comparison.sides
+        for run in side.runs
+    ]
+    heads = ["variant", "seed", "ended", *(name for name, _, _ in columns)]
+    return _table(heads, rows, "Links lead to the folders of the runs, where they are beside this page.")
 
 
 def _picture(name: str, files_of: Mapping[str, Path]) -> str:
@@ -316,21 +284,13 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], note: str, text_
     )
 
 
-def _spread(spread: Spread | None, form: str) -> str:
-    if spread is None:
+def _spread(side: Side, value: Value, form: str) -> str:
+    if (spread := side.spread(value)) is None:
         return _NONE
     mean = format(spread.mean, form)
     if spread.low == spread.high:
         return mean
     return f"{mean}<small>{format(spread.low, form)} to {format(spread.high, form)}</small>"
-
-
-def _number(value: float | None, form: str) -> str:
-    return _NONE if value is None else format(value, form)
-
-
-def _range(values: tuple[float, float] | None) -> str:
-    return f"{values[0]:g} to {values[1]:g}" if values else _NONE
 
 
 def _smaller(run: RunFigures) -> float | None:

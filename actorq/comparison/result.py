@@ -1,12 +1,13 @@
 """The result of a comparison: figures of each variant, and its ratios to the baselines of its cell."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from actorq.comparison import published
-from actorq.comparison.figures import RunFigures, limit
+from actorq.comparison.figures import DERIVED, RunFigures
 from actorq.comparison.intervals import CONFIDENCE, Ratio, ratio
 from actorq.comparison.plan import BASELINES, TORCH, PlannedRun, Variant
 from actorq.machine import Machine
@@ -49,9 +50,13 @@ class Side:
     variant: Variant
     runs: tuple[RunFigures, ...]
 
+    def values(self, value: Value) -> list[float]:
+        """The values of the runs that have one."""
+        return [found for run in self.runs if (found := value(run)) is not None]
+
     def spread(self, value: Value) -> Spread | None:
         """Mean and range over the runs that have the value; None without any."""
-        values = [found for run in self.runs if (found := value(run)) is not None]
+        values = self.values(value)
         return Spread(statistics.fmean(values), min(values), max(values)) if values else None
 
     def by_seed(self, value: Value) -> dict[int, float | None]:
@@ -66,11 +71,10 @@ class Side:
     @property
     def acted(self) -> str:
         """The schemes that actors used, the most frequent first."""
-        total: dict[str, int] = {}
+        total: Counter[str] = Counter()
         for run in self.runs:
-            for scheme, count in run.acted.items():
-                total[scheme] = total.get(scheme, 0) + count
-        return ", ".join(sorted(total, key=lambda scheme: -total[scheme]))
+            total.update(run.acted)
+        return ", ".join(scheme for scheme, _ in total.most_common())
 
 
 @dataclass(frozen=True)
@@ -127,22 +131,22 @@ class Comparison:
             "seeds": list(self.seeds),
             "confidence": CONFIDENCE,
             "machine": asdict(self.machine),
-            "variants": [self._side_as_json(side, link) for side in self.sides],
+            "variants": [
+                {
+                    "name": side.variant.name,
+                    "scheme": side.variant.scheme,
+                    "changes": dict(side.variant.changes),
+                    "acted_with": side.acted,
+                    "runs": [_run_as_json(run, link) for run in side.runs],
+                    "ratios": [asdict(each) for each in self.ratios(side)],
+                }
+                for side in self.sides
+            ],
             "published": {
                 "source": f"{published.SOURCE}. {published.DEFINITION}",
                 "ratios": [asdict(each) for each in published.RATIOS],
                 "returns": (theirs := published.returns_of(self.environment)) and asdict(theirs),
             },
-        }
-
-    def _side_as_json(self, side: Side, link: Callable[[PlannedRun], str]) -> dict[str, Any]:
-        return {
-            "name": side.variant.name,
-            "scheme": side.variant.scheme,
-            "changes": dict(side.variant.changes),
-            "acted_with": side.acted,
-            "runs": [_run_as_json(run, link) for run in side.runs],
-            "ratios": [asdict(each) for each in self.ratios(side)],
         }
 
 
@@ -182,9 +186,5 @@ def _run_as_json(run: RunFigures, link: Callable[[PlannedRun], str]) -> dict[str
         "seed": run.planned.seed,
         "directory": link(run.planned),
         **{name: value for name, value in values.items() if name != "planned"},
-        "steps_per_s": run.steps_per_s,
-        "final_return": run.final_return,
-        "starved_share": run.starved_share,
-        "limit": limit(run.starved_share),
-        "actor_wh_per_million_steps": run.actor_wh_per_million_steps,
+        **{name: getattr(run, name) for name in DERIVED},
     }

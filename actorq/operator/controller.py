@@ -40,30 +40,27 @@ class DueQueue(Generic[N]):
         self._changed = threading.Condition()
         self.closed = False
 
-    def put(self, name: N, delay_s: float = 0.0) -> bool:
-        """Make a name due after a delay. Returns False when the queue is full."""
+    def put(self, name: N, delay_s: float = 0.0) -> None:
+        """Make a name due after a delay, unless the queue is full."""
         at = self._clock() + delay_s
         with self._changed:
-            if name not in self._due and len(self._due) >= self._limit:
-                return False
-            self._due[name] = min(at, self._due.get(name, at))
-            self._changed.notify_all()
-        return True
+            if name in self._due or len(self._due) < self._limit:
+                self._due[name] = min(at, self._due.get(name, at))
+                self._changed.notify_all()
 
-    def take(self, at_most_s: float | None = None) -> N | None:
+    def take(self, at_most_s: float) -> N | None:
         """Wait for a due name and remove it; None after `at_most_s` seconds, and when the queue is closed."""
-        end = None if at_most_s is None else self._clock() + at_most_s
+        end = self._clock() + at_most_s
         with self._changed:
             while not self.closed:
-                name, at = min(self._due.items(), key=lambda item: item[1], default=(None, None))
+                name, at = min(self._due.items(), key=lambda item: item[1], default=(None, end))
                 now = self._clock()
-                if name is not None and at is not None and at <= now:
+                if name is not None and at <= now:
                     del self._due[name]
                     return name
-                times = [each - now for each in (at, end) if each is not None]
-                if end is not None and end <= now:
+                if end <= now:
                     return None
-                self._changed.wait(min(times) if times else None)
+                self._changed.wait(min(at, end) - now)
         return None
 
     def close(self) -> None:
@@ -76,9 +73,6 @@ class DueQueue(Generic[N]):
         """The number of names that are due now."""
         with self._changed:
             return sum(at <= self._clock() for at in self._due.values())
-
-    def __len__(self) -> int:
-        return len(self._due)
 
 
 class Controller:
@@ -99,7 +93,7 @@ class Controller:
         self._cluster = cluster
         self._namespaces = tuple(namespaces) or ("",)
         self._queue = queue
-        self._reconciler = reconciler
+        self.reconciler = reconciler
         self._clock = clock
         self.looks = dict.fromkeys((DONE, CONFLICT, FAILED), 0)
         self.look_seconds = Histogram()
@@ -115,46 +109,38 @@ class Controller:
 
     def list_runs(self) -> None:
         """Make all runs due, also those whose deletion was missed. Raises UserError when a permission is missing."""
-        for key in self._reconciler.known():
+        for key in self.reconciler.known():
             self._queue.put(key)
         for namespace in self._namespaces:
             for each in self._cluster.at(namespace).list(API_VERSION, KIND):
                 self._queue.put(Key(each["metadata"]["namespace"], each["metadata"]["name"]))
 
-    def runs_by_state(self) -> dict[str, int]:
-        """The number of known runs by state."""
-        return self._reconciler.runs_by_state()
-
     def run(self) -> None:
         """Reconcile until the queue is closed."""
+        listed = float("-inf")
         try:
-            self._run()
+            while not self._queue.closed:
+                if self._clock() - listed >= LIST_PERIOD_S:
+                    listed = self._busy_since = self._clock()
+                    try:
+                        self.list_runs()
+                    except ActorQError as error:
+                        _log.warning("the list of runs: %s", error)
+                    except Exception:
+                        _log.exception("the list of runs")
+                    self._busy_since = None
+                if key := self._queue.take(max(0.0, listed + LIST_PERIOD_S - self._clock())):
+                    self.look(key)
         finally:
             self._ended = True
-            self._reconciler.close()
-
-    def _run(self) -> None:
-        listed = float("-inf")
-        while not self._queue.closed:
-            if self._clock() - listed >= LIST_PERIOD_S:
-                listed = self._busy_since = self._clock()
-                try:
-                    self.list_runs()
-                except ActorQError as error:
-                    _log.warning("the list of runs: %s", error)
-                except Exception:
-                    _log.exception("the list of runs")
-                self._busy_since = None
-            key = self._queue.take(max(0.0, listed + LIST_PERIOD_S - self._clock()))
-            if key is not None:
-                self.look(key)
+            self.reconciler.close()
 
     def look(self, key: Key) -> None:
         """Reconcile one run and put it back for the next look."""
         began, result = self._clock(), FAILED
         self._busy_since = began
         try:
-            delay_s, result = self._reconciler.reconcile(key), DONE
+            delay_s, result = self.reconciler.reconcile(key), DONE
         except ConflictError:
             delay_s, result = _CONFLICT_S, CONFLICT
         except ActorQError as error:

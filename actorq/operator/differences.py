@@ -10,8 +10,7 @@ from actorq.cluster.configuration import kept_setting
 from actorq.cluster.connection import UnreachableError
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.manifests import component_of
-from actorq.cluster.objects import RUN_LABEL, WORKLOADS, Object, items, name_of, part
-from actorq.cluster.storage import VOLUME
+from actorq.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
 from actorq.errors import UserError
 from actorq.operator.render import KEPT
 from actorq.operator.resource import KIND

@@ -20,7 +20,6 @@ LEASE = "actorq-operator"
 VERSION_ANNOTATION = "actorq/version"
 _API = ("coordination.k8s.io/v1", "Lease")
 
-
 _log = logging.getLogger(__name__)
 
 

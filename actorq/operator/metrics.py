@@ -17,7 +17,7 @@ def operator_metrics(leader: Leader, controller: Controller, queue: DueQueue[Key
         "actorq_operator_runs",
         "TrainingRuns by the state in their status; only the leading replica counts them.",
         ("state",),
-        {(state,): count for state, count in controller.runs_by_state().items()},
+        {(state,): count for state, count in controller.reconciler.runs_by_state().items()},
     )
     yield labelled_counter(
         "actorq_operator_reconciles",

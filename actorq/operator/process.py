@@ -23,7 +23,7 @@ from actorq.operator.leader import Leader
 from actorq.operator.metrics import operator_metrics
 from actorq.operator.reconcile import Key, Reconciler
 from actorq.operator.render import MANIFESTS
-from actorq.operator.resource import GROUP, KIND, PLURAL, VERSION
+from actorq.operator.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from actorq.process import EXIT_FAILED, EXIT_OK, leave
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
@@ -76,28 +76,18 @@ class News:
         metadata = event["object"]["metadata"]
         key = Key(metadata["namespace"], metadata["name"])
         version = (metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"))
-        if event["type"] == "DELETED":
-            self._seen.pop(key, None)
-        elif self._seen.get(key) == version:
-            return
-        else:
+        before = self._seen.pop(key, None)
+        if event["type"] != "DELETED":
             self._seen[key] = version
-        self._queue.put(key)
-
-
-def _registry(queue: DueQueue[Key]) -> kopf.OperatorRegistry:
-    registry = kopf.OperatorRegistry()
-    kopf.on.login(registry=registry)(kopf.login_via_client)
-    # `on.event` writes nothing to the object: no finalizer keeps it while no operator runs.
-    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(News(queue).notice)
-    return registry
+        if before != version or event["type"] == "DELETED":
+            self._queue.put(key)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal (returns 0), or until another replica has taken the Lease (returns 1)."""
     flags = parse(arguments)
     cluster = connect(flags.lease_namespace)
-    if not cluster.has_kind(f"{GROUP}/{VERSION}", KIND):
+    if not cluster.has_kind(API_VERSION, KIND):
         raise UserError(f"the cluster has no kind {KIND}: apply k8s/operator/crd.yaml")
     queue: DueQueue[Key] = DueQueue()
     worker = cluster.at(cluster.namespace)
@@ -115,6 +105,10 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
+    registry = kopf.OperatorRegistry()
+    kopf.on.login(registry=registry)(kopf.login_via_client)
+    # `on.event` writes nothing to the object: no finalizer keeps it while no operator runs.
+    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(News(queue).notice)
     leading = threading.Thread(target=_lead, args=(queue, controller, leader), name="leader", daemon=True)
 
     def healthy() -> bool:
@@ -132,7 +126,7 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
     try:
         # Returns at SIGTERM and SIGINT.
         await kopf.operator(
-            registry=_registry(queue),
+            registry=registry,
             settings=settings,
             standalone=True,
             # Otherwise it asks for the name of the user, and a user of a pod has none.

@@ -15,30 +15,19 @@ from typing import NamedTuple
 from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.logs import last_log_line
-from actorq.cluster.objects import RUN_LABEL, WORKLOADS, Object, name_of, part
-from actorq.cluster.storage import VOLUME
+from actorq.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, name_of, part
 from actorq.domain.status import RunStatus
 from actorq.errors import ConflictError, UserError
+from actorq.operator import differences
 from actorq.operator.certificates import certificates, secrets
-from actorq.operator.differences import (
-    Found,
-    changed_setting,
-    differs,
-    fitted,
-    foreign,
-    is_owned,
-    refusal,
-    restless,
-    stamped,
-    superfluous,
-)
+from actorq.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
 from actorq.operator.resource import API_VERSION, KIND, TrainingRun, TrainingRunSpec
 from actorq.operator.status import conditions
 from actorq.operator.status.answers import Answers
 from actorq.operator.status.events import COMPONENT, new_events
-from actorq.operator.status.look import Look, find_fault, lacks_pods, seconds
+from actorq.operator.status.look import Look, find_fault, lacks_pods
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
@@ -133,9 +122,8 @@ class Reconciler:
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
             self._forget(key)
-            memory = self._memories[key] = _Memory(
-                uid, Answers(self._address_of(key), lambda: self._wake(key), self._clock)
-            )
+            answers = Answers(self._address_of(key), lambda: self._wake(key), self._clock)
+            memory = self._memories[key] = _Memory(uid, answers)
         memory.state = str(before.get("state") or conditions.PENDING)
         version = str(resource["metadata"].get("resourceVersion", ""))
         if version and memory.ended == version:
@@ -167,8 +155,7 @@ class Reconciler:
                 self._rest(cluster, look, found)
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
-        worst = find_fault(look)
-        line = ""
+        worst, line = find_fault(look), ""
         if worst is not None and worst.container is not None:
             line = last_log_line(cluster, worst.subject.removeprefix("pod "), worst.container)
         wait_s = self._write(cluster, look, conditions.new_status(look, worst, line), memory)
@@ -235,8 +222,7 @@ class Reconciler:
     def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, look: Look) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
-        fault = foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over)
-        if fault is not None:
+        if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over):
             return fault
         existing = {name_of(each): each for each in found.of("Secret")}
         made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
@@ -245,9 +231,9 @@ class Reconciler:
             return taken
         changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
         for manifest in (*made, *changed):
-            cluster.apply(fitted(manifest, found.get((manifest["kind"], name_of(manifest)))))
+            cluster.apply(differences.fitted(manifest, found.get((manifest["kind"], name_of(manifest)))))
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
-        doomed = superfluous(found, wanted, run.uid)
+        doomed = differences.superfluous(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
         if not (made or changed or doomed):
             plan.checked = self._clock()
@@ -264,7 +250,7 @@ class Reconciler:
 
     def _rest(self, cluster: Cluster, look: Look, found: Found) -> None:
         """End the pods of a run that is suspended or over, although its objects cannot be as its specification says."""
-        for each in restless(found, look.resource["metadata"]["uid"], look.suspended, look.over):
+        for each in differences.restless(found, look.resource["metadata"]["uid"], look.suspended, look.over):
             try:
                 cluster.patch(each["apiVersion"], each["kind"], name_of(each), {"spec": {"replicas": 0}})
                 _log.info("%s: %s %s has no pods", cluster.namespace, each["kind"], name_of(each))
@@ -279,25 +265,21 @@ class Reconciler:
 
     def _write(self, cluster: Cluster, look: Look, status: Object, memory: _Memory) -> float | None:
         """Write the status unless it is too early. Returns when to look again."""
-        wait_s = PERIOD_S
-        if status != look.before:
-            early_s = memory.written + PERIOD_S - self._clock()
-            if early_s > 0 and not conditions.is_news(look.before, status):
-                return early_s
-            self._tell(cluster, new_events(look, status))
-            metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
-            change = {"metadata": metadata, "status": status}
-            cluster.patch(API_VERSION, KIND, name_of(look.resource), change, "status")
-            memory.written = self._clock()
-            if "finishedAt" in status and "finishedAt" not in look.before:
-                # At once: actors end with the run.
-                return 0.0
-        elif "finishedAt" in status and status["actors"] == 0:
-            wait_s = max(self._left_s(look), 0.0)
-        elif not look.pods and (look.suspended or (memory.plan is not None and memory.plan.run is None)):
-            # Nothing changes until somebody changes the object.
-            return None
-        return wait_s
+        if status == look.before:
+            if "finishedAt" in status and status["actors"] == 0:
+                return max(self._left_s(look), 0.0)
+            rests = not look.pods and (look.suspended or (memory.plan is not None and memory.plan.run is None))
+            # A run that rests stays so until somebody changes the object.
+            return None if rests else PERIOD_S
+        early_s = memory.written + PERIOD_S - self._clock()
+        if early_s > 0 and not conditions.is_news(look.before, status):
+            return early_s
+        self._tell(cluster, new_events(look, status))
+        metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
+        cluster.patch(API_VERSION, KIND, name_of(look.resource), {"metadata": metadata, "status": status}, "status")
+        memory.written = self._clock()
+        # After the end of the run, the next look comes at once: actors end with the run.
+        return 0.0 if "finishedAt" in status and "finishedAt" not in look.before else PERIOD_S
 
     def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:
         for event in events:
@@ -315,7 +297,7 @@ class Reconciler:
             return float("inf")
         # Read here, because the rest of the specification may have a fault.
         kept_s = part(look.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
-        return seconds(look.before["finishedAt"]) + float(kept_s) - look.now
+        return datetime.fromisoformat(look.before["finishedAt"]).timestamp() + float(kept_s) - look.now
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)
@@ -325,18 +307,12 @@ class Reconciler:
 
 def _there(cluster: Cluster, manifests: Iterable[Object]) -> Found:
     """The objects that have the names of these manifests, whoever they belong to."""
-    found = Found()
-    for manifest in manifests:
-        place = manifest["kind"], name_of(manifest)
-        if (there := cluster.get(manifest["apiVersion"], *place)) is not None:
-            found[place] = there
-    return found
+    places = {(each["kind"], name_of(each)): each["apiVersion"] for each in manifests}
+    there = ((place, cluster.get(api_version, *place)) for place, api_version in places.items())
+    return Found((place, each) for place, each in there if each is not None)
 
 
 def _listed(cluster: Cluster, key: Key, kinds: Iterable[tuple[str, str]]) -> Found:
     """The objects of some kinds with the run's label."""
-    found = Found()
-    for api_version, kind in kinds:
-        for each in cluster.list(api_version, kind, f"{RUN_LABEL}={key.name}"):
-            found[kind, name_of(each)] = each
-    return found
+    listed = (each for kind in kinds for each in cluster.list(*kind, f"{RUN_LABEL}={key.name}"))
+    return Found(((each["kind"], name_of(each)), each) for each in listed)

@@ -11,12 +11,11 @@ import actorq
 from actorq import __version__
 from actorq.cluster import configuration
 from actorq.cluster.manifests import component_of, prepared
-from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, WORKLOADS, Object, name_of, part
-from actorq.cluster.storage import VOLUME
+from actorq.cluster.objects import VOLUME, WORKLOADS, Object, name_of, part
 from actorq.errors import UserError
 from actorq.operator.kustomization import build
 from actorq.operator.naming import named
-from actorq.operator.resource import GROUP, KIND, VERSION, Resources, Toleration, TrainingRun, TrainingRunSpec
+from actorq.operator.resource import API_VERSION, KIND, Resources, Toleration, TrainingRun, TrainingRunSpec
 
 # In the checkout, and in the operator's image.
 _FOLDERS = (Path(actorq.__file__).parents[1] / "k8s", Path(sys.prefix) / "share" / "actorq" / "k8s")
@@ -61,7 +60,7 @@ def objects(run: TrainingRun, finished: bool = False, manifests: Path = MANIFEST
 def owner(run: TrainingRun) -> Object:
     """The reference with which Kubernetes deletes an object together with its TrainingRun."""
     return {
-        "apiVersion": f"{GROUP}/{VERSION}",
+        "apiVersion": API_VERSION,
         "kind": KIND,
         "name": run.name,
         "uid": run.uid,
@@ -78,11 +77,6 @@ def identity(run: TrainingRun) -> str:
             f"name of the run: with its namespace it has {len(name)} characters, expected at most {_LONGEST_IDENTITY}"
         )
     return name
-
-
-def actor_selector(run: TrainingRun) -> str:
-    """The label selector of the run's actors, for the scale subresource."""
-    return f"{RUN_LABEL}={run.name},{COMPONENT_LABEL}=actor"
 
 
 def _components(spec: TrainingRunSpec) -> list[str]:
@@ -132,11 +126,7 @@ def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
 
 
 def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished: bool) -> None:
-    replicas = {
-        "actor": spec.actors.replicas,
-        "relay": spec.relays.replicas,
-        "evaluator": spec.evaluator.replicas,
-    }
+    replicas = {"actor": spec.actors.replicas, "relay": spec.relays.replicas, "evaluator": spec.evaluator.replicas}
     body["replicas"] = 0 if spec.suspend or (finished and component not in KEPT) else replicas.get(component, 1)
     pod = body["template"]["spec"]
     (container,) = pod["containers"]

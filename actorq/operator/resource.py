@@ -3,7 +3,6 @@
 The schema of the same fields for the API server is k8s/operator/crd.yaml. A test compares the two.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -24,8 +23,6 @@ PLURAL = "trainingruns"
 
 QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
 _DNS_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
-# A section of a run's file for --config that is not part of the run's configuration.
-_PROCESS = "process"
 
 
 def _quantity(given: object) -> object:
@@ -187,8 +184,7 @@ class TrainingRunSpec(Settings):
     def has_object_storage(self) -> bool:
         """Whether the learner writes to object storage: checkpoints, or the best policy."""
         places = (("checkpoint", "object_storage"), ("policy_export", "url"))
-        found = [(self.config.get(section), name) for section, name in places]
-        return self.policyExport is not None or any(isinstance(each, dict) and each.get(name) for each, name in found)
+        return self.policyExport is not None or any(part(self.config, section).get(name) for section, name in places)
 
     def settings(self) -> dict[str, Any]:
         """The run's settings, as --config takes them. Raises UserError for a contradiction."""
@@ -218,19 +214,12 @@ class TrainingRunSpec(Settings):
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """A run as its object describes it.
-
-    generation: of the specification; the API server counts its changes.
-    deleting: the object is marked for deletion.
-    """
+    """A run as its object describes it."""
 
     name: str
     namespace: str
     uid: str
-    generation: int
-    labels: Mapping[str, str]
     spec: TrainingRunSpec
-    deleting: bool
 
     @classmethod
     def of(cls, manifest: Object) -> "TrainingRun":
@@ -242,19 +231,12 @@ class TrainingRun:
             raise UserError("spec: expected a section of settings, such as `spec: {environment: CartPole-v1}`")
         spec = settings.build(TrainingRunSpec, tree, section="spec")
         _check(spec)
-        return cls(
-            name,
-            str(metadata.get("namespace") or "default"),
-            str(metadata.get("uid", "")),
-            int(metadata.get("generation", 0)),
-            {str(key): str(value) for key, value in part(metadata, "labels").items()},
-            spec,
-            "deletionTimestamp" in metadata,
-        )
+        return cls(name, str(metadata.get("namespace") or "default"), str(metadata.get("uid", "")), spec)
 
 
 def _check(spec: TrainingRunSpec) -> None:
-    tree = {key: value for key, value in spec.settings().items() if key != _PROCESS}
+    # This section of a file for --config is not part of the run's configuration.
+    tree = {key: value for key, value in spec.settings().items() if key != "process"}
     try:
         config = settings.build(RunConfig, tree)
     except UserError as error:

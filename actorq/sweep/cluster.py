@@ -2,17 +2,17 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
-from actorq.cluster.connection import UnreachableError
-from actorq.cluster.objects import TRAINING_RUN, Object
+from actorq.cluster.connection import Cluster, UnreachableError
+from actorq.cluster.objects import TRAINING_RUN, Object, part
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UnavailableError, UserError
 from actorq.statefiles.files import replace_file
 from actorq.sweep.space import Value, changes_tree
@@ -22,29 +22,8 @@ API_VERSION, KIND = TRAINING_RUN
 SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
 # A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
 _NAME_CHARACTERS = 32
-_CONDITIONS = {"Solved": RunEnd.SOLVED, "Failed": RunEnd.FAILED}
-_STATES = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunEnd.BUDGET_ENDED}
-_STATES |= {RunState.STOPPED.value: RunEnd.FAILED, "failed": RunEnd.FAILED}
-
-
-class Objects(Protocol):
-    """The part of `actorq.cluster.connection.Cluster` that a sweep needs."""
-
-    def get(self, api_version: str, kind: str, name: str) -> Object | None:
-        """One object; None when it does not exist."""
-        ...
-
-    def apply(self, manifest: Object) -> None:
-        """Create or update an object."""
-        ...
-
-    def patch(self, api_version: str, kind: str, name: str, change: Object) -> object:
-        """Merge a change into an object."""
-        ...
-
-    def delete(self, api_version: str, kind: str, name: str) -> bool:
-        """Remove an object and its dependents."""
-        ...
+# By the state of an object, and by a condition that is true.
+_ENDS = {"Solved": RunEnd.SOLVED, "BudgetEnded": RunEnd.BUDGET_ENDED, "Stopped": RunEnd.FAILED, "Failed": RunEnd.FAILED}
 
 
 def read_template(file: Path) -> Object:
@@ -57,8 +36,7 @@ def read_template(file: Path) -> Object:
         raise UserError(f"--template: {file} is not YAML: {error}") from None
     if not isinstance(found, dict) or (found.get("apiVersion"), found.get("kind")) != (API_VERSION, KIND):
         raise UserError(f"--template: expected one {KIND} of {API_VERSION} in {file}")
-    metadata, spec = found.get("metadata"), found.get("spec")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
+    name, spec = part(found, "metadata").get("name"), found.get("spec")
     if not isinstance(name, str) or not name or len(name) > _NAME_CHARACTERS:
         raise UserError(f"--template: expected metadata.name with 1 to {_NAME_CHARACTERS} characters, got {name!r}")
     if not isinstance(spec, dict) or not isinstance(spec.get("config", {}), dict):
@@ -82,7 +60,7 @@ class ClusterRuns:
 
     def __init__(
         self,
-        cluster: Objects,
+        cluster: Cluster,
         template: Object,
         identity: str,
         config_of: Callable[[Mapping[str, Value]], RunConfig],
@@ -117,9 +95,7 @@ class ClusterRuns:
     def progress(self, trial: Trial) -> Progress:
         """From the object's status. While the cluster cannot be reached, the last known progress."""
         known = self._known.get(trial.number, Progress())
-        if known.end is not None:
-            return known
-        if not self._catch_up(trial):
+        if known.end is not None or not self._catch_up(trial):
             return known
         try:
             found = self._cluster.get(API_VERSION, KIND, self.name(trial))
@@ -129,7 +105,7 @@ class ClusterRuns:
         self._problem = ""
         if found is None:
             reason = "" if trial.number in self._pruned else f"{KIND} {self.name(trial)} was deleted"
-            progress = Progress(known.evaluations, known.steps, known.seconds, RunEnd.FAILED, reason)
+            progress = replace(known, end=RunEnd.FAILED, reason=reason)
         else:
             progress = _progress(found.get("status") or {}, known)
         self._known[trial.number] = progress
@@ -166,10 +142,9 @@ class ClusterRuns:
     def interrupt(self) -> None:
         """Suspend all running objects. They keep their volumes."""
         for trial in self._running.values():
-            if trial.number in self._unapplied:
-                continue
             try:
-                self._cluster.patch(API_VERSION, KIND, self.name(trial), {"spec": {"suspend": True}})
+                if trial.number not in self._unapplied:
+                    self._cluster.patch(API_VERSION, KIND, self.name(trial), {"spec": {"suspend": True}})
             except ActorQError as error:
                 self._tell(f"{KIND} {self.name(trial)} goes on: {error}")
 
@@ -208,21 +183,8 @@ def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
     if mean_return is not None and (not points or points[-1] != (steps, float(mean_return))):
         points = (*points, (steps, float(mean_return)))
     met = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
-    end = _STATES.get(_words(str(status.get("state") or "")))
-    end = end or next((found for name, found in _CONDITIONS.items() if name in met), None)
-    started, finished = (_time(status.get(name)) for name in ("startedAt", "finishedAt"))
-    seconds = (finished - started).total_seconds() if started and finished else known.seconds
+    end = _ENDS.get(str(status.get("state"))) or next((found for name, found in _ENDS.items() if name in met), None)
+    times = [datetime.fromisoformat(status[name]) for name in ("startedAt", "finishedAt") if status.get(name)]
+    seconds = (times[1] - times[0]).total_seconds() if len(times) == 2 else known.seconds
     reason = str(status.get("reason") or "the run failed") if end is RunEnd.FAILED else ""
     return Progress(points, steps, seconds, end, reason)
-
-
-def _words(state: str) -> str:
-    """A state as in RunState, such as "budget ended" for "BudgetEnded"."""
-    return "".join(f" {each.lower()}" if each.isupper() else each for each in state).strip()
-
-
-def _time(text: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text))
-    except ValueError:
-        return None

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from actorq.config import settings
@@ -107,8 +108,7 @@ class Processes:
             return Progress(points, steps, summary["wall_clock_s"], end)
         error = failure_of(child, self._codes[child.name]) if child else None
         reason = f"{error or 'the run left no summary'} (see {self._root / 'logs' / f'{_name(trial)}.log'})"
-        reached = self._so_far(trial)
-        return Progress(reached.evaluations, reached.steps, reached.seconds, RunEnd.FAILED, reason)
+        return replace(self._so_far(trial), end=RunEnd.FAILED, reason=reason)
 
     def prune(self, trial: Trial) -> None:
         """Ask the run to end."""
@@ -156,9 +156,7 @@ class Processes:
             for line in lines
             if (returns := line["evaluation"]["returns"])
         )
-        if not lines:
-            return Progress()
-        return Progress(points, lines[-1]["environment_steps"], lines[-1]["wall_clock_s"])
+        return Progress(points, lines[-1]["environment_steps"], lines[-1]["wall_clock_s"]) if lines else Progress()
 
 
 def _name(trial: Trial) -> str:

@@ -2,34 +2,28 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from actorq.comparison.plots import themed
+from actorq.comparison.plots import panels, picture
 from actorq.statefiles.documents import write_document
 from actorq.statefiles.files import replace_file
 from actorq.sweep.space import Dimension, Space
+from actorq.sweep.study import Study
 from actorq.sweep.trials import Objective, TrialResult, TrialState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _FIGURES = ("number", "state", "value", "mean_return", "steps", "seconds", "reason")
-_COLUMNS = 3
 _MARK, _BEST = "#0072b2", "#d55e00"
 
 
-def write_results(
-    folder: Path,
-    results: Sequence[TrialResult],
-    best: TrialResult | None,
-    space: Space,
-    objective: Objective,
-    command: str,
-) -> None:
+def write_results(folder: Path, study: Study, space: Space, objective: Objective, command: str) -> None:
     """Write trials.json, trials.csv and, once there is a best trial, sweep.png. Each is replaced whole."""
+    results, best = study.results(), study.best()
     rows = [{**asdict(result), "state": result.state.value} for result in results]
     document = {
         "command": command,
@@ -39,44 +33,24 @@ def write_results(
         "trials": rows,
     }
     write_document(folder / "trials.json", document, indent=2)
-    replace_file(folder / "trials.csv", _csv(rows, list(space.dimensions)))
-    if best is not None:
-        _draw(folder / "sweep.png", results, best, space, objective)
-
-
-def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("trial", *_FIGURES[1:], *names))
+    writer.writerow(("trial", *_FIGURES[1:], *space.dimensions))
     for row in rows:
-        writer.writerow((*(row[name] for name in _FIGURES), *(row["params"][name] for name in names)))
-    return text.getvalue()
-
-
-def _draw(file: Path, results: Sequence[TrialResult], best: TrialResult, space: Space, objective: Objective) -> None:
-    """History of the values, and a panel with the values of each setting."""
-    # Imported here, because everything else works without it.
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+        writer.writerow((*(row[name] for name in _FIGURES), *(row["params"][name] for name in space.dimensions)))
+    replace_file(folder / "trials.csv", text.getvalue())
+    if best is None:
+        return
     complete = [result for result in results if result.state is TrialState.COMPLETE]
-    rows = -(-(1 + len(space.dimensions)) // _COLUMNS)
-    columns = min(_COLUMNS, 1 + len(space.dimensions))
-    with themed("light"):
-        figure = pyplot.figure(figsize=(4.2 * columns, 3.2 * rows), dpi=130, layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False)
-        for spare in axes.flat[1 + len(space.dimensions) :]:
-            spare.set_visible(False)
-        _history(axes.flat[0], complete, objective)
-        for panel, (name, dimension) in zip(axes.flat[1:], space.dimensions.items(), strict=False):
-            _slice(panel, complete, best, name, dimension)
-        figure.savefig(file)
-        pyplot.close(figure)
+    with picture(folder / "sweep.png", "light", dpi=130) as figure:
+        (first, _), *others = panels(figure, ("trial", *space.dimensions), 4.2, 3.2)
+        _history(first, complete, objective)
+        for axes, name in others:
+            _slice(axes, complete, best, name, space.dimensions[name])
 
 
 def _history(axes: "Axes", complete: Sequence[TrialResult], objective: Objective) -> None:
+    """The values in their order, and the best so far."""
     better = max if objective.maximized else min
     values = [result.value or 0.0 for result in complete]
     numbers = [result.number for result in complete]
@@ -90,6 +64,7 @@ def _history(axes: "Axes", complete: Sequence[TrialResult], objective: Objective
 
 
 def _slice(axes: "Axes", complete: Sequence[TrialResult], best: TrialResult, name: str, dimension: Dimension) -> None:
+    """The values by the values of a setting."""
     choices = [str(choice) for choice in dimension.choices]
     axes.set_xlabel(name)
     for result in complete:

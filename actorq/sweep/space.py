@@ -10,12 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import model_validator
 
 from actorq.config import settings
@@ -89,10 +84,7 @@ class Space:
         return grid
 
     def check(
-        self,
-        config_of: Callable[[Mapping[str, Value]], RunConfig],
-        given: Mapping[str, Any],
-        algorithm: str | None,
+        self, config_of: Callable[[Mapping[str, Value]], RunConfig], given: Mapping[str, Any], algorithm: str | None
     ) -> None:
         """Raise UserError for a setting that cannot be searched, and for a value that the settings refuse.
 

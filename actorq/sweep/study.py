@@ -27,12 +27,15 @@ _STARTUP_TRIALS = 5
 _RUNG = 2
 _REDUCTION = 3
 
+# The figures of a result that are stored besides its state.
+_KEPT = ("mean_return", "steps", "seconds", "reason")
+_STORED_STATES = {TrialState.COMPLETE: StoredState.COMPLETE, TrialState.FAILED: StoredState.FAIL}
+
 SAMPLERS: Mapping[str, Callable[[int, bool], BaseSampler]] = {
     # Several jobs: running trials count as bad ones, so that proposals at one time differ.
     "tpe": lambda seed, several: TPESampler(seed=seed, constant_liar=several),
     "random": lambda seed, _: RandomSampler(seed=seed),
 }
-GRID = "grid"
 PRUNERS: Mapping[str, Callable[[], BasePruner]] = {
     "none": NopPruner,
     "median": lambda: MedianPruner(n_startup_trials=_STARTUP_TRIALS, n_warmup_steps=_RUNG),
@@ -55,10 +58,11 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._space = space.distributions()
         self._objective = objective
+        self._sign = 1.0 if objective.maximized else -1.0
         self._sampler = sampler
         self._seed = seed
         self._several = several
-        self._cells = _shuffled(space, seed) if sampler == GRID else None
+        self._cells = _shuffled(space, seed) if sampler == "grid" else None
         self._storage = JournalStorage(CheckedJournal(journal))
         self._study = optuna.create_study(
             storage=self._storage,
@@ -103,8 +107,7 @@ class Study:
         budget: environment steps of a whole run. A solved run is over and keeps its last return in later reports.
         """
         stored = self._open(trial)
-        reported = -1 if (last := self._frozen(trial).last_step) is None else last
-        sign = 1.0 if self._objective.maximized else -1.0
+        reported = -1 if (last := self._stored()[trial.number].last_step) is None else last
         points = list(progress.evaluations)
         if progress.end is RunEnd.SOLVED and points:
             points.append((budget, points[-1][1]))
@@ -113,29 +116,22 @@ class Study:
                 continue
             reached = min(REPORTS, steps * REPORTS // budget)
             for step in range(reported + 1, reached + 1):
-                stored.report(sign * mean_return, step)
+                stored.report(self._sign * mean_return, step)
             reported = max(reported, reached)
         return stored.should_prune() and progress.end is None
 
     def finish(self, trial: Trial, progress: Progress, pruned: bool = False) -> TrialResult:
         """Store the result of a trial that is over, or that is pruned."""
         value, state = (None, TrialState.PRUNED) if pruned else _judged(progress, self._objective)
-        reason = progress.reason
+        reason, score = progress.reason, progress.mean_return
         if state is TrialState.FAILED:
             reason = reason or "the run ended without an evaluation whose return is a number"
-        score = progress.mean_return
-        result = TrialResult(
-            *(trial.number, state, trial.params, value, None if score is None or not math.isfinite(score) else score),
-            *(progress.steps, progress.seconds, reason),
-        )
-        self._open(trial).set_user_attr("result", _attributes(result))
-        match state:
-            case TrialState.COMPLETE:
-                self._study.tell(trial.number, value)
-            case TrialState.FAILED:
-                self._study.tell(trial.number, state=StoredState.FAIL)
-            case _:
-                self._study.tell(trial.number, state=StoredState.PRUNED)
+        if score is not None and not math.isfinite(score):
+            score = None
+        result = TrialResult(trial.number, state, trial.params, value, score, progress.steps, progress.seconds, reason)
+        kept = {"state": state.value, **{name: getattr(result, name) for name in _KEPT}}
+        self._open(trial).set_user_attr("result", kept)
+        self._study.tell(trial.number, value, _STORED_STATES.get(state, StoredState.PRUNED))
         return result
 
     def results(self) -> list[TrialResult]:
@@ -145,8 +141,7 @@ class Study:
     def best(self) -> TrialResult | None:
         """The trial with the best value; None before the first value. Of equal trials the earliest counts."""
         found = [result for result in self.results() if result.state is TrialState.COMPLETE]
-        sign = -1.0 if self._objective.maximized else 1.0
-        return min(found, key=lambda result: sign * (result.value or 0.0), default=None)
+        return max(found, key=lambda result: self._sign * (result.value or 0.0), default=None)
 
     def attribute(self, name: str, value: Callable[[], Any]) -> Any:
         """A stored attribute of the whole study, made at the first call."""
@@ -160,9 +155,6 @@ class Study:
     def _is_whole(self, stored: FrozenTrial) -> bool:
         return stored.params.keys() == self._space.keys()
 
-    def _frozen(self, trial: Trial) -> FrozenTrial:
-        return self._stored()[trial.number]
-
     def _open(self, trial: Trial) -> optuna.trial.Trial:
         study = self._storage.get_study_id_from_name(_NAME)
         return optuna.trial.Trial(
@@ -170,19 +162,12 @@ class Study:
         )
 
 
-class _Cell(BaseSampler):
+class _Cell(RandomSampler):
     """Proposes one cell of a grid."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__()
         self._values = values
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -191,22 +176,16 @@ class _Cell(BaseSampler):
 
 
 def _judged(progress: Progress, objective: Objective) -> tuple[float | None, TrialState]:
-    value = progress.value(objective)
+    """The value of a run that is over, and the state of its trial."""
     if progress.end is RunEnd.FAILED:
         return None, TrialState.FAILED
-    if value is not None and math.isfinite(value):
-        return value, TrialState.COMPLETE
-    return None, TrialState.FAILED if objective is Objective.RETURN else TrialState.UNSOLVED
-
-
-def _attributes(result: TrialResult) -> dict[str, Any]:
-    return {
-        "state": result.state.value,
-        "mean_return": result.mean_return,
-        "steps": result.steps,
-        "seconds": result.seconds,
-        "reason": result.reason,
-    }
+    of_return = objective is Objective.RETURN
+    if of_return or progress.end is RunEnd.SOLVED:
+        values = {Objective.RETURN: progress.mean_return, Objective.SECONDS: progress.seconds}
+        value = values.get(objective, float(progress.steps))
+        if value is not None and math.isfinite(value):
+            return value, TrialState.COMPLETE
+    return None, TrialState.FAILED if of_return else TrialState.UNSOLVED
 
 
 def _result(stored: FrozenTrial) -> TrialResult:
@@ -215,8 +194,7 @@ def _result(stored: FrozenTrial) -> TrialResult:
         return TrialResult(stored.number, TrialState.RUNNING, stored.params)
     state = TrialState(kept["state"])
     value = stored.value if state is TrialState.COMPLETE else None
-    figures = (kept["mean_return"], kept["steps"], kept["seconds"], kept["reason"])
-    return TrialResult(stored.number, state, stored.params, value, *figures)
+    return TrialResult(stored.number, state, stored.params, value, **{name: kept[name] for name in _KEPT})
 
 
 def _shuffled(space: Space, seed: int) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,11 +20,9 @@ class Observer(Protocol):
 
     def line(self, text: str) -> None:
         """An event."""
-        ...
 
     def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
         """The results so far, and the progress of running trials by number. Called after each look at the runs."""
-        ...
 
 
 class SweepInterruptedError(Exception):
@@ -44,13 +43,7 @@ class _Active:
 
 
 def run_sweep(
-    study: Study,
-    backend: Backend,
-    observer: Observer,
-    events: Events,
-    trials: int,
-    jobs: int,
-    budget: int,
+    study: Study, backend: Backend, observer: Observer, events: Events, trials: int, jobs: int, budget: int
 ) -> None:
     """Make trials until there are `trials` with a result, at most `jobs` at a time.
 
@@ -74,7 +67,9 @@ def run_sweep(
             observer.update(results, {one.trial.number: one.progress for one in active})
             _check_success(results, trials, active)
             if active:
-                _await(events, backend.period_s)
+                with suppress(queue.Empty):
+                    if isinstance(event := events.get(timeout=backend.period_s), SignalReceived):
+                        raise SweepInterruptedError(event)
             elif len(results) >= trials:
                 return
     except BaseException:
@@ -118,12 +113,3 @@ def _check_success(results: list[TrialResult], trials: int, active: list[_Active
         return
     if all(result.state is TrialState.FAILED for result in ended):
         raise ActorQError(f"all {len(ended)} trials failed, the last one: {ended[-1].reason}")
-
-
-def _await(events: Events, period_s: float) -> None:
-    try:
-        event = events.get(timeout=period_s)
-    except queue.Empty:
-        return
-    if isinstance(event, SignalReceived):
-        raise SweepInterruptedError(event)

@@ -1,7 +1,7 @@
 """What a sweep and the makers of its runs exchange."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -11,10 +11,7 @@ from actorq.sweep.space import Value
 
 
 class TrialState(Enum):
-    """State of a trial.
-
-    A trial without solution is one whose budget ended although the objective needs a solved run.
-    """
+    """State of a trial. UNSOLVED: the budget ended, although the objective needs a solved run."""
 
     RUNNING = "running"
     COMPLETE = "complete"
@@ -86,14 +83,6 @@ class Progress:
         """Mean return of the last evaluation."""
         return self.evaluations[-1][1] if self.evaluations else None
 
-    def value(self, objective: Objective) -> float | None:
-        """The objective of a run that is over; None if the run does not have it."""
-        if objective is Objective.RETURN:
-            return self.mean_return
-        if self.end is not RunEnd.SOLVED:
-            return None
-        return self.seconds if objective is Objective.SECONDS else float(self.steps)
-
 
 @dataclass(frozen=True)
 class TrialResult:
@@ -106,7 +95,7 @@ class TrialResult:
     mean_return: float | None = None
     steps: int = 0
     seconds: float = 0.0
-    reason: str = field(default="")
+    reason: str = ""
 
 
 class Backend(Protocol):
@@ -117,20 +106,15 @@ class Backend(Protocol):
 
     def start(self, trial: Trial) -> None:
         """Begin the run of a trial, or go on with it if it has begun earlier. A finished run stays as it is."""
-        ...
 
     def progress(self, trial: Trial) -> Progress:
         """What the run has reached by now."""
-        ...
 
     def prune(self, trial: Trial) -> None:
         """End the run, which does not go on later. `progress` tells when it has ended."""
-        ...
 
     def interrupt(self) -> None:
         """End all runs so that they can go on later, and wait for that. A further signal ends them at once."""
-        ...
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
         """Put what is left of the best run into an empty folder. Returns a line that tells where its policy is."""
-        ...

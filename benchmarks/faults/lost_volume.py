@@ -29,8 +29,7 @@ from kubernetes import client
 from actorq.cluster import access
 from actorq.cluster.connection import Cluster
 from actorq.cluster.context import connect
-from actorq.cluster.objects import ACTORQ, TRAINING_RUN, Object, name_of
-from actorq.cluster.storage import VOLUME
+from actorq.cluster.objects import ACTORQ, TRAINING_RUN, VOLUME, Object, name_of
 from actorq.domain.status import RunStatus
 from actorq.errors import UserError
 from benchmarks.faults.cluster_moves import Learner

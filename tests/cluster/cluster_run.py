@@ -19,9 +19,8 @@ from actorq.cluster import access, diagnosis
 from actorq.cluster.connection import Cluster
 from actorq.cluster.context import connect
 from actorq.cluster.logs import stream_logs
-from actorq.cluster.objects import ACTORQ
+from actorq.cluster.objects import ACTORQ, VOLUME
 from actorq.cluster.portforward import PortForward, open_pod_port
-from actorq.cluster.storage import VOLUME
 from actorq.domain.status import ActorStatus, RunStatus
 from actorq.errors import ActorQError, UnavailableError
 from actorq.transport.options import Certificates

@@ -3,8 +3,8 @@
 import queue
 import shlex
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,13 +35,13 @@ _TRIALS = 20
 
 def run(arguments: Sequence[str]) -> int:
     """Make the missing trials, then write the results. Returns the exit code."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    _check_extra()
+    given = _parser().parse_args(arguments)
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        raise UserError(f"actorq sweep needs {' and '.join(missing)}: pip install 'actorq[sweep]'")
     # Imported here, because they need the extra.
     from actorq.cli.sweep.view import open_view, print_results
     from actorq.sweep.report import write_results
-    from actorq.sweep.space import read_space
+    from actorq.sweep.space import changes_tree, read_space
     from actorq.sweep.study import Study
     from actorq.sweep.sweep import SweepInterruptedError, run_sweep
     from actorq.sweep.trials import Objective
@@ -54,7 +54,10 @@ def run(arguments: Sequence[str]) -> int:
     space, objective = read_space(given.search, given.search_file), Objective(given.objective)
     sources = Sources.read((RunConfig,), given)
     template, tree = _task(given, sources)
-    config_of = _configs(tree)
+
+    def config_of(changes: Mapping[str, Any]) -> RunConfig:
+        return settings.build(RunConfig, tree, changes_tree(changes))
+
     space.check(config_of, tree if template else sources.given[RunConfig], tree.get("algorithm"))
     if given.sampler == "grid":
         space.grid()
@@ -86,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
                 view.line(f"to go on: {command}")
                 return 128 + interrupted.number
             finally:
-                write_results(given.directory, study.results(), study.best(), space, objective, command)
+                write_results(given.directory, study, space, objective, command)
         print_results(study, objective)
         print(_keep_best(study, backend, given.directory))
     return 0
@@ -144,12 +147,6 @@ def _parser() -> OneLineParser:
     return parser
 
 
-def _check_extra() -> None:
-    missing = [name for name in _EXTRA if find_spec(name) is None]
-    if missing:
-        raise UserError(f"actorq sweep needs {' and '.join(missing)}: pip install 'actorq[sweep]'")
-
-
 def _task(given: Any, sources: Sources) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """The template if there is one, and the tree of the given settings. Raises UserError for an impossible task."""
     tree = sources.given[RunConfig]
@@ -164,29 +161,16 @@ def _task(given: Any, sources: Sources) -> tuple[dict[str, Any] | None, dict[str
     return template, template_tree(template)
 
 
-def _configs(tree: dict[str, Any]) -> Callable[[Mapping[str, Any]], RunConfig]:
-    from actorq.sweep.space import changes_tree
-
-    def config_of(changes: Mapping[str, Any]) -> RunConfig:
-        return settings.build(RunConfig, tree, changes_tree(changes))
-
-    return config_of
-
-
-@contextmanager
-def _folder(root: Path, basis: Mapping[str, Any]) -> Iterator[int]:
-    """Make the folder, or continue in it alone. Yields the descriptor of its lock. Raises UserError."""
+def _folder(root: Path, basis: Mapping[str, Any]) -> AbstractContextManager[int]:
+    """Make the folder, or continue in it alone. Gives the descriptor of its lock. Raises UserError."""
     from actorq.sweep.processes import FOLDERS
 
     refusal = "was made with {} ({{}}): take another folder"
     kinds = {"task": "other settings", "template": "another template", "search": "another search"}
     open_folder(root, "actorq sweep", FOLDERS, basis, {name: refusal.format(kind) for name, kind in kinds.items()})
-    with locked_folder(root, _say_who_is_awaited, f"--directory: {root} is in use by another actorq sweep") as lock:
-        yield lock
-
-
-def _say_who_is_awaited() -> None:
-    print("waiting for the runs of the killed sweep to end", flush=True)
+    awaited = "waiting for the runs of the killed sweep to end"
+    in_use = f"--directory: {root} is in use by another actorq sweep"
+    return locked_folder(root, lambda: print(awaited, flush=True), in_use)
 
 
 def _backend(

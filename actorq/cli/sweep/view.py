@@ -2,9 +2,9 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -37,27 +37,22 @@ class SweepView:
     def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
         """Redraw the table with its newest rows. Elsewhere print a line for each run with a new evaluation."""
         if self._live is not None:
-            self._live.update(self._shown(results, running), refresh=True)
+            ended = sum(result.state is not TrialState.RUNNING for result in results)
+            newest = results[-max(1, self._console.height - _FRAME_LINES) :]
+            shown = Group(Text(f"{ended} of {self._trials} trials have ended"), table(newest, running))
+            self._live.update(shown, refresh=True)
             return
         for number, progress in running.items():
             if len(progress.evaluations) > self._evaluations.get(number, 0):
                 self._evaluations[number] = len(progress.evaluations)
                 self.line(f"trial {number}: return {progress.mean_return:,.1f} at {progress.steps:,} steps")
 
-    def _shown(self, results: Sequence[TrialResult], running: Mapping[int, Progress]) -> RenderableType:
-        ended = sum(result.state is not TrialState.RUNNING for result in results)
-        newest = results[-max(1, self._console.height - _FRAME_LINES) :]
-        return Group(Text(f"{ended} of {self._trials} trials have ended"), table(newest, running))
-
 
 @contextmanager
 def open_view(trials: int) -> Iterator[SweepView]:
     """The view for standard output. Colors only on a terminal."""
     console = _console()
-    if not is_live(console):
-        yield SweepView(console, trials, None)
-        return
-    with Live(console=console, auto_refresh=False, transient=True) as live:
+    with Live(console=console, auto_refresh=False, transient=True) if is_live(console) else nullcontext() as live:
         yield SweepView(console, trials, live)
 
 
@@ -68,9 +63,8 @@ def _console() -> Console:
 
 def print_results(study: Study, objective: Objective) -> None:
     """The table of all trials, and the best one."""
-    console = _console()
-    console.print(table(study.results(), {}, study.best()))
-    best = study.best()
+    console, best = _console(), study.best()
+    console.print(table(study.results(), {}, best))
     if best is not None:
         console.print(Text(f"best: trial {best.number}, {objective.value} {best.value:,.6g}"), soft_wrap=True)
         console.print(Text(settings_text(best.params)), soft_wrap=True)

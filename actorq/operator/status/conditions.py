@@ -4,7 +4,6 @@ Everything here is computed from values, without a cluster. The status of the ob
 run's end, its last figures and the time of each change are read from there.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from actorq.cluster.diagnosis import Fault
@@ -36,11 +35,12 @@ STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState))
 def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
     """The status that the object should have."""
     metadata, before, live = look.resource["metadata"], look.before, look.live
+    actors = [each for each in look.pods if role_of(each) == "actor" and not each["metadata"].get("deletionTimestamp")]
     status: dict[str, Any] = {
         **before,
         "state": _state(look, fault),
         "observedGeneration": metadata.get("generation", 0),
-        "actors": before.get("actors", 0) if look.blind else _count(look.pods, "actor"),
+        "actors": before.get("actors", 0) if look.blind else len(actors),
         "selector": f"{RUN_LABEL}={metadata['name']},{COMPONENT_LABEL}=actor",
     }
     if live is not None:
@@ -66,9 +66,7 @@ def is_news(before: Object, after: Object) -> bool:
     """Whether a new status should be written at once: a state or a condition has changed, not only figures."""
 
     def essence(status: Object) -> object:
-        conditions = [
-            (each.get("type"), each.get("status"), each.get("reason")) for each in items(status, "conditions")
-        ]
+        conditions = [[each.get(name) for name in ("type", "status", "reason")] for each in items(status, "conditions")]
         return status.get("state"), status.get("observedGeneration"), conditions
 
     return essence(before) != essence(after)
@@ -85,11 +83,8 @@ def _state(look: Look, fault: Fault | None) -> str:
     if "startedAt" not in look.before:
         return REFUSED if fault is not None and fault.reason in HOPELESS else PENDING
     # A ready learner of which this operator has no status yet keeps its state.
-    return (
-        earlier
-        if earlier != SUSPENDED and any(role_of(each) == "learner" and is_ready(each) for each in look.pods)
-        else INTERRUPTED
-    )
+    has_learner = any(role_of(each) == "learner" and is_ready(each) for each in look.pods)
+    return earlier if earlier != SUSPENDED and has_learner else INTERRUPTED
 
 
 def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> list[Object]:
@@ -114,25 +109,18 @@ def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> l
     training = look.live is not None and look.live.state in (RunState.COLLECTING, RunState.TRAINING)
     starved = training and _is_starved(look)
     failed = not over and "startedAt" not in look.before and fault is not None and fault.reason in HOPELESS
-    said = f"the run is {state}"
-    made = [
-        _condition(look, "Ready", ready, reason, message),
-        _condition(
-            look,
-            "Training",
-            training,
-            *(("LearnerStarved", "the learner waits for data") if starved else (state, said)),
-        ),
-        _condition(look, "Solved", state == "Solved", state if over else "NotYet", said),
-        _condition(look, "Finished", over, state if over else "NotYet", said),
-        _condition(look, "Failed", failed, *((reason, text) if failed else ("NotFailed", said))),
-        _condition(
-            look,
-            "Suspended",
-            look.suspended,
-            *((SUSPENDED, "spec.suspend is true") if look.suspended else ("Active", "spec.suspend is false")),
-        ),
-    ]
+    said, end = f"the run is {state}", state if over else "NotYet"
+    conditions = {
+        "Ready": (ready, reason, message),
+        "Training": (training, *(("LearnerStarved", "the learner waits for data") if starved else (state, said))),
+        "Solved": (state == "Solved", end, said),
+        "Finished": (over, end, said),
+        "Failed": (failed, *((reason, text) if failed else ("NotFailed", said))),
+        "Suspended": (True, SUSPENDED, "spec.suspend is true")
+        if look.suspended
+        else (False, "Active", "spec.suspend is false"),
+    }
+    made = [_condition(look, kind, *each) for kind, each in conditions.items()]
     if not (look.awaited or look.blind) or over or look.suspended:
         return made
     # Only the learner can say something else than it said to the operator before.
@@ -153,10 +141,6 @@ def _condition(look: Look, kind: str, holds: bool, reason: str, message: str) ->
         "lastTransitionTime": earlier["lastTransitionTime"] if same else timestamp(look.now),
         "observedGeneration": look.resource["metadata"].get("generation", 0),
     }
-
-
-def _count(pods: Sequence[Object], role: str) -> int:
-    return sum(role_of(pod) == role and not pod["metadata"].get("deletionTimestamp") for pod in pods)
 
 
 def _is_starved(look: Look) -> bool:

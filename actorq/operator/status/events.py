@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from actorq.cluster.objects import Object, items, part
-from actorq.operator.resource import GROUP, KIND, VERSION
+from actorq.operator.resource import API_VERSION, KIND
 from actorq.operator.status.conditions import FINAL, INTERRUPTED, MESSAGE_CHARACTERS, SUSPENDED
 from actorq.operator.status.look import Look, timestamp
 
@@ -51,15 +51,12 @@ def new_events(look: Look, after: Object) -> list[Object]:
 def _event(look: Look, kind: str, reason: str, message: str, key: object) -> Object:
     metadata, at = look.resource["metadata"], timestamp(look.now)
     digest = hashlib.sha256(json.dumps([metadata["uid"], reason, key], sort_keys=True).encode()).hexdigest()[:16]
+    run = {name: metadata[name] for name in ("name", "namespace", "uid")}
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{metadata['name']}.{digest}", "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": KIND,
-            **{key: metadata[key] for key in ("name", "namespace", "uid")},
-        },
+        "involvedObject": {"apiVersion": API_VERSION, "kind": KIND, **run},
         "type": kind,
         "reason": reason,
         "message": message[:MESSAGE_CHARACTERS],

@@ -77,19 +77,10 @@ def role_of(pod: Object) -> str:
 
 def is_ready(pod: Object) -> bool:
     """Whether a pod answers calls and is not ending."""
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
-    return any(
-        each.get("type") == "Ready" and each.get("status") == "True"
-        for each in items(part(pod, "status"), "conditions")
-    )
+    true = {each.get("type") for each in items(part(pod, "status"), "conditions") if each.get("status") == "True"}
+    return "Ready" in true and not pod["metadata"].get("deletionTimestamp")
 
 
 def timestamp(seconds: float) -> str:
     """Unix seconds as Kubernetes writes times."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds(text: str) -> float:
-    """Unix seconds of a time that Kubernetes wrote."""
-    return datetime.fromisoformat(text).timestamp()

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from actorq.comparison.figures import figures_of, limit
+from actorq.comparison.figures import figures_of
 from actorq.comparison.intervals import band, ratio
 from actorq.comparison.plan import PlannedRun, Variant
 from actorq.errors import InvalidInputError
@@ -64,7 +64,7 @@ def test_times_leave_out_the_start_of_the_processes() -> None:
 
 @pytest.mark.parametrize(("share", "who"), [(0.0, "learner"), (0.05, "learner"), (0.3, "both"), (0.5, "actors")])
 def test_who_was_the_limit(share: float, who: str) -> None:
-    assert limit(share) == who
+    assert run("int8", 1, starved_s=20.0 * share).limit == who
 
 
 def test_a_summary_of_an_earlier_version_is_refused() -> None:

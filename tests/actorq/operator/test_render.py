@@ -13,7 +13,7 @@ import yaml
 from actorq import __version__
 from actorq.cluster.manifests import component_of, parse, prepared
 from actorq.operator.naming import named
-from actorq.operator.render import MANIFESTS, actor_selector, identity, objects
+from actorq.operator.render import MANIFESTS, identity, objects
 from tests.actorq.operator.training_runs import SPECS, Object, training_run
 from tests.k8s.rendered_manifests import K8S, is_let_through, render, selects
 
@@ -125,8 +125,7 @@ def test_services_reach_the_pods_of_their_run() -> None:
             labels = found(made, kind, f"alpha-{component}")["spec"]["template"]["metadata"]["labels"]
             pod_name = {"statefulset.kubernetes.io/pod-name": "alpha-learner-0"}
             assert each["spec"]["selector"].items() <= {**labels, **pod_name}.items()
-    key, _, value = actor_selector(training_run()).split(",")[0].partition("=")
-    assert found(made, "Deployment", "alpha-actor")["spec"]["selector"]["matchLabels"][key] == value
+    assert found(made, "Deployment", "alpha-actor")["spec"]["selector"]["matchLabels"]["actorq/run"] == "alpha"
 
 
 def test_workloads_differ_from_those_of_kubectl_only_in_names() -> None:

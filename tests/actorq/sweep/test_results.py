@@ -28,7 +28,7 @@ def end(trial: Trial) -> RunEnd:
 def test_the_files_have_all_trials(tmp_path: Path) -> None:
     study = study_in(tmp_path, space=SPACE)
     run_sweep(study, StagedRuns(ends=end), Lines(), queue.SimpleQueue(), 6, 1, BUDGET)
-    write_results(tmp_path, study.results(), study.best(), SPACE, Objective.RETURN, "actorq sweep")
+    write_results(tmp_path, study, SPACE, Objective.RETURN, "actorq sweep")
     found = read_document(tmp_path / "trials.json")
     best = study.best()
     assert best is not None
@@ -46,9 +46,10 @@ def test_the_files_have_all_trials(tmp_path: Path) -> None:
 
 
 def test_without_a_best_trial_there_is_no_plot(tmp_path: Path) -> None:
-    failed = TrialResult(0, TrialState.FAILED, {"dqn.learning_rate": 0.001}, reason="why")
     space = read_space(("dqn.learning_rate=1e-4..1e-2",), None)
-    write_results(tmp_path, [failed], None, space, Objective.STEPS, "actorq sweep")
+    study = study_in(tmp_path, space=space)
+    study.finish(study.ask(), Progress(end=RunEnd.FAILED, reason="why"))
+    write_results(tmp_path, study, space, Objective.STEPS, "actorq sweep")
     assert json.loads((tmp_path / "trials.json").read_text())["best"] is None
     assert not (tmp_path / "sweep.png").exists()
 
