@@ -1,8 +1,9 @@
 """`actorq verify`: checks the files of a run, and tells what a resume would do."""
 
+import os
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from actorq.config.parser import OneLineParser
 from actorq.errors import ActorQError, UserError
-from actorq.local.child import run_to_end
+from actorq.local.forkserver import child_environment
 from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
 from actorq.start import command_of
@@ -51,20 +52,32 @@ def check_run(directory: RunDirectory) -> list[Finding]:
     services = [("learner_service.verify:run", root)]
     if directory.policies.is_dir():
         services.append(("quantizer_service.verify:run", directory.policies))
-    with ThreadPoolExecutor() as pool:
-        # Both at once, because most of the time is the start of the processes.
-        checks = [pool.submit(_findings, root, *service) for service in services]
-        return [*launcher_files(directory), *(each for check in checks for each in check.result())]
+    # Both at once, because most of the time is the start of the processes.
+    checks = [_start(function, folder) for function, folder in services]
+    found = [*launcher_files(directory)]
+    for process, (function, folder) in zip(checks, services, strict=True):
+        below = folder.relative_to(root).as_posix()
+        found += [each if below == "." else each.below(below) for each in _findings(process, function)]
+    return found
 
 
-def _findings(root: Path, function: str, folder: Path) -> list[Finding]:
-    """The findings of a service for its folder, from a process of its own."""
-    code, output, errors = run_to_end((*command_of(function), str(folder)), servers=None)
-    if code:
-        last = (errors.strip().splitlines() or [f"exit code {code}"])[-1]
+def _start(function: str, folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        (*command_of(function), str(folder)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(os.environ),
+    )
+
+
+def _findings(process: "subprocess.Popen[str]", function: str) -> list[Finding]:
+    output, errors = process.communicate()
+    if process.returncode:
+        last = (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
         raise ActorQError(f"{function} could not check the run: {last}")
-    below, found = folder.relative_to(root).as_posix(), read_report(output.splitlines()[-1])
-    return found if below == "." else [each.below(below) for each in found]
+    return read_report(output.splitlines()[-1])
 
 
 def _configuration(directory: RunDirectory) -> Iterator[Finding]:

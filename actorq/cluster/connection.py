@@ -261,7 +261,8 @@ class Cluster:
                 resource = resource.subresources[subresource]
             # The library would wrap each value of the answer in an object of its own.
             answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=self.timeout_s)
-        tree: Object = json.loads(answer.data)
+            # Its body comes from the network only here.
+            tree: Object = json.loads(answer.data)
         return tree
 
 

@@ -163,7 +163,7 @@ class Study:
 
 
 class _Cell(RandomSampler):
-    """Proposes one cell of a grid."""
+    """Proposes one cell of a grid. A random sampler, like this one, proposes each value alone."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         super().__init__()

@@ -10,20 +10,27 @@ from actorq.wire import bounds
 T = TypeVar("T")
 
 
-def checked(message: Message, prefix: str, checks: Mapping[Any, str]) -> dict[str, Any]:
-    """The checked values of fields by their names; None for an optional field that is absent.
+class Fields:
+    """Fields of a message that a domain object has under the same names, and the check of each.
 
     prefix: stands before the names in errors.
     checks: the names of the fields, separated by spaces, by the check that they take (see `bounds`).
     """
-    fields = message.DESCRIPTOR.fields_by_name
-    return {
-        name: check(f"{prefix}{name}", getattr(message, name))
-        if not fields[name].has_presence or message.HasField(name)
-        else None
-        for check, names in checks.items()
-        for name in names.split()
-    }
+
+    def __init__(self, message: type[Message], prefix: str, checks: Mapping[Any, str]) -> None:
+        fields = message.DESCRIPTOR.fields_by_name
+        self._checks = tuple(
+            (name, f"{prefix}{name}", check, fields[name].has_presence)
+            for check, names in checks.items()
+            for name in names.split()
+        )
+
+    def of(self, message: Message) -> dict[str, Any]:
+        """The checked values by their names; None for an optional field that is absent."""
+        return {
+            name: None if may_be_absent and not message.HasField(name) else check(what, getattr(message, name))
+            for name, what, check, may_be_absent in self._checks
+        }
 
 
 def optional(message: Message, name: str, decode: Callable[[Any], T]) -> T | None:

@@ -9,7 +9,7 @@ from actorq.errors import InvalidInputError
 from actorq.transport.options import MAX_SEGMENT_BYTES
 from actorq.v1 import learner_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import checked, each, optional
+from actorq.wire.fields import Fields, each, optional
 from actorq.wire.tensors import duration_to_proto
 from actorq.wire.trajectories import environment_arguments_from_text, environment_from_proto, environment_to_proto
 
@@ -56,10 +56,16 @@ def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
     return learner_pb2.JoinRequest(**vars(joining) | {"role": role_to_proto(joining.role)})
 
 
+_JOINING = Fields(
+    learner_pb2.JoinRequest,
+    "",
+    {bounds.name: "actor_name", bounds.count: "incarnation", bounds.optional_name: "software_version"},
+)
+
+
 def joining_from_proto(message: learner_pb2.JoinRequest) -> Joining:
     """Decode an actor's request to join a run."""
-    checks = {bounds.name: "actor_name", bounds.count: "incarnation", bounds.optional_name: "software_version"}
-    return Joining(role=role_from_proto(message.role), nonce=message.nonce, **checked(message, "", checks))
+    return Joining(role=role_from_proto(message.role), nonce=message.nonce, **_JOINING.of(message))
 
 
 @dataclass(frozen=True)
@@ -110,10 +116,13 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
     )
 
 
+_MEMBERSHIP = Fields(learner_pb2.JoinResponse, "", {bounds.count: "resume_after_sequence incarnation"})
+
+
 def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
     """Decode the answer to an actor that joins."""
     return Membership(
-        **checked(message, "", {bounds.count: "resume_after_sequence incarnation"}),
+        **_MEMBERSHIP.of(message),
         run=_run_from_proto(message.run),
         actor_index=message.actor_index,
         exploration=optional(message, "exploration", _exploration_from_proto),
@@ -121,17 +130,23 @@ def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
     )
 
 
+_RUN = Fields(
+    learner_pb2.RunSpec,
+    "run.",
+    {
+        bounds.name: "run_id environment_id scheme",
+        bounds.count: "evaluation_period_updates",
+        bounds.figure: "target_return",
+    },
+)
+
+
 def _run_from_proto(message: learner_pb2.RunSpec) -> RunSpec:
     def at_least_1(name: str, most: int) -> int:
         return int(bounds.within(f"run.{name}", getattr(message, name), 1, most))
 
-    checks = {
-        bounds.name: "run_id environment_id scheme",
-        bounds.count: "evaluation_period_updates",
-        bounds.figure: "target_return",
-    }
     return RunSpec(
-        **checked(message, "run.", checks),
+        **_RUN.of(message),
         environments_per_actor=at_least_1("environments_per_actor", bounds.MAX_ENVIRONMENTS),
         segment_length=at_least_1("segment_length", bounds.MAX_SEGMENT_STEPS),
         max_segment_bytes=bounds.count("run.max_segment_bytes", message.max_segment_bytes, MAX_SEGMENT_BYTES),

@@ -6,9 +6,14 @@ from actorq.domain.policy import FidelityReport, LayerReport, OutputError, Polic
 from actorq.domain.status import Receipt
 from actorq.v1 import policy_pb2, quantizer_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import checked, each
+from actorq.wire.fields import Fields, each
 from actorq.wire.processes import process_from_proto, process_to_proto
 from actorq.wire.tensors import timestamp_to_proto
+
+
+def _error(what: str, value: float) -> float:
+    # The fidelity gate has refused a policy with an infinite error.
+    return value if value == math.inf else bounds.amount(what, value)
 
 
 def descriptor_to_proto(descriptor: PolicyDescriptor) -> policy_pb2.PolicyDescriptor:
@@ -17,16 +22,22 @@ def descriptor_to_proto(descriptor: PolicyDescriptor) -> policy_pb2.PolicyDescri
     return policy_pb2.PolicyDescriptor(**vars(descriptor) | {"snapshot_at": snapshot_at, "fidelity": fidelity})
 
 
-def descriptor_from_proto(message: policy_pb2.PolicyDescriptor) -> PolicyDescriptor:
-    """Decode a policy's descriptor."""
-    checks = {
+_DESCRIPTOR = Fields(
+    policy_pb2.PolicyDescriptor,
+    "policy.",
+    {
         bounds.name: "run_id scheme",
         bounds.version: "version",
         bounds.count: "learner_step size_bytes fp32_size_bytes",
         bounds.digest: "sha256",
-    }
+    },
+)
+
+
+def descriptor_from_proto(message: policy_pb2.PolicyDescriptor) -> PolicyDescriptor:
+    """Decode a policy's descriptor."""
     return PolicyDescriptor(
-        **checked(message, "policy.", checks),
+        **_DESCRIPTOR.of(message),
         snapshot_at=bounds.unix_seconds("policy.snapshot_at", message.snapshot_at),
         fidelity=_fidelity_from_proto(message.fidelity),
         topology=bounds.digest("policy.topology", message.topology) if message.topology else b"",
@@ -42,13 +53,19 @@ def _fidelity_to_proto(report: FidelityReport) -> policy_pb2.FidelityReport:
     return policy_pb2.FidelityReport(**vars(report) | lists)
 
 
-def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
-    checks = {
+_FIDELITY = Fields(
+    policy_pb2.FidelityReport,
+    "fidelity.",
+    {
         _error: "mean_error max_error relative_mean_error relative_max_error mean_kl max_kl",
         bounds.share: "argmax_agreement value_loss",
-    }
+    },
+)
+
+
+def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
     return FidelityReport(
-        **checked(message, "fidelity.", checks),
+        **_FIDELITY.of(message),
         observations=message.observations,
         layers=tuple(map(_layer_from_proto, bounds.items("fidelity.layers", message.layers, bounds.MAX_LAYERS))),
         outputs=tuple(map(_output_from_proto, bounds.items("fidelity.outputs", message.outputs, bounds.MAX_OUTPUTS))),
@@ -57,8 +74,11 @@ def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
     )
 
 
+_LAYER = Fields(policy_pb2.LayerReport, "layer.", {bounds.text: "name reason", bounds.name: "weights"})
+
+
 def _layer_from_proto(message: policy_pb2.LayerReport) -> LayerReport:
-    texts = checked(message, "layer.", {bounds.text: "name reason", bounds.name: "weights"})
+    texts = _LAYER.of(message)
     return LayerReport(**texts, published_units=message.published_units, units=message.units)
 
 
@@ -72,15 +92,16 @@ def _output_from_proto(message: policy_pb2.OutputError) -> OutputError:
     )
 
 
+_RUNG = Fields(
+    policy_pb2.RefusedRung,
+    "fidelity.",
+    {_error: "relative_mean_error relative_max_error mean_kl max_kl", bounds.share: "argmax_agreement"},
+)
+
+
 def _rung_from_proto(message: policy_pb2.RefusedRung) -> RefusedRung:
-    checks = {_error: "relative_mean_error relative_max_error mean_kl max_kl", bounds.share: "argmax_agreement"}
     layers = each(bounds.text, "refused.float_layers", message.float_layers, bounds.MAX_LAYERS)
-    return RefusedRung(float_layers=layers, **checked(message, "fidelity.", checks))
-
-
-def _error(what: str, value: float) -> float:
-    # The fidelity gate has refused a policy with an infinite error.
-    return value if value == math.inf else bounds.amount(what, value)
+    return RefusedRung(float_layers=layers, **_RUNG.of(message))
 
 
 def retained_to_proto(policy: RetainedPolicy) -> quantizer_pb2.RetainedPolicy:
@@ -88,11 +109,17 @@ def retained_to_proto(policy: RetainedPolicy) -> quantizer_pb2.RetainedPolicy:
     return quantizer_pb2.RetainedPolicy(**vars(policy))
 
 
+_RETAINED = Fields(
+    quantizer_pb2.RetainedPolicy,
+    "retained.",
+    {bounds.version: "version", bounds.count: "learner_step", bounds.figure: "mean_return"},
+)
+
+
 def retained_from_proto(message: quantizer_pb2.RetainedPolicy) -> RetainedPolicy:
     """Decode a retained version."""
-    checks = {bounds.version: "version", bounds.count: "learner_step", bounds.figure: "mean_return"}
     schemes = each(bounds.name, "retained.schemes", message.schemes, bounds.MAX_SCHEMES)
-    return RetainedPolicy(schemes=schemes, **checked(message, "retained.", checks))
+    return RetainedPolicy(schemes=schemes, **_RETAINED.of(message))
 
 
 def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
@@ -101,10 +128,13 @@ def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
     return quantizer_pb2.Receipt(**vars(receipt) | {"policies": policies, "process": process_to_proto(receipt.process)})
 
 
+_RECEIPT = Fields(quantizer_pb2.Receipt, "receipt.", {bounds.version: "version", bounds.seconds: "emit_seconds"})
+
+
 def receipt_from_proto(message: quantizer_pb2.Receipt) -> Receipt:
     """Decode a receipt."""
     return Receipt(
-        **checked(message, "receipt.", {bounds.version: "version", bounds.seconds: "emit_seconds"}),
+        **_RECEIPT.of(message),
         policies=tuple(
             map(descriptor_from_proto, bounds.items("receipt.policies", message.policies, bounds.MAX_SCHEMES))
         ),

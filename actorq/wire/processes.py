@@ -6,7 +6,7 @@ from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.v1 import process_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import checked
+from actorq.wire.fields import Fields
 from actorq.wire.tensors import timestamp_to_proto
 
 
@@ -15,15 +15,21 @@ def process_to_proto(stats: ProcessStats) -> process_pb2.ProcessStats:
     return process_pb2.ProcessStats(**vars(stats) | {"started_at": timestamp_to_proto(stats.started_at)})
 
 
-def process_from_proto(message: process_pb2.ProcessStats) -> ProcessStats:
-    """Decode a process's resources."""
-    checks = {
+_PROCESS = Fields(
+    process_pb2.ProcessStats,
+    "process.",
+    {
         bounds.name: "name role node",
         bounds.seconds: "cpu_seconds",
         bounds.count: "resident_bytes peak_resident_bytes",
-    }
+    },
+)
+
+
+def process_from_proto(message: process_pb2.ProcessStats) -> ProcessStats:
+    """Decode a process's resources."""
     started_at = bounds.unix_seconds("process.started_at", message.started_at)
-    return ProcessStats(pid=message.pid, started_at=started_at, **checked(message, "process.", checks))
+    return ProcessStats(pid=message.pid, started_at=started_at, **_PROCESS.of(message))
 
 
 def processes_from_proto(messages: Sequence[process_pb2.ProcessStats]) -> tuple[ProcessStats, ...]:
@@ -38,12 +44,18 @@ def node_energy_to_proto(energy: NodeEnergy) -> process_pb2.NodeEnergy:
     return process_pb2.NodeEnergy(**fields)
 
 
-def node_energy_from_proto(message: process_pb2.NodeEnergy) -> NodeEnergy:
-    """Decode a node's energy."""
-    checks = {
+_NODE_ENERGY = Fields(
+    process_pb2.NodeEnergy,
+    "energy.",
+    {
         bounds.name: "node",
         bounds.kwh: "cpu_kwh ram_kwh gpu_kwh co2_kg",
         bounds.seconds: "busy_cpu_seconds",
         bounds.text: "method",
-    }
-    return NodeEnergy(**checked(message, "energy.", checks))
+    },
+)
+
+
+def node_energy_from_proto(message: process_pb2.NodeEnergy) -> NodeEnergy:
+    """Decode a node's energy."""
+    return NodeEnergy(**_NODE_ENERGY.of(message))

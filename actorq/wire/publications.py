@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from actorq.errors import InvalidInputError
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import checked, each
+from actorq.wire.fields import Fields, each
 from actorq.wire.tensors import timestamp_to_proto
 
 
@@ -52,9 +52,12 @@ def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
     return quantizer_pb2.PublishOpen(**vars(opening))
 
 
+_OPENING = Fields(quantizer_pb2.PublishOpen, "open.", {bounds.name: "run_id", bounds.optional_name: "scheme"})
+
+
 def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
     """Decode the opening of a publication."""
-    return Opening(**checked(message, "open.", {bounds.name: "run_id", bounds.optional_name: "scheme"}))
+    return Opening(**_OPENING.of(message))
 
 
 def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
@@ -82,6 +85,11 @@ def checkpoint_header_to_proto(header: CheckpointHeader) -> quantizer_pb2.Checkp
     return quantizer_pb2.CheckpointHeader(**vars(header) | {"snapshot_at": timestamp_to_proto(header.snapshot_at)})
 
 
+_CHECKPOINT = Fields(
+    quantizer_pb2.CheckpointHeader, "checkpoint.", {bounds.count: "learner_step", bounds.digest: "topology"}
+)
+
+
 def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> CheckpointHeader:
     """Decode the header that precedes a checkpoint's tensors. Its version is at least 1."""
     if not message.HasField("snapshot_at"):
@@ -89,7 +97,7 @@ def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> Che
     return CheckpointHeader(
         version=bounds.within("checkpoint.version", message.version, 1, bounds.MAX_VERSION),
         snapshot_at=bounds.unix_seconds("checkpoint.snapshot_at", message.snapshot_at),
-        **checked(message, "checkpoint.", {bounds.count: "learner_step", bounds.digest: "topology"}),
+        **_CHECKPOINT.of(message),
     )
 
 

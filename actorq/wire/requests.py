@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import checked
+from actorq.wire.fields import Fields
 from actorq.wire.publications import encodings_from_proto
 
 # Environments take seeds up to this value. An actor adds the number of the environment to it.
@@ -13,7 +13,9 @@ _MAX_PAGE_SIZE = 1000
 # Longer than any service's grant.
 _MAX_HOLD_S = 366 * 86_400.0
 _WATCH_PERIOD_S = (0.05, 3600.0)
-_POLICY = {bounds.optional_name: "scheme", bounds.version: "version"}
+_POLICY_CHECKS = {bounds.optional_name: "scheme", bounds.version: "version"}
+_POLICY = Fields(quantizer_pb2.GetPolicyRequest, "", _POLICY_CHECKS)
+_FIDELITY_REPORT = Fields(quantizer_pb2.GetFidelityReportRequest, "", _POLICY_CHECKS)
 
 
 @dataclass(frozen=True)
@@ -65,12 +67,12 @@ def watch_request_from_proto(message: quantizer_pb2.WatchPoliciesRequest) -> Pol
 
 def policy_request_from_proto(message: quantizer_pb2.GetPolicyRequest) -> PolicyRequest:
     """Decode a request for a policy."""
-    return PolicyRequest(**checked(message, "", _POLICY), encodings=encodings_from_proto(message.encodings))
+    return PolicyRequest(**_POLICY.of(message), encodings=encodings_from_proto(message.encodings))
 
 
 def fidelity_request_from_proto(message: quantizer_pb2.GetFidelityReportRequest) -> PolicyRequest:
     """Decode a request for a fidelity report."""
-    return PolicyRequest(**checked(message, "", _POLICY))
+    return PolicyRequest(**_FIDELITY_REPORT.of(message))
 
 
 def page_request_from_proto(message: quantizer_pb2.ListPoliciesRequest) -> PageRequest:

@@ -19,7 +19,7 @@ from actorq.domain.status import (
 from actorq.errors import InvalidInputError
 from actorq.v1 import actor_pb2, learner_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import checked, each, optional
+from actorq.wire.fields import Fields, each, optional
 from actorq.wire.joining import role_from_proto, role_to_proto
 from actorq.wire.policies import descriptor_from_proto, descriptor_to_proto
 from actorq.wire.processes import process_from_proto, process_to_proto
@@ -38,18 +38,24 @@ def actor_report_to_proto(report: ActorReport) -> learner_pb2.ActorReport:
     return learner_pb2.ActorReport(**vars(report) | {"process": process_to_proto(report.process)})
 
 
-def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
-    """Decode an actor's report."""
-    checks = {
+_REPORT = Fields(
+    learner_pb2.ActorReport,
+    "report.",
+    {
         bounds.version: "policy_version",
         bounds.optional_name: "scheme avoided_scheme",
         bounds.count: "environment_steps",
         bounds.rate: "steps_per_second scheme_error",
         bounds.seconds: "waited_seconds",
-    }
+    },
+)
+
+
+def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
+    """Decode an actor's report."""
     activations = message.activation_seconds
     return ActorReport(
-        **checked(message, "report.", checks),
+        **_REPORT.of(message),
         queued_segments=message.queued_segments,
         activation_seconds=each(bounds.seconds, "report.activation_seconds", activations, bounds.MAX_ACTIVATIONS),
         process=process_from_proto(message.process),
@@ -120,9 +126,10 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
     return learner_pb2.RunStatus(**fields | encoded)
 
 
-def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
-    """Decode the status of a run."""
-    checks = {
+_STATUS = Fields(
+    learner_pb2.RunStatus,
+    "status.",
+    {
         bounds.optional_name: "run_id environment_id",
         bounds.text: "algorithm",
         bounds.seconds: "elapsed_s starved_s activation_s",
@@ -131,16 +138,23 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         bounds.rate: "environment_steps_per_s updates_per_s samples_per_insert",
         bounds.figure: "training_return target_return",
         bounds.version: "policy_version",
-    }
-    unnamed = {
-        bounds.text: "problem flagged_evaluation precision exported_policy",
-        bounds.count: "refused_environments",
-    }
+    },
+)
+# Their errors have the plain names.
+_STATUS_BY_NAME = Fields(
+    learner_pb2.RunStatus,
+    "",
+    {bounds.text: "problem flagged_evaluation precision exported_policy", bounds.count: "refused_environments"},
+)
+
+
+def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
+    """Decode the status of a run."""
     actors = bounds.items("status.actors", message.actors, bounds.MAX_ACTORS)
     processes = bounds.items("status.processes", message.processes, bounds.MAX_PROCESSES)
     return RunStatus(
-        **checked(message, "status.", checks),
-        **checked(message, "", unnamed),
+        **_STATUS.of(message),
+        **_STATUS_BY_NAME.of(message),
         state=run_state_from_proto(message.state),
         evaluation=optional(message, "evaluation", evaluation_from_proto),
         staleness_p50=bounds.rate("status.staleness.p50", message.staleness.p50),
@@ -187,10 +201,13 @@ def _usage_from_proto(message: learner_pb2.ProcessUsage) -> ProcessUsage:
     return ProcessUsage(process_from_proto(message.process), bounds.kwh("kwh", message.kwh))
 
 
+_ENERGY = Fields(learner_pb2.Energy, "energy.", {bounds.kwh: "kwh co2_kg", bounds.text: "method"})
+
+
 def _energy_from_proto(message: learner_pb2.Energy) -> Energy:
     services = bounds.items("energy.kwh_per_service", message.kwh_per_service, bounds.MAX_SERVICES)
     return Energy(
-        **checked(message, "energy.", {bounds.kwh: "kwh co2_kg", bounds.text: "method"}),
+        **_ENERGY.of(message),
         kwh_per_service={
             bounds.name("energy.kwh_per_service", service): bounds.kwh("energy.kwh_per_service", kwh)
             for service, kwh in services.items()
@@ -198,16 +215,34 @@ def _energy_from_proto(message: learner_pb2.Energy) -> Energy:
     )
 
 
+_DYNAMIC_CAPACITY = Fields(
+    learner_pb2.DynamicCapacity,
+    "dynamic_capacity.",
+    {bounds.count: "transitions drops dropped_transitions", bounds.amount: "distance"},
+)
+
+
 def _dynamic_capacity_from_proto(message: learner_pb2.DynamicCapacity) -> DynamicCapacityStatus:
-    checks = {bounds.count: "transitions drops dropped_transitions", bounds.amount: "distance"}
-    return DynamicCapacityStatus(**checked(message, "dynamic_capacity.", checks))
+    return DynamicCapacityStatus(**_DYNAMIC_CAPACITY.of(message))
+
+
+_ROLLOUT_QUEUE = Fields(
+    learner_pb2.RolloutQueue,
+    "rollout_queue.",
+    {bounds.count: "waiting_transitions dropped_transitions", bounds.amount: "mismatch divergence policy_lag"},
+)
 
 
 def _rollout_queue_from_proto(message: learner_pb2.RolloutQueue) -> RolloutQueueStatus:
-    checks = {bounds.count: "waiting_transitions dropped_transitions", bounds.amount: "mismatch divergence policy_lag"}
-    return RolloutQueueStatus(**checked(message, "rollout_queue.", checks))
+    return RolloutQueueStatus(**_ROLLOUT_QUEUE.of(message))
+
+
+_STORAGE = Fields(
+    learner_pb2.ReplayStorage,
+    "storage.",
+    {bounds.count: "disk_free_bytes damaged_segments dropped_segments lost_segments unflushed_transitions"},
+)
 
 
 def _storage_from_proto(message: learner_pb2.ReplayStorage) -> StorageStatus:
-    counts = "disk_free_bytes damaged_segments dropped_segments lost_segments unflushed_transitions"
-    return StorageStatus(disk_low=message.disk_low, **checked(message, "storage.", {bounds.count: counts}))
+    return StorageStatus(disk_low=message.disk_low, **_STORAGE.of(message))

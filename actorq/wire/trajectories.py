@@ -7,7 +7,7 @@ from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, Polic
 from actorq.errors import InvalidInputError
 from actorq.v1 import trajectory_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import checked, each, optional
+from actorq.wire.fields import Fields, each, optional
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
 
 # The columns that every segment has.
@@ -24,10 +24,15 @@ def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpe
     return trajectory_pb2.EnvironmentSpec(**vars(spec) | encoded)
 
 
+_ENVIRONMENT = Fields(
+    trajectory_pb2.EnvironmentSpec, "environment.", {bounds.name: "environment_id", bounds.figure: "reward_threshold"}
+)
+
+
 def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> EnvironmentSpec:
     """Decode an environment's spec."""
     return EnvironmentSpec(
-        **checked(message, "environment.", {bounds.name: "environment_id", bounds.figure: "reward_threshold"}),
+        **_ENVIRONMENT.of(message),
         observations=array_spec_from_proto(message.observations),
         actions=array_spec_from_proto(message.actions),
         discrete_actions=bounds.count(
@@ -96,6 +101,18 @@ def evaluation_to_proto(evaluation: Evaluation) -> trajectory_pb2.Evaluation:
     return trajectory_pb2.Evaluation(**vars(evaluation))
 
 
+_EVALUATION = Fields(
+    trajectory_pb2.Evaluation,
+    "evaluation.",
+    {
+        bounds.count: "sequence learner_step",
+        bounds.version: "policy_version",
+        bounds.name: "scheme",
+        bounds.seconds: "duration_s",
+    },
+)
+
+
 def evaluation_from_proto(message: trajectory_pb2.Evaluation) -> Evaluation:
     """Decode an evaluation of 1 to 10,000 episodes."""
     if not message.returns or len(message.returns) != len(message.lengths):
@@ -103,11 +120,5 @@ def evaluation_from_proto(message: trajectory_pb2.Evaluation) -> Evaluation:
             f"evaluation: needs as many returns as lengths and at least one, got {len(message.returns)} returns and "
             f"{len(message.lengths)} lengths"
         )
-    checks = {
-        bounds.count: "sequence learner_step",
-        bounds.version: "policy_version",
-        bounds.name: "scheme",
-        bounds.seconds: "duration_s",
-    }
     returns = each(bounds.figure, "evaluation.returns", message.returns, bounds.MAX_EVALUATION_EPISODES)
-    return Evaluation(returns=returns, lengths=tuple(message.lengths), **checked(message, "evaluation.", checks))
+    return Evaluation(returns=returns, lengths=tuple(message.lengths), **_EVALUATION.of(message))

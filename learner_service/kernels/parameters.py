@@ -29,7 +29,8 @@ class FlatParameters:
         self.modules = modules
         parameters = [parameter for module in modules for parameter in module.parameters()]
         sizes = [parameter.numel() for parameter in parameters]
-        self.vector = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        # A user's network may have parameters as NumPy makes them, in float64.
+        self.vector = torch.cat([parameter.detach().flatten().float() for parameter in parameters])
         self.gradient = torch.zeros_like(self.vector)
         self.vector.grad = self.gradient
         views = zip(parameters, torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)

@@ -41,7 +41,8 @@ class SchemePlans:
         statistics = run.statistics(self._observed) if plan.observed else {}
         emission = plan.emit(run.parameters, statistics, run.run_id, run.checkpoint.version)
         layers = {layer.name: layer for layer in emission.layers}
-        for name, (published, live) in self._widths.items():
+        for name in self._widths.keys() & layers.keys():
+            published, live = self._widths[name]
             layers[name] = replace(layers[name], published_units=published, units=live)
         return replace(emission, layers=tuple(layers.values()))
 

@@ -72,6 +72,8 @@ class PlainDisplay:
 
     def __init__(self, view: RunView, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._view = view
+        # The view may have a status before the first line.
+        self._told: RunStatus | None = None
         self._file = file
         self._clock = clock
         self._started = clock()
@@ -85,8 +87,9 @@ class PlainDisplay:
     def status(self, status: RunStatus) -> None:
         """Print the status at a new evaluation, at a new state, or when it is time."""
         before = self._view.state
-        for text in news(self._view.status, status):
+        for text in news(self._told, status):
             self._line(text)
+        self._told = status
         is_news = self._view.take_status(status) or self._view.state != before
         if is_news or self._clock() >= self._next_line:
             self._next_line = self._clock() + _LINE_PERIOD_S

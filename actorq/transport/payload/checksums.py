@@ -137,6 +137,7 @@ class ChecksummedChannel(grpc.Channel):
 
         return _Call(make(method, serialize, response_deserializer if method in _POLICIES else deserialize, **options))
 
+    # The methods of grpc.Channel.
     unary_unary = partialmethod(_make, "unary_unary")
     unary_stream = partialmethod(_make, "unary_stream")
     stream_unary = partialmethod(_make, "stream_unary")

@@ -315,6 +315,14 @@ def test_a_refused_environment_is_news_once() -> None:
     assert list(view.events) == [line]
 
 
+def test_a_problem_that_was_there_before_the_first_line_is_told() -> None:
+    refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
+    file, view = io.StringIO(), run_view()
+    view.take_status(refused)
+    PlainDisplay(view, file).status(refused)
+    assert file.getvalue().count("refused actor-1: algorithm dqn needs discrete actions") == 1
+
+
 def test_bars_show_the_lowest_as_a_sliver_and_the_highest_as_full() -> None:
     assert bars([0.0, 5.0, 10.0], width=4, height=2, low=0.0, high=10.0) == ["  █ ", "▁██ "]
 

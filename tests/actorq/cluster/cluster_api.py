@@ -44,6 +44,8 @@ class ClusterApi(ThreadingHTTPServer):
         self.forbidden: set[tuple[str, str]] = set()
         self.allowed: set[tuple[str, str]] | None = None
         self.refuse: Callable[[str, str, str], tuple[int, str] | None] = lambda verb, kind, name: None
+        # How many bytes are missing at the end of each answer.
+        self.cut_bytes = 0
         self.namespaces = {"lab"}
         # What a pod answers to a piece of data that comes through a forwarded port; None ends the connection.
         self.answer: Callable[[bytes], bytes | None] | None = None
@@ -275,9 +277,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(len(body) + self.server.cut_bytes))
         self.end_headers()
         self.wfile.write(body)
+        self.close_connection = bool(self.server.cut_bytes)
 
 
 def _has(labels: Object, name: str, value: str) -> bool:

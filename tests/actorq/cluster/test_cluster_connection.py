@@ -29,7 +29,7 @@ def impatient(api: ClusterApi) -> Cluster:
     return cluster.at("lab", timeout_s=0.1)
 
 
-@pytest.mark.parametrize(
+requests_of_all_kinds = pytest.mark.parametrize(
     "request_of",
     [
         lambda cluster: cluster.get("v1", "Pod", "learner-0"),
@@ -41,6 +41,9 @@ def impatient(api: ClusterApi) -> Cluster:
     ],
     ids=["get", "list", "patch", "apply", "delete", "scale"],
 )
+
+
+@requests_of_all_kinds
 def test_a_request_to_a_server_that_hangs_is_made_once_and_ends(
     api: ClusterApi, request_of: Callable[[Cluster], object]
 ) -> None:
@@ -51,6 +54,17 @@ def test_a_request_to_a_server_that_hangs_is_made_once_and_ends(
         # The server may be later than the client's patience.
         assert requests.begun.wait(DEADLINE_S)
         assert (requests.count, requests.outlasted) == (1, False)
+
+
+@requests_of_all_kinds
+def test_an_answer_that_breaks_off_is_a_lost_connection(
+    api: ClusterApi, request_of: Callable[[Cluster], object]
+) -> None:
+    api.add("v1", "pods", POD)
+    cluster = impatient(api).at("lab", timeout_s=DEADLINE_S)
+    api.cut_bytes = 10
+    with pytest.raises(UnreachableError, match=r"^no cluster: .* cannot be reached \(.*IncompleteRead"):
+        request_of(cluster)
 
 
 def test_the_last_line_of_a_log_that_does_not_come_is_empty(api: ClusterApi) -> None:

@@ -155,6 +155,7 @@ def test_an_interrupted_sweep_suspends_its_objects_and_goes_on_with_them(api: Cl
         ({"state": "Suspended", "environmentSteps": 10}, None, ""),
         ({"state": "Solved", "return": 500.0}, RunEnd.SOLVED, ""),
         ({"state": "BudgetEnded"}, RunEnd.BUDGET_ENDED, ""),
+        ({"state": "BudgetEnded", "startedAt": "soon", "finishedAt": 5}, RunEnd.BUDGET_ENDED, ""),
         ({"state": "Stopped", "reason": "the run is over: Stopped"}, RunEnd.FAILED, "the run is over: Stopped"),
         (
             {"state": "Refused", "reason": "quota", "conditions": [{"type": "Failed", "status": "True"}]},

@@ -95,6 +95,17 @@ def test_a_copy_is_equal_and_stays_its_own(module: nn.Module, inputs: Tensor) ->
     assert other(inputs).any()
 
 
+def test_a_parameter_of_another_type_becomes_float32_alone(module: nn.Module, inputs: Tensor) -> None:
+    scale = nn.Module()
+    scale.register_parameter("factors", nn.Parameter(torch.from_numpy(np.ones(5))))
+    expected = module(inputs)
+    flat = FlatParameters(scale, module)
+    assert {parameter.dtype for parameter in (flat.vector, *scale.parameters(), *module.parameters())} == {
+        torch.float32
+    }
+    assert torch.equal(module(inputs * scale.get_parameter("factors")), expected)
+
+
 def test_several_modules_share_one_vector(module: nn.Module, inputs: Tensor) -> None:
     second = nn.Linear(3, 2)
     expected = second(module(inputs))
