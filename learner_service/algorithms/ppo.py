@@ -91,8 +91,12 @@ class PPO(PolicyGradient):
 
     @cached_property
     def can_record(self) -> bool:
-        """Whether updates are recorded. Not on a GPU, because each number of rows would need a capture of its own."""
-        return self._device.type == "cpu" and super().can_record
+        """Whether updates are recorded.
+
+        Not on a GPU, and only with vectors. Elsewhere each number of rows would need a recording of its own.
+        """
+        are_vectors = len(self._spec.policy_observations.shape) == 1
+        return self._device.type == "cpu" and are_vectors and super().can_record
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""

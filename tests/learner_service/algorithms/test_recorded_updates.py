@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import ArraySpec
 from learner_service.algorithms import GradientAlgorithm
 from learner_service.algorithms.base import Minibatch
 from learner_service.algorithms.ppo import PPO
@@ -103,6 +104,17 @@ def test_what_changes_from_update_to_update_or_is_large_is_not_recorded(
     algorithm = make("dqn", **changes)
     assert isinstance(algorithm, GradientAlgorithm)
     assert not algorithm.can_record
+
+
+@of_the_cpu
+@pytest.mark.parametrize("shape", [(40, 40, 3), (4, 2)], ids=["images", "matrices"])
+def test_updates_of_ppo_that_flatten_rows_are_not_recorded_and_nobody_is_warned(
+    shape: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = replace(DISCRETE, observations=ArraySpec(shape, "uint8" if len(shape) == 3 else "float32"))
+    algorithm = on_policy_parts.make("ppo", spec)
+    algorithm.learn(on_policy_parts.random_rollout(np.random.default_rng(0), spec), 0.0)
+    assert not caplog.records
 
 
 @of_the_cpu
