@@ -1,7 +1,5 @@
 """Messages of segments, episodes, evaluations and environment specs."""
 
-import numpy as np
-
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
@@ -9,9 +7,6 @@ from actorq.v1 import trajectory_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Fields, each, optional
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
-
-# The columns that every segment has.
-_COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "valid", "ages")
 
 
 def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpec:
@@ -51,20 +46,36 @@ def environment_arguments_from_text(text: str) -> EnvironmentArguments:
 
 def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
     """Encode a segment."""
-    lists = {
-        "spans": [trajectory_pb2.PolicySpan(**vars(span)) for span in segment.spans],
-        "episodes": [episode_to_proto(episode) for episode in segment.episodes],
-    }
-    columns = {name: tensor_to_proto(value) for name, value in vars(segment).items() if isinstance(value, np.ndarray)}
-    return trajectory_pb2.Segment(**vars(segment) | lists | columns)
+    greedy, logarithms = segment.greedy_actions, segment.log_probabilities
+    return trajectory_pb2.Segment(
+        sequence=segment.sequence,
+        observations=tensor_to_proto(segment.observations),
+        actions=tensor_to_proto(segment.actions),
+        rewards=tensor_to_proto(segment.rewards),
+        terminated=tensor_to_proto(segment.terminated),
+        truncated=tensor_to_proto(segment.truncated),
+        valid=tensor_to_proto(segment.valid),
+        spans=[trajectory_pb2.PolicySpan(**vars(span)) for span in segment.spans],
+        episodes=[episode_to_proto(episode) for episode in segment.episodes],
+        ages=tensor_to_proto(segment.ages),
+        greedy_actions=None if greedy is None else tensor_to_proto(greedy),
+        log_probabilities=None if logarithms is None else tensor_to_proto(logarithms),
+        follows=segment.follows,
+    )
 
 
 def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
     """Decode a segment. Its arrays are read-only."""
     return Segment(
         sequence=bounds.count("segment.sequence", message.sequence),
-        **{name: tensor_from_proto(getattr(message, name)) for name in _COLUMNS},
+        observations=tensor_from_proto(message.observations),
+        actions=tensor_from_proto(message.actions),
+        rewards=tensor_from_proto(message.rewards),
+        terminated=tensor_from_proto(message.terminated),
+        truncated=tensor_from_proto(message.truncated),
+        valid=tensor_from_proto(message.valid),
         spans=tuple(map(_span_from_proto, bounds.items("segment.spans", message.spans, bounds.MAX_SPANS))),
+        ages=tensor_from_proto(message.ages),
         episodes=tuple(
             map(episode_from_proto, bounds.items("segment.episodes", message.episodes, bounds.MAX_SEGMENT_EPISODES))
         ),
