@@ -219,8 +219,17 @@ def _parity_of(result: str) -> str:
 
 def rlx2() -> str:
     """Returns of sparse methods."""
+    return _rlx2_of(*_RLX2)
+
+
+def rlx2_repeated() -> str:
+    """The same with a later version."""
+    return _rlx2_of("rlx2_half_cheetah", "rlx2_sac_half_cheetah")
+
+
+def _rlx2_of(*results: str) -> str:
     rows = []
-    for task, of_task in _by("task", _runs(*_RLX2)).items():
+    for task, of_task in _by("task", _runs(*results)).items():
         methods = _by("method", of_task)
         new = {method: [run["confirmed"]["mean_return"] for run in runs] for method, runs in methods.items()}
         for method, runs in methods.items():
