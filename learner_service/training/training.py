@@ -1,13 +1,14 @@
 """Builds the parts of a run that need the environment's spec: replay, algorithm, publisher, trainer, intake."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
@@ -170,17 +171,7 @@ def build_training(
         if state is not None:
             _restore(state, algorithm, replay, intake, rng)
         intake.account_for(replay.total_transitions)
-        batches: Batches
-        dynamic = None
-        if isinstance(replay, RolloutQueue):
-            assert is_on_policy(algorithm)
-            batches = Rollouts(config, algorithm, replay, device)
-            if state is not None:
-                batches.load_state(values["batches"])
-        else:
-            algorithm = cast(Algorithm, algorithm)
-            dynamic = dynamic_capacity(config, algorithm, replay, device)
-            batches = SampledBatches(config, algorithm, replay, device, dynamic)
+        batches, dynamic = _batches(config, algorithm, replay, device, values)
         graph = _graph(directory / KEPT_GRAPH, algorithm, spec, greedy=dynamic is not None)
         after = config.learner.quantization_aware_after
         starts_at = None if after is None else after * config.max_environment_steps
@@ -200,6 +191,25 @@ def build_training(
         *(config, spec, algorithm, replay, intake, publisher, trainer, batches, aware, flusher, rng, dynamic)
     )
     return training, graph
+
+
+def _batches(
+    config: RunConfig,
+    algorithm: AnyAlgorithm,
+    replay: RolloutQueue | ReplayBuffer,
+    device: torch.device,
+    values: Mapping[str, Any],
+) -> tuple[Batches, DynamicCapacity | None]:
+    """The trainer's batches, and the replay's dynamic capacity if it has one. values: of the checkpoint, if any."""
+    if isinstance(replay, RolloutQueue):
+        assert is_on_policy(algorithm)
+        rollouts = Rollouts(config, algorithm, replay, device)
+        if values:
+            rollouts.load_state(values["batches"])
+        return rollouts, None
+    algorithm = cast(Algorithm, algorithm)
+    dynamic = dynamic_capacity(config, algorithm, replay, device)
+    return SampledBatches(config, algorithm, replay, device, dynamic), dynamic
 
 
 def _graph(path: Path, algorithm: AnyAlgorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
