@@ -28,15 +28,14 @@ from actorq.telemetry.process_stats import ProcessStats
 from actorq.transport.channels import open_channel
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S, Certificates
-from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler
+from actorq.transport.payload.blobs import ENCODINGS
 from actorq.transport.reconnect import Backoff
 from actorq.transport.security.renewal import Renewal
 from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 from actorq.wire import bounds
 
 _CHECKPOINT_DEADLINE_S = 60.0
-# Bounds on what a quantizer may send: bytes of a model, retained versions, seconds of a hold.
-_MAX_MODEL_BYTES = 512 * 1024**2
+# Bounds on what a quantizer may send: retained versions, seconds of a hold.
 _MAX_RETAINED = 100_000
 _MAX_GRANTED_S = 86_400.0
 
@@ -257,14 +256,19 @@ class QuantizerClient(_Client):
         raise CorruptedError(f"{self.peer}: the stream of the policy ended before its last part")
 
     def _policies(self, responses: Iterator[Any], scheme: str) -> Iterator[Policy]:
-        for policy in _policies(responses, self.peer):
-            descriptor = policy.descriptor
-            if self.run_id not in ("", descriptor.run_id):
+        assembler = wire.PolicyAssembler(scheme)
+        for response in responses:
+            try:
+                policy = assembler.add(response)
+            except (InvalidInputError, ExhaustedError) as error:
+                # An attempt later may succeed, unlike with wrong input of a user.
+                raise CorruptedError(f"{self.peer}: {error}") from error
+            if policy is None:
+                continue
+            if self.run_id not in ("", policy.descriptor.run_id):
                 raise UnavailableError(
-                    f"{self.peer}: expected policies of run {self.run_id}, got one of run {descriptor.run_id}"
+                    f"{self.peer}: expected policies of run {self.run_id}, got one of run {policy.descriptor.run_id}"
                 )
-            if descriptor.scheme != scheme:
-                raise CorruptedError(f"{self.peer}: expected a policy in {scheme}, got one in {descriptor.scheme}")
             yield policy
 
     def list(self) -> list[RetainedPolicy]:
@@ -334,32 +338,3 @@ class ActorClient(_Client):
         """Stop the actor. Returns the numbers of segments that it still sent and could not send."""
         response = self._unary(self.stub.Drain, actor_pb2.DrainRequest())
         return response.sent_segments, response.unsent_segments
-
-
-def _policies(responses: Iterator[Any], peer: str) -> Iterator[Policy]:
-    """The policies of a stream. Raises CorruptedError for an unexpected message."""
-    descriptor: PolicyDescriptor | None = None
-    for response in responses:
-        policy = None
-        try:
-            if response.WhichOneof("payload") == "policy":
-                descriptor = wire.descriptor_from_proto(response.policy)
-                if descriptor.size_bytes > _MAX_MODEL_BYTES:
-                    raise ExhaustedError(
-                        f"policy: expected at most {_MAX_MODEL_BYTES} bytes, got {descriptor.size_bytes}"
-                    )
-                assembler = BlobAssembler(descriptor.version, descriptor.size_bytes)
-            elif descriptor is None:
-                raise InvalidInputError("policy: expected a descriptor first, got a part of its model")
-            elif response.part.WhichOneof("part") == "header" and response.part.header.sha256 != descriptor.sha256:
-                raise InvalidInputError(
-                    f"policy: expected a model with the descriptor's sha256 {descriptor.sha256.hex()}, got "
-                    f"{response.part.header.sha256[:32].hex()}"
-                )
-            elif (model := assembler.add(response.part)) is not None:
-                policy, descriptor = Policy(descriptor, model), None
-        except (InvalidInputError, ExhaustedError) as error:
-            # An attempt later may succeed, unlike with wrong input of a user.
-            raise CorruptedError(f"{peer}: {error}") from error
-        if policy is not None:
-            yield policy

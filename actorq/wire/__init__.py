@@ -19,6 +19,8 @@ from actorq.wire.joining import (
     stream_opening_to_proto,
 )
 from actorq.wire.policies import (
+    MAX_POLICY_MESSAGES,
+    PolicyAssembler,
     descriptor_from_proto,
     descriptor_to_proto,
     receipt_from_proto,

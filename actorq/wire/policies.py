@@ -2,13 +2,29 @@
 
 import math
 
-from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung, RetainedPolicy
+from actorq.domain.policy import (
+    FidelityReport,
+    LayerReport,
+    OutputError,
+    Policy,
+    PolicyDescriptor,
+    RefusedRung,
+    RetainedPolicy,
+)
 from actorq.domain.status import Receipt
-from actorq.v1 import policy_pb2, quantizer_pb2
+from actorq.errors import ExhaustedError, InvalidInputError
+from actorq.transport.payload.blobs import BlobAssembler
+from actorq.v1 import policy_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Fields, each
 from actorq.wire.processes import process_from_proto, process_to_proto
 from actorq.wire.tensors import timestamp_to_proto
+
+# Largest policy that is taken: four times the FP32 weights of a policy with three layers of 4096 units. It limits the
+# memory of a receiver.
+_MAX_POLICY_BYTES = 512 * 1024**2
+MAX_POLICY_MESSAGES = 8 * 1024
+"""Senders use chunks of 512 KiB. Many tiny chunks are refused, because each message needs extra memory."""
 
 
 def _error(what: str, value: float) -> float:
@@ -141,3 +157,64 @@ def receipt_from_proto(message: quantizer_pb2.Receipt) -> Receipt:
         subscribers=message.subscribers,
         process=process_from_proto(message.process),
     )
+
+
+class PolicyAssembler:
+    """Assembles and checks the policies of one stream: for each its descriptor, then the parts of its model.
+
+    scheme: the requested scheme.
+    """
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+        self._descriptor: PolicyDescriptor | None = None
+        self._blob: BlobAssembler | None = None
+        self._count = 0
+
+    def add(self, response: quantizer_pb2.WatchPoliciesResponse | quantizer_pb2.GetPolicyResponse) -> Policy | None:
+        """Add the next message. Returns the policy if it is complete.
+
+        Raises InvalidInputError for messages out of order, a truncated or oversized blob, or a size, digest, version
+        or scheme other than announced. Raises ExhaustedError above the limits. No message can follow an error.
+        """
+        self._count += 1
+        if self._count > MAX_POLICY_MESSAGES:
+            raise ExhaustedError(
+                f"policy: expected at most {MAX_POLICY_MESSAGES} messages, got more; send larger chunks"
+            )
+        kind = response.WhichOneof("payload")
+        if kind == "policy":
+            self._open(descriptor_from_proto(response.policy))
+            return None
+        if kind != "part" or self._blob is None or self._descriptor is None:
+            what = "a part of its model" if kind else "an empty message"
+            raise InvalidInputError(f"policy: expected a descriptor first, got {what}")
+        return self._add(response.part, self._blob, self._descriptor)
+
+    def _open(self, descriptor: PolicyDescriptor) -> None:
+        if self._descriptor is not None:
+            raise InvalidInputError(
+                f"policy: version {descriptor.version} came before version {self._descriptor.version} was complete"
+            )
+        if descriptor.scheme != self._scheme:
+            raise InvalidInputError(f"policy: expected one in {self._scheme}, got one in {descriptor.scheme}")
+        if not (descriptor.run_id and descriptor.version):
+            raise InvalidInputError("policy: expected a run id and a version of at least 1 in its descriptor, got none")
+        if descriptor.size_bytes > _MAX_POLICY_BYTES:
+            raise ExhaustedError(f"policy: expected at most {_MAX_POLICY_BYTES} bytes, got {descriptor.size_bytes}")
+        self._descriptor = descriptor
+        self._blob = BlobAssembler(descriptor.version, descriptor.size_bytes)
+
+    def _add(self, part: tensor_pb2.BlobPart, blob: BlobAssembler, descriptor: PolicyDescriptor) -> Policy | None:
+        if part.WhichOneof("part") == "header" and part.header.sha256 != descriptor.sha256:
+            raise InvalidInputError(
+                f"policy: expected a model with the descriptor's sha256 {descriptor.sha256.hex()}, got "
+                f"{part.header.sha256[:32].hex()}"
+            )
+        model = blob.add(part)
+        if model is None:
+            return None
+        if len(model) != descriptor.size_bytes:
+            raise InvalidInputError(f"policy: expected {descriptor.size_bytes} bytes, got {len(model)}")
+        self._descriptor, self._blob, self._count = None, None, 0
+        return Policy(descriptor, model)

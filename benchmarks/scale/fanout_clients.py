@@ -17,7 +17,7 @@ from typing import Any
 from actorq.v1 import quantizer_pb2
 from benchmarks.processes import connect
 from benchmarks.scale.fanout_baseline import ALL, EACH
-from quantizer_service.serving.policy_stream import PolicyAssembler
+from quantizer_service.serving.policy_stream import StreamedPolicies
 
 SCHEME = "int8"
 WATCH = "/actorq.v1.QuantizerService/WatchPolicies"
@@ -43,7 +43,7 @@ class Arrivals:
 
 def _policies() -> Callable[[bytes], int | None]:
     """Checks policies as a relay does. Returns the version of each complete policy."""
-    assembler = PolicyAssembler(SCHEME)
+    assembler = StreamedPolicies(SCHEME)
 
     def take(message: bytes) -> int | None:
         delivery = assembler.add(message)

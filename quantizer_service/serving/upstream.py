@@ -14,7 +14,7 @@ from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2
-from quantizer_service.serving.policy_stream import EncodedPolicy, PolicyAssembler
+from quantizer_service.serving.policy_stream import EncodedPolicy, StreamedPolicies
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -100,7 +100,7 @@ class UpstreamStream:
         self._call.cancel()
 
     def __iter__(self) -> Iterator[EncodedPolicy]:
-        assembler = PolicyAssembler(self._scheme)
+        assembler = StreamedPolicies(self._scheme)
         try:
             with translated(self._peer):
                 for message in self._call:

@@ -23,7 +23,7 @@ from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import CorruptedError, NotFoundError, UnavailableError, UserError
 from actorq.local.services import reserved_addresses
 from actorq.transport.payload.blobs import split_blob
-from actorq.v1 import actor_pb2, actor_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
+from actorq.v1 import actor_pb2, actor_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc, tensor_pb2
 from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, serving
 
 MODEL = bytes(range(256)) * 4_096
@@ -42,6 +42,10 @@ def policy(version: int, model: bytes = MODEL) -> list[dict[str, Any]]:
     """The payloads that make up one policy."""
     opening = {"policy": wire.descriptor_to_proto(descriptor(version, model))}
     return [opening, *({"part": part} for part in split_blob(model, version))]
+
+
+LONGER = {"policy": wire.descriptor_to_proto(replace(descriptor(1), size_bytes=len(MODEL) + 1))}
+CRUMB = {"part": tensor_pb2.BlobPart(chunk=b"1")}
 
 
 class StagedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
@@ -121,8 +125,11 @@ def test_a_version_that_is_not_retained_is_not_found() -> None:
         (policy(1)[:-1], "the stream of the policy ended before its last part"),
         ([policy(1)[0], *policy(2)[1:]], "blob: expected version 1, got 2"),
         ([*policy(1)[:2], *policy(1)[3:]], "the stream of the policy ended before its last part"),
+        ([*policy(1)[:-1], *policy(2)], "policy: version 2 came before version 1 was complete"),
+        ([LONGER, *policy(1)[1:]], "policy: expected 1048577 bytes, got 1048576"),
+        ([*policy(1)[:2], *[CRUMB] * wire.MAX_POLICY_MESSAGES], "policy: expected at most 8192 messages, got more"),
     ],
-    ids=["no descriptor", "cut short", "parts of another version", "a part is missing"],
+    ids=["no descriptor", "cut short", "parts of another version", "a part is missing", "cut off", "short", "crumbs"],
 )
 def test_a_malformed_policy_is_refused(payloads: list[dict[str, Any]], fault: str) -> None:
     with quantizer(*payloads) as client, pytest.raises(CorruptedError, match=fault):
@@ -131,9 +138,9 @@ def test_a_malformed_policy_is_refused(payloads: list[dict[str, Any]], fault: st
 
 def test_a_policy_in_another_scheme_is_refused() -> None:
     with quantizer(*policy(4)) as client:
-        with pytest.raises(CorruptedError, match="expected a policy in fp32, got one in int8"):
+        with pytest.raises(CorruptedError, match="policy: expected one in fp32, got one in int8"):
             next(client.watch("fp32"))
-        with pytest.raises(CorruptedError, match="expected a policy in fp32, got one in int8"):
+        with pytest.raises(CorruptedError, match="policy: expected one in fp32, got one in int8"):
             client.get("fp32", 4)
 
 

@@ -13,7 +13,7 @@ from actorq.domain.policy import Checkpoint, Policy
 from actorq.errors import InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
-from quantizer_service.serving.policy_stream import PolicyAssembler, plain_messages, policy_messages
+from quantizer_service.serving.policy_stream import StreamedPolicies, plain_messages, policy_messages
 from quantizer_service.store.policy_files import encode_tensors
 from tests.quantizer_service.policy_graphs import mlp
 from tests.quantizer_service.policy_runs import checkpoint, random_parameters
@@ -144,7 +144,7 @@ def test_what_is_sent_plain_is_checked_by_what_was_announced(client: QuantizerCl
 
     assert plain_messages(plain) is plain
     for form in (messages, plain):
-        assembler = PolicyAssembler("int8")
+        assembler = StreamedPolicies("int8")
         deliveries = [assembler.add(message) for message in form]
         assert deliveries[-1] is not None
         assert deliveries[-1].messages == form
@@ -153,7 +153,7 @@ def test_what_is_sent_plain_is_checked_by_what_was_announced(client: QuantizerCl
 def test_a_packed_policy_larger_than_its_descriptor_says_is_refused(client: QuantizerClient) -> None:
     policy = policy_of(client)
     lying = Policy(replace(policy.descriptor, size_bytes=policy.descriptor.size_bytes + 1), policy.model)
-    assembler = PolicyAssembler("int8")
+    assembler = StreamedPolicies("int8")
     *others, last = policy_messages(lying)
     for message in others:
         assembler.add(message)

@@ -15,7 +15,7 @@ from actorq.errors import NotFoundError, UnavailableError
 from actorq.local.services import reserved_addresses
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
-from quantizer_service.serving.policy_stream import MAX_MESSAGES, policy_messages
+from quantizer_service.serving.policy_stream import policy_messages
 from tests.quantizer_service.quantizer_server import running_relay
 from tests.quantizer_service.scripted_upstream import policy, scripted_upstream
 
@@ -63,8 +63,10 @@ def _smaller_than_described(wrong: Policy) -> list[bytes]:
 
 
 def _crumbs(wrong: Policy) -> list[bytes]:
-    big = policy(wrong.descriptor.version, size=2 * MAX_MESSAGES)
-    crumbs = [_message(part=tensor_pb2.BlobPart(chunk=big.model[at : at + 1])) for at in range(MAX_MESSAGES)]
+    big = policy(wrong.descriptor.version, size=2 * wire.MAX_POLICY_MESSAGES)
+    crumbs = [
+        _message(part=tensor_pb2.BlobPart(chunk=big.model[at : at + 1])) for at in range(wire.MAX_POLICY_MESSAGES)
+    ]
     return [*policy_messages(big)[:2], *crumbs]
 
 
