@@ -1,15 +1,24 @@
-"""Starts a process: its imports take most of that time, and two things that only slow them are left out.
+"""Starts processes and commands: imports take most of that time, and two things that only slow them are left out.
 
 `python -m actorq.start MODULE:FUNCTION ARGUMENTS...` starts a command that has no entry point of its own.
 """
 
+import errno
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import NoReturn
+
+from actorq.errors import ActorQError, UserError
+from actorq.statefiles.files import DISK_FULL
+
+# As a shell reports processes that SIGINT or SIGPIPE has ended.
+_INTERRUPTED, _BROKEN_PIPE = 130, 141
+# A disk that is full or broken, and missing permissions. Any other error is a fault of this program.
+_OF_THE_MACHINE = (*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
@@ -40,6 +49,37 @@ def start(reference: str) -> NoReturn:
     except KeyboardInterrupt:
         os._exit(130)
     leave(main(getattr(module, function)))
+
+
+def run_command(run: Callable[[], int]) -> int:
+    """Run a command's body. Returns its exit code: 2 for an error of the user, 1 for another error of ours."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:
+            # It was closed. Otherwise the next file that is opened would take its descriptor.
+            setattr(sys, stream, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+    try:
+        code = run()
+        sys.stdout.flush()
+        return code
+    except ActorQError as error:
+        return _fail(error, 2 if isinstance(error, UserError) else 1)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has left. Otherwise the interpreter would report that again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in _OF_THE_MACHINE:
+            raise
+        what = error.filename or "standard output or a file"
+        return _fail(ActorQError(f"{what} cannot be read or written: {error.strerror}"), 1)
+
+
+def _fail(error: ActorQError, code: int) -> int:
+    sys.stderr.write(f"error: {error}\n")
+    sys.stderr.flush()
+    return code
 
 
 if __name__ == "__main__":

@@ -1,16 +1,14 @@
-"""Entry point of the `actorq` command: finds the subcommand, turns errors into one line and an exit code."""
+"""Entry point of the `actorq` command: finds the subcommand."""
 
 import difflib
-import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from actorq import __version__
-from actorq.errors import ActorQError, UserError
-from actorq.start import command_of, fast_imports
-from actorq.statefiles.files import DISK_FULL
+from actorq.errors import UserError
+from actorq.start import command_of, fast_imports, run_command
 
 # Only the module of the given command is imported, so that --help and --version answer at once.
 _COMMANDS = {
@@ -40,35 +38,12 @@ _TOOLS = {
         "compare the schemes for an ONNX policy of any library, and write one",
     ),
 }
-# As a shell reports processes that SIGINT or SIGPIPE has ended.
-_INTERRUPTED, _BROKEN_PIPE = 130, 141
-# A disk that is full or broken, and missing permissions. Any other error is a fault of this program.
-_OF_THE_MACHINE = (*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code. A user's error is one line on standard error and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    for stream in ("stdout", "stderr"):
-        if getattr(sys, stream) is None:
-            # It was closed. Otherwise the next file that is opened would take its descriptor.
-            setattr(sys, stream, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
-    try:
-        code = _dispatch(given)
-        sys.stdout.flush()
-        return code
-    except ActorQError as error:
-        return _fail(error, 2 if isinstance(error, UserError) else 1)
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output has left. Otherwise the interpreter would report that again at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
-    except OSError as error:
-        if error.errno not in _OF_THE_MACHINE:
-            raise
-        return _fail(ActorQError(f"{error.filename or 'a file'} cannot be read or written: {error.strerror}"), 1)
+    return run_command(lambda: _dispatch(given))
 
 
 def _dispatch(given: list[str]) -> int:
@@ -117,11 +92,6 @@ Settings come from --config FILE, then ACTORQ_* environment variables, then flag
 exit codes: 0 the target was reached, 3 the budget of environment steps ended first, 4 an operator stopped the run
 (StopRun), 2 wrong input, 7 the fidelity gate refused the policy to export, 1 any other error,
 130 and 143 ended by Ctrl-C and SIGTERM."""
-
-
-def _fail(error: ActorQError, code: int) -> int:
-    print(f"error: {error}", file=sys.stderr, flush=True)
-    return code
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK, EXIT_REFUSED
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
+from actorq.start import run_command
 from actorq.statefiles.files import replace_file
 from quantizer_service.command.comparison import Comparison, compact, compare, without_gate
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
@@ -68,7 +69,7 @@ class QuantizeSettings(Settings):
 def command() -> int:
     """Run as a command, whose table reports the ladder's results."""
     logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
-    return run()
+    return run_command(run)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

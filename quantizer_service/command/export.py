@@ -26,6 +26,7 @@ from actorq.quantization.description import describe
 from actorq.quantization.schemes import Emission
 from actorq.quantization.standard_form import standard_form
 from actorq.rundirectory import RunDirectory
+from actorq.start import run_command
 from actorq.statefiles.files import replace_file
 from actorq.statefiles.runpolicies import RunPolicies
 from quantizer_service.emission.emitter import Emitter
@@ -62,7 +63,7 @@ class ExportSettings(Settings):
 def command() -> int:
     """Run as a command, which reports refusals itself."""
     logging.getLogger("quantizer_service.emission.ladder").setLevel(logging.ERROR)
-    return run()
+    return run_command(run)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

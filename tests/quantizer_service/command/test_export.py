@@ -261,6 +261,22 @@ def test_a_refused_policy_that_tells_a_distribution_says_its_divergence(tmp_path
     assert 0 <= fidelity["mean_kl"] <= fidelity["max_kl"] < 1e-6
 
 
+def test_output_that_cannot_be_written_is_one_line(run: RunDirectory, tmp_path: Path) -> None:
+    arguments = [
+        sys.executable,
+        "-m",
+        "actorq.cli.main",
+        "export",
+        str(run.root),
+        "--output",
+        str(tmp_path / "policy.onnx"),
+    ]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    expected = "error: standard output or a file cannot be read or written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
 def test_nothing_is_replaced_without_force(run: RunDirectory, command: Exit) -> None:
     Path("policy.json").write_text("mine")
     assert mistake(command, run.root) == (
