@@ -136,6 +136,9 @@ class Processes:
         run = self.run(trial)
         shutil.copyfile(run.config, folder / "config.yaml")
         policy = folder / "policy.onnx"
+        # Not by --force, which would also write what the gate refused.
+        for earlier in (policy, policy.with_suffix(".json")):
+            earlier.unlink(missing_ok=True)
         command = (*command_of("quantizer_service.command.export:command"), str(run.root), "--output", str(policy))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == EXIT_REFUSED:

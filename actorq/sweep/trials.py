@@ -117,4 +117,7 @@ class Backend(Protocol):
         """End all runs so that they can go on later, and wait for that. A further signal ends them at once."""
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
-        """Put what is left of the best run into an empty folder. Returns a line that tells where its policy is."""
+        """Put what is left of the best run into a folder, in place of an earlier best run.
+
+        Returns a line that tells where its policy is.
+        """

@@ -206,6 +206,4 @@ def _keep_best(study: "Study", backend: "Backend", root: Path) -> str:
         return "no trial has solved the task: there is no best one"
     folder = root / "best"
     folder.mkdir(exist_ok=True)
-    for old in folder.iterdir():
-        old.unlink()
     return backend.keep_best(Trial(best.number, best.params), folder)

@@ -57,9 +57,14 @@ def test_the_best_policy_is_one_that_the_gate_let_pass(runs: Processes, tmp_path
         DEEP, 1, parameters=deep_parameters(ruined=INNER), calibration=dead_observations(), topology=DEEP.topology
     )
     stored_run(runs.run(TRIAL).root, DEEP, [ruined])
-    (tmp_path / "best").mkdir()
-    assert runs.keep_best(TRIAL, tmp_path / "best") == f"the best policy: {tmp_path / 'best' / 'policy.onnx'}"
-    assert load_policy(tmp_path / "best" / "policy.onnx").scheme == "fp32"
+    best = tmp_path / "best"
+    best.mkdir()
+    (best / "policy.onnx").write_text("of an earlier best run")
+    (best / "notes").mkdir()
+    assert runs.keep_best(TRIAL, best) == f"the best policy: {best / 'policy.onnx'}"
+    assert load_policy(best / "policy.onnx").scheme == "fp32"
+    # A folder or file of the user stays.
+    assert {path.name for path in best.iterdir()} == {"config.yaml", "notes", "policy.json", "policy.onnx"}
 
 
 def test_trials_share_no_folder_of_object_storage(tmp_path: Path) -> None:
