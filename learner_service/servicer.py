@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from actorq import wire
-from actorq.domain.status import RunState
+from actorq.domain.status import RunState, RunStatus
 from actorq.errors import InvalidInputError
+from actorq.telemetry.rationed import Rationed
 from actorq.transport.security.identity import require_member
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.actors.credits import ActorStream
 from learner_service.reporting.report import Reporter
-from learner_service.reporting.statuses import Statuses
 from learner_service.run.run import Run
 
 # Bounds the statuses that are sent, together to all watchers.
@@ -27,7 +27,10 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self._run = run
         self._connections = run.connections
         self._lifecycle = run.lifecycle
-        self._statuses = Statuses(reporter.status, lambda: run.lifecycle.state)
+        # A status takes time in proportion to the number of actors. A new state of the run is never missed.
+        self._statuses = Rationed(
+            lambda: _with_message(reporter.status()), lambda last: last[0].state is not run.lifecycle.state
+        )
         self._watchers = 0
 
     async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:
@@ -157,6 +160,10 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         energy, processes = wire.node_energy_from_proto(request.energy), wire.processes_from_proto(request.processes)
         self._run.records.resources.report_energy(energy, processes)
         return learner_pb2.ReportEnergyResponse()
+
+
+def _with_message(status: RunStatus) -> tuple[RunStatus, learner_pb2.RunStatus]:
+    return status, wire.run_status_to_proto(status)
 
 
 def _response(stream: ActorStream) -> learner_pb2.StreamTrajectoriesResponse:

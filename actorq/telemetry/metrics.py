@@ -1,5 +1,6 @@
-"""Serves a process's metrics to Prometheus from a registry of its own. Metrics are collected at each scrape.
+"""Serves a process's metrics to Prometheus from a registry of its own.
 
+Metrics are collected at each scrape. When scrapes take too much of the service's time, they get the last ones again.
 The same server answers health probes for clients without a certificate.
 
 Services create metric families with the functions here. A family without a known value is served without a sample, so
@@ -20,6 +21,7 @@ from actorq import __version__
 from actorq.errors import UnavailableError
 from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.http import HttpServer
+from actorq.telemetry.rationed import Rationed
 from actorq.transport.calls import CallCounts
 
 _log = logging.getLogger(__name__)
@@ -154,12 +156,13 @@ class _OnLoop:
 
 class _OfService(Collector):
     def __init__(self, collect: Callable[[], Iterable[Metric]], on_loop: _OnLoop) -> None:
-        self._collect = collect
+        # Any number of scrapes leaves the loop time for the service.
+        self._metrics = Rationed(lambda: list(collect()))
         self._on_loop = on_loop
 
     def collect(self) -> Iterable[Metric]:
         try:
-            return self._on_loop.ask(lambda: list(self._collect()))
+            return self._on_loop.ask(self._metrics.get)
         except UnavailableError as error:
             _log.warning("metrics: %s", error)
             return []

@@ -1,13 +1,15 @@
 """Metrics as Prometheus gets them: over HTTP, while calls come and go."""
 
 import asyncio
+import itertools
 import socket
 import struct
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 from prometheus_client import Metric
@@ -227,3 +229,18 @@ def test_a_port_that_is_taken_is_the_users_mistake() -> None:
 def test_an_address_that_is_none_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match="--metrics: expected HOST:PORT"):
         HttpServer("--metrics", "9090", lambda environ, start_response: [])
+
+
+def test_scrapes_that_take_too_much_time_get_the_last_metrics_again() -> None:
+    collected, scrapes = itertools.count(1), 0
+
+    def collect() -> list[Metric]:
+        time.sleep(0.3)
+        return [gauge("actorq_collected", "How often.", next(collected))]
+
+    with running_loop() as loop:
+        server = open_metrics("127.0.0.1:0", CallCounts(), collect, lambda: True, lambda: True, loop)
+        with closing(server):
+            while scrape(server.address)["actorq_collected", ()] == scrapes + 1:
+                scrapes += 1
+    assert scrapes > 1
