@@ -157,6 +157,9 @@ def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
     check_same_topology(config(method="rigl", actor=0.9, period_updates=77, until=0.5, replaced=0.1), saved)
     check_same_topology(config(), {})
     check_same_topology(config(method="dense", actor=0.5), {"sparsity": topology_settings(config())})
+    # A checkpoint from before there was that setting.
+    del saved["sparsity"]["structured"]
+    check_same_topology(config(method="rigl", actor=0.9), saved)
 
 
 @pytest.mark.parametrize(
