@@ -1,8 +1,8 @@
 """Makes the runs of trials on Kubernetes, each as a TrainingRun object made from a template."""
 
 import copy
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,9 +12,10 @@ import yaml
 
 from actorq.cluster.connection import Cluster, UnreachableError
 from actorq.cluster.objects import TRAINING_RUN, Object, part
+from actorq.cluster.refusals import QuotaError
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.errors import ActorQError, UnavailableError, UserError
+from actorq.errors import ActorQError, ConflictError, UnavailableError, UserError
 from actorq.statefiles.files import replace_file
 from actorq.sweep.space import Value, changes_tree
 from actorq.sweep.trials import Progress, RunEnd, Trial, folder_below, own_urls
@@ -25,6 +26,9 @@ SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
 _NAME_CHARACTERS = 32
 # By the state of an object, and by a condition that is true.
 _ENDS = {"Solved": RunEnd.SOLVED, "BudgetEnded": RunEnd.BUDGET_ENDED, "Stopped": RunEnd.FAILED, "Failed": RunEnd.FAILED}
+
+# After these errors the same request may succeed later. Quotas answer a conflict when several objects are made at once.
+_PASSING = (ConflictError, QuotaError, UnavailableError, UnreachableError)
 
 
 def read_template(file: Path) -> Object:
@@ -56,7 +60,7 @@ class ClusterRuns:
 
     identity: part of the objects' names, so that two sweeps of a template never share objects.
     config_of: the settings of a run with the values of a trial, to refuse impossible ones at once.
-    tell: gets a line when the cluster cannot be reached.
+    tell: gets a line when the cluster cannot be reached, or refuses something for now.
     """
 
     def __init__(
@@ -77,10 +81,11 @@ class ClusterRuns:
         self._running: dict[int, Trial] = {}
         self._known: dict[int, Progress] = {}
         self._pruned: set[int] = set()
-        # Not done yet, because the cluster could not be reached.
+        # Not done yet, because the cluster could not be reached, or has refused it for now.
         self._unapplied: set[int] = set()
         self._undeleted: set[int] = set()
-        self._problem = ""
+        # The present problem of each trial's object.
+        self._problems: dict[int, str] = {}
 
     def start(self, trial: Trial) -> None:
         """Apply the object. One that an earlier process has made, or has suspended, goes on."""
@@ -98,21 +103,17 @@ class ClusterRuns:
         known = self._known.get(trial.number, Progress())
         if known.end is not None or not self._catch_up(trial):
             return known
-        try:
+        with self._told_once(trial, ActorQError):
             found = self._cluster.get(API_VERSION, KIND, self.name(trial))
-        except ActorQError as error:
-            self._note(error)
-            return known
-        self._problem = ""
-        if found is None:
-            reason = "" if trial.number in self._pruned else f"{KIND} {self.name(trial)} was deleted"
-            progress = replace(known, end=RunEnd.FAILED, reason=reason)
-        else:
-            progress = _progress(found.get("status") or {}, known)
-        self._known[trial.number] = progress
-        if progress.end is not None:
+            if found is None:
+                reason = "" if trial.number in self._pruned else f"{KIND} {self.name(trial)} was deleted"
+                known = replace(known, end=RunEnd.FAILED, reason=reason)
+            else:
+                known = _progress(found.get("status") or {}, known)
+            self._known[trial.number] = known
+        if known.end is not None:
             self._running.pop(trial.number, None)
-        return progress
+        return known
 
     def prune(self, trial: Trial) -> None:
         """Delete the object. The cluster removes everything of the run with it."""
@@ -121,24 +122,28 @@ class ClusterRuns:
         self._catch_up(trial)
 
     def _catch_up(self, trial: Trial) -> bool:
-        """Apply and delete what has to be. Returns False while the cluster cannot be reached."""
-        try:
-            if trial.number in self._unapplied:
+        """Apply and delete what has to be. Returns False while the cluster does not do it."""
+        if trial.number in self._unapplied:
+            with self._told_once(trial, *_PASSING):
                 self._cluster.apply(self.manifest(trial))
                 self._unapplied.discard(trial.number)
-            if trial.number in self._undeleted:
+        if trial.number in self._undeleted:
+            with self._told_once(trial, *_PASSING):
                 self._cluster.delete(API_VERSION, KIND, self.name(trial))
                 self._undeleted.discard(trial.number)
-        except (UnavailableError, UnreachableError) as error:
-            self._note(error)
-            return False
-        return True
+        return trial.number not in self._unapplied | self._undeleted
 
-    def _note(self, error: ActorQError) -> None:
-        """Tell of a problem with the cluster, once."""
-        if str(error) != self._problem:
-            self._problem = str(error)
-            self._tell(f"no news of the runs: {error}")
+    @contextmanager
+    def _told_once(self, trial: Trial, *errors: type[ActorQError]) -> Iterator[None]:
+        """Go on after these errors. Tell each of them once, also when it comes for several trials."""
+        try:
+            yield
+        except errors as error:
+            if str(error) not in self._problems.values():
+                self._tell(f"trying again: {error}")
+            self._problems[trial.number] = str(error)
+        else:
+            self._problems.pop(trial.number, None)
 
     def interrupt(self) -> None:
         """Suspend all running objects. They keep their volumes."""

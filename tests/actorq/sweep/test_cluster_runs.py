@@ -191,7 +191,32 @@ def test_a_run_is_made_and_deleted_once_the_cluster_can_be_reached(api: ClusterA
     api.refuse = there
     assert runs.progress(trial).end is RunEnd.FAILED
     assert objects(api) == {}
-    assert all(line.startswith("no news of the runs: ") for line in lines.lines)
+    assert all(line.startswith("trying again: ") for line in lines.lines)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (403, 'trainingruns.actorq.dev "x" is forbidden: exceeded quota: lab, used: 2, limited: 2'),
+        (409, 'Operation cannot be fulfilled on resourcequotas "lab": the object has been modified'),
+    ],
+)
+def test_an_object_that_a_quota_refuses_is_made_later_and_the_other_trials_go_on(
+    api: ClusterApi, tmp_path: Path, said: tuple[int, str]
+) -> None:
+    refusals = [said] * 4
+
+    def refuse(verb: str, kind: str, name: str) -> tuple[int, str] | None:
+        return refusals.pop() if verb == "apply" and name.endswith("-002") and refusals else None
+
+    api.refuse = refuse
+    study = study_in(tmp_path, space=SPACE, several=True)
+    sweep(study, runs_on(api, controller := Controller(api)), controller, 6, 3)
+    assert [result.state for result in study.results()] == [TrialState.COMPLETE] * 6
+    assert [line for line in controller.lines if said[1] in line] == [
+        f"trying again: {'the cluster refuses to' if said[0] == 403 else 'cannot'} apply TrainingRun "
+        f"cartpole-a1b2c3-002: {said[1]}"
+    ]
 
 
 def test_without_the_cluster_nothing_is_lost(api: ClusterApi) -> None:
@@ -204,7 +229,7 @@ def test_without_the_cluster_nothing_is_lost(api: ClusterApi) -> None:
     api.forbidden.add(("get", "trainingruns"))
     assert [runs.progress(trial), runs.progress(trial)] == [known, known]
     (line,) = lines.lines
-    assert line.startswith("no news of the runs: ")
+    assert line.startswith("trying again: ")
     api.forbidden.clear()
     del api.objects["/apis/actorq.dev/v1alpha1/namespaces/lab/trainingruns/cartpole-a1b2c3-000"]
     gone = runs.progress(trial)
