@@ -165,11 +165,11 @@ class ClusterRuns:
         return f"{self._template['metadata']['name']}-{self._identity}-{trial.number:03}"
 
     def manifest(self, trial: Trial) -> Object:
-        """The object of a trial: the template with the trial's name, labels and settings."""
+        """The object of a trial: the template with the sweep's namespace, and the trial's name, labels and settings."""
         made = copy.deepcopy(self._template)
         made.pop("status", None)
         metadata, spec, name = made["metadata"], made["spec"], self.name(trial)
-        metadata["name"] = name
+        metadata |= {"name": name, "namespace": self._cluster.namespace}
         labels = {SWEEP_LABEL: self._identity, TRIAL_LABEL: str(trial.number)}
         metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
         changes = changes_tree({**trial.params, **own_urls(self._config_of(trial.params), name)})

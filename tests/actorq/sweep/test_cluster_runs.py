@@ -122,6 +122,12 @@ def test_trials_share_no_folder_of_object_storage(api: ClusterApi, tmp_path: Pat
         assert made["config"]["dqn"] == {"n_step": 3, "learning_rate": 0.001}
 
 
+def test_the_objects_are_in_the_namespace_of_the_sweep_whatever_that_of_the_template(api: ClusterApi) -> None:
+    template = {**TEMPLATE, "metadata": {"name": "cartpole", "namespace": "elsewhere"}}
+    ClusterRuns(api.cluster(), template, "a1b2c3", config_of, print).start(Trial(0, {"dqn.learning_rate": 0.001}))
+    assert objects(api)["cartpole-a1b2c3-000"]["metadata"]["namespace"] == "lab"
+
+
 def test_a_pruned_object_is_deleted(api: ClusterApi, tmp_path: Path) -> None:
     controller = Controller(api, bad=(5, 6), steps=500)
     study = study_in(tmp_path, space=SPACE, pruner="median")
