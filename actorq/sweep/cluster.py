@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from actorq.cluster.connection import Cluster, UnreachableError
-from actorq.cluster.objects import TRAINING_RUN, Object, part
+from actorq.cluster.objects import TRAINING_RUN, Object, name_of, part
 from actorq.cluster.refusals import QuotaError
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
@@ -22,6 +22,8 @@ from actorq.sweep.trials import Progress, RunEnd, Trial, folder_below, own_urls
 
 API_VERSION, KIND = TRAINING_RUN
 SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
+# Marks an object that a sweep has suspended itself. Queues and people suspend objects, too.
+_SUSPENDED = "actorq.dev/suspended-by-sweep"
 # A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
 _NAME_CHARACTERS = 32
 # By the state of an object, and by a condition that is true.
@@ -88,7 +90,7 @@ class ClusterRuns:
         self._problems: dict[int, str] = {}
 
     def start(self, trial: Trial) -> None:
-        """Apply the object. One that an earlier process has made, or has suspended, goes on."""
+        """Make the object. One that an earlier process has made stays; one that it has suspended goes on."""
         try:
             self._config_of(trial.params)
         except UserError as error:
@@ -125,7 +127,12 @@ class ClusterRuns:
         """Apply and delete what has to be. Returns False while the cluster does not do it."""
         if trial.number in self._unapplied:
             with self._told_once(trial, *_PASSING):
-                self._cluster.apply(self.manifest(trial))
+                found = self._cluster.get(API_VERSION, KIND, self.name(trial))
+                if found is None:
+                    self._cluster.apply(self.manifest(trial))
+                elif _SUSPENDED in part(found, "metadata", "annotations"):
+                    change = {"metadata": {"annotations": {_SUSPENDED: None}}, "spec": {"suspend": False}}
+                    self._cluster.patch(API_VERSION, KIND, name_of(found), change)
                 self._unapplied.discard(trial.number)
         if trial.number in self._undeleted:
             with self._told_once(trial, *_PASSING):
@@ -149,10 +156,16 @@ class ClusterRuns:
         """Suspend all running objects. They keep their volumes."""
         for trial in self._running.values():
             try:
-                if trial.number not in self._unapplied:
-                    self._cluster.patch(API_VERSION, KIND, self.name(trial), {"spec": {"suspend": True}})
+                if (found := self._cluster.get(API_VERSION, KIND, self.name(trial))) is not None:
+                    self._suspend(found)
             except ActorQError as error:
-                self._tell(f"{KIND} {self.name(trial)} goes on: {error}")
+                self._tell(f"{KIND} {self.name(trial)} may go on: {error}")
+
+    def _suspend(self, found: Object) -> None:
+        """Suspend an object that is not over, unless somebody else has. `start` lets it go on."""
+        if "finishedAt" not in part(found, "status") and part(found, "spec").get("suspend") is not True:
+            change = {"metadata": {"annotations": {_SUSPENDED: "true"}}, "spec": {"suspend": True}}
+            self._cluster.patch(API_VERSION, KIND, name_of(found), change)
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
         """Write the object's manifest and settings. The policy stays in the cluster."""
@@ -178,7 +191,6 @@ class ClusterRuns:
         if "algorithm" in changes:
             spec["algorithm"] = changes.pop("algorithm")
         spec["config"] = settings.merged(spec.get("config", {}), changes)
-        spec["suspend"] = False
         return made
 
 

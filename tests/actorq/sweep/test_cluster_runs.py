@@ -72,7 +72,7 @@ class Controller(Lines):
         going_on = [each for each in objects(self._api).values() if "finishedAt" not in each.get("status", {})]
         self.most = max(self.most, len(going_on))
         for each in going_on:
-            assert each["spec"]["suspend"] is False
+            assert not each["spec"].get("suspend")
             status = each.setdefault("status", {"startedAt": "2026-01-01T00:00:00Z", "environmentSteps": 0})
             number = int(each["metadata"]["labels"]["actorq.dev/trial"])
             status["state"] = "Training"
@@ -146,12 +146,45 @@ def test_an_interrupted_sweep_suspends_its_objects_and_goes_on_with_them(api: Cl
 
     with pytest.raises(KeyboardInterrupt):
         sweep(study_in(tmp_path, space=SPACE), runs_on(api, killed := Killed(api)), killed, 4)
-    suspended = [name for name, each in objects(api).items() if each["spec"]["suspend"]]
+    suspended = [name for name, each in objects(api).items() if each["spec"].get("suspend")]
     assert suspended == ["cartpole-a1b2c3-002"]
     study = study_in(tmp_path, space=SPACE)
     sweep(study, runs_on(api, controller := Controller(api)), controller, 4)
     assert len(objects(api)) == 4
     assert [result.steps for result in study.results()] == [BUDGET] * 4
+
+
+def test_a_queue_decides_when_a_suspended_object_of_a_template_begins(api: ClusterApi) -> None:
+    template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "suspend": True}}  # type: ignore[dict-item]
+    trials = [Trial(number, {"dqn.learning_rate": 0.001}) for number in (0, 1)]
+
+    def begin() -> tuple[ClusterRuns, list[bool]]:
+        runs = ClusterRuns(api.cluster(), copy.deepcopy(template), "a1b2c3", config_of, print)
+        for trial in trials:
+            runs.start(trial)
+        return runs, [each["spec"]["suspend"] for each in objects(api).values()]
+
+    runs, suspended = begin()
+    assert suspended == [True, True]
+    objects(api)["cartpole-a1b2c3-000"]["spec"] |= {"suspend": False, "actors": {"replicas": 5}}
+    runs.interrupt()
+    assert [each["spec"]["suspend"] for each in objects(api).values()] == [True, True]
+    # The sweep lets only that one go on which it has suspended, and only once.
+    assert begin()[1] == [False, True]
+    assert objects(api)["cartpole-a1b2c3-000"]["spec"]["actors"] == {"replicas": 5}
+    objects(api)["cartpole-a1b2c3-000"]["spec"]["suspend"] = True
+    assert begin()[1] == [True, True]
+
+
+def test_an_interruption_leaves_what_is_over_or_gone(api: ClusterApi) -> None:
+    runs = runs_on(api, lines := Lines())
+    for number in (0, 1):
+        runs.start(Trial(number, {"dqn.learning_rate": 0.001}))
+    objects(api)["cartpole-a1b2c3-000"]["status"] = {"state": "Solved", "finishedAt": "2026-01-01T00:01:40Z"}
+    api.remove(next(path for path in api.objects if path.endswith("-001")))
+    runs.interrupt()
+    assert "suspend" not in objects(api)["cartpole-a1b2c3-000"]["spec"]
+    assert lines.lines == []
 
 
 @pytest.mark.parametrize(
