@@ -106,16 +106,21 @@ class ClusterRuns:
         if known.end is not None or not self._catch_up(trial):
             return known
         with self._told_once(trial, ActorQError):
-            found = self._cluster.get(API_VERSION, KIND, self.name(trial))
-            if found is None:
-                reason = "" if trial.number in self._pruned else f"{KIND} {self.name(trial)} was deleted"
-                known = replace(known, end=RunEnd.FAILED, reason=reason)
-            else:
-                known = _progress(found.get("status") or {}, known)
-            self._known[trial.number] = known
+            known = self._known[trial.number] = self._look(trial, known)
         if known.end is not None:
             self._running.pop(trial.number, None)
         return known
+
+    def _look(self, trial: Trial, known: Progress) -> Progress:
+        found = self._cluster.get(API_VERSION, KIND, self.name(trial))
+        if found is None:
+            reason = "" if trial.number in self._pruned else f"{KIND} {self.name(trial)} was deleted"
+            return replace(known, end=RunEnd.FAILED, reason=reason)
+        progress = _progress(found.get("status") or {}, known)
+        if progress.end is RunEnd.FAILED:
+            # Otherwise its pods start again and again, and its learner may even recover and train.
+            self._suspend(found)
+        return progress
 
     def prune(self, trial: Trial) -> None:
         """Delete the object. The cluster removes everything of the run with it."""

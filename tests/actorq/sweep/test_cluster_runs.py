@@ -212,6 +212,22 @@ def test_the_status_tells_how_a_run_ended(api: ClusterApi, status: Any, end: Run
     assert (progress.end, progress.reason) == (end, reason)
 
 
+def test_a_failed_object_is_suspended_before_its_trial_is_over(api: ClusterApi) -> None:
+    runs, trial = runs_on(api, lines := Lines()), Trial(0, {"dqn.learning_rate": 0.001})
+    runs.start(trial)
+    found = objects(api)["cartpole-a1b2c3-000"]
+    found["status"] = {"reason": "no such image", "conditions": [{"type": "Failed", "status": "True"}]}
+    api.refuse = lambda verb, kind, name: (503, "the API server restarts") if verb == "patch" else None
+    assert [runs.progress(trial).end for _ in range(2)] == [None, None]
+    assert lines.lines == ["trying again: cannot change TrainingRun cartpole-a1b2c3-000: the API server restarts"]
+    api.refuse = lambda verb, kind, name: None
+    assert runs.progress(trial) == Progress(end=RunEnd.FAILED, reason="no such image")
+    assert objects(api)["cartpole-a1b2c3-000"]["spec"]["suspend"]
+    # A process that was killed before it stored the result tries the trial again.
+    runs_on(api, lines).start(trial)
+    assert not objects(api)["cartpole-a1b2c3-000"]["spec"]["suspend"]
+
+
 def test_a_run_is_made_and_deleted_once_the_cluster_can_be_reached(api: ClusterApi) -> None:
     lines = Lines()
     runs, trial = runs_on(api, lines), Trial(0, {"dqn.learning_rate": 0.001})
