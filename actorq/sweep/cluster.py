@@ -82,10 +82,9 @@ class ClusterRuns:
         self._tell = tell
         self._running: dict[int, Trial] = {}
         self._known: dict[int, Progress] = {}
-        self._pruned: set[int] = set()
         # Not done yet, because the cluster could not be reached, or has refused it for now.
         self._unapplied: set[int] = set()
-        self._undeleted: set[int] = set()
+        self._undeleted: dict[int, Trial] = {}
         # The present problem of each trial's object.
         self._problems: dict[int, str] = {}
 
@@ -98,12 +97,13 @@ class ClusterRuns:
             return
         self._running[trial.number] = trial
         self._unapplied.add(trial.number)
-        self._catch_up(trial)
+        self._is_made(trial)
 
     def progress(self, trial: Trial) -> Progress:
         """From the object's status. While the cluster cannot be reached, the last known progress."""
+        self._delete_pruned()
         known = self._known.get(trial.number, Progress())
-        if known.end is not None or not self._catch_up(trial):
+        if known.end is not None or trial.number in self._undeleted or not self._is_made(trial):
             return known
         with self._told_once(trial, ActorQError):
             known = self._known[trial.number] = self._look(trial, known)
@@ -114,8 +114,7 @@ class ClusterRuns:
     def _look(self, trial: Trial, known: Progress) -> Progress:
         found = self._cluster.get(API_VERSION, KIND, self.name(trial))
         if found is None:
-            reason = "" if trial.number in self._pruned else f"{KIND} {self.name(trial)} was deleted"
-            return replace(known, end=RunEnd.FAILED, reason=reason)
+            return replace(known, end=RunEnd.FAILED, reason=f"{KIND} {self.name(trial)} was deleted")
         progress = _progress(found.get("status") or {}, known)
         if progress.end is RunEnd.FAILED:
             # Otherwise its pods start again and again, and its learner may even recover and train.
@@ -124,12 +123,22 @@ class ClusterRuns:
 
     def prune(self, trial: Trial) -> None:
         """Delete the object. The cluster removes everything of the run with it."""
-        self._pruned.add(trial.number)
-        self._undeleted.add(trial.number)
-        self._catch_up(trial)
+        self._running.pop(trial.number, None)
+        self._unapplied.discard(trial.number)
+        self._undeleted[trial.number] = trial
+        self._delete_pruned()
 
-    def _catch_up(self, trial: Trial) -> bool:
-        """Apply and delete what has to be. Returns False while the cluster does not do it."""
+    def _delete_pruned(self) -> None:
+        for trial in list(self._undeleted.values()):
+            with self._told_once(trial, *_PASSING):
+                self._cluster.delete(API_VERSION, KIND, self.name(trial))
+                del self._undeleted[trial.number]
+            if trial.number in self._undeleted:
+                # The next one would take as long to fail.
+                return
+
+    def _is_made(self, trial: Trial) -> bool:
+        """Make the object, or let it go on, unless that is done. Returns False while the cluster does not do it."""
         if trial.number in self._unapplied:
             with self._told_once(trial, *_PASSING):
                 found = self._cluster.get(API_VERSION, KIND, self.name(trial))
@@ -139,11 +148,7 @@ class ClusterRuns:
                     change = {"metadata": {"annotations": {_SUSPENDED: None}}, "spec": {"suspend": False}}
                     self._cluster.patch(API_VERSION, KIND, name_of(found), change)
                 self._unapplied.discard(trial.number)
-        if trial.number in self._undeleted:
-            with self._told_once(trial, *_PASSING):
-                self._cluster.delete(API_VERSION, KIND, self.name(trial))
-                self._undeleted.discard(trial.number)
-        return trial.number not in self._unapplied | self._undeleted
+        return trial.number not in self._unapplied
 
     @contextmanager
     def _told_once(self, trial: Trial, *errors: type[ActorQError]) -> Iterator[None]:
@@ -158,13 +163,18 @@ class ClusterRuns:
             self._problems.pop(trial.number, None)
 
     def interrupt(self) -> None:
-        """Suspend all running objects. They keep their volumes."""
+        """Suspend all running objects, which keep their volumes, and delete those of pruned trials."""
         for trial in self._running.values():
             try:
                 if (found := self._cluster.get(API_VERSION, KIND, self.name(trial))) is not None:
                     self._suspend(found)
             except ActorQError as error:
                 self._tell(f"{KIND} {self.name(trial)} may go on: {error}")
+        for trial in self._undeleted.values():
+            try:
+                self._cluster.delete(API_VERSION, KIND, self.name(trial))
+            except ActorQError as error:
+                self._tell(f"{KIND} {self.name(trial)} goes on until the same command deletes it: {error}")
 
     def _suspend(self, found: Object) -> None:
         """Suspend an object that is not over, unless somebody else has. `start` lets it go on."""

@@ -137,6 +137,39 @@ def test_a_pruned_object_is_deleted(api: ClusterApi, tmp_path: Path) -> None:
     assert set(objects(api)) == {f"cartpole-a1b2c3-00{number}" for number in set(range(8)) - pruned}
 
 
+def test_an_object_that_could_not_be_deleted_is_deleted_by_the_next_process(api: ClusterApi, tmp_path: Path) -> None:
+    def refuse(verb: str, kind: str, name: str) -> tuple[int, str] | None:
+        return (503, "the API server restarts") if verb == "delete" else None
+
+    class Killed(Controller):
+        def line(self, text: str) -> None:
+            super().line(text)
+            if text.startswith("trying again: cannot delete "):
+                raise KeyboardInterrupt
+
+    serve, api.refuse = api.refuse, refuse
+    study = study_in(tmp_path, space=SPACE, pruner="median")
+    with pytest.raises(KeyboardInterrupt):
+        sweep(study, runs_on(api, killed := Killed(api, bad=(5, 6), steps=500)), killed, 8)
+    name = f"cartpole-a1b2c3-00{study.results()[-1].number}"
+    refusal = f"cannot delete TrainingRun {name}: the API server restarts"
+    assert killed.lines[-1] == f"TrainingRun {name} goes on until the same command deletes it: {refusal}"
+    assert name in objects(api)
+    api.refuse = serve
+    study = study_in(tmp_path, space=SPACE, pruner="median")
+    sweep(study, runs_on(api, controller := Controller(api)), controller, len(study.results()))
+    assert controller.lines == []
+    assert name not in objects(api)
+
+
+def test_an_interruption_after_a_pruned_trial_tells_nothing(api: ClusterApi) -> None:
+    runs, trial = runs_on(api, lines := Lines()), Trial(0, {"dqn.learning_rate": 0.001})
+    runs.start(trial)
+    runs.prune(trial)
+    runs.interrupt()
+    assert (lines.lines, objects(api)) == ([], {})
+
+
 def test_an_interrupted_sweep_suspends_its_objects_and_goes_on_with_them(api: ClusterApi, tmp_path: Path) -> None:
     class Killed(Controller):
         def update(self, results: list[TrialResult], running: Mapping[int, Progress]) -> None:
