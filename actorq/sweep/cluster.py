@@ -2,9 +2,8 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -217,10 +216,6 @@ def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
         points = (*points, (steps, float(mean_return)))
     met = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
     end = _ENDS.get(str(status.get("state"))) or next((found for name, found in _ENDS.items() if name in met), None)
-    seconds = known.seconds
-    # A run that is not over has no end. Somebody else than the operator may have written the status.
-    with suppress(KeyError, TypeError, ValueError):
-        started, finished = (datetime.fromisoformat(status[name]) for name in ("startedAt", "finishedAt"))
-        seconds = (finished - started).total_seconds()
+    seconds = float(status.get("elapsedSeconds") or 0)
     reason = str(status.get("reason") or "the run failed") if end is RunEnd.FAILED else ""
     return Progress(points, steps, seconds, end, reason)

@@ -67,7 +67,7 @@ class Progress:
     """What a run has reached.
 
     evaluations: environment steps and mean return of each evaluation so far.
-    steps, seconds: environment steps and time of the run.
+    steps, seconds: environment steps and time of the run. seconds is 0 if the run does not tell it.
     end: None while the run goes on.
     reason: why a run failed.
     """
