@@ -137,7 +137,7 @@ def returns() -> str:
 
 def returns_repeated() -> str:
     """The same with a later version."""
-    return _returns_of("returns_repeated")
+    return _returns_of("returns_repeated", "returns_cheetah_run", "returns_pong")
 
 
 def _returns_of(*results: str) -> str:
