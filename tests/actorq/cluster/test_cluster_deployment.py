@@ -81,8 +81,15 @@ def test_what_a_training_run_of_the_same_name_owns_stays(api: ClusterApi) -> Non
     }
     api.add("v1", "services", owned(service, "TrainingRun", "demo"))
     up(api)
-    down(api, delete_volume=True)
+    volume: Object = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data-demo-learner-0"}}
+    volume["metadata"] |= {"labels": {"actorq/run": "demo"}, "annotations": {"actorq/digest": "of the operator"}}
+    api.add("v1", "persistentvolumeclaims", volume)
+    pod = ready_pod("demo-learner-0", "learner")
+    pod["metadata"]["labels"]["actorq/run"] = "demo"
+    api.add("v1", "pods", pod)
+    assert down(api, delete_volume=True) == ["waiting for volumes (1) to end"]
     assert api.names("services") == {"s"}
+    assert api.names("persistentvolumeclaims") == {"data-demo-learner-0"}
 
 
 def test_a_kind_that_the_cluster_has_no_more_keeps_nobody_from_down(api: ClusterApi) -> None:
