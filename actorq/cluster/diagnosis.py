@@ -16,6 +16,9 @@ UNSCHEDULABLE = "Unschedulable"
 _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
+# Events of a claim that gets its volume only once its pod has a node. What keeps the pod from a node is the fault.
+_AWAITS_POD = ("WaitForFirstConsumer", "WaitForPodScheduled")
+
 _BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
@@ -104,7 +107,10 @@ def volume_fault(volume: Object, events: Iterable[Object], now: float) -> Fault 
     since = _seconds(volume["metadata"].get("creationTimestamp"))
     if part(volume, "status").get("phase") != "Pending" or since is None or now - since < PATIENCE_S:
         return None
-    text = next((f": {_sentence(each)}" for each in _events_of(volume, events)), "; its StorageClass gives none")
+    newest = next(_events_of(volume, events), None)
+    if newest is not None and newest.get("reason") in _AWAITS_POD:
+        return None
+    text = "; its StorageClass gives none" if newest is None else f": {_sentence(newest)}"
     return Fault(f"volume {name_of(volume)}", f"is pending{text}", reason="VolumePending")
 
 
