@@ -151,7 +151,7 @@ def _status(arguments: Sequence[str]) -> None:
     for pod in pods:
         if fault := diagnosis.pod_fault(pod, float("inf")):
             print(fault.line())
-    if stale := configuration.stale_pods(cluster, pods):
+    if stale := configuration.stale_pods(cluster, diagnosis.live_pods(pods)):
         print(
             f"the configuration has changed since {', '.join(stale)} started: `actorq cluster up` or `kubectl rollout "
             "restart` lets the change take effect"

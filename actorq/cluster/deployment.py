@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from actorq.cluster import configuration
 from actorq.cluster.connection import Cluster
+from actorq.cluster.diagnosis import live_pods
 from actorq.cluster.objects import ACTORQ, DIGEST, RUN_LABEL, VOLUME, Object, items, name_of, part, run_of
 from actorq.errors import UserError
 
@@ -114,7 +115,7 @@ def _delete(cluster: Cluster, found: Sequence[Object]) -> None:
 
 def _left(cluster: Cluster, run: str, labels: set[str], volumes: set[str]) -> str:
     """The pods and volumes that are still there, in words. A pod would wait forever for a volume that is leaving."""
-    pods = [each for each in cluster.list("v1", "Pod", ACTORQ) if run_of(each) in labels]
+    pods = [each for each in live_pods(cluster.list("v1", "Pod", ACTORQ)) if run_of(each) in labels]
     there = cluster.list("v1", VOLUME, f"{RUN_LABEL}={run}") if volumes else []
     numbers = {"pods": len(pods), "volumes": len(volumes & {name_of(each) for each in there})}
     return " and ".join(f"{what} ({number})" for what, number in numbers.items() if number)

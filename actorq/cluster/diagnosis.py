@@ -56,6 +56,11 @@ class Fault:
         return f"{self.subject} {self.text}{f': {last_log_line}' if last_log_line else ''}"
 
 
+def live_pods(pods: Iterable[Object]) -> list[Object]:
+    """The pods that have not ended for good. A ReplicaSet replaces an evicted pod, and its object stays."""
+    return [each for each in pods if part(each, "status").get("phase") not in ("Failed", "Succeeded")]
+
+
 def view(pod: Object) -> PodView:
     """The state of a pod in the words of `kubectl get pods`."""
     metadata, containers = pod["metadata"], _containers(pod)
@@ -71,7 +76,7 @@ def view(pod: Object) -> PodView:
 
 def pod_fault(pod: Object, now: float) -> Fault | None:
     """A fault of a pod that will not pass by itself; None when it runs or may run soon. now: Unix seconds."""
-    if pod["metadata"].get("deletionTimestamp"):
+    if pod["metadata"].get("deletionTimestamp") or not live_pods([pod]):
         return None
     subject = f"pod {name_of(pod)}"
     for container in _containers(pod):

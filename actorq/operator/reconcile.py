@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actorq.cluster.connection import Cluster
-from actorq.cluster.diagnosis import Fault
+from actorq.cluster.diagnosis import Fault, live_pods
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, name_of, part
 from actorq.domain.status import RunStatus
@@ -181,7 +181,7 @@ class Reconciler:
     def _see(self, cluster: Cluster, key: Key, resource: Object, plan: _Plan, memory: _Memory) -> tuple[Found, Look]:
         """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
         found = _listed(cluster, key, _WORKLOADS)
-        pods = cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}")
+        pods = live_pods(cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}"))
         asked = [] if "finishedAt" in part(resource, "status") else pods
         secret = prefixed(key.name, "operator-tls")
         live = memory.answers.newest(asked, lambda: certificates(cluster.get("v1", "Secret", secret) or {}))

@@ -17,7 +17,17 @@ from actorq.errors import ActorQError, UserError
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
-from tests.actorq.cluster.cluster_objects import container, crash_loop, event, owned, pod, ready_pod, waiting, workload
+from tests.actorq.cluster.cluster_objects import (
+    container,
+    crash_loop,
+    event,
+    evicted_pod,
+    owned,
+    pod,
+    ready_pod,
+    waiting,
+    workload,
+)
 
 NOBODY = "127.0.0.1:9"
 
@@ -137,6 +147,15 @@ def test_a_run_that_is_over_is_not_waited_for(api: ClusterApi) -> None:
     status, _, _ = wait_for(api, Counting([500], learner_pb2.RUN_STATE_SOLVED))
     assert status
     assert status.state.final
+
+
+def test_an_evicted_pod_that_was_replaced_ends_nothing(api: ClusterApi) -> None:
+    api.add("v1", "pods", evicted_pod("actor-0", "actor"))
+    status, seen, _ = wait_for(api, Counting([500], learner_pb2.RUN_STATE_SOLVED), until_over=True)
+    assert status
+    assert seen.events == ["learner-0: ready", "quantizer-1: ready", "actor-1: ready"]
+    api.add("v1", "pods", pod("learner-0", "learner"))
+    assert wait(api, timeout_s=0)[2] == "no progress in 0 s: pod learner-0 is not ready (Pending)"
 
 
 def test_a_missing_image_ends_it_in_a_line(api: ClusterApi) -> None:
