@@ -12,6 +12,7 @@ import yaml
 from actorq.cli.display.cluster_view import summary, table
 from actorq.cli.main import main
 from actorq.cluster.diagnosis import PodView
+from actorq.operator.naming import named
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
 from tests.actorq.cluster.cluster_objects import STATUS, overlay, owned, pod, ready_pod, workload
 from tests.builders.forked_commands import ForkedCommand
@@ -64,6 +65,18 @@ def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest
     assert capsys.readouterr().out == "actors: 2 -> 6 pods\n"
     assert run["spec"] == {"actors": {"replicas": 6}}
     assert actor["spec"] == {"replicas": 2}, "the operator sets it"
+
+
+@pytest.mark.parametrize(("state", "code"), [("Solved", 0), ("BudgetEnded", 3)])
+def test_the_end_of_a_training_run_is_known_after_its_pods_are_gone(
+    state: str, code: int, api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = {"state": state, "environmentSteps": 30_000, "return": 480.25}
+    run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {}, "status": status}
+    api.add("actorq.dev/v1alpha1", "trainingruns", run)
+    assert main(["cluster", "wait", "--run", "wide"]) == code
+    said = {"Solved": "solved", "BudgetEnded": "budget ended"}[state]
+    assert capsys.readouterr().out.splitlines()[-1] == f"{said}  steps 30,000  return(eval) 480.2"
 
 
 @pytest.mark.parametrize(
@@ -199,6 +212,11 @@ def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: 
     assert main(["cluster", "scale", "actors", "2"]) == 0
     assert main(["cluster", "logs"]) == 0
     assert main(["cluster", "down", "--delete-volume"]) == 0
+    run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 2}}}
+    api.add("actorq.dev/v1alpha1", "trainingruns", {**run, "status": {"state": "Solved"}})
+    api.add("apps/v1", "deployments", owned(named(overlay(), "wide", "wide")[0], "TrainingRun", "wide"))
+    assert main(["cluster", "wait", "--run", "wide"]) == 0
+    assert main(["cluster", "scale", "actors", "6", "--run", "wide"]) == 0
     assert "permission" not in capsys.readouterr().err
 
 
