@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from actorq.errors import InvalidInputError
 from actorq.process import EXIT_OK
@@ -19,7 +20,7 @@ def verify(directory: Path) -> list[Finding]:
     """The whole and damaged parts of a store, and how a resume handles them. Empty for a missing folder."""
     graphs, whole = _graphs(directory / "graphs")
     return [
-        *check_twice(directory / "run.json", lambda values: f"run {values['run_id']}", "the store is refused"),
+        *check_twice(directory / "run.json", _run, "the store is refused"),
         *_high_water(directory),
         *(found.below("graphs") for found in graphs),
         *(
@@ -29,6 +30,12 @@ def verify(directory: Path) -> list[Finding]:
             for found in _version(folder, whole)
         ),
     ]
+
+
+def _run(values: dict[str, Any]) -> str:
+    if (written := values.get("format", 1)) != stored.STORE_FORMAT:
+        raise InvalidInputError(f"expected format {stored.STORE_FORMAT}, got {written} of another version of ActorQ")
+    return f"run {values['run_id']}"
 
 
 def _high_water(directory: Path) -> Iterator[Finding]:
@@ -53,13 +60,17 @@ def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
 
 
 def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
-    damaged = [*_checkpoint(folder / "checkpoint.json", graphs)]
-    schemes = []
+    damaged, schemes = [*_checkpoint(folder / "checkpoint.json", graphs)], []
     for path in sorted(folder.glob("policy-*.json")):
         try:
             schemes.append(stored.read_policy(folder, path.stem.removeprefix("policy-")).descriptor.scheme)
         except InvalidInputError as error:
             damaged.append(Finding(path.name, "damaged", _short(error), _TAKEN))
+    if not damaged:
+        try:
+            stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), schemes)
+        except InvalidInputError as error:
+            damaged.append(Finding("", "missing", _short(error).removeprefix(f"{folder}: "), _TAKEN))
     evaluation = folder / "evaluation.json"
     returned = ""
     if evaluation.exists():

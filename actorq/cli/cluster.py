@@ -18,17 +18,19 @@ from actorq.cluster.connection import Cluster
 from actorq.cluster.context import connect
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.logs import stream_logs
-from actorq.cluster.objects import TRAINING_RUN, items, run_of
+from actorq.cluster.objects import COMPONENT_LABEL, TRAINING_RUN, items, name_of, run_of
 from actorq.cluster.progress import await_progress
 from actorq.cluster.training_runs import RecordedEnd, is_training_run
 from actorq.config.parser import OneLineParser
 from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError, UserError
 from actorq.local.events import Events, signals_as_events
-from actorq.operator.naming import check_run_name, named, prefixed
+from actorq.operator.naming import check_run_name, named
 from actorq.process import EXIT_OF_STATE, EXIT_OK
 from actorq.transport.options import Certificates
 
+# Services of which a run has one each.
+_FORWARDED = ("learner", "quantizer")
 _HELP = """usage: actorq cluster COMMAND [flags]
 
 A run on Kubernetes, in one namespace of the current context. Needs a Role in that namespace, nothing more.
@@ -195,20 +197,27 @@ def _scale(arguments: Sequence[str]) -> None:
     if given.replicas < 0:
         parser.error(f"N: expected 0 or more, got {given.replicas}")
     cluster = connect(given.namespace, given.run)
-    name = prefixed(given.run, "actor") if given.run else "actor"
-    found = cluster.get("apps/v1", "Deployment", name)
-    if found is None:
-        raise UserError(f"namespace {cluster.namespace} has no Deployment {name}: name another with -n or --run")
+    found = cluster.list("apps/v1", "Deployment", f"{cluster.selector},{COMPONENT_LABEL}=actor")
+    if not found:
+        of_run = f" of run {given.run}" if given.run else ""
+        raise UserError(
+            f"namespace {cluster.namespace} has no Deployment of actors{of_run}: name another with -n or --run"
+        )
+    if len(found) > 1:
+        runs = ", ".join(sorted(run_of(each) or name_of(each) for each in found))
+        raise UserError(f"namespace {cluster.namespace} has actors of {runs}: choose one with --run")
     # The operator sets the number of its Deployment's pods to that of the TrainingRun.
-    is_owned = bool(items(found["metadata"], "ownerReferences"))
-    api_version, kind, name = (*TRAINING_RUN, given.run) if is_owned else ("apps/v1", "Deployment", name)
+    is_owned = bool(items(found[0]["metadata"], "ownerReferences"))
+    api_version, kind, name = (
+        (*TRAINING_RUN, run_of(found[0])) if is_owned else ("apps/v1", "Deployment", name_of(found[0]))
+    )
     before = cluster.scale(api_version, kind, name, given.replicas)
     print(f"actors: {before} -> {given.replicas} pods")
 
 
 def _logs(arguments: Sequence[str]) -> None:
     parser = _parser("logs", "Print the logs of all pods, those of a role, or one pod's.")
-    parser.add_argument("pods", nargs="?", metavar="ROLE|POD", help="learner, quantizer, actor, evaluator or a pod")
+    parser.add_argument("pods", nargs="?", metavar="ROLE|POD", help=f"{', '.join(access.PORTS)} or a pod")
     parser.add_argument("-f", "--follow", action="store_true", help="follow until Ctrl-C or until the pods have ended")
     parser.add_argument("--previous", action="store_true", help="logs of containers before their last restart")
     parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each log")
@@ -233,22 +242,22 @@ def _logs(arguments: Sequence[str]) -> None:
 def _forward(arguments: Sequence[str]) -> None:
     parser = _parser("forward", "Forward ports of this machine to learner and quantizer until Ctrl-C.")
     parser.add_argument("pods", nargs="*", metavar="POD", help="further pods of actors to forward to")
-    for role, port in access.PORTS.items():
+    for role in _FORWARDED:
         parser.add_argument(
             f"--{role}-port",
             type=int,
-            default=port,
+            default=access.PORTS[role],
             metavar="PORT",
-            help=f"port for the {role}, 0 for any free port (default: {port})",
+            help=f"port for the {role}, 0 for any free port (default: {access.PORTS[role]})",
         )
     given = parser.parse_args(arguments)
     cluster = connect(given.namespace, given.run)
     views = [diagnosis.view(pod) for pod in access.some_pods(cluster)]
     actors = [view for name in given.pods for view in access.matching(views, name)]
-    width = max(map(len, [*access.PORTS, *(actor.name for actor in actors)]))
+    width = max(map(len, [*_FORWARDED, *(actor.name for actor in actors)]))
     events: Events = SimpleQueue()
     with signals_as_events(events), ExitStack() as stack:
-        for role in access.PORTS:
+        for role in _FORWARDED:
             forward = stack.enter_context(access.forwarded(cluster, role, getattr(given, f"{role}_port"), _complain))
             print(f"{role:<{width}}  {forward.address}", flush=True)
         for actor in actors:

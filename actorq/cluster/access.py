@@ -13,9 +13,8 @@ from actorq.cluster.portforward import PortForward, open_pod_port
 from actorq.errors import UnavailableError, UserError
 from actorq.transport.options import Certificates
 
-PORTS = {"learner": 50051, "quantizer": 50052}
-_ACTOR_PORT = 50053
-ROLES = ("learner", "quantizer", "actor", "evaluator")
+# Roles of pods, in the order in which they are shown, and the ports that they listen on.
+PORTS = {"learner": 50051, "quantizer": 50052, "relay": 50052, "actor": 50053, "evaluator": 50053}
 
 
 def pods_of(cluster: Cluster, role: str = "") -> list[Object]:
@@ -52,7 +51,7 @@ def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], 
 
 def forwarded_pod(cluster: Cluster, pod: PodView, tell: Callable[[str], None] = lambda _: None) -> PortForward:
     """A free port of this machine that leads to one pod. `tell` is called with the reason when a connection fails."""
-    return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, _ACTOR_PORT)), tell=tell)
+    return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, PORTS["actor"])), tell=tell)
 
 
 class ForwardedLearner(LearnerClient):
@@ -83,7 +82,7 @@ def matching(views: Sequence[PodView], wanted: str | None) -> list[PodView]:
     """The pods of a role, or the pod of a name; all pods for None. Raises UserError when none matches."""
     if wanted is None:
         return list(views)
-    role = wanted.removesuffix("s") if wanted.removesuffix("s") in ROLES else wanted
+    role = wanted.removesuffix("s") if wanted.removesuffix("s") in PORTS else wanted
     found = [view for view in views if wanted == view.name or role == view.role]
     if not found:
         raise UserError(
@@ -101,4 +100,4 @@ def _all_pods(cluster: Cluster) -> list[Object]:
 
 def _order(pod: Object) -> tuple[int, str]:
     role = diagnosis.view(pod).role
-    return (ROLES.index(role) if role in ROLES else len(ROLES), pod["metadata"]["name"])
+    return (list(PORTS).index(role) if role in PORTS else len(PORTS), pod["metadata"]["name"])

@@ -84,9 +84,10 @@ def _pod_of(manifest: Object) -> Object:
 
 
 def _mounted(pod: Object, manifests: Sequence[Object]) -> list[Object]:
-    """The ConfigMaps that a pod mounts, in the order of its volumes."""
+    """The ConfigMaps that a pod needs, in the order of its volumes. Services read those that may be absent live."""
     maps = {name_of(each): each for each in manifests if each["kind"] == "ConfigMap"}
-    names = [str(part(volume, "configMap").get("name")) for volume in items(pod, "volumes")]
+    mounts = [part(volume, "configMap") for volume in items(pod, "volumes")]
+    names = [str(mount.get("name")) for mount in mounts if not mount.get("optional")]
     return [maps[name] for name in names if name in maps]
 
 

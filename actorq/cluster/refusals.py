@@ -15,6 +15,8 @@ _FORBIDDEN = re.compile(
 )
 # The end of the WebSocket library's text for a refused connection: headers, then the server's message.
 _HANDSHAKE = re.compile(r'-\+-\+- .*"message": ?"(?P<message>(?:[^"\\]|\\+")*)"')
+# The second text is that of a quota that was made just now.
+_QUOTA = re.compile("exceeded quota|status unknown for quota")
 # The API server's text for a larger volume when the StorageClass lacks `allowVolumeExpansion`.
 _NO_GROWTH = re.compile(
     r'persistentvolumeclaims \\?"(?P<name>[^"\\]*)\\?" is forbidden: only dynamically provisioned pvc'
@@ -22,6 +24,10 @@ _NO_GROWTH = re.compile(
 # The same for other fields than the few that a StatefulSet may change.
 _FIXED = "updates to statefulset spec"
 _NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
+
+
+class QuotaError(UserError):
+    """A quota of the namespace is used up. The same call may succeed later."""
 
 
 def explained(error: ApiException, doing: str) -> ActorQError:
@@ -43,7 +49,7 @@ def explained(error: ApiException, doing: str) -> ActorQError:
         case 401:
             return UserError("the cluster does not accept your credentials: log in again, or check the current context")
         case 403:
-            return UserError(f"the cluster refuses to {doing}: {text}")
+            return (QuotaError if _QUOTA.search(text) else UserError)(f"the cluster refuses to {doing}: {text}")
         case 404:
             return NotFoundError(f"cannot {doing}: {text}")
         case 409:

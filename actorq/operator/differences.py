@@ -11,6 +11,7 @@ from actorq.cluster.connection import UnreachableError
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.manifests import component_of
 from actorq.cluster.objects import DIGEST, RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
+from actorq.cluster.refusals import QuotaError
 from actorq.errors import UserError
 from actorq.operator.render import KEPT
 from actorq.operator.resource import KIND
@@ -126,7 +127,7 @@ def refusal(error: UserError) -> Fault:
         raise error
     text = str(error)
     reason = "Refused"
-    if "exceeded quota" in text:
+    if isinstance(error, QuotaError):
         reason = "Quota"
     elif text.startswith("no permission"):
         reason = "NoPermission"

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,10 @@ from actorq.domain.policy import (
 )
 from actorq.errors import InvalidInputError
 from actorq.statefiles.documents import read_document, write_document
+
+STORE_FORMAT = 3
+"""The version of the file format; files without one have format 1. Other formats are refused, because the learner
+publishes its policy again within seconds."""
 
 _REMEDY = "the file is damaged: remove its folder, or restore it from a copy"
 
@@ -38,14 +42,25 @@ def retained_policies(store: Path) -> list[RetainedPolicy]:
     found = []
     for folder in sorted(folders, key=lambda path: int(path.name), reverse=True):
         try:
+            checkpoint = read_json(folder / "checkpoint.json")
             schemes = tuple(sorted(path.stem.removeprefix("policy-") for path in folder.glob("policy-*.json")))
-            step = field_of(folder / "checkpoint.json", read_json(folder / "checkpoint.json"), "learner_step", int)
+            require_emitted(folder, checkpoint, schemes)
+            step = field_of(folder / "checkpoint.json", checkpoint, "learner_step", int)
             found.append(RetainedPolicy(int(folder.name), step, schemes, read_mean_return(folder)))
         except InvalidInputError as error:
             # The writer of the store may have removed the version.
             if folder.exists():
                 _log.warning("version %d skipped: %s", int(folder.name), error)
     return found
+
+
+def require_emitted(folder: Path, checkpoint: Mapping[str, Any], schemes: Collection[str]) -> None:
+    """Raise InvalidInputError for a scheme that checkpoint.json names, but that is not among the found `schemes`.
+
+    A power cut may lose a file. A second emission might differ from the policy that actors have.
+    """
+    if missing := set(checkpoint.get("schemes", ())).difference(schemes):
+        raise InvalidInputError(f"{folder}: expected a policy in {sorted(missing)}, got none")
 
 
 def read_mean_return(folder: Path) -> float | None:

@@ -29,6 +29,9 @@ _REDUCTION = 3
 
 # The figures of a result that are stored besides its state.
 _KEPT = ("mean_return", "steps", "seconds", "reason")
+_NO_RETURN = "the run ended without an evaluation whose return is a number"
+# Only a TrainingRun of an older operator, or of an older definition of the kind, lacks the time.
+_NO_TIME = "status.elapsedSeconds is missing: upgrade the operator and the kind TrainingRun"
 _STORED_STATES = {TrialState.COMPLETE: StoredState.COMPLETE, TrialState.FAILED: StoredState.FAIL}
 
 SAMPLERS: Mapping[str, Callable[[int, bool], BaseSampler]] = {
@@ -125,7 +128,7 @@ class Study:
         value, state = (None, TrialState.PRUNED) if pruned else _judged(progress, self._objective)
         reason, score = progress.reason, progress.mean_return
         if state is TrialState.FAILED:
-            reason = reason or "the run ended without an evaluation whose return is a number"
+            reason = reason or (_NO_TIME if self._objective is Objective.SECONDS else _NO_RETURN)
         if score is not None and not math.isfinite(score):
             score = None
         result = TrialResult(trial.number, state, trial.params, value, score, progress.steps, progress.seconds, reason)
@@ -179,13 +182,12 @@ def _judged(progress: Progress, objective: Objective) -> tuple[float | None, Tri
     """The value of a run that is over, and the state of its trial."""
     if progress.end is RunEnd.FAILED:
         return None, TrialState.FAILED
-    of_return = objective is Objective.RETURN
-    if of_return or progress.end is RunEnd.SOLVED:
-        values = {Objective.RETURN: progress.mean_return, Objective.SECONDS: progress.seconds}
-        value = values.get(objective, float(progress.steps))
-        if value is not None and math.isfinite(value):
-            return value, TrialState.COMPLETE
-    return None, TrialState.FAILED if of_return else TrialState.UNSOLVED
+    if objective is not Objective.RETURN and progress.end is not RunEnd.SOLVED:
+        return None, TrialState.UNSOLVED
+    values = {Objective.RETURN: progress.mean_return, Objective.SECONDS: progress.seconds or None}
+    value = values.get(objective, float(progress.steps))
+    known = value is not None and math.isfinite(value)
+    return (value, TrialState.COMPLETE) if known else (None, TrialState.FAILED)
 
 
 def _result(stored: FrozenTrial) -> TrialResult:

@@ -53,6 +53,10 @@ def run_sweep(
 
     Raises SweepInterruptedError after a signal, and ActorQError when no trial succeeds.
     """
+    for result in study.results():
+        if result.state is TrialState.PRUNED:
+            # An earlier process may have ended before it pruned the run.
+            backend.prune(Trial(result.number, result.params))
     waiting = study.unfinished()
     active: list[_Active] = []
     try:
@@ -91,11 +95,12 @@ def _goes_on(one: _Active, study: Study, backend: Backend, observer: Observer, b
     if one.pruned:
         return one.progress.end is None
     prune = study.report(one.trial, one.progress, budget)
-    if prune:
-        one.pruned = True
-        backend.prune(one.trial)
     if prune or one.progress.end is not None:
         observer.line(result_text(study.finish(one.trial, one.progress, prune)))
+    if prune:
+        # Only now: a process that is killed in between would make the trial again.
+        one.pruned = True
+        backend.prune(one.trial)
     return one.progress.end is None
 
 

@@ -67,7 +67,7 @@ class Progress:
     """What a run has reached.
 
     evaluations: environment steps and mean return of each evaluation so far.
-    steps, seconds: environment steps and time of the run.
+    steps, seconds: environment steps and time of the run. seconds is 0 if the run does not tell it.
     end: None while the run goes on.
     reason: why a run failed.
     """
@@ -111,7 +111,10 @@ class Backend(Protocol):
         """What the run has reached by now."""
 
     def prune(self, trial: Trial) -> None:
-        """End the run, which does not go on later. `progress` tells when it has ended."""
+        """End the run, which does not go on later. `progress` tells when it has ended.
+
+        The run may be that of an earlier process, and it may be gone.
+        """
 
     def interrupt(self) -> None:
         """End all runs so that they can go on later, and wait for that. A further signal ends them at once."""

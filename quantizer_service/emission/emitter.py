@@ -4,8 +4,10 @@ The emitter knows neither the network nor threads. Only one thread at a time may
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
+from typing import TypeVar
 
 from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph
@@ -14,11 +16,16 @@ from actorq.quantization.calibration import Batch
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from quantizer_service.emission.gate import FidelityGate
+from quantizer_service.emission.job import OverdueError
 from quantizer_service.emission.ladder import Attempt, Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
 from quantizer_service.emission.reference import Outputs
 from quantizer_service.store.catalog import Catalog
 from quantizer_service.store.reader import PolicyReader
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 # Limit of prepared graphs. A run has one. A run with growing or shrinking layers rarely needs old ones again.
 _MAX_GRAPHS = 4
@@ -52,10 +59,12 @@ class Emitter:
         checkpoint: Checkpoint,
         schemes: Iterable[str],
         announce: Callable[[Sequence[Policy]], None] = lambda policies: None,
+        watched: Iterable[str] = (),
     ) -> tuple[Policy, ...]:
         """Emit a new version in each scheme, serve it from memory, then store it.
 
         announce: called when the policies may be served, before they are stored.
+        watched: further schemes. One that fails is left out, with its traceback in the log.
 
         These errors change nothing: ConflictError when the version is not above all others or its graph is missing;
         InvalidInputError when the version is too far above, or the tensors do not fit the graph, are not finite or do
@@ -67,7 +76,8 @@ class Emitter:
         valid = graph.validated(checkpoint)
         compact = graph.without_dead_units(valid)
         ladders = [graph.ladder(scheme) for scheme in schemes]
-        passed = quantize_and_check(self.catalog.run_id, compact, ladders, self._thresholds)
+        optional = [ladder for ladder in map(graph.ladder, watched) if ladder not in ladders]
+        passed = quantize_and_check(self.catalog.run_id, compact, ladders, self._thresholds, optional)
         policies = tuple(_described(self.catalog.run_id, checkpoint, each) for each in passed)
         self.catalog.serve(checkpoint, policies)
         announce(policies)
@@ -97,20 +107,44 @@ class Emitter:
 
 
 def quantize_and_check(
-    run_id: str, version: CompactVersion, ladders: Sequence[Ladder], thresholds: GateConfig, all_rows: bool = False
+    run_id: str,
+    version: CompactVersion,
+    ladders: Sequence[Ladder],
+    thresholds: GateConfig,
+    optional: Sequence[Ladder] = (),
+    all_rows: bool = False,
 ) -> list[Attempt]:
     """Quantize a version on each ladder, at the first rung that passes the gate.
 
+    optional: further ladders. One that fails is left out, with its traceback in the log.
     all_rows: see ReferenceRun.
 
     Raises InvalidInputError when the FP32 policy does not run, or its outputs are not finite.
     """
-    run = version.run(run_id, ladders, all_rows)
+
+    def observe(ladder: Ladder) -> object:
+        return version.form.plans(ladder.scheme).observed(ladder.rung)
+
+    def quantize(ladder: Ladder) -> Attempt:
+        emit = partial(version.form.plans(ladder.scheme).quantize, run)
+        return ladder.first_passing(version.checkpoint.version, emit, gate)
+
+    planned = [ladder for ladder in optional if _result_of(observe, ladder) is not None]
+    run = version.run(run_id, [*ladders, *planned], all_rows)
     gate = FidelityGate(version.published.graph.source, run, thresholds)
-    return [
-        ladder.first_passing(version.checkpoint.version, partial(version.form.plans(ladder.scheme).quantize, run), gate)
-        for ladder in ladders
-    ]
+    found = [_result_of(quantize, ladder) for ladder in planned]
+    return [*map(quantize, ladders), *(attempt for attempt in found if attempt is not None)]
+
+
+def _result_of(step: Callable[[Ladder], T], ladder: Ladder) -> T | None:
+    """The result of a step on an optional ladder; None when it fails."""
+    try:
+        return step(ladder)
+    except OverdueError:
+        raise
+    except Exception:
+        _log.exception("%s is left out of this version", ladder.scheme)
+        return None
 
 
 def _described(run_id: str, checkpoint: Checkpoint, passed: Attempt) -> Policy:

@@ -90,7 +90,10 @@ def _newest_policies(policies: Mapping[str, PolicyDescriptor]) -> Iterator[Metri
 
 def relay_metrics(relay: Relay) -> Iterator[Metric]:
     """The metric families of one relay."""
-    versions = {scheme: descriptor.version for scheme, descriptor in relay.policies.descriptors.items()}
+    # Policies that nobody watches are kept for an upstream that goes away. They get no newer versions.
+    watched = relay.policies.schemes
+    versions = {scheme: relay.policies.version(scheme) for scheme in watched if relay.policies.version(scheme)}
+    lags = {scheme: lag for scheme, lag in relay.lag_seconds.items() if scheme in watched}
     yield scheme_gauge(
         "actorq_relay_subscribers", "Open streams of policies at this relay.", relay.policies.subscribers_by_scheme
     )
@@ -105,5 +108,5 @@ def relay_metrics(relay: Relay) -> Iterator[Metric]:
     yield scheme_gauge(
         "actorq_relay_lag_seconds",
         "Time from the learner's snapshot to the newest policy's arrival here, by the clocks of both machines.",
-        relay.lag_seconds,
+        lags,
     )

@@ -62,6 +62,12 @@ class NewestPolicies:
                 self._newest[scheme] = policy
                 self._wake(scheme)
 
+    def forget_unwatched(self, below: int) -> None:
+        """Forget the policies of lower versions that nobody watches."""
+        for scheme in self._newest.keys() - self._watchers.keys():
+            if self.version(scheme) < below:
+                del self._newest[scheme]
+
     def subscribe(self, scheme: str, after_version: int = 0) -> "Subscription":
         """Watch a scheme for versions above `after_version`. Close the subscription when done."""
         subscription = Subscription(self, scheme, after_version)

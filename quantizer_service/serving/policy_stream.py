@@ -10,9 +10,11 @@ from google.protobuf.message import DecodeError
 
 from actorq import wire
 from actorq.domain.policy import Policy, PolicyDescriptor
-from actorq.errors import InvalidInputError
+from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
+
+_MAX_EXTRA_BYTES = 1024
 
 # Serialized WatchPoliciesResponses: the descriptor, the blob's header, its chunks.
 Messages = tuple[bytes, ...]
@@ -70,6 +72,13 @@ class StreamedPolicies:
             response = quantizer_pb2.WatchPoliciesResponse.FromString(message)
         except DecodeError as error:
             raise InvalidInputError(f"policy: expected a WatchPoliciesResponse, got other bytes ({error})") from None
+        if response.WhichOneof("payload") == "part":
+            # Fields of a newer version are passed on. Held messages are hardly larger than the policy's announced size.
+            extra = len(message) - len(response.part.chunk)
+            if extra > _MAX_EXTRA_BYTES:
+                raise ExhaustedError(
+                    f"policy: expected at most {_MAX_EXTRA_BYTES} bytes besides a part's chunk, got {extra}"
+                )
         policy = self._assembler.add(response)
         self._messages.append(message)
         if policy is None:

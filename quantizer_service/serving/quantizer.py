@@ -1,6 +1,7 @@
 """The quantizer in an event loop: emits policies on a worker thread and serves them to the watchers."""
 
 import asyncio
+import logging
 import threading
 import time
 from collections import Counter
@@ -11,7 +12,7 @@ from actorq.config.sections import QuantizerConfig
 from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
-from actorq.errors import UnavailableError
+from actorq.errors import ActorQError, UnavailableError
 from actorq.quantization.schemes import scheme_named
 from actorq.tasks import may_be_left
 from actorq.telemetry.histogram import Histogram
@@ -23,6 +24,8 @@ from quantizer_service.serving.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_log = logging.getLogger(__name__)
 
 # The worker waits this long for the event loop to serve a version before it stores the version.
 _PATIENCE_S = 1.0
@@ -92,9 +95,8 @@ class Quantizer:
         received_at: arrival of its last byte, by `clock`.
         """
         own = () if scheme == AUTO else (scheme,)
-        schemes = tuple(dict.fromkeys((*own, *self.policies.schemes)))
         begun = threading.Event()
-        task = asyncio.create_task(self._publish(checkpoint, schemes, received_at, begun))
+        task = asyncio.create_task(self._publish(checkpoint, own, self.policies.schemes, received_at, begun))
         may_be_left(task, f"publication of version {checkpoint.version}")
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
@@ -150,11 +152,17 @@ class Quantizer:
         self.policies.close()
 
     async def settle(self) -> None:
-        """Wait until every accepted checkpoint is stored."""
+        """Wait until every accepted checkpoint is stored, and nothing writes to the store any more."""
         await asyncio.gather(*self._publishing, return_exceptions=True)
+        await self.worker.close()
 
     async def _publish(
-        self, checkpoint: Checkpoint, schemes: tuple[str, ...], received_at: float, begun: threading.Event
+        self,
+        checkpoint: Checkpoint,
+        own: tuple[str, ...],
+        watched: tuple[str, ...],
+        received_at: float,
+        begun: threading.Event,
     ) -> Receipt:
         """begun: set when the emission begins. The version is then also served and stored."""
         loop = asyncio.get_running_loop()
@@ -162,7 +170,7 @@ class Quantizer:
 
         def publish() -> tuple[Policy, ...]:
             begun.set()
-            return self._emitter.publish(checkpoint, schemes, announce)
+            return self._emitter.publish(checkpoint, own, announce, watched)
 
         def announce(policies: Sequence[Policy]) -> None:
             loop.call_soon_threadsafe(serve, [EncodedPolicy.of(policy) for policy in policies])
@@ -172,6 +180,7 @@ class Quantizer:
         def serve(policies: Sequence[EncodedPolicy]) -> None:
             nonlocal emit_seconds
             self.policies.put(policies)
+            self.policies.forget_unwatched(checkpoint.version)
             emit_seconds = self.clock() - received_at
             self.emit_seconds.observe(emit_seconds)
             for policy in policies:
@@ -186,7 +195,7 @@ class Quantizer:
             for late in self.policies.schemes:
                 # Watchers that came during this emission have only the previous version.
                 if not self._is_newest(late):
-                    await self._emit_newest(late)
+                    await self._emit_or_refuse(late)
         return Receipt(
             version=checkpoint.version,
             policies=tuple(policy.descriptor for policy in policies),
@@ -201,6 +210,16 @@ class Quantizer:
 
     async def _emit_newest(self, scheme: str) -> None:
         self.policies.put([await self.worker.do(self._get, scheme)])
+
+    async def _emit_or_refuse(self, scheme: str) -> None:
+        """Emit the newest version for watchers. A scheme that fails ends only its own watchers' streams."""
+        try:
+            await self._emit_newest(scheme)
+        except ActorQError as error:
+            self.policies.refuse(scheme, error)
+        except Exception as error:
+            _log.exception("no policy in %s", scheme)
+            self.policies.refuse(scheme, UnavailableError(f"{scheme}: emitting the policy failed: {error!r}"))
 
     def _get(self, scheme: str, version: int = 0) -> EncodedPolicy:
         return EncodedPolicy.of(self._catalog.get(scheme, version))

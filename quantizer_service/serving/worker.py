@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from actorq.errors import UnavailableError
 from actorq.tasks import may_be_left
 from quantizer_service.emission.job import Job
 
@@ -37,6 +38,7 @@ class Worker:
         # One thread, because the emitter is not thread-safe, and a second one would take a core from learner or actors.
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="emitter")
         self._running: _Timed | None = None
+        self._closed = False
         self.cancelled = 0
 
     @property
@@ -50,11 +52,19 @@ class Worker:
         """Whether the running function, if any, is within its limit."""
         return self.busy_s <= self._limit_s
 
+    async def close(self) -> None:
+        """Accept no more functions, and wait for those that were accepted."""
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(self._pool, lambda: None)
+
     async def do(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function after all waiting ones.
 
-        When the caller is cancelled, a waiting function is dropped and a running one finishes.
+        When the caller is cancelled, a waiting function is dropped and a running one finishes. Raises UnavailableError
+        after `close`.
         """
+        if self._closed:
+            raise UnavailableError("the quantizer is draining; connect again later")
         loop = asyncio.get_running_loop()
         job = _Timed()
         # A partial, because a lambda's frame in an error's traceback would keep the arguments alive.

@@ -16,10 +16,6 @@ from quantizer_service.store import policy_files
 
 _log = logging.getLogger(__name__)
 
-# The version of the file format; files without one have format 1. Other formats are refused, because the learner
-# publishes its policy again within seconds.
-STORE_FORMAT = 3
-
 
 @dataclass
 class Entry:
@@ -120,10 +116,10 @@ class PolicyReader:
         if tree is None:
             return None
         run_id: str = field_of(path, tree, "run_id", str)
-        if (written := tree.get("format", 1)) != STORE_FORMAT:
+        if (written := tree.get("format", 1)) != stored.STORE_FORMAT:
             raise UserError(
                 f"--store: {self._directory} has format {written} of another version of ActorQ; this version needs "
-                f"format {STORE_FORMAT}: give an empty folder; the learner publishes its policy again"
+                f"format {stored.STORE_FORMAT}: give an empty folder; the learner publishes its policy again"
             )
         return run_id
 
@@ -163,9 +159,7 @@ class PolicyReader:
         folder = self._folder(version)
         for path in folder.glob("policy-*.json"):
             entry.schemes.add(stored.read_policy(folder, path.stem.removeprefix("policy-")).descriptor.scheme)
-        # A power cut may lose a file. A second emission might differ from the policy that actors have.
-        if missing := set(stored.read_json(folder / "checkpoint.json").get("schemes", ())) - entry.schemes:
-            raise InvalidInputError(f"{folder}: expected a policy in {sorted(missing)}, got none")
+        stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), entry.schemes)
         entry.mean_return = stored.read_mean_return(folder)
         return entry
 

@@ -26,7 +26,7 @@ from actorq.statefiles.files import replace_file, sync_file, sync_folder
 from actorq.statefiles.highwater import HighWaterMark
 from quantizer_service.store import policy_files
 from quantizer_service.store.leases import Leases
-from quantizer_service.store.reader import STORE_FORMAT, Entry, PolicyReader
+from quantizer_service.store.reader import Entry, PolicyReader
 
 _log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class PolicyStore(PolicyReader):
 
     def _write_run(self, run_id: str) -> None:
         with _writing(self._directory):
-            write_twice(self._directory / "run.json", {"run_id": run_id, "format": STORE_FORMAT})
+            write_twice(self._directory / "run.json", {"run_id": run_id, "format": stored.STORE_FORMAT})
 
     def _retain(self) -> None:
         newest = sorted(self._entries, reverse=True)[: self._retain_newest]

@@ -15,8 +15,8 @@ from actorq.cluster.objects import WORKLOADS, Object
 HERE = Path(__file__).parent
 K8S = HERE.parents[1] / "k8s"
 BUDGETS = ("policy/v1", "policy/v1beta1")
-# The first minor version of Kubernetes 1 that knows them without being told to.
-_GRPC_PROBES = 24
+# The first minor versions of Kubernetes 1 that know them without being told to.
+_GRPC_PROBES, _EVICTION_POLICIES = 24, 26
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
@@ -24,27 +24,30 @@ _PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 class Offered:
     """What a cluster has of what is not everywhere.
 
-    budgets: version of PodDisruptionBudget. grpc_probes: whether the kubelet can ask for health by gRPC.
+    budgets: version of PodDisruptionBudget. eviction_policies: whether it knows unhealthyPodEvictionPolicy.
+    grpc_probes: whether the kubelet can ask for health by gRPC.
     """
 
     budgets: str = BUDGETS[0]
+    eviction_policies: bool = True
     grpc_probes: bool = True
 
     @classmethod
     def by(cls, cluster: Cluster) -> "Offered":
         """What a server tells of itself."""
         budgets = next(version for version in BUDGETS if cluster.has_kind(version, "PodDisruptionBudget"))
-        version = client.VersionApi(cluster.core().api_client).get_code()
-        return cls(budgets, int(version.minor.rstrip("+")) >= _GRPC_PROBES)
+        minor = int(client.VersionApi(cluster.core().api_client).get_code().minor.rstrip("+"))
+        return cls(budgets, minor >= _EVICTION_POLICIES, minor >= _GRPC_PROBES)
 
 
 def adapted(objects: list[Object], offered: Offered) -> list[Object]:
     """The objects, as far as they have to differ for such a cluster."""
     adapted = deepcopy(objects)
     for each in adapted:
-        if each["kind"] == "PodDisruptionBudget" and offered.budgets != BUDGETS[0]:
+        if each["kind"] == "PodDisruptionBudget":
             each["apiVersion"] = offered.budgets
-            each["spec"].pop("unhealthyPodEvictionPolicy", None)
+            if not offered.eviction_policies:
+                each["spec"].pop("unhealthyPodEvictionPolicy", None)
         if each["kind"] in WORKLOADS and not offered.grpc_probes:
             for container in each["spec"]["template"]["spec"]["containers"]:
                 for probe in _PROBES:

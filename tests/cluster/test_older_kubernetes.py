@@ -12,7 +12,7 @@ from tests.actorq.operator.training_runs import SPECS, training_run
 from tests.cluster.older_kubernetes import HERE, K8S, Offered, Overlays, adapted, manifests
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
-OLD = Offered("policy/v1beta1", grpc_probes=False)
+OLD = Offered("policy/v1beta1", eviction_policies=False, grpc_probes=False)
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="overlays are rendered with kubectl")
 
@@ -38,8 +38,9 @@ def test_kubernetes_1_20_gets_what_it_knows(name: str) -> None:
 
 
 def test_a_cluster_between_them_keeps_the_newer_budgets() -> None:
-    objects = adapted(render(str(HERE / "overlay")), Offered(grpc_probes=False))
+    objects = adapted(render(str(HERE / "overlay")), Offered(eviction_policies=False, grpc_probes=False))
     assert {each["apiVersion"] for each in budgets(objects)} == {"policy/v1"}
+    assert not any("unhealthyPodEvictionPolicy" in each["spec"] for each in budgets(objects))
     assert all("tcpSocket" in probe for probe in probes(objects))
 
 

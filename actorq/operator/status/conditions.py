@@ -42,6 +42,7 @@ def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
     if live is not None:
         status.setdefault("startedAt", timestamp(look.now))
         status["environmentSteps"] = live.environment_steps
+        status["elapsedSeconds"] = round(live.elapsed_s, 1)
         status["stepsPerSecond"] = round(live.environment_steps_per_s, 1)
         status["policyVersion"] = live.policy_version
         if live.evaluation is not None:

@@ -16,8 +16,9 @@ from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan, Segment
 from actorq.rundirectory import Addresses, RunDirectory
-from actorq.statefiles.documents import write_document
+from actorq.statefiles.documents import read_document, write_document
 from actorq.statefiles.highwater import HighWaterMark
+from actorq.statefiles.policies import retained_policies
 from learner_service.actors.members import Member
 from learner_service.replay import ReplayStore, SegmentSource
 from learner_service.run.evaluations import EvaluationLog
@@ -180,6 +181,19 @@ def test_a_checkpoint_whose_replacement_was_killed_is_one_that_a_resume_puts_bac
     code, findings = found(root, capsys)
     replaced = findings["checkpoints/000000000016.replaced"]
     assert (code, replaced["state"], replaced["detail"]) == (0, "whole", "16 updates; a resume puts it back")
+
+
+def test_what_the_quantizer_refuses_is_not_whole(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in root.glob("policies/run*.json"):
+        write_document(path, {**read_document(path), "format": 2})
+    checkpoint = root / "policies" / "00000001" / "checkpoint.json"
+    write_document(checkpoint, {**read_document(checkpoint), "schemes": ["int8"]})
+    code, findings = found(root, capsys)
+    store, version = findings["policies/run.json"], findings["policies/00000001"]
+    assert (code, store["state"], store["on_resume"]) == (1, "damaged", "the store is refused")
+    assert store["detail"] == "expected format 3, got 2 of another version of ActorQ"
+    assert (version["state"], version["detail"]) == ("missing", "expected a policy in ['int8'], got none")
+    assert [each.version for each in retained_policies(root / "policies")] == [2]
 
 
 def test_without_a_whole_copy_it_says_what_is_lost(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         path, name = urlsplit(self.path).path, body["metadata"]["name"]
         place = place_of(f"{path}/{name}")
-        if self._is_refused(place, "create"):
+        if self._is_refused(place, "create") or self._is_elsewhere(place, body):
             return None
         if f"{path}/{name}" in self.server.objects:
             return self._fail(409, f'"{name}" already exists')
@@ -162,7 +162,8 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         place = place_of(url.path)
         is_apply = "apply" in self.headers["Content-Type"]
-        if self._is_refused(place, "patch", "apply" if is_apply else f"patch {place.part}".strip()):
+        doing = "apply" if is_apply else f"patch {place.part}".strip()
+        if self._is_refused(place, "patch", doing) or self._is_elsewhere(place, body):
             return None
         path = url.path.removesuffix(f"/{place.part}") if place.part else url.path
         before = self.server.objects.get(path)
@@ -263,6 +264,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404, f'namespaces "{namespace}" not found')
         else:
             return False
+        return True
+
+    def _is_elsewhere(self, place: Place, body: Object) -> bool:
+        """Whether the body names another namespace than the path. Answers the request then."""
+        if body.get("metadata", {}).get("namespace", place.namespace) == place.namespace:
+            return False
+        self._fail(400, "the namespace of the provided object does not match the namespace sent on the request")
         return True
 
     def _body(self) -> Any:

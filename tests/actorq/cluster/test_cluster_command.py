@@ -12,7 +12,6 @@ import yaml
 from actorq.cli.display.cluster_view import summary, table
 from actorq.cli.main import main
 from actorq.cluster.diagnosis import PodView
-from actorq.operator.naming import named
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
 from tests.actorq.cluster.cluster_objects import STATUS, overlay, owned, pod, ready_pod, workload
 from tests.builders.forked_commands import ForkedCommand
@@ -59,7 +58,8 @@ def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest
     assert [line.split()[0] for line in lines[2:4]] == ["wide-learner-0", "wide-actor-1"]
     run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 2}}}
     api.add("actorq.dev/v1alpha1", "trainingruns", run)
-    actor = {"kind": "Deployment", "metadata": {"name": "wide-actor"}, "spec": {"replicas": 2}}
+    labels = {"app.kubernetes.io/name": "actorq", "app.kubernetes.io/component": "actor", "actorq/run": "wide"}
+    actor = {"kind": "Deployment", "metadata": {"name": "wide-actor", "labels": labels}, "spec": {"replicas": 2}}
     api.add("apps/v1", "deployments", owned(actor, "TrainingRun", "wide"))
     assert main(["cluster", "scale", "actors", "6", "--run", "wide"]) == 0
     assert capsys.readouterr().out == "actors: 2 -> 6 pods\n"
@@ -86,7 +86,7 @@ def test_the_end_of_a_training_run_is_known_after_its_pods_are_gone(
         (["status", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
         (["wait", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
         (["wait", "--timeout", "-1"], "--timeout: expected 0 or more seconds, got -1"),
-        (["scale", "actors", "3", "--run", "tall"], "namespace lab has no Deployment tall-actor: name another with -n"),
+        (["scale", "actors", "3", "--run", "tall"], "namespace lab has no Deployment of actors of run tall: name"),
     ],
 )
 def test_a_run_must_be_one_of_the_namespace(
@@ -181,11 +181,15 @@ def test_runs_of_one_overlay_share_a_namespace_by_their_names(
         assert main(["cluster", "up", str(rendered), "--name", name, "--timeout", "0"]) == 1
     assert api.names("statefulsets") == {"small-learner", "wide-learner"}
     assert main(["cluster", "scale", "actors", "3", "--run", "wide"]) == 0
+    assert main(["cluster", "scale", "actors", "3"]) == 2
+    assert capsys.readouterr().err.endswith("namespace lab has actors of small, wide: choose one with --run\n")
     assert main(["cluster", "down"]) == 2
     assert capsys.readouterr().err.endswith("error: namespace lab has runs small, wide: choose one with --run\n")
     assert main(["cluster", "down", "--run", "small", "--delete-volume"]) == 0
     assert api.names("deployments") == {"wide-actor", "wide-quantizer"}
     assert api.names("persistentvolumeclaims") == {"data-wide-learner-0"}
+    assert main(["cluster", "scale", "actors", "5"]) == 0, "the only run has a name"
+    assert capsys.readouterr().out.endswith("actors: 3 -> 5 pods\n")
 
 
 def test_up_prints_what_it_would_apply(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,12 +216,22 @@ def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: 
     assert main(["cluster", "scale", "actors", "2"]) == 0
     assert main(["cluster", "logs"]) == 0
     assert main(["cluster", "down", "--delete-volume"]) == 0
-    run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 2}}}
+    of_operator = owned(workload("Deployment", "actor"), "TrainingRun", "own")
+    of_operator["metadata"]["labels"]["actorq/run"] = "own"
+    api.add("apps/v1", "deployments", of_operator)
+    run = {"metadata": {"name": "own"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 1}}}
     api.add("actorq.dev/v1alpha1", "trainingruns", {**run, "status": {"state": "Solved"}})
-    api.add("apps/v1", "deployments", owned(named(overlay(), "wide", "wide")[0], "TrainingRun", "wide"))
-    assert main(["cluster", "wait", "--run", "wide"]) == 0
-    assert main(["cluster", "scale", "actors", "6", "--run", "wide"]) == 0
+    assert main(["cluster", "scale", "actors", "2"]) == 0
+    assert main(["cluster", "wait", "--run", "own"]) == 0
     assert "permission" not in capsys.readouterr().err
+
+
+def test_relays_are_a_role_like_the_others(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("relay-a", "actor-1"):
+        api.add("v1", "pods", ready_pod(name, name.partition("-")[0]))
+    api.logs = {"relay-a": "of a relay", "actor-1": "of an actor"}
+    assert main(["cluster", "logs", "relays"]) == 0
+    assert capsys.readouterr().out == "of a relay\n"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +246,7 @@ def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: 
         (["logs", "-n", "default"], "namespace default has no pods of a run"),
         (["forward"], "namespace lab has no pods of a run"),
         (["down"], "namespace lab has no run of `actorq cluster up`"),
-        (["scale", "actors", "4"], "namespace lab has no Deployment actor: name another with -n"),
+        (["scale", "actors", "4"], "namespace lab has no Deployment of actors: name another with -n"),
         (["scale", "actors", "-1"], "N: expected 0 or more, got -1; see actorq cluster scale --help"),
         (["logs", "-f", "--previous"], "--previous: a container that has ended logs nothing more; leave out --follow"),
         (["logs", "--tail", "-3"], "--tail: expected 0 or more, got -3; see actorq cluster logs --help"),

@@ -179,6 +179,11 @@ def test_pods_with_an_earlier_configuration_are_named(api: ClusterApi) -> None:
         each["metadata"]["annotations"] = {"actorq/configuration": digest}
         each["spec"] = {"volumes": [{"name": "c", "configMap": {"name": "run-config"}}]}
     assert configuration.stale_pods(api.cluster(), [old, own, pod("by-hand", "actor")]) == []
+    # Services read the deny list when it appears.
+    for each in (old, own):
+        each["spec"]["volumes"].append({"name": "denied", "configMap": {"name": "denied", "optional": True}})
+    api.add("v1", "configmaps", {"kind": "ConfigMap", "metadata": {"name": "denied"}, "data": {"denied": "0A1B"}})
+    assert configuration.stale_pods(api.cluster(), [old, own]) == []
     # As `kubectl apply -k` does it: the ConfigMap changes, and no pod.
     api.add("v1", "configmaps", next(each for each in configured(seed=9) if each["kind"] == "ConfigMap"))
     own["metadata"]["annotations"] = {"actorq/configuration": digests(configured(seed=9))["learner"]}

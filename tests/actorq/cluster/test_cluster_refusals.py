@@ -5,7 +5,7 @@ import json
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from actorq.cluster.refusals import explained
+from actorq.cluster.refusals import QuotaError, explained
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UserError
 
 
@@ -59,6 +59,9 @@ def test_a_refused_port_forward_names_its_permission_too() -> None:
 def test_other_refusals_keep_the_servers_words() -> None:
     quota = refused(403, 'pods "x" is forbidden: exceeded quota')
     assert str(quota) == 'the cluster refuses to apply Service learner: pods "x" is forbidden: exceeded quota'
+    assert isinstance(quota, QuotaError)
+    assert isinstance(refused(403, 'pods "x" is forbidden: status unknown for quota: lab'), QuotaError)
+    assert not isinstance(refused(403, "denied by a webhook"), QuotaError)
     assert isinstance(refused(404, "not there"), NotFoundError)
     assert isinstance(refused(409, "it exists"), ConflictError)
     assert str(refused(422, "spec.ports:\n  Required")) == (

@@ -9,10 +9,14 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from actorq.domain.status import RunState
 from actorq.operator.render import MANIFESTS
 from actorq.operator.resource import GROUP, KIND, PLURAL, VERSION, TrainingRun, TrainingRunSpec
+from actorq.operator.status.conditions import new_status
+from actorq.operator.status.look import Look
 from tests.actorq.operator.crd_schema import of_spec
 from tests.actorq.operator.training_runs import SPECS, Object, manifest
+from tests.builders.run_status import run_status
 from tests.k8s.rendered_manifests import ROOT
 
 CRD = yaml.safe_load((MANIFESTS / "operator" / "crd.yaml").read_text())
@@ -83,6 +87,13 @@ def test_what_the_server_stores_means_the_same(name: str) -> None:
     assert TrainingRun.of(stored) == TrainingRun.of(given)
     everything = TrainingRunSpec.model_validate(stored["spec"]).model_dump(exclude_none=True)
     assert defaulted({"spec": everything}, SCHEMA)["spec"] == everything
+
+
+def test_the_server_keeps_all_that_the_operator_writes_into_a_status() -> None:
+    live = run_status(state=RunState.SOLVED, exported_policy="s3://policies/alpha/policy.onnx")
+    status = new_status(Look(manifest(), 0.0, live=live), None)
+    assert {"elapsedSeconds", "finishedAt", "policy"} <= status.keys()
+    assert is_accepted({**manifest(), "status": status})
 
 
 @pytest.mark.parametrize(

@@ -127,10 +127,10 @@ def test_no_object_of_an_option_is_left_when_the_run_no_longer_asks_for_it(world
 
 def test_the_status_of_the_learner_becomes_the_status_of_the_run(world: World) -> None:
     world.start()
-    world.send(environment_steps=4000, environment_steps_per_s=812.34, policy_version=3)
+    world.send(environment_steps=4000, environment_steps_per_s=812.34, policy_version=3, elapsed_s=4.92)
     status = world.api.status("tiny")
     assert (status["state"], status["environmentSteps"], status["stepsPerSecond"]) == ("Training", 4000, 812.3)
-    assert (status["policyVersion"], status["actors"]) == (3, 2)
+    assert (status["policyVersion"], status["actors"], status["elapsedSeconds"]) == (3, 2, 4.9)
     assert status["selector"] == "actorq/run=tiny,app.kubernetes.io/component=actor"
     assert world.api.condition("tiny", "Ready")["status"] == "True"
     assert world.api.condition("tiny", "Training")["status"] == "True"

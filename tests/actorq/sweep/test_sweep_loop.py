@@ -116,6 +116,21 @@ def test_bad_runs_end_early_and_good_ones_do_not(tmp_path: Path, pruner: str) ->
         assert result.steps < BUDGET or result.state is STATES.COMPLETE
 
 
+def test_a_sweep_that_is_killed_as_it_prunes_ends_the_run_later_and_does_not_make_it_again(tmp_path: Path) -> None:
+    class Killed(StagedRuns):
+        def prune(self, trial: Trial) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(study_in(tmp_path, pruner="median", sampler="random"), Killed(), trials=24)
+    study = study_in(tmp_path, pruner="median", sampler="random")
+    assert study.unfinished() == []
+    (pruned,) = (result.number for result in study.results() if result.state is STATES.PRUNED)
+    runs = StagedRuns()
+    sweep(study, runs, trials=pruned + 1)
+    assert (runs.pruned, runs.started) == ([pruned], [])
+
+
 def test_at_most_so_many_runs_at_a_time(tmp_path: Path) -> None:
     runs = StagedRuns()
     study = study_in(tmp_path, several=True)

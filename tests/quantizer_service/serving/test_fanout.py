@@ -180,11 +180,11 @@ def test_who_comes_while_a_version_is_emitted_gets_that_version(tmp_path: Path) 
     class Held(Emitter):
         """Waits in the middle of emitting version 2."""
 
-        def publish(self, checkpoint: Any, schemes: Any, announce: Any = None) -> tuple[Policy, ...]:
+        def publish(self, checkpoint: Any, *arguments: Any) -> tuple[Policy, ...]:
             if checkpoint.version == 2:
                 emitting.set()
                 assert goes_on.wait(DEADLINE_S)
-            return super().publish(checkpoint, schemes, announce)
+            return super().publish(checkpoint, *arguments)
 
     async def scenario() -> int:
         quantizer = Quantizer(Held(PolicyStore(tmp_path, 5, 5)), lambda: measure_process("x", "quantizer"))

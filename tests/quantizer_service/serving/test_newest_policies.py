@@ -64,6 +64,14 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
     assert {scheme: each.version for scheme, each in newest.descriptors.items()} == {"int8": 5, "fp32": 4}
 
 
+def test_old_policies_that_nobody_watches_are_forgotten() -> None:
+    newest = NewestPolicies()
+    newest.put([encoded(5), encoded(4, "fp32"), encoded(4, "int4")])
+    with newest.subscribe("int4"):
+        newest.forget_unwatched(below=5)
+        assert {scheme: each.version for scheme, each in newest.descriptors.items()} == {"int8": 5, "int4": 4}
+
+
 def test_subscribers_and_their_schemes_are_counted() -> None:
     newest = NewestPolicies()
     with newest.subscribe("int8"), newest.subscribe("fp32") as left:

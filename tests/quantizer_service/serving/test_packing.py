@@ -10,7 +10,7 @@ import pytest
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Checkpoint, Policy
-from actorq.errors import InvalidInputError
+from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.serving.policy_stream import StreamedPolicies, plain_messages, policy_messages
@@ -160,3 +160,12 @@ def test_a_packed_policy_larger_than_its_descriptor_says_is_refused(client: Quan
 
     with pytest.raises(InvalidInputError, match="policy: expected"):
         assembler.add(last)
+
+
+def test_messages_that_are_much_larger_than_their_chunks_are_refused(client: QuantizerClient) -> None:
+    descriptor, header, *_ = policy_messages(policy_of(client))
+    policies = StreamedPolicies("int8")
+    assert policies.add(descriptor) is None
+    # Field 1000 with 2000 bytes, which no version of this program knows.
+    with pytest.raises(ExhaustedError, match="expected at most 1024 bytes besides a part's chunk, got 20"):
+        policies.add(header + b"\xc2\x3e\xd0\x0f" + bytes(2000))

@@ -5,6 +5,7 @@ import gc
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import Checkpoint
-from actorq.errors import InvalidInputError, NotFoundError
+from actorq.domain.policy import Checkpoint, Policy
+from actorq.errors import InvalidInputError, NotFoundError, UnavailableError
 from actorq.process import EXIT_HUNG
 from actorq.telemetry.process_stats import measure_process
 from actorq.transport.server import Server
@@ -77,6 +78,25 @@ def test_the_limit_counts_from_when_work_begins() -> None:
         await first
         await second
         assert worker.cancelled == 0
+
+    asyncio.run(scenario())
+
+
+def test_closing_waits_for_accepted_work_and_accepts_no_more() -> None:
+    async def scenario() -> None:
+        worker, goes_on, done = Worker(DEADLINE_S), threading.Event(), []
+        running = asyncio.create_task(worker.do(goes_on.wait))
+        waiting = asyncio.create_task(worker.do(lambda: done.append("stored")))
+        await asyncio.wait([running, waiting], timeout=0)
+        closing = asyncio.create_task(worker.close())
+        await asyncio.wait([closing], timeout=0)
+        with pytest.raises(UnavailableError, match="draining"):
+            await worker.do(lambda: done.append("late"))
+        assert not closing.done()
+        goes_on.set()
+        await closing
+        assert done == ["stored"]
+        await asyncio.gather(running, waiting)
 
     asyncio.run(scenario())
 
@@ -185,7 +205,6 @@ def test_a_version_whose_publisher_has_gone_is_not_emitted_when_its_turn_comes(t
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
-        await quantizer.settle()
         release.set()
         await busy
         assert (await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)).version == 1
@@ -222,10 +241,10 @@ def test_a_publication_does_not_wait_for_all_readers_before_it(tmp_path: Path) -
 
 def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored(tmp_path: Path) -> None:
     class Waiting(Emitter):
-        def publish(self, checkpoint: Checkpoint, schemes: object, announce: object = None) -> object:  # type: ignore[override]
+        def publish(self, checkpoint: Checkpoint, *arguments: Any) -> tuple[Policy, ...]:
             begun.set()
             release.wait(DEADLINE_S)
-            return super().publish(checkpoint, schemes, announce)  # type: ignore[arg-type]
+            return super().publish(checkpoint, *arguments)
 
     release, begun = threading.Event(), threading.Event()
 
@@ -281,7 +300,7 @@ def test_a_version_that_is_refused_after_its_publisher_has_gone_leaves_nothing_i
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Refusing(Emitter):
-        def publish(self, checkpoint: Checkpoint, schemes: object, announce: object = None) -> object:  # type: ignore[override]
+        def publish(self, checkpoint: Checkpoint, *arguments: Any) -> tuple[Policy, ...]:
             begun.set()
             release.wait(DEADLINE_S)
             raise InvalidInputError("weights: must be finite")

@@ -128,6 +128,7 @@ def test_a_run_without_its_learner_is_interrupted_and_keeps_its_figures() -> Non
     before = new_status(look(live=run_status(environment_steps=700, policy_version=3, actors=ACTING)), None)
     after = new_status(look(before), None)
     assert (after["state"], after["environmentSteps"], after["stepsPerSecond"]) == ("Interrupted", 700, 0)
+    assert after["elapsedSeconds"] == before["elapsedSeconds"] == 1.0
 
 
 def test_the_events_of_one_change_have_the_same_names_each_time() -> None:
