@@ -20,6 +20,7 @@ from actorq.cluster.diagnosis import PodView
 from actorq.cluster.logs import stream_logs
 from actorq.cluster.objects import COMPONENT_LABEL, TRAINING_RUN, items, name_of, run_of
 from actorq.cluster.progress import await_progress
+from actorq.cluster.training_runs import RecordedEnd, is_training_run
 from actorq.config.parser import OneLineParser
 from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError, UserError
@@ -87,7 +88,7 @@ def _parsed(parser: OneLineParser, arguments: Sequence[str], timeout_s: float, h
 
 def _await(
     cluster: Cluster, name: str, certificates: Certificates | None, timeout_s: float, until_over: bool
-) -> RunStatus:
+) -> RunStatus | RecordedEnd:
     """Show the run until it makes progress, or until it is over."""
     view = RunView(f"{name or 'run'} in namespace {cluster.namespace}", "", "")
     with display_of(view) as display, access.learner_of(cluster, certificates) as learner:
@@ -125,7 +126,7 @@ def _has_begun(cluster: Cluster, certificates: Certificates | None) -> bool:
     return status.environment_steps > 0 if status else any(view.ready for view in views)
 
 
-def _print_outcome(cluster: Cluster, name: str, status: RunStatus) -> None:
+def _print_outcome(cluster: Cluster, name: str, status: RunStatus | RecordedEnd) -> None:
     where = f"-n {cluster.namespace}{f' --run {name}' if cluster.run else ''}"
     if status.state.final:
         print(
@@ -153,7 +154,7 @@ def _status(arguments: Sequence[str]) -> None:
     for pod in pods:
         if fault := diagnosis.pod_fault(pod, float("inf")):
             print(fault.line())
-    if stale := configuration.stale_pods(cluster, pods):
+    if stale := configuration.stale_pods(cluster, diagnosis.live_pods(pods)):
         print(
             f"the configuration has changed since {', '.join(stale)} started: `actorq cluster up` or `kubectl rollout "
             "restart` lets the change take effect"
@@ -165,10 +166,13 @@ def _wait(arguments: Sequence[str]) -> int:
     given = _parsed(parser, arguments, math.inf, "time limit (default: none); then exit code 1")
     certificates = Certificates.of(given.certificates, "operator")
     cluster = connect(given.namespace, given.run)
-    access.some_pods(cluster)
-    status = _await(cluster, given.run, certificates, given.timeout, until_over=True)
-    print(summary(status))
-    return EXIT_OF_STATE[status.state]
+    # After its end a TrainingRun has no pods.
+    if not (given.run and (access.pods_of(cluster) or is_training_run(cluster, ()))):
+        # With the name of the run its TrainingRun can be read.
+        cluster = connect(given.namespace, run_of(access.some_pods(cluster)[0]))
+    end = _await(cluster, cluster.run, certificates, given.timeout, until_over=True)
+    print(summary(end))
+    return EXIT_OF_STATE[end.state]
 
 
 def _ask(cluster: Cluster, pods: Sequence[PodView], certificates: Certificates | None) -> tuple[RunStatus | None, str]:

@@ -18,16 +18,13 @@ PORTS = {"learner": 50051, "quantizer": 50052, "relay": 50052, "actor": 50053, "
 
 
 def pods_of(cluster: Cluster, role: str = "") -> list[Object]:
-    """The pods of the run, by role and name. Raises UserError when the namespace has several runs."""
-    pods = cluster.list("v1", "Pod", cluster.selector)
-    if len(runs := sorted({label for pod in pods if (label := run_of(pod))})) > 1:
-        raise UserError(f"namespace {cluster.namespace} has runs {', '.join(runs)}: choose one with --run")
-    return sorted((pod for pod in pods if not role or diagnosis.view(pod).role == role), key=_order)
+    """The live pods of the run, by role and name. Raises UserError when the namespace has several runs."""
+    return [pod for pod in diagnosis.live_pods(_all_pods(cluster)) if not role or diagnosis.view(pod).role == role]
 
 
 def some_pods(cluster: Cluster) -> list[Object]:
-    """The pods of the run. Raises UserError when there is none."""
-    pods = pods_of(cluster)
+    """The pods of the run, also those that have ended. Raises UserError when there is none."""
+    pods = _all_pods(cluster)
     if not pods:
         run = f"run {cluster.run}" if cluster.run else "a run"
         raise UserError(
@@ -92,6 +89,13 @@ def matching(views: Sequence[PodView], wanted: str | None) -> list[PodView]:
             f"no pod is called {wanted!r} or has that role: there are {', '.join(view.name for view in views)}"
         )
     return found
+
+
+def _all_pods(cluster: Cluster) -> list[Object]:
+    pods = cluster.list("v1", "Pod", cluster.selector)
+    if len(runs := sorted({label for pod in pods if (label := run_of(pod))})) > 1:
+        raise UserError(f"namespace {cluster.namespace} has runs {', '.join(runs)}: choose one with --run")
+    return sorted(pods, key=_order)
 
 
 def _order(pod: Object) -> tuple[int, str]:

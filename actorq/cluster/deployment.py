@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from actorq.cluster import configuration
 from actorq.cluster.connection import Cluster
-from actorq.cluster.objects import ACTORQ, RUN_LABEL, VOLUME, Object, items, name_of, part, run_of
+from actorq.cluster.diagnosis import live_pods
+from actorq.cluster.objects import ACTORQ, DIGEST, RUN_LABEL, VOLUME, Object, items, name_of, part, run_of
 from actorq.errors import UserError
 
 # The kinds of k8s/ that live in a namespace. Secrets are not among them: the manifests have none.
@@ -32,7 +33,7 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
     """
     configuration.require_time_to_end(manifests)
     _require_own_selectors(cluster, manifests, name)
-    before = {(each["kind"], name_of(each)): each for each in _applied(cluster, name)}
+    before = {(each["kind"], name_of(each)): each for each in _labeled(cluster, name) if _is_of(each, name)}
     if (change := configuration.kept_setting(before, manifests)) and has_begun():
         raise UserError(f"{change}: the run keeps it; set it back, or begin another run with --name or -n")
     own = []
@@ -53,10 +54,20 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
 def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) -> str:
     """Delete the objects of `apply` and wait until the pods have ended. Volumes stay unless `delete_volume`.
 
-    Returns the name of the run. Raises UserError when there is none, or several.
+    Returns the name of the run. Raises UserError when there is none, or several, or only TrainingRuns.
     """
-    found = [each for each in _applied(cluster, cluster.run) if delete_volume or each["kind"] != VOLUME]
+    labeled = _labeled(cluster, cluster.run)
+    own = [each for each in labeled if _is_of(each, run_of(each))]
+    found = [each for each in own if delete_volume or each["kind"] != VOLUME]
     runs = sorted({run_of(each) for each in found})
+    training_runs = sorted({run_of(each) for each in labeled if _is_operators(each)})
+    if training_runs and not runs:
+        name = training_runs[0] if len(training_runs) == 1 else "NAME"
+        raise UserError(
+            f"{', '.join(training_runs)} in namespace {cluster.namespace} is no run of `actorq cluster up` but a "
+            f"TrainingRun: delete it with `kubectl delete trainingrun {name} -n {cluster.namespace}`, and its volumes "
+            f"with `kubectl delete pvc -l {RUN_LABEL}={name} -n {cluster.namespace}`"
+        )
     if not runs:
         raise UserError(
             f"namespace {cluster.namespace} has no run of `actorq cluster up`: name another with -n, or delete what "
@@ -66,8 +77,10 @@ def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
         raise UserError(f"namespace {cluster.namespace} has runs {', '.join(runs)}: choose one with --run")
     _delete(cluster, found)
     volumes = {name_of(each) for each in found if each["kind"] == VOLUME}
+    # If a TrainingRun has the same name, the labeled pods are its pods.
+    labels = {"", *runs} - set(training_runs)
     told = ""
-    while left := _left(cluster, runs[0], volumes):
+    while left := _left(cluster, runs[0], labels, volumes):
         if left != told:
             told = left
             say(f"waiting for {left} to end")
@@ -75,21 +88,24 @@ def delete(cluster: Cluster, delete_volume: bool, say: Callable[[str], None]) ->
     return runs[0]
 
 
-def _applied(cluster: Cluster, run: str) -> list[Object]:
-    """The objects of a run that `apply` has made; those of all runs for an empty name."""
+def _labeled(cluster: Cluster, run: str) -> list[Object]:
+    """The objects with the label of a run, whoever has made them; those of all runs for an empty name."""
     return [
         each
         for api_version, kinds in _KINDS.items()
         for kind in kinds
         if cluster.has_kind(api_version, kind)
         for each in cluster.list(api_version, kind, f"{RUN_LABEL}={run}" if run else RUN_LABEL)
-        if _is_of(each, run_of(each))
     ]
 
 
 def _is_of(found: Object, run: str) -> bool:
-    """Whether `apply` has made an object for a run. A TrainingRun owns its objects."""
-    return run_of(found) == run and not items(found["metadata"], "ownerReferences")
+    """Whether `apply` has made an object for a run. A TrainingRun owns its objects, except retained volumes."""
+    return run_of(found) == run and not items(found["metadata"], "ownerReferences") and not _is_operators(found)
+
+
+def _is_operators(found: Object) -> bool:
+    return DIGEST in part(found, "metadata", "annotations")
 
 
 def _delete(cluster: Cluster, found: Sequence[Object]) -> None:
@@ -97,9 +113,9 @@ def _delete(cluster: Cluster, found: Sequence[Object]) -> None:
         cluster.delete(each["apiVersion"], each["kind"], name_of(each))
 
 
-def _left(cluster: Cluster, run: str, volumes: set[str]) -> str:
+def _left(cluster: Cluster, run: str, labels: set[str], volumes: set[str]) -> str:
     """The pods and volumes that are still there, in words. A pod would wait forever for a volume that is leaving."""
-    pods = [each for each in cluster.list("v1", "Pod", ACTORQ) if run_of(each) in ("", run)]
+    pods = [each for each in live_pods(cluster.list("v1", "Pod", ACTORQ)) if run_of(each) in labels]
     there = cluster.list("v1", VOLUME, f"{RUN_LABEL}={run}") if volumes else []
     numbers = {"pods": len(pods), "volumes": len(volumes & {name_of(each) for each in there})}
     return " and ".join(f"{what} ({number})" for what, number in numbers.items() if number)

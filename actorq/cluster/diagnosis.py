@@ -16,6 +16,9 @@ UNSCHEDULABLE = "Unschedulable"
 _STATEFUL_REVISION = "controller-revision-hash"
 _REVISION = "deployment.kubernetes.io/revision"
 
+# Events of a claim that gets its volume only once its pod has a node. What keeps the pod from a node is the fault.
+_AWAITS_POD = ("WaitForFirstConsumer", "WaitForPodScheduled")
+
 _BAD_IMAGE = ("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError")
 _BAD_CONTAINER = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
@@ -53,6 +56,11 @@ class Fault:
         return f"{self.subject} {self.text}{f': {last_log_line}' if last_log_line else ''}"
 
 
+def live_pods(pods: Iterable[Object]) -> list[Object]:
+    """The pods that have not ended for good. A ReplicaSet replaces an evicted pod, and its object stays."""
+    return [each for each in pods if part(each, "status").get("phase") not in ("Failed", "Succeeded")]
+
+
 def view(pod: Object) -> PodView:
     """The state of a pod in the words of `kubectl get pods`."""
     metadata, containers = pod["metadata"], _containers(pod)
@@ -68,7 +76,7 @@ def view(pod: Object) -> PodView:
 
 def pod_fault(pod: Object, now: float) -> Fault | None:
     """A fault of a pod that will not pass by itself; None when it runs or may run soon. now: Unix seconds."""
-    if pod["metadata"].get("deletionTimestamp"):
+    if pod["metadata"].get("deletionTimestamp") or not live_pods([pod]):
         return None
     subject = f"pod {name_of(pod)}"
     for container in _containers(pod):
@@ -104,7 +112,10 @@ def volume_fault(volume: Object, events: Iterable[Object], now: float) -> Fault 
     since = _seconds(volume["metadata"].get("creationTimestamp"))
     if part(volume, "status").get("phase") != "Pending" or since is None or now - since < PATIENCE_S:
         return None
-    text = next((f": {_sentence(each)}" for each in _events_of(volume, events)), "; its StorageClass gives none")
+    newest = next(_events_of(volume, events), None)
+    if newest is not None and newest.get("reason") in _AWAITS_POD:
+        return None
+    text = "; its StorageClass gives none" if newest is None else f": {_sentence(newest)}"
     return Fault(f"volume {name_of(volume)}", f"is pending{text}", reason="VolumePending")
 
 

@@ -14,6 +14,8 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 ACTORQ = "app.kubernetes.io/name=actorq"
 TRAINING_RUN = ("actorq.dev/v1alpha1", "TrainingRun")
 """API version and kind of the object that actorq/operator makes a run of."""
+DIGEST = "actorq/digest"
+"""Annotation of all objects that the operator has applied, also of volumes that outlive their TrainingRun."""
 VOLUME = "PersistentVolumeClaim"
 WORKLOADS = ("StatefulSet", "Deployment", "DaemonSet", "Job", "CronJob")
 

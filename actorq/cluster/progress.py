@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from actorq.cluster.access import pods_of
-from actorq.cluster.connection import Cluster
+from actorq.cluster.connection import Cluster, UnreachableError
 from actorq.cluster.diagnosis import Fault, is_outdated, is_rolled_out, pod_fault, view, waiting_for, workload_fault
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import Object
+from actorq.cluster.training_runs import RecordedEnd, is_training_run, recorded_end
 from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError, UnavailableError
 from actorq.local.observer import Watcher
@@ -22,45 +23,87 @@ def await_progress(
     timeout_s: float,
     watcher: Watcher,
     until_over: bool = False,
-) -> RunStatus:
+) -> RunStatus | RecordedEnd:
     """Return once environment steps have grown, or the run is over. Raises ActorQError with the fault otherwise.
 
     Steps count only when no pod of an earlier version of the workloads is left, because such a pod may have made them.
+    An API server that is away or overloaded for a while is no news of the run.
 
     ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
     until_over: return only when the run is over.
     """
     deadline = time.monotonic() + timeout_s
-    phases: dict[str, str] = {}
-    said: set[str] = set()
-    first: RunStatus | None = None
-    rolled_out = False
+    wait = _Wait(cluster, ask, watcher, until_over)
+    away = False
     while True:
-        rolled_out = rolled_out or all(map(is_rolled_out, _workloads(cluster)))
-        pods = pods_of(cluster)
-        views = [view(pod) for pod in pods]
+        try:
+            if (end := wait.look()) is not None:
+                return end
+            away = False
+            if time.monotonic() >= deadline:
+                raise ActorQError(wait.failure(timeout_s))
+            cluster.await_pod_change(cluster.selector, _LONG_CHANGE_S if until_over else _CHANGE_S)
+        except (UnavailableError, UnreachableError) as error:
+            if time.monotonic() >= deadline:
+                raise ActorQError(f"no news of the run in {timeout_s:.0f} s: {error}") from error
+            if not away:
+                watcher.event(f"no news of the run: {error}")
+            away = True
+            time.sleep(_CHANGE_S)
+
+
+class _Wait:
+    """What is kept of a run between looks at it."""
+
+    def __init__(self, cluster: Cluster, ask: Callable[[], RunStatus], watcher: Watcher, until_over: bool) -> None:
+        self._cluster = cluster
+        self._ask = ask
+        self._watcher = watcher
+        self._until_over = until_over
+        self._phases: dict[str, str] = {}
+        self._said: set[str] = set()
+        self._pods: list[Object] = []
+        self._first: RunStatus | None = None
+        self._status: RunStatus | None = None
+        self._rolled_out = False
+        self._is_training_run = False
+
+    def look(self) -> RunStatus | RecordedEnd | None:
+        """Look at the run once, and tell its news. Returns what was waited for; None before."""
+        workloads, self._pods = _workloads(self._cluster), pods_of(self._cluster)
+        self._is_training_run = self._is_training_run or is_training_run(self._cluster, workloads)
+        recorded = recorded_end(self._cluster) if self._is_training_run else None
+        if not (self._is_training_run or workloads or self._pods):
+            raise ActorQError(f"the run is gone: namespace {self._cluster.namespace} has no workloads and pods of it")
+        self._rolled_out = self._rolled_out or all(map(is_rolled_out, workloads))
+        views = [view(pod) for pod in self._pods]
         for pod in views:
             phase = "ready" if pod.ready else pod.phase
-            if phases.get(pod.name) != phase:
-                phases[pod.name] = phase
-                watcher.event(f"{pod.name}: {phase}")
-        _check_pods(cluster, pods, said, watcher)
-        status = None
-        if any(each.role == "learner" and each.ready for each in views):
-            with suppress(UnavailableError):
-                status = ask()
-        if status is not None:
-            watcher.status(status)
-        if status is not None and rolled_out:
-            first = first or status
-            has_progress = status.environment_steps > first.environment_steps
-            if status.state.final or (has_progress and not until_over):
-                return status
-        if time.monotonic() >= deadline:
-            if until_over and status is not None:
-                raise ActorQError(f"the run is not over in {timeout_s:.0f} s: it is {status.state.value}")
-            raise ActorQError(f"no progress in {timeout_s:.0f} s: {_what_is_missing(cluster, pods, status)}")
-        cluster.await_pod_change(cluster.selector, _LONG_CHANGE_S if until_over else _CHANGE_S)
+            if self._phases.get(pod.name) != phase:
+                self._phases[pod.name] = phase
+                self._watcher.event(f"{pod.name}: {phase}")
+        if recorded is None:
+            _check_pods(self._cluster, self._pods, self._said, self._watcher)
+        status = self._status = self._asked() if any(each.role == "learner" and each.ready for each in views) else None
+        if status is None or not self._rolled_out:
+            return recorded
+        self._first = self._first or status
+        has_progress = status.environment_steps > self._first.environment_steps
+        return status if status.state.final or (has_progress and not self._until_over) else recorded
+
+    def failure(self, timeout_s: float) -> str:
+        """What to say of a run that has not come so far in time."""
+        if self._until_over and self._status is not None:
+            return f"the run is not over in {timeout_s:.0f} s: it is {self._status.state.value}"
+        missing = _what_is_missing(self._cluster, self._pods, self._status)
+        return f"no progress in {timeout_s:.0f} s: {missing}"
+
+    def _asked(self) -> RunStatus | None:
+        with suppress(UnavailableError):
+            status = self._ask()
+            self._watcher.status(status)
+            return status
+        return None
 
 
 def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault]]:

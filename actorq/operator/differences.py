@@ -10,13 +10,12 @@ from actorq.cluster.configuration import kept_setting
 from actorq.cluster.connection import UnreachableError
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.manifests import component_of
-from actorq.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
+from actorq.cluster.objects import DIGEST, RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
 from actorq.cluster.refusals import QuotaError
 from actorq.errors import UserError
 from actorq.operator.render import KEPT
 from actorq.operator.resource import KIND
 
-DIGEST = "actorq/digest"
 # A StatefulSet's refusal, and other fields that never change.
 _FIXED_FIELDS = ("Forbidden: updates to", "field is immutable")
 

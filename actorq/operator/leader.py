@@ -81,10 +81,10 @@ class Leader:
             self._stopped.wait(self._times.retry_s)
         return False
 
-    def hold(self) -> bool:
-        """Renew the Lease until it is lost (returns False) or `stop` is called (returns True)."""
+    def hold(self, ended: threading.Event) -> bool:
+        """Renew the Lease until it is lost (returns False) or the work that needs it has ended (returns True)."""
         while (left_s := self._renewed + self._times.give_up_s - self._clock()) > 0:
-            if self._stopped.wait(min(self._times.retry_s, left_s)):
+            if ended.wait(min(self._times.retry_s, left_s)):
                 return True
             try:
                 if not self.try_once(self._renewed + self._times.give_up_s):
@@ -120,7 +120,7 @@ class Leader:
         return True
 
     def stop(self) -> None:
-        """Let `acquire` and `hold` return."""
+        """Let `acquire` return."""
         self._stopped.set()
 
     def release(self) -> None:

@@ -109,7 +109,7 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
     kopf.on.login(registry=registry)(kopf.login_via_client)
     # `on.event` writes nothing to the object: no finalizer keeps it while no operator runs.
     kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(News(queue).notice)
-    leading = threading.Thread(target=_lead, args=(queue, controller, leader), name="leader", daemon=True)
+    leading = threading.Thread(target=_lead, args=(controller, leader), name="leader", daemon=True)
 
     def healthy() -> bool:
         return leading.is_alive() and controller.works()
@@ -135,27 +135,33 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
             namespaces=flags.namespace,
         )
     finally:
-        leader.stop()
         queue.close()
+        leader.stop()
         await asyncio.to_thread(leading.join)
         await asyncio.to_thread(metrics.close)
     return EXIT_OK
 
 
-def _lead(queue: DueQueue[Key], controller: Controller, leader: Leader) -> None:
-    """Reconcile while this replica holds the Lease. Ends the process when the Lease is lost."""
+def _lead(controller: Controller, leader: Leader) -> None:
+    """Reconcile while this replica holds the Lease, until its queue is closed. Ends the process without the Lease."""
+    ended = threading.Event()
+
+    def reconcile() -> None:
+        try:
+            controller.run()
+        finally:
+            ended.set()
+
     try:
         if not leader.acquire():
             return
         _log.info("this replica leads")
-        work = threading.Thread(target=controller.run, name="reconciler", daemon=True)
-        work.start()
-        if not leader.hold():
+        threading.Thread(target=reconcile, name="reconciler", daemon=True).start()
+        # The last look goes on after the queue is closed. Until its end nobody else may act.
+        if not leader.hold(ended):
             # At once: another replica acts already. Each step may be cut off anywhere.
             _log.error("the Lease is lost: ending")
             leave(EXIT_FAILED)
-        queue.close()
-        work.join()
         leader.release()
     except UserError as error:
         _log.error("%s", error)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from actorq.cluster.connection import Cluster
-from actorq.cluster.diagnosis import Fault
+from actorq.cluster.diagnosis import Fault, live_pods
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, name_of, part
 from actorq.domain.status import RunStatus
@@ -142,9 +142,13 @@ class Reconciler:
                 found |= self._others(cluster, key, plan.wanted, found)
                 if self._left_s(look) <= 0:
                     memory.plan = None
-                    wait_s = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
-                    memory.ended = version if wait_s is None else ""
-                    return wait_s
+                    left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
+                    # The actors may end after their workload.
+                    wait_s = self._write(cluster, look, conditions.new_status(look, find_fault(look)), memory)
+                    if left or wait_s:
+                        return wait_s or PERIOD_S
+                    memory.ended = version
+                    return None
                 if plan.run is not None and plan.fault is None:
                     look = replace(look, refusal=self._make(cluster, plan.run, plan, found, look))
                 look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
@@ -181,7 +185,7 @@ class Reconciler:
     def _see(self, cluster: Cluster, key: Key, resource: Object, plan: _Plan, memory: _Memory) -> tuple[Found, Look]:
         """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
         found = _listed(cluster, key, _WORKLOADS)
-        pods = cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}")
+        pods = live_pods(cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}"))
         asked = [] if "finishedAt" in part(resource, "status") else pods
         secret = prefixed(key.name, "operator-tls")
         live = memory.answers.newest(asked, lambda: certificates(cluster.get("v1", "Secret", secret) or {}))
@@ -239,14 +243,14 @@ class Reconciler:
             plan.checked = self._clock()
         return None
 
-    def _delete(self, cluster: Cluster, doomed: Sequence[Object], uid: str) -> float | None:
-        """Delete objects of the run. Returns when to look whether they are gone; None when there are none."""
+    def _delete(self, cluster: Cluster, doomed: Sequence[Object], uid: str) -> bool:
+        """Delete objects of the run. Returns whether there were any."""
         owned = [each for each in doomed if is_owned(each, uid)]
         for each in owned:
             if not each["metadata"].get("deletionTimestamp"):
                 cluster.delete(each["apiVersion"], each["kind"], name_of(each))
                 _log.info("%s: %s %s deleted", cluster.namespace, each["kind"], name_of(each))
-        return PERIOD_S if owned else None
+        return bool(owned)
 
     def _rest(self, cluster: Cluster, look: Look, found: Found) -> None:
         """End the pods of a run that is suspended or over, although its objects cannot be as its specification says."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from actorq.cli.display import numbers
 from actorq.cli.display.display import status_line
 from actorq.cluster.diagnosis import PodView
+from actorq.cluster.training_runs import RecordedEnd
 from actorq.domain.status import RunStatus
 
 _HEADER = ("POD", "ROLE", "PHASE", "POLICY", "STALENESS", "STEPS/S", "RESTARTS")
@@ -19,8 +20,11 @@ def table(pods: Sequence[PodView], status: RunStatus | None) -> str:
     )
 
 
-def summary(status: RunStatus) -> str:
-    """The run in one line, with its target return."""
+def summary(status: RunStatus | RecordedEnd) -> str:
+    """The run in one line, with its target return if the learner has told it."""
+    if isinstance(status, RecordedEnd):
+        mean_return = numbers.optional(status.mean_return)
+        return f"{status.state.value}  steps {status.environment_steps:,}  return(eval) {mean_return}"
     target = "" if status.target_return is None else f"  target {status.target_return:,.1f}"
     return status_line(status) + target
 

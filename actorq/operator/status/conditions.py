@@ -8,6 +8,7 @@ from typing import Any
 
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, Object, items
+from actorq.cluster.training_runs import state_name
 from actorq.domain.status import RunState
 from actorq.operator.status.look import Look, is_ready, role_of, timestamp
 
@@ -21,11 +22,6 @@ _STARVED_SHARE = 0.9
 # A run needs a moment until its actors have joined.
 _JOINING_S = 30.0
 MESSAGE_CHARACTERS = 1024
-
-
-def state_name(state: RunState) -> str:
-    """A state in the style of Kubernetes: WaitingForActors."""
-    return "".join(word.capitalize() for word in state.value.split())
 
 
 STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState))

@@ -14,7 +14,8 @@ from actorq.domain.status import RunStatus
 class Look:
     """What the operator has seen of a run at one time.
 
-    resource: the TrainingRun. workloads, volumes: its other objects; those of a list need their kind.
+    resource: the TrainingRun. pods: those that have not ended for good.
+    workloads, volumes: its other objects; those of a list need their kind.
     live: the status from the learner; None when it does not answer. earlier: that of the look before.
     refusal: why the objects of the run could not be made. now: Unix seconds.
     awaited: whether this operator has asked the learner for the first time, and does not know yet whether it answers.

@@ -97,9 +97,9 @@ class ClusterApi(ThreadingHTTPServer):
         """Names of the objects of a kind."""
         return {place.name for place in map(place_of, self.objects) if place.plural == plural}
 
-    def cluster(self, namespace: str = "lab") -> Cluster:
+    def cluster(self, namespace: str = "lab", run: str = "") -> Cluster:
         """A connection to it."""
-        return Cluster(client.Configuration(host=f"http://127.0.0.1:{self.server_address[1]}"), namespace)
+        return Cluster(client.Configuration(host=f"http://127.0.0.1:{self.server_address[1]}"), namespace, run=run)
 
 
 class _Handler(BaseHTTPRequestHandler):

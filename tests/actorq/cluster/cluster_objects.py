@@ -61,6 +61,11 @@ def ready_pod(name: str, role: str, restarts: int = 0) -> Object:
     return pod(name, role, container({"running": {}}, restarts, ready=True), phase="Running")
 
 
+def evicted_pod(name: str, role: str) -> Object:
+    """What is left of a pod that was replaced."""
+    return pod(name, role, container(terminated(137), restarts=2), phase="Failed", reason="Evicted")
+
+
 def crash_loop(code: int, restarts: int, reason: str = "Error") -> Object:
     state = waiting("CrashLoopBackOff", "back-off 10s restarting failed container")
     return container(state, restarts, lastState=terminated(code, reason))

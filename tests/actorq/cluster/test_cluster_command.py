@@ -67,6 +67,18 @@ def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest
     assert actor["spec"] == {"replicas": 2}, "the operator sets it"
 
 
+@pytest.mark.parametrize(("state", "code"), [("Solved", 0), ("BudgetEnded", 3)])
+def test_the_end_of_a_training_run_is_known_after_its_pods_are_gone(
+    state: str, code: int, api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = {"state": state, "environmentSteps": 30_000, "return": 480.25}
+    run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {}, "status": status}
+    api.add("actorq.dev/v1alpha1", "trainingruns", run)
+    assert main(["cluster", "wait", "--run", "wide"]) == code
+    said = {"Solved": "solved", "BudgetEnded": "budget ended"}[state]
+    assert capsys.readouterr().out.splitlines()[-1] == f"{said}  steps 30,000  return(eval) 480.2"
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -208,8 +220,9 @@ def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: 
     of_operator["metadata"]["labels"]["actorq/run"] = "own"
     api.add("apps/v1", "deployments", of_operator)
     run = {"metadata": {"name": "own"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 1}}}
-    api.add("actorq.dev/v1alpha1", "trainingruns", run)
+    api.add("actorq.dev/v1alpha1", "trainingruns", {**run, "status": {"state": "Solved"}})
     assert main(["cluster", "scale", "actors", "2"]) == 0
+    assert main(["cluster", "wait", "--run", "own"]) == 0
     assert "permission" not in capsys.readouterr().err
 
 

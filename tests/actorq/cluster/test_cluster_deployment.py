@@ -10,7 +10,7 @@ from actorq.cluster.manifests import prepared
 from actorq.errors import UserError
 from actorq.operator.naming import named
 from tests.actorq.cluster.cluster_api import ClusterApi, Object, cluster_api
-from tests.actorq.cluster.cluster_objects import overlay, owned, ready_pod, workload
+from tests.actorq.cluster.cluster_objects import evicted_pod, overlay, owned, ready_pod, workload
 
 
 @pytest.fixture
@@ -44,6 +44,7 @@ def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
     up(api)
     api.add("v1", "pods", ready_pod("actor-1", "actor"))
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    api.add("v1", "pods", evicted_pod("actor-0", "actor"))
     api.add("v1", "configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "somebody-elses"}})
     assert down(api) == ["waiting for pods (2) to end"]
     assert {path.rpartition("/")[2] for path in api.objects} == {"data-learner-0", "somebody-elses"}
@@ -81,8 +82,15 @@ def test_what_a_training_run_of_the_same_name_owns_stays(api: ClusterApi) -> Non
     }
     api.add("v1", "services", owned(service, "TrainingRun", "demo"))
     up(api)
-    down(api, delete_volume=True)
+    volume: Object = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data-demo-learner-0"}}
+    volume["metadata"] |= {"labels": {"actorq/run": "demo"}, "annotations": {"actorq/digest": "of the operator"}}
+    api.add("v1", "persistentvolumeclaims", volume)
+    pod = ready_pod("demo-learner-0", "learner")
+    pod["metadata"]["labels"]["actorq/run"] = "demo"
+    api.add("v1", "pods", pod)
+    assert down(api, delete_volume=True) == ["waiting for volumes (1) to end"]
     assert api.names("services") == {"s"}
+    assert api.names("persistentvolumeclaims") == {"data-demo-learner-0"}
 
 
 def test_a_kind_that_the_cluster_has_no_more_keeps_nobody_from_down(api: ClusterApi) -> None:

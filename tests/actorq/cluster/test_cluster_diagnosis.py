@@ -11,6 +11,7 @@ from tests.actorq.cluster.cluster_objects import (
     container,
     crash_loop,
     event,
+    evicted_pod,
     owned,
     pod,
     ready_pod,
@@ -68,8 +69,9 @@ def test_running_out_of_memory_is_called_that() -> None:
         pod("a", "actor", container({"running": {}}, restarts=7, ready=True, lastState=terminated(2))),
         pod("a", "actor"),
         ready_pod("a", "actor"),
+        evicted_pod("a", "actor"),
     ],
-    ids=["creating", "crashed once", "ended once", "running again", "new", "ready"],
+    ids=["creating", "crashed once", "ended once", "running again", "new", "ready", "replaced"],
 )
 def test_what_may_still_mend_itself_is_no_fault(found: Object) -> None:
     assert line(found) is None

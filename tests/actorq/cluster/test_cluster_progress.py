@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from actorq.client import LearnerClient
+from actorq.cluster import progress
 from actorq.cluster.access import forwarded, learner_of, matching
 from actorq.cluster.diagnosis import view
 from actorq.cluster.progress import await_progress
@@ -17,7 +18,18 @@ from actorq.errors import ActorQError, UserError
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from tests.actorq.cluster.cluster_api import ClusterApi, cluster_api
-from tests.actorq.cluster.cluster_objects import container, crash_loop, event, owned, pod, ready_pod, waiting, workload
+from tests.actorq.cluster.cluster_objects import (
+    Object,
+    container,
+    crash_loop,
+    event,
+    evicted_pod,
+    owned,
+    pod,
+    ready_pod,
+    waiting,
+    workload,
+)
 
 NOBODY = "127.0.0.1:9"
 
@@ -62,7 +74,9 @@ def wait(
     seen = Seen()
     with LearnerClient(learner) as client:
         try:
-            return await_progress(api.cluster(), client.status, timeout_s, seen, until_over=until_over), seen, ""
+            end = await_progress(api.cluster(), client.status, timeout_s, seen, until_over=until_over)
+            assert isinstance(end, RunStatus)
+            return end, seen, ""
         except ActorQError as error:
             return None, seen, str(error)
 
@@ -128,6 +142,110 @@ def test_until_the_run_is_over_steps_are_not_enough(api: ClusterApi) -> None:
     assert seen.statuses == [100, 200, 300]
 
 
+def test_an_api_server_that_is_away_for_a_while_ends_nothing(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_CHANGE_S", 0)
+    outages = {200: [(503, "etcdserver: leader changed")] * 3, 400: [(429, "too many requests")]}
+
+    class Flaky(Counting):
+        async def GetStatus(  # noqa: N802
+            self, request: learner_pb2.GetStatusRequest, context: object
+        ) -> learner_pb2.GetStatusResponse:
+            answer = await super().GetStatus(request, context)
+            refusals = iter(outages.get(answer.status.environment_steps, []))
+            cuts = iter([1] if answer.status.environment_steps == 300 else [])
+
+            def refuse(verb: str, kind: str, name: str) -> tuple[int, str] | None:
+                api.cut_bytes = next(cuts, 0)
+                return next(refusals, None)
+
+            api.refuse = refuse
+            if answer.status.environment_steps == 500:
+                answer.status.state = learner_pb2.RUN_STATE_SOLVED
+            return answer
+
+    status, seen, line = wait_for(api, Flaky([100, 200, 300, 400, 500]), until_over=True)
+    assert (status and status.state, line) == (RunState.SOLVED, "")
+    told = [each.partition(" (")[0] for each in seen.events if each.startswith("no news")]
+    assert told == [
+        "no news of the run: cannot watch Pods: etcdserver: leader changed",
+        f"no news of the run: no cluster: http://127.0.0.1:{api.server_address[1]} cannot be reached",
+        "no news of the run: cannot watch Pods: too many requests",
+    ]
+
+
+def test_an_api_server_that_stays_away_ends_the_wait_in_time(api: ClusterApi) -> None:
+    api.refuse = lambda verb, kind, name: (503, "down")
+    line = "no news of the run in 0 s: cannot list StatefulSet: down"
+    assert wait(api, timeout_s=0.0, until_over=True)[2] == line
+
+
+def test_a_run_that_was_taken_down_ends_the_wait(api: ClusterApi) -> None:
+    class Leaving(Counting):
+        async def GetStatus(  # noqa: N802
+            self, request: learner_pb2.GetStatusRequest, context: object
+        ) -> learner_pb2.GetStatusResponse:
+            api.objects.clear()
+            return await super().GetStatus(request, context)
+
+    _, _, line = wait_for(api, Leaving([100]), until_over=True)
+    assert line == "the run is gone: namespace lab has no workloads and pods of it"
+
+
+def training_run(api: ClusterApi, **status: Any) -> Object:
+    """TrainingRun wide and its learner's workload."""
+    made: Object = {"apiVersion": "actorq.dev/v1alpha1", "kind": "TrainingRun", "metadata": {"name": "wide"}}
+    made |= {"spec": {}, "status": {"state": "Training", **status}}
+    api.add("actorq.dev/v1alpha1", "trainingruns", made)
+    learner = owned(workload("StatefulSet", "learner"), "TrainingRun", "wide")
+    learner["metadata"]["labels"]["actorq/run"] = "wide"
+    api.add("apps/v1", "statefulsets", learner)
+    return made
+
+
+def wait_for_training_run(api: ClusterApi) -> tuple[RunState | None, list[str], str]:
+    """The state at its end, the events, and the line that it failed with. Its learner is never reached."""
+    seen = Seen()
+    with LearnerClient(NOBODY) as client:
+        try:
+            end = await_progress(api.cluster(run="wide"), client.status, 60.0, seen, until_over=True)
+            return end.state, seen.events, ""
+        except ActorQError as error:
+            return None, seen.events, str(error)
+
+
+def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_LONG_CHANGE_S", 0)
+    made = training_run(api)
+
+    def end(verb: str, kind: str, name: str) -> None:
+        if verb == "watch":
+            # Also its workloads are gone, as after the time that a finished run is kept.
+            made["status"] |= {"state": "Solved", "environmentSteps": 300}
+            del api.objects[next(path for path in api.objects if "statefulsets" in path)]
+
+    api.refuse = end
+    assert wait_for_training_run(api) == (RunState.SOLVED, [], "")
+    assert wait_for_training_run(api) == (RunState.SOLVED, [], "")
+
+
+def test_a_training_run_that_is_deleted_ends_the_wait(api: ClusterApi) -> None:
+    training_run(api)
+
+    def delete(verb: str, kind: str, name: str) -> None:
+        if verb == "watch":
+            api.objects.clear()
+
+    api.refuse = delete
+    line = "TrainingRun wide in namespace lab is gone: it was deleted before its end was seen"
+    assert wait_for_training_run(api) == (None, [], line)
+
+
+def test_a_training_run_that_cannot_begin_ends_the_wait(api: ClusterApi) -> None:
+    training_run(api, conditions=[{"type": "Failed", "status": "True"}], reason="spec config: unknown setting 'x'")
+    line = "TrainingRun wide in namespace lab cannot begin: spec config: unknown setting 'x'"
+    assert wait_for_training_run(api) == (None, [], line)
+
+
 def test_a_run_that_is_not_over_in_time_ends_the_wait(api: ClusterApi) -> None:
     status, _, line = wait_for(api, Counting([100]), until_over=True, timeout_s=0.0)
     assert (status, line) == (None, "the run is not over in 0 s: it is training")
@@ -137,6 +255,15 @@ def test_a_run_that_is_over_is_not_waited_for(api: ClusterApi) -> None:
     status, _, _ = wait_for(api, Counting([500], learner_pb2.RUN_STATE_SOLVED))
     assert status
     assert status.state.final
+
+
+def test_an_evicted_pod_that_was_replaced_ends_nothing(api: ClusterApi) -> None:
+    api.add("v1", "pods", evicted_pod("actor-0", "actor"))
+    status, seen, _ = wait_for(api, Counting([500], learner_pb2.RUN_STATE_SOLVED), until_over=True)
+    assert status
+    assert seen.events == ["learner-0: ready", "quantizer-1: ready", "actor-1: ready"]
+    api.add("v1", "pods", pod("learner-0", "learner"))
+    assert wait(api, timeout_s=0)[2] == "no progress in 0 s: pod learner-0 is not ready (Pending)"
 
 
 def test_a_missing_image_ends_it_in_a_line(api: ClusterApi) -> None:

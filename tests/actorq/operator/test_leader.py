@@ -1,5 +1,6 @@
 """One replica acts at a time: a Lease that is held, handed over, lost, and kept from older versions."""
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -84,7 +85,7 @@ def test_a_holder_that_another_replaced_stops(api: KubeApi) -> None:
     assert not other.try_once()
     clock.at += 16
     assert other.try_once()
-    assert not first.hold()
+    assert not first.hold(threading.Event())
 
 
 def test_a_holder_that_cannot_renew_stops_before_another_may_begin(api: KubeApi) -> None:
@@ -93,7 +94,7 @@ def test_a_holder_that_cannot_renew_stops_before_another_may_begin(api: KubeApi)
     assert first.try_once()
     began = clock.at
     api.refuse = lambda verb, kind, name: (500, "down")
-    assert not first.hold()
+    assert not first.hold(threading.Event())
     assert clock.at - began < TIMES.duration_s
 
 
@@ -102,7 +103,7 @@ def test_a_holder_gives_up_in_time_when_the_server_hangs(api: KubeApi, verb: str
     first = Leader(api.cluster(), "a", "0.2.0", Times(duration_s=1.5, give_up_s=1.0, retry_s=0.01))
     assert first.acquire()
     with hanging(api, lambda each, kind: (each, kind) == (verb, "Lease")) as requests:
-        assert not first.hold()
+        assert not first.hold(threading.Event())
         assert requests.begun.is_set()
         assert not requests.outlasted
 
@@ -120,7 +121,7 @@ def test_the_time_to_give_up_counts_from_the_beginning_of_the_last_renewal(api: 
     assert first.try_once()
     api.refuse = lambda verb, kind, name: (500, "down")
     clock.at += 6
-    assert not first.hold()
+    assert not first.hold(threading.Event())
     assert clock.at == 10
 
 

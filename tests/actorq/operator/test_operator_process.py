@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from actorq.operator.controller import DueQueue
-from actorq.operator.process import News
-from actorq.operator.reconcile import Key
+from actorq.operator.controller import Controller, DueQueue
+from actorq.operator.leader import LEASE, Leader, Times
+from actorq.operator.process import News, _lead
+from actorq.operator.reconcile import Key, Reconciler
+from tests.actorq.cluster.hanging import hanging
 from tests.actorq.operator.kube_api import NAMESPACE, RUNS, KubeApi, Object, kube_api
 from tests.builders.forked_commands import ForkedCommand
 
@@ -93,6 +96,25 @@ def test_a_replica_serves_metrics_and_probes_until_a_signal_ends_it(api: KubeApi
 def got(url: str) -> str:
     with urllib.request.urlopen(url, timeout=20) as response:
         return str(response.read().decode())
+
+
+def test_a_replica_that_ends_keeps_the_lease_until_its_last_look_has_ended(api: KubeApi) -> None:
+    cluster, queue = api.cluster(), DueQueue[Key]()
+    controller = Controller(cluster, (NAMESPACE,), queue, Reconciler(cluster, queue.put))
+    leader = Leader(cluster, "a", "0.2.0", Times(retry_s=0.01))
+    leading = threading.Thread(target=_lead, args=(controller, leader))
+    with hanging(api, lambda verb, kind: (verb, kind) == ("list", "TrainingRun")) as look:
+        leading.start()
+        assert look.begun.wait(20)
+        queue.close()
+        leader.stop()
+        with hanging(api, lambda verb, kind: (verb, kind) == ("patch", "Lease")) as renewal:
+            assert renewal.begun.wait(20)
+            renewal.released.set()
+        assert api.get("Lease", LEASE)["spec"]["holderIdentity"] == "a"
+        look.released.set()
+        leading.join(20)
+    assert api.get("Lease", LEASE)["spec"]["holderIdentity"] == ""
 
 
 def test_only_a_new_specification_and_a_deletion_are_news() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from actorq.domain.status import RunState
 from actorq.operator.reconcile import CHECK_PERIOD_S, PERIOD_S
+from tests.actorq.cluster.cluster_objects import evicted_pod
 from tests.actorq.operator.operator_world import ACTING, World, operator_world, requests_of_a_look
 from tests.actorq.operator.training_runs import SPECS
 from tests.builders.run_status import run_status
@@ -133,6 +134,35 @@ def test_the_status_of_the_learner_becomes_the_status_of_the_run(world: World) -
     assert status["selector"] == "actorq/run=tiny,app.kubernetes.io/component=actor"
     assert world.api.condition("tiny", "Ready")["status"] == "True"
     assert world.api.condition("tiny", "Training")["status"] == "True"
+
+
+def test_an_evicted_pod_that_was_replaced_changes_nothing(world: World) -> None:
+    world.start()
+    world.settle()
+    before = deepcopy(world.api.status("tiny"))
+    evict_an_actor(world)
+    world.settle()
+    assert world.api.status("tiny") == before
+    assert ("list", "PersistentVolumeClaim") not in requests_of_a_look(world)
+
+
+def test_a_run_that_is_over_rests_beside_an_evicted_pod(world: World) -> None:
+    world.start(ttlSecondsAfterFinished=3600)
+    evict_an_actor(world)
+    world.send(state=RunState.SOLVED)
+    world.settle()
+    world.api.kubelet()
+    world.settle()
+    assert world.api.status("tiny")["actors"] == 0
+    assert (world.look() or 0) > 3000
+
+
+def evict_an_actor(world: World) -> None:
+    """Leave what is left of an actor's pod that was replaced."""
+    evicted = evicted_pod("tiny-actor-evicted", "actor")
+    labels = world.api.get("Pod", "tiny-actor-0")["metadata"]["labels"]
+    evicted["metadata"] |= {"labels": labels, "ownerReferences": [{"uid": "uid-of-a-replica-set"}]}
+    world.api.put(evicted)
 
 
 def test_figures_are_written_at_most_once_in_five_seconds_and_a_new_state_at_once(world: World) -> None:

@@ -5,6 +5,8 @@ from copy import deepcopy
 
 import pytest
 
+from actorq.cluster import deployment
+from actorq.errors import UserError
 from tests.actorq.operator.kube_api import Object
 from tests.actorq.operator.operator_world import World, operator_world
 
@@ -78,3 +80,19 @@ def test_a_retained_volume_of_an_earlier_run_of_that_name_is_used_again(world: W
     world.look()
     assert world.api.condition("tiny", "Failed")["status"] == "False"
     assert "tiny-learner" in world.api.names("StatefulSet")
+
+
+@pytest.mark.parametrize("lives", [True, False], ids=["live", "deleted"])
+@pytest.mark.parametrize("run", ["", "tiny"])
+def test_down_deletes_no_volume_of_a_training_run_and_says_how(world: World, run: str, lives: bool) -> None:
+    world.start()
+    if not lives:
+        world.api.delete("TrainingRun", "tiny")
+    before = dict(world.api.objects)
+    told = (
+        r"^tiny in namespace lab is no run of `actorq cluster up` but a TrainingRun: delete it with `kubectl delete "
+        r"trainingrun tiny -n lab`, and its volumes with `kubectl delete pvc -l actorq/run=tiny -n lab`$"
+    )
+    with pytest.raises(UserError, match=told):
+        deployment.delete(world.api.cluster(run=run), True, print)
+    assert world.api.objects == before

@@ -25,7 +25,11 @@ def conditions(seen: Look) -> dict[str, Object]:
 
 
 def pending_volume() -> Object:
-    metadata = {"name": "data-tiny-learner-0", "uid": "v", "creationTimestamp": timestamp(NOW - 60)}
+    metadata = {
+        "name": "data-tiny-learner-0",
+        "uid": "uid-data-tiny-learner-0",
+        "creationTimestamp": timestamp(NOW - 60),
+    }
     return {"kind": "PersistentVolumeClaim", "metadata": metadata, "status": {"phase": "Pending"}}
 
 
@@ -46,6 +50,28 @@ def stuck_workload() -> Object:
         ({"pods": [unschedulable("a", "learner", timestamp(NOW - 60))]}, "Unschedulable"),
         (
             {"pods": [unschedulable("a", "learner", timestamp(NOW - 60))], "volumes": [pending_volume()]},
+            "VolumePending",
+        ),
+        (
+            {
+                "pods": [unschedulable("a", "learner", timestamp(NOW - 60))],
+                "volumes": [pending_volume()],
+                "events": [
+                    event("data-tiny-learner-0", "ProvisioningFailed", "no quota", timestamp(NOW - 50)),
+                    event("data-tiny-learner-0", "WaitForPodScheduled", "waiting for a", timestamp(NOW - 10), "Normal"),
+                ],
+            },
+            "Unschedulable",
+        ),
+        (
+            {
+                "pods": [unschedulable("a", "learner", timestamp(NOW - 60))],
+                "volumes": [pending_volume()],
+                "events": [
+                    event("data-tiny-learner-0", "WaitForFirstConsumer", "no pod", timestamp(NOW - 50), "Normal"),
+                    event("data-tiny-learner-0", "ProvisioningFailed", "no quota", timestamp(NOW - 10)),
+                ],
+            },
             "VolumePending",
         ),
         ({"live": run_status(elapsed_s=100.0)}, "NoActors"),
