@@ -4,6 +4,7 @@ The result has the form of a learner's publication: data inputs first, then ever
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 
 import numpy as np
@@ -74,7 +75,8 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
 def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
     """Compute weights of LSTM, GRU and RNN that nodes make of constants, and take these nodes out.
 
-    torch's exporter reorders the gates of these weights so. A computed weight takes the name of its parameter.
+    torch's exporter reorders the gates of these weights so. A computed weight takes the name of its parameter, unless
+    several computed weights are parts of that parameter.
     """
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -96,7 +98,8 @@ def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
         set_repeated(graph, "node", kept)
         set_repeated(graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in live])
         remaining = {tensor.name for tensor in graph.initializer}
-        renamed = {weight: name for weight, name in names.items() if name not in remaining}
+        claims = Counter(names.values())
+        renamed = {weight: name for weight, name in names.items() if name not in remaining and claims[name] == 1}
         for tensor in graph.initializer:
             tensor.name = renamed.get(tensor.name, tensor.name)
         for node in graph.node:

@@ -21,7 +21,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from actorq.start import run_command
 from actorq.statefiles.files import replace_file
-from quantizer_service.command.comparison import Comparison, compact, compare, without_gate
+from quantizer_service.command.comparison import Comparison, check_read, compact, compare, without_gate
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
 from quantizer_service.command.table import print_table
 from quantizer_service.emission.prepared_graph import CompactVersion
@@ -111,7 +111,8 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Path, QuantizeSettings]:
 
 
 def _read(path: Path, how: QuantizeSettings) -> CompactVersion:
-    graph, parameters = Graph.from_model(read_model(path), how.discrete_actions, how.action_spans)
+    model = read_model(path)
+    graph, parameters = Graph.from_model(model, how.discrete_actions, how.action_spans)
     if how.calibration is None:
         observations = random_observations(graph, how.seed)
     else:
@@ -121,7 +122,9 @@ def _read(path: Path, how: QuantizeSettings) -> CompactVersion:
         except InvalidInputError as error:
             raise UserError(f"{how.calibration}: {error}") from None
     options = Options(how.quantize_ends, how.per_tensor_error, compensate=how.compensate)
-    return compact(graph, parameters, observations, options)
+    policy = compact(graph, parameters, observations, options)
+    check_read(model, policy)
+    return policy
 
 
 def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: str) -> None:
