@@ -28,11 +28,11 @@ from quantizer_service.emission.prepared_graph import CompactVersion
 
 _PROGRAM = "actorq quantize"
 _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
-relative to the action range, and the verdict of the fidelity gate. Outputs named logits, or mean and log_std, tell a
-distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would serve. If the gate
-refuses a scheme, its most sensitive layers stay in float, and in the end all layers. * marks the --scheme; auto chooses
-the fastest scheme that passes at --batch. Settings of this command are flags only. Exit codes: 0; 2 for invalid input;
-7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
+relative to the action range, and the verdict of the fidelity gate. A first output named logits, or outputs named mean
+and log_std, tell a distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would
+serve. If the gate refuses a scheme, its most sensitive layers stay in float, and in the end all layers. * marks the
+--scheme; auto chooses the fastest scheme that passes at --batch. Settings of this command are flags only. Exit codes:
+0; 2 for invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
 
 _TABLE_BATCHES = (1, 32)
 # The settings of quantizers, which some of this command's repeat.

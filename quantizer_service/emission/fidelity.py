@@ -33,7 +33,7 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     relative = errors[first] / span
     kind = session.get_outputs()[0].type
     chosen = action.shape[1] == 1 or "int" in kind or "bool" in kind
-    divergences = divergence(expected, outputs)
+    divergences = divergence(expected, outputs, source.discrete_actions)
     values = source.discrete_actions and not chosen and divergences is None
     agree = (outputs[first] == action).all(1) if chosen else outputs[first].argmax(1) == action.argmax(1)
     return FidelityReport(
@@ -69,7 +69,7 @@ def unfit(
     layers: tuple[LayerReport, ...], expected: Outputs, calibration: Batch, source: PolicyGraph
 ) -> FidelityReport:
     """The report on an emitted policy that does not run on the batch, or has outputs that are not finite."""
-    kl = math.inf if tells_distribution(expected) else None
+    kl = math.inf if tells_distribution(expected, source.discrete_actions) else None
     return FidelityReport(
         observations=rows_of(calibration),
         mean_error=math.inf,

@@ -77,7 +77,7 @@ def test_a_policy_that_tells_a_distribution_is_measured_by_its_divergence_in_eac
     report = measure(made, expected, OBSERVATIONS, source)
 
     outputs = (output.astype(np.float64) for output in all_outputs_of(made.model, OBSERVATIONS))
-    rows = divergence(expected, dict(zip(expected, outputs, strict=True)))
+    rows = divergence(expected, dict(zip(expected, outputs, strict=True)), source.discrete_actions)
     assert rows is not None
     assert rows.shape == (64,)
     assert report.mean_kl == pytest.approx(rows.mean())
