@@ -85,7 +85,7 @@ class Graph:
             )
         inputs = {name: _input_spec(values[name]) for name in source.inputs}
         parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
-        _check_sizes(inputs, parameters)
+        _check_sizes(model, inputs, parameters)
         if not parameters:
             raise InvalidInputError(
                 "graph: expected the parameters as graph inputs after the data inputs, got none; turn the exported "
@@ -247,13 +247,16 @@ def _check_opset(model: onnx.ModelProto) -> None:
         )
 
 
-def _check_sizes(inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]) -> None:
+def _check_sizes(
+    model: onnx.ModelProto, inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]
+) -> None:
     row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in inputs.values())
     if row > MAX_ROW_BYTES:
         raise InvalidInputError(f"graph: observations must have at most {MAX_ROW_BYTES} bytes, got {row}")
-    weights = 4 * sum(math.prod(shape) for shape in parameters.values())
-    if weights > MAX_BLOB_BYTES:
-        raise InvalidInputError(f"graph: parameters must have at most {MAX_BLOB_BYTES} bytes, got {weights}")
+    # The size of its FP32 policy.
+    size = model.ByteSize() + 4 * sum(math.prod(shape) for shape in parameters.values())
+    if size > MAX_BLOB_BYTES:
+        raise InvalidInputError(f"graph: it must have at most {MAX_BLOB_BYTES} bytes with its parameters, got {size}")
 
 
 def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:

@@ -171,6 +171,26 @@ def _random(model: onnx.ModelProto) -> None:
     model.graph.node.insert(0, _node("RandomNormal", [], ["noise"], shape=[2, 2]))
 
 
+def with_outputs(count: int, units: int) -> PolicyGraph:
+    """So many outputs beside the actions, of so many components."""
+    names = tuple(f"output {i}" for i in range(count))
+    nodes = [_node("MatMul", ["observation", "weight"], ["q_values"]), _node("MatMul", ["observation", "wide"], ["x"])]
+    nodes += [_node("Relu", ["x"], [name]) for name in names]
+    return policy_graph(nodes, {**_WEIGHT, "wide": [OBSERVATION_SIZE, units]}, more_outputs=names)
+
+
+def with_layers(count: int) -> PolicyGraph:
+    """So many products of one weight each."""
+    tensors = ["observation", *(f"x{i}" for i in range(1, count)), "q_values"]
+    weights = {f"w{i}": [OBSERVATION_SIZE, OBSERVATION_SIZE] for i in range(count)}
+    return policy_graph([_node("MatMul", [tensors[i], f"w{i}"], [tensors[i + 1]]) for i in range(count)], weights)
+
+
+def with_weight(name: str) -> PolicyGraph:
+    """A layer whose weight has this name."""
+    return policy_graph([_node("MatMul", ["observation", name], ["q_values"])], {name: [OBSERVATION_SIZE, ACTIONS]})
+
+
 # By what they ask for: the graph, and what the refusal must tell.
 REFUSED: dict[str, tuple[PolicyGraph, str]] = {
     "a loop": (loop(), "node 'z' (Loop) has the operator Loop, which is not allowed"),
@@ -190,5 +210,10 @@ REFUSED: dict[str, tuple[PolicyGraph, str]] = {
     "a sparse initializer": (_changed(_sparse_initializer), "expected dense constants"),
     "a sparse constant": (_changed(_sparse_constant), "attribute 'sparse_value' of type SPARSE_TENSOR"),
     "10,000 dimensions": (_changed(_deep_rank), "at most 16 dimensions"),
+    "65 outputs": (with_outputs(64, 1), "outputs: must have at most 64 items, got 65"),
+    "wide outputs": (with_outputs(2, 40_000), "components of all outputs: must be 1 to 65536, got 80003"),
+    "many layers": (with_layers(1025), "weights of layers: must have at most 1024 items, got 1025"),
+    "a long name": (with_weight("w" * 1025), "name of an output or weight: must have at most 1024 bytes"),
+    "a name of two lines": (with_weight("w\n1"), "name of an output or weight: must have printable characters only"),
     "a sequence": (_changed(_sequence), "expected 'sequence' to be a tensor"),
 }
