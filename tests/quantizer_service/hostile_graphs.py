@@ -1,6 +1,7 @@
 """Small graphs that ask for much: time, memory or what no policy has."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,37 @@ def _random(model: onnx.ModelProto) -> None:
     model.graph.node.insert(0, _node("RandomNormal", [], ["noise"], shape=[2, 2]))
 
 
+def largest_of_shapes(*sizes: int) -> PolicyGraph:
+    """The maximum of small tensors, each with one long dimension, in a graph that also computes a shape."""
+    constants: dict[str, NDArray[np.generic]] = {
+        f"c{i}": np.zeros([1] * i + [size] + [1] * (len(sizes) - 1 - i)) for i, size in enumerate(sizes)
+    }
+    nodes = [
+        _node("Shape", ["observation"], ["shape"]),
+        _node("Reshape", ["observation", "shape"], ["same"]),
+        _node("Max", list(constants), ["z"]),
+    ]
+    return _after(nodes, "z", constants)
+
+
+def with_states(count: int, nodes: int) -> PolicyGraph:
+    """So many data inputs with the form of as many outputs, none of which depends on one, and a chain of nodes."""
+    names = [f"state {i}" for i in range(count)]
+    after = tuple(f"{name} after" for name in names)
+    chain = [_node("Relu", [f"x{i}"], [f"x{i + 1}"]) for i in range(nodes)]
+    every = [
+        _node("MatMul", ["observation", "weight"], ["x0"]),
+        *chain,
+        *(_node("Relu", [f"x{nodes}"], [name]) for name in ("q_values", *after)),
+    ]
+    states: dict[str, list[int | str]] = {name: ["batch", ACTIONS] for name in names}
+    source = policy_graph(every, _WEIGHT, more_inputs=states, more_outputs=after)
+    model = onnx.ModelProto.FromString(source.model)
+    for value in model.graph.output:
+        value.type.tensor_type.shape.dim[1].dim_value = ACTIONS
+    return replace(source, model=model.SerializeToString())
+
+
 def with_outputs(count: int, units: int) -> PolicyGraph:
     """So many outputs beside the actions, of so many components."""
     names = tuple(f"output {i}" for i in range(count))
@@ -210,6 +242,7 @@ REFUSED: dict[str, tuple[PolicyGraph, str]] = {
     "a sparse initializer": (_changed(_sparse_initializer), "expected dense constants"),
     "a sparse constant": (_changed(_sparse_constant), "attribute 'sparse_value' of type SPARSE_TENSOR"),
     "10,000 dimensions": (_changed(_deep_rank), "at most 16 dimensions"),
+    "a maximum of shapes": (largest_of_shapes(64, 64, 64, 64, 4), "(Max) makes 'z' of 536,870,912 bytes"),
     "65 outputs": (with_outputs(64, 1), "outputs: must have at most 64 items, got 65"),
     "wide outputs": (with_outputs(2, 40_000), "components of all outputs: must be 1 to 65536, got 80003"),
     "many layers": (with_layers(1025), "weights of layers: must have at most 1024 items, got 1025"),
