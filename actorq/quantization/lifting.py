@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from actorq.errors import InvalidInputError
 from actorq.quantization.layers import RECURRENT_OPERATORS
 from actorq.quantization.nodes import live_nodes, set_repeated
+from actorq.text import reason_of
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # Operators through which the exporter of torch leads the weights of recurrent layers.
@@ -134,8 +135,14 @@ def _computed(
     result = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
     graph = helper.make_graph(list(nodes), "weight", [], [result], constants)
     part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    (value,) = ReferenceEvaluator(part).run(None, {})
-    return np.asarray(value, np.float32)
+    try:
+        (value,) = ReferenceEvaluator(part).run(None, {})
+        return np.asarray(value, np.float32)
+    except Exception as error:  # Operators of damaged models raise numpy's errors, KeyError and others.
+        raise InvalidInputError(
+            f"model: the weight {output!r} cannot be computed from its constants ({reason_of(error)}); is the file "
+            "whole?"
+        ) from None
 
 
 def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:

@@ -172,6 +172,21 @@ def _random(model: onnx.ModelProto) -> None:
     model.graph.node.insert(0, _node("RandomNormal", [], ["noise"], shape=[2, 2]))
 
 
+def _unknown_type(model: onnx.ModelProto) -> None:
+    tensor = numpy_helper.from_array(np.ones(2, np.float32))
+    tensor.data_type = 60
+    model.graph.node.insert(0, _node("Constant", [], ["unused"], value=tensor))
+
+
+def with_other_bytes() -> PolicyGraph:
+    """A constant of one number with the bytes of two, in a graph that also computes a shape."""
+    nodes = [_node("Shape", ["observation"], ["shape"]), _node("Reshape", ["observation", "shape"], ["same"])]
+    source = _after(nodes, "constant", {"constant": np.ones(2, np.float32)})
+    model = onnx.ModelProto.FromString(source.model)
+    model.graph.initializer[0].dims[0] = 1
+    return replace(source, model=model.SerializeToString())
+
+
 def largest_of_shapes(*sizes: int) -> PolicyGraph:
     """The maximum of small tensors, each with one long dimension, in a graph that also computes a shape."""
     constants: dict[str, NDArray[np.generic]] = {
@@ -242,6 +257,8 @@ REFUSED: dict[str, tuple[PolicyGraph, str]] = {
     "a sparse initializer": (_changed(_sparse_initializer), "expected dense constants"),
     "a sparse constant": (_changed(_sparse_constant), "attribute 'sparse_value' of type SPARSE_TENSOR"),
     "10,000 dimensions": (_changed(_deep_rank), "at most 16 dimensions"),
+    "a constant of an unknown type": (_changed(_unknown_type), "cannot be inferred for 2 rows: Invalid"),
+    "a constant of other bytes": (with_other_bytes(), "its shapes cannot be inferred for 2 rows"),
     "a maximum of shapes": (largest_of_shapes(64, 64, 64, 64, 4), "(Max) makes 'z' of 536,870,912 bytes"),
     "65 outputs": (with_outputs(64, 1), "outputs: must have at most 64 items, got 65"),
     "wide outputs": (with_outputs(2, 40_000), "components of all outputs: must be 1 to 65536, got 80003"),

@@ -2,8 +2,10 @@
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
+from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import RECURRENT
 from actorq.quantization.nodes import set_repeated
@@ -79,3 +81,19 @@ def test_recurrent_weights_cut_from_one_constant_stay_two_parameters() -> None:
     feeds = random_inputs(graph, 4)
     expected = all_outputs_of(packed.SerializeToString(), feeds)
     np.testing.assert_allclose(Reference(graph).run(parameters, feeds)["q_values"], expected[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("damaged", ["axis", "kernel"])
+def test_a_recurrent_weight_that_cannot_be_computed_is_refused(damaged: str) -> None:
+    model = with_a_packed_kernel(complete_model(recurrent("LSTM")))
+    if damaged == "axis":
+        model.graph.node[0].input[3] = "bound 2"
+        model.graph.initializer[-1].CopyFrom(numpy_helper.from_array(np.array([7]), "bound 2"))
+    else:
+        (kernel,) = (tensor for tensor in model.graph.initializer if tensor.name == "kernel")
+        kernel.dims[0] = 1
+
+    with pytest.raises(
+        InvalidInputError, match=r"model: the weight 'w' cannot be computed from its constants \(.*whole"
+    ):
+        Graph.from_model(model.SerializeToString())
