@@ -7,6 +7,7 @@ one. It also misses Where and Equal, which exporters use to expand a tensor to t
 
 import math
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -159,8 +160,16 @@ def _reduced(function: Callable[..., Any]) -> Callable[[list[Any], dict[str, Any
     return reduce
 
 
-def _elementwise(function: Callable[..., Any]) -> Callable[[list[Any], dict[str, Any]], Any]:
-    return lambda inputs, attributes: function(*inputs)
+def _elementwise(function: Callable[..., Any], pairwise: bool = False) -> Callable[[list[Any], dict[str, Any]], Any]:
+    """A function of tensors that are broadcast, or of any number of them, taken pairwise."""
+
+    def apply(inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        # Small inputs may have a large result.
+        if math.prod(np.broadcast_shapes(*map(np.shape, inputs))) > _MOST:
+            return None
+        return reduce(function, inputs) if pairwise else function(*inputs)
+
+    return apply
 
 
 _FUNCTIONS: Mapping[str, Callable[[list[Any], dict[str, Any]], Any]] = {
@@ -181,8 +190,8 @@ _FUNCTIONS: Mapping[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "Identity": lambda inputs, attributes: inputs[0],
     "Less": _elementwise(np.less),
     "LessOrEqual": _elementwise(np.less_equal),
-    "Max": lambda inputs, attributes: np.max(np.broadcast_arrays(*inputs), axis=0),
-    "Min": lambda inputs, attributes: np.min(np.broadcast_arrays(*inputs), axis=0),
+    "Max": _elementwise(np.maximum, pairwise=True),
+    "Min": _elementwise(np.minimum, pairwise=True),
     "Mod": lambda inputs, attributes: (np.fmod if attributes.get("fmod") else np.mod)(*inputs),
     "Mul": _elementwise(np.multiply),
     "Neg": _elementwise(np.negative),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, shape_inference
+from onnx import helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
@@ -101,9 +101,9 @@ class Footprint:
                 value.type.tensor_type.shape.dim[0].dim_value = rows
         try:
             graph, shapes = fold_shapes(self._model)
-        except shape_inference.InferenceError as error:
+        except Exception as error:  # A damaged constant, or one of an unknown type, raises more than InferenceError.
             raise InvalidInputError(
-                f"graph: its shapes do not fit each other for {rows} rows: {reason_of(error)}"
+                f"graph: its shapes cannot be inferred for {rows} rows: {reason_of(error)}"
             ) from None
         for node in graph.node:
             for name in filter(None, node.output):

@@ -85,7 +85,7 @@ class Graph:
             )
         inputs = {name: _input_spec(values[name]) for name in source.inputs}
         parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
-        _check_sizes(inputs, parameters)
+        _check_sizes(model, inputs, parameters)
         if not parameters:
             raise InvalidInputError(
                 "graph: expected the parameters as graph inputs after the data inputs, got none; turn the exported "
@@ -190,6 +190,8 @@ def _parsed(model: bytes) -> onnx.ModelProto:
 
 def _check_valid(model: onnx.ModelProto) -> None:
     graph = model.graph
+    if not graph.output:
+        raise InvalidInputError("graph: expected an output with the actions, got no outputs")
     given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     # torch's exporter makes it of a parameter with the name of an output.
     if twice := [name for node in graph.node for name in node.output if name in given]:
@@ -231,9 +233,12 @@ def _check_constants(model: onnx.ModelProto) -> None:
                 f"graph: {tensor.name!r} is both an input and an initializer; parameters must be inputs only"
             )
         if (size := tensor.ByteSize()) > MAX_CONSTANT_BYTES:
+            advice = "weights must be graph inputs after the data inputs"
+            if tensor.data_type != onnx.TensorProto.FLOAT:
+                advice = "only float32 weights may be larger: export the policy in float32, before any quantization"
             raise InvalidInputError(
-                f"graph: constants must have at most {MAX_CONSTANT_BYTES} bytes, {tensor.name!r} has {size}; "
-                "weights must be graph inputs after the data inputs"
+                f"graph: constants must have at most {MAX_CONSTANT_BYTES} bytes, {tensor.name!r} of "
+                f"{_type_name(tensor.data_type)} has {size}; {advice}"
             )
 
 
@@ -247,13 +252,16 @@ def _check_opset(model: onnx.ModelProto) -> None:
         )
 
 
-def _check_sizes(inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]) -> None:
+def _check_sizes(
+    model: onnx.ModelProto, inputs: Mapping[str, InputSpec], parameters: Mapping[str, tuple[int, ...]]
+) -> None:
     row = sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in inputs.values())
     if row > MAX_ROW_BYTES:
         raise InvalidInputError(f"graph: observations must have at most {MAX_ROW_BYTES} bytes, got {row}")
-    weights = 4 * sum(math.prod(shape) for shape in parameters.values())
-    if weights > MAX_BLOB_BYTES:
-        raise InvalidInputError(f"graph: parameters must have at most {MAX_BLOB_BYTES} bytes, got {weights}")
+    # The size of its FP32 policy.
+    size = model.ByteSize() + 4 * sum(math.prod(shape) for shape in parameters.values())
+    if size > MAX_BLOB_BYTES:
+        raise InvalidInputError(f"graph: it must have at most {MAX_BLOB_BYTES} bytes with its parameters, got {size}")
 
 
 def _input_spec(value: onnx.ValueInfoProto) -> InputSpec:
@@ -295,6 +303,8 @@ def _parameter_shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:
             f"{_type_name(tensor.elem_type)}{' without a fixed shape' if shape is None else ''}; is it a "
             "data input that was not named?"
         )
+    if min(shape, default=1) < 1:
+        raise InvalidInputError(f"graph: parameter {value.name!r} must have at least one value, got {list(shape)}")
     return shape
 
 

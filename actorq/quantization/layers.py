@@ -132,15 +132,14 @@ def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -
         tensor = value.type.tensor_type
         return (tensor.elem_type, len(tensor.shape.dim), *(dim.dim_value for dim in tensor.shape.dim[1:]))
 
+    forms = {output.name: form(output) for output in model.graph.output[1:]}
     data = [value for value in model.graph.input if value.name not in parameters]
-    return {
-        value.name
-        for value in data[1:]
-        if any(
-            form(value) == form(output) and output.name in _reached(model.graph.node, {value.name})
-            for output in model.graph.output[1:]
-        )
-    }
+    states = set()
+    for value in data[1:]:
+        later = {name for name, of_output in forms.items() if of_output == form(value)}
+        if later and not later.isdisjoint(_reached(model.graph.node, {value.name})):
+            states.add(value.name)
+    return states
 
 
 @dataclass

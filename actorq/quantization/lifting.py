@@ -4,6 +4,7 @@ The result has the form of a learner's publication: data inputs first, then ever
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from actorq.errors import InvalidInputError
 from actorq.quantization.layers import RECURRENT_OPERATORS
 from actorq.quantization.nodes import live_nodes, set_repeated
+from actorq.text import reason_of
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 # Operators through which the exporter of torch leads the weights of recurrent layers.
@@ -74,7 +76,8 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
 def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
     """Compute weights of LSTM, GRU and RNN that nodes make of constants, and take these nodes out.
 
-    torch's exporter reorders the gates of these weights so. A computed weight takes the name of its parameter.
+    torch's exporter reorders the gates of these weights so. A computed weight takes the name of its parameter, unless
+    several computed weights are parts of that parameter.
     """
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -96,7 +99,8 @@ def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
         set_repeated(graph, "node", kept)
         set_repeated(graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in live])
         remaining = {tensor.name for tensor in graph.initializer}
-        renamed = {weight: name for weight, name in names.items() if name not in remaining}
+        claims = Counter(names.values())
+        renamed = {weight: name for weight, name in names.items() if name not in remaining and claims[name] == 1}
         for tensor in graph.initializer:
             tensor.name = renamed.get(tensor.name, tensor.name)
         for node in graph.node:
@@ -131,8 +135,14 @@ def _computed(
     result = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
     graph = helper.make_graph(list(nodes), "weight", [], [result], constants)
     part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
-    (value,) = ReferenceEvaluator(part).run(None, {})
-    return np.asarray(value, np.float32)
+    try:
+        (value,) = ReferenceEvaluator(part).run(None, {})
+        return np.asarray(value, np.float32)
+    except Exception as error:  # Operators of damaged models raise numpy's errors, KeyError and others.
+        raise InvalidInputError(
+            f"model: the weight {output!r} cannot be computed from its constants ({reason_of(error)}); is the file "
+            "whole?"
+        ) from None
 
 
 def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:

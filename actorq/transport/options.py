@@ -19,8 +19,9 @@ CHUNK_BYTES = 512 * 1024
 MAX_SEGMENT_BYTES = 1024 * 1024
 # Bounds a segment's or chunk's message with its field headers. The receiver refuses anything larger.
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
-# Bounds what a receiver assembles from chunks: ten times the FP32 tensors of a 4096 x 3 policy.
-MAX_BLOB_BYTES = 2 * 1024**3
+# Bounds checkpoints and policies, which receivers assemble from chunks: four times the FP32 tensors of a policy with
+# three layers of 4096 units. Larger policies are too slow for actors.
+MAX_BLOB_BYTES = 512 * 1024**2
 UNARY_DEADLINE_S = 10.0
 
 _KEEPALIVE_MS = 20_000

@@ -13,6 +13,7 @@ from actorq.domain.policy import (
 )
 from actorq.domain.status import Receipt
 from actorq.errors import ExhaustedError, InvalidInputError
+from actorq.transport.options import MAX_BLOB_BYTES
 from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import policy_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
@@ -20,9 +21,6 @@ from actorq.wire.fields import Fields, each
 from actorq.wire.processes import process_from_proto, process_to_proto
 from actorq.wire.tensors import timestamp_to_proto
 
-# Largest policy that is taken: four times the FP32 weights of a policy with three layers of 4096 units. It limits the
-# memory of a receiver.
-_MAX_POLICY_BYTES = 512 * 1024**2
 MAX_POLICY_MESSAGES = 8 * 1024
 """Senders use chunks of 512 KiB. Many tiny chunks are refused, because each message needs extra memory."""
 
@@ -200,8 +198,8 @@ class PolicyAssembler:
             raise InvalidInputError(f"policy: expected one in {self._scheme}, got one in {descriptor.scheme}")
         if not (descriptor.run_id and descriptor.version):
             raise InvalidInputError("policy: expected a run id and a version of at least 1 in its descriptor, got none")
-        if descriptor.size_bytes > _MAX_POLICY_BYTES:
-            raise ExhaustedError(f"policy: expected at most {_MAX_POLICY_BYTES} bytes, got {descriptor.size_bytes}")
+        if descriptor.size_bytes > MAX_BLOB_BYTES:
+            raise ExhaustedError(f"policy: expected at most {MAX_BLOB_BYTES} bytes, got {descriptor.size_bytes}")
         self._descriptor = descriptor
         self._blob = BlobAssembler(descriptor.version, descriptor.size_bytes)
 

@@ -21,18 +21,18 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from actorq.start import run_command
 from actorq.statefiles.files import replace_file
-from quantizer_service.command.comparison import Comparison, compact, compare, without_gate
+from quantizer_service.command.comparison import Comparison, check_read, compact, compare, without_gate
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
 from quantizer_service.command.table import print_table
 from quantizer_service.emission.prepared_graph import CompactVersion
 
 _PROGRAM = "actorq quantize"
 _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
-relative to the action range, and the verdict of the fidelity gate. Outputs named logits, or mean and log_std, tell a
-distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would serve. If the gate
-refuses a scheme, its most sensitive layers stay in float, and in the end all layers. * marks the --scheme; auto chooses
-the fastest scheme that passes at --batch. Settings of this command are flags only. Exit codes: 0; 2 for invalid input;
-7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
+relative to the action range, and the verdict of the fidelity gate. A first output named logits, or outputs named mean
+and log_std, tell a distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would
+serve. If the gate refuses a scheme, its most sensitive layers stay in float, and in the end all layers. * marks the
+--scheme; auto chooses the fastest scheme that passes at --batch. Settings of this command are flags only. Exit codes:
+0; 2 for invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
 
 _TABLE_BATCHES = (1, 32)
 # The settings of quantizers, which some of this command's repeat.
@@ -111,7 +111,8 @@ def _parse(arguments: Sequence[str] | None) -> tuple[Path, QuantizeSettings]:
 
 
 def _read(path: Path, how: QuantizeSettings) -> CompactVersion:
-    graph, parameters = Graph.from_model(read_model(path), how.discrete_actions, how.action_spans)
+    model = read_model(path)
+    graph, parameters = Graph.from_model(model, how.discrete_actions, how.action_spans)
     if how.calibration is None:
         observations = random_observations(graph, how.seed)
     else:
@@ -121,7 +122,9 @@ def _read(path: Path, how: QuantizeSettings) -> CompactVersion:
         except InvalidInputError as error:
             raise UserError(f"{how.calibration}: {error}") from None
     options = Options(how.quantize_ends, how.per_tensor_error, compensate=how.compensate)
-    return compact(graph, parameters, observations, options)
+    policy = compact(graph, parameters, observations, options)
+    check_read(model, policy)
+    return policy
 
 
 def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: str) -> None:

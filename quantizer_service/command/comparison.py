@@ -2,22 +2,29 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from actorq.config.schemes import scheme_names
 from actorq.config.sections import NO_LIMITS, GateConfig
 from actorq.domain.policy import FP32, SCHEMES, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError, UserError
-from actorq.quantization.calibration import Batch
+from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.schemes import Options
 from actorq.timing import fastest
 from quantizer_service.command.timing import time_models
 from quantizer_service.emission.emitter import quantize_and_check
+from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.ladder import Attempt, Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
 
 RUN_ID = "quantize"
 # A gain needs fewer than this share of fp32's bytes or time. Timings vary by about 5% from call to call.
 LEAST_GAIN = 0.95
+# A policy was read wrongly if more than this share of the rows differs by more than the tolerance. Rounding may change
+# single actions.
+_CHECKED_ROWS, _WRONG_ROWS = 32, 0.25
+_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-2, 1e-5
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,28 @@ def compact(graph: Graph, parameters: Parameters, observations: Batch, options: 
     prepared = PreparedGraph(graph, options)
     checkpoint = Checkpoint(1, 0, graph.topology, dict(parameters), dict(observations), 0.0)
     return prepared.without_dead_units(prepared.validated(checkpoint))
+
+
+def check_read(model: bytes, policy: CompactVersion) -> None:
+    """Compare the FP32 policy with the model that it was read from, on a few observations.
+
+    Raises InvalidInputError when an output differs. Then the reading of its weights has a fault.
+    """
+    session = open_session(model, "model")
+    batch = evenly_spaced(policy.checkpoint.calibration, _CHECKED_ROWS)
+    rows = 1 if any(value.shape[:1] == [1] for value in session.get_inputs()) else rows_of(batch)
+    parts = [{name: array[i : i + rows] for name, array in batch.items()} for i in range(0, rows_of(batch), rows)]
+    expected = [run_session(session, part, rows, "model") for part in parts]
+    read = [policy.published.reference.run(policy.checkpoint.parameters, part) for part in parts]
+    for name in expected[0]:
+        a, b = (np.concatenate([outputs[name] for outputs in each]) for each in (expected, read))
+        difference = np.abs(a - b).max(axis=1)
+        tolerance = _RELATIVE_TOLERANCE * np.abs(a).max() + _ABSOLUTE_TOLERANCE
+        if np.mean(difference > tolerance) > _WRONG_ROWS:
+            raise InvalidInputError(
+                f"model: its weights were read wrongly: the output {name!r} differs from the file's by up to "
+                f"{difference.max():.2g}; export the policy in another form, and please report this file"
+            )
 
 
 def compare(policy: CompactVersion, batches: tuple[int, ...], thresholds: GateConfig) -> Comparison:

@@ -66,7 +66,9 @@ def read_observations(path: Path, graph: Graph) -> dict[str, NDArray[Any]]:
             arrays = {name: file[name] for name in file.files}
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (zipfile.BadZipFile, ValueError, EOFError, NotImplementedError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # Damaged archives raise errors of zipfile, zlib, tokenize and numpy.
         raise UserError(f"{path}: expected an .npz file of plain arrays from numpy.savez: {reason_of(error)}") from None
     if len(graph.inputs) == len(arrays) == 1:
         return dict(zip(graph.inputs, arrays.values(), strict=True))

@@ -12,12 +12,16 @@ Array = NDArray[np.float64]
 LARGEST = 1e12
 
 
-def tells_distribution(outputs: Outputs) -> bool:
-    """Whether outputs output a distribution: logits of at least two actions, or mean and log_std of a Gaussian."""
-    return _is_categorical(outputs) or _is_gaussian(outputs)
+def tells_distribution(outputs: Outputs, discrete_actions: bool) -> bool:
+    """Whether the acting output is a distribution: logits of at least two actions, or mean and log_std of a Gaussian.
+
+    Logits must be the first output. Mean and log_std must have the shape of the first output, the continuous actions.
+    Other outputs of these names, such as those of an auxiliary head, say nothing of the actions.
+    """
+    return _is_categorical(outputs) or _is_gaussian(outputs, discrete_actions)
 
 
-def divergence(expected: Outputs, emitted: Outputs) -> Array | None:
+def divergence(expected: Outputs, emitted: Outputs, discrete_actions: bool) -> Array | None:
     """KL(expected || emitted) of each row in nats, float64[B], up to infinity; None without distributions.
 
     The logits of B rows are a softmax each. Mean and log_std are a Gaussian each with independent components, so its
@@ -25,7 +29,7 @@ def divergence(expected: Outputs, emitted: Outputs) -> Array | None:
     """
     if _is_categorical(expected):
         found = _categorical(expected[LOGITS_OUTPUT], emitted[LOGITS_OUTPUT])
-    elif _is_gaussian(expected):
+    elif _is_gaussian(expected, discrete_actions):
         found = _gaussian(
             expected[MEAN_OUTPUT], expected[LOG_STD_OUTPUT], emitted[MEAN_OUTPUT], emitted[LOG_STD_OUTPUT]
         )
@@ -36,13 +40,16 @@ def divergence(expected: Outputs, emitted: Outputs) -> Array | None:
 
 
 def _is_categorical(outputs: Outputs) -> bool:
+    first = next(iter(outputs))
     # A softmax over a single logit has no choice: its divergence is always 0.
-    return LOGITS_OUTPUT in outputs and outputs[LOGITS_OUTPUT].shape[1] > 1
+    return first == LOGITS_OUTPUT and outputs[first].shape[1] > 1
 
 
-def _is_gaussian(outputs: Outputs) -> bool:
-    pair = [outputs[name] for name in (MEAN_OUTPUT, LOG_STD_OUTPUT) if name in outputs]
-    return len(pair) == 2 and pair[0].shape == pair[1].shape
+def _is_gaussian(outputs: Outputs, discrete_actions: bool) -> bool:
+    if discrete_actions or not {MEAN_OUTPUT, LOG_STD_OUTPUT} <= outputs.keys():
+        return False
+    actions = next(iter(outputs.values()))
+    return actions.shape == outputs[MEAN_OUTPUT].shape == outputs[LOG_STD_OUTPUT].shape
 
 
 def _categorical(expected: Array, emitted: Array) -> Array:

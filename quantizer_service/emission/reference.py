@@ -14,6 +14,7 @@ from actorq.quantization.calibration import Batch, Observed, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
 from actorq.quantization.graph import BATCH_FIRST_STATES, Graph, Parameters
 from actorq.quantization.layers import RECURRENT_OPERATORS
+from actorq.wire import bounds
 from quantizer_service.emission.inference import (
     CALIBRATION_BATCH,
     call_session,
@@ -31,7 +32,8 @@ class Reference:
     """Runs a graph with its parameters as inputs, so that one session serves all versions.
 
     The constructor loads the graph and runs it once, on zeros. Raises InvalidInputError, with the operator's name and
-    the reason, when that fails, an output is not batch first, or the action spans do not fit the first output.
+    the reason, when that fails, an output is not batch first, or the action spans do not fit the first output. It also
+    raises InvalidInputError for more outputs, components or layers than a policy's descriptor may have.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -47,6 +49,7 @@ class Reference:
             outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
         except InvalidInputError as error:
             raise InvalidInputError(f"{error}{_remedy(graph)}") from None
+        _check_descriptor(graph, outputs)
         components = next(iter(outputs.values())).shape[1]
         if (spans := len(graph.source.action_spans)) not in (0, components):
             raise InvalidInputError(
@@ -73,6 +76,18 @@ class Reference:
         outputs = {name: checked_output(values[name], name, rows, "FP32 policy") for name in self._outputs}
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
+
+
+def _check_descriptor(graph: Graph, outputs: Outputs) -> None:
+    """Raise InvalidInputError for a graph whose policies no receiver takes, because it refuses their descriptors."""
+    bounds.items("graph: outputs", outputs, bounds.MAX_OUTPUTS)
+    # A descriptor has two errors for each component and must fit a message.
+    components = sum(output.shape[1] for output in outputs.values())
+    bounds.within("graph: components of all outputs", components, 1, bounds.MAX_OUTPUT_COMPONENTS)
+    layers = [name for name, shape in graph.parameters.items() if len(shape) > 1]
+    bounds.items("graph: weights of layers", layers, bounds.MAX_LAYERS)
+    for name in (*outputs, *layers):
+        bounds.text("graph: name of an output or weight", name)
 
 
 def _remedy(graph: Graph) -> str:

@@ -7,14 +7,13 @@ from actorq import wire
 from actorq.domain.policy import Checkpoint, PolicyGraph, SealedBytes
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError
+from actorq.transport.options import MAX_BLOB_BYTES
 from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import quantizer_pb2
 from quantizer_service.store.policy_files import decode_tensors
 
 # Graphs have no weights. The largest known ones have some hundred kilobytes.
 MAX_GRAPH_BYTES = 8 * 1024**2
-# Four times the FP32 tensors of a policy with three layers of 4096 units. Larger policies are too slow for actors.
-MAX_CHECKPOINT_BYTES = 512 * 1024**2
 
 
 Submission = wire.Opening | PolicyGraph | Checkpoint | Evaluation
@@ -55,7 +54,7 @@ class SubmissionAssembler:
             case "checkpoint":
                 header = wire.checkpoint_header_from_proto(request.checkpoint)
                 what = f"checkpoint {header.version}"
-                self._announce(what, header.version, MAX_CHECKPOINT_BYTES, partial(_checkpoint, header, what))
+                self._announce(what, header.version, MAX_BLOB_BYTES, partial(_checkpoint, header, what))
             case _:
                 raise InvalidInputError("publication: expected a payload, got none")
         return None

@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from actorq.domain.policy import PolicyGraph
+from actorq.transport.options import MAX_BLOB_BYTES
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
-from quantizer_service.serving.submissions import MAX_CHECKPOINT_BYTES
 from quantizer_service.store.policy_files import encode_tensors
 from tests.quantizer_service.hostile_graphs import REFUSED
 from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, Tensors, mlp, policy_graph
@@ -164,7 +164,7 @@ CHECKPOINTS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
         f"expected sha256 {bytes(32).hex()}, got {hashlib.sha256(ENCODED).hexdigest()}",
     ),
     "1 GB claimed by the blob's header": (
-        huge_checkpoint, EXHAUSTED, f"at most {MAX_CHECKPOINT_BYTES} bytes, got {GIGABYTE}",
+        huge_checkpoint, EXHAUSTED, f"at most {MAX_BLOB_BYTES} bytes, got {GIGABYTE}",
     ),
     "1 GB claimed by the tensors' header": (
         blob(safetensors([250_000_000], GIGABYTE)), INVALID, "checkpoint 2: expected safetensors",

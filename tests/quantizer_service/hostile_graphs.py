@@ -1,6 +1,7 @@
 """Small graphs that ask for much: time, memory or what no policy has."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,72 @@ def _random(model: onnx.ModelProto) -> None:
     model.graph.node.insert(0, _node("RandomNormal", [], ["noise"], shape=[2, 2]))
 
 
+def _unknown_type(model: onnx.ModelProto) -> None:
+    tensor = numpy_helper.from_array(np.ones(2, np.float32))
+    tensor.data_type = 60
+    model.graph.node.insert(0, _node("Constant", [], ["unused"], value=tensor))
+
+
+def with_other_bytes() -> PolicyGraph:
+    """A constant of one number with the bytes of two, in a graph that also computes a shape."""
+    nodes = [_node("Shape", ["observation"], ["shape"]), _node("Reshape", ["observation", "shape"], ["same"])]
+    source = _after(nodes, "constant", {"constant": np.ones(2, np.float32)})
+    model = onnx.ModelProto.FromString(source.model)
+    model.graph.initializer[0].dims[0] = 1
+    return replace(source, model=model.SerializeToString())
+
+
+def largest_of_shapes(*sizes: int) -> PolicyGraph:
+    """The maximum of small tensors, each with one long dimension, in a graph that also computes a shape."""
+    constants: dict[str, NDArray[np.generic]] = {
+        f"c{i}": np.zeros([1] * i + [size] + [1] * (len(sizes) - 1 - i)) for i, size in enumerate(sizes)
+    }
+    nodes = [
+        _node("Shape", ["observation"], ["shape"]),
+        _node("Reshape", ["observation", "shape"], ["same"]),
+        _node("Max", list(constants), ["z"]),
+    ]
+    return _after(nodes, "z", constants)
+
+
+def with_states(count: int, nodes: int) -> PolicyGraph:
+    """So many data inputs with the form of as many outputs, none of which depends on one, and a chain of nodes."""
+    names = [f"state {i}" for i in range(count)]
+    after = tuple(f"{name} after" for name in names)
+    chain = [_node("Relu", [f"x{i}"], [f"x{i + 1}"]) for i in range(nodes)]
+    every = [
+        _node("MatMul", ["observation", "weight"], ["x0"]),
+        *chain,
+        *(_node("Relu", [f"x{nodes}"], [name]) for name in ("q_values", *after)),
+    ]
+    states: dict[str, list[int | str]] = {name: ["batch", ACTIONS] for name in names}
+    source = policy_graph(every, _WEIGHT, more_inputs=states, more_outputs=after)
+    model = onnx.ModelProto.FromString(source.model)
+    for value in model.graph.output:
+        value.type.tensor_type.shape.dim[1].dim_value = ACTIONS
+    return replace(source, model=model.SerializeToString())
+
+
+def with_outputs(count: int, units: int) -> PolicyGraph:
+    """So many outputs beside the actions, of so many components."""
+    names = tuple(f"output {i}" for i in range(count))
+    nodes = [_node("MatMul", ["observation", "weight"], ["q_values"]), _node("MatMul", ["observation", "wide"], ["x"])]
+    nodes += [_node("Relu", ["x"], [name]) for name in names]
+    return policy_graph(nodes, {**_WEIGHT, "wide": [OBSERVATION_SIZE, units]}, more_outputs=names)
+
+
+def with_layers(count: int) -> PolicyGraph:
+    """So many products of one weight each."""
+    tensors = ["observation", *(f"x{i}" for i in range(1, count)), "q_values"]
+    weights = {f"w{i}": [OBSERVATION_SIZE, OBSERVATION_SIZE] for i in range(count)}
+    return policy_graph([_node("MatMul", [tensors[i], f"w{i}"], [tensors[i + 1]]) for i in range(count)], weights)
+
+
+def with_weight(name: str) -> PolicyGraph:
+    """A layer whose weight has this name."""
+    return policy_graph([_node("MatMul", ["observation", name], ["q_values"])], {name: [OBSERVATION_SIZE, ACTIONS]})
+
+
 # By what they ask for: the graph, and what the refusal must tell.
 REFUSED: dict[str, tuple[PolicyGraph, str]] = {
     "a loop": (loop(), "node 'z' (Loop) has the operator Loop, which is not allowed"),
@@ -190,5 +257,13 @@ REFUSED: dict[str, tuple[PolicyGraph, str]] = {
     "a sparse initializer": (_changed(_sparse_initializer), "expected dense constants"),
     "a sparse constant": (_changed(_sparse_constant), "attribute 'sparse_value' of type SPARSE_TENSOR"),
     "10,000 dimensions": (_changed(_deep_rank), "at most 16 dimensions"),
+    "a constant of an unknown type": (_changed(_unknown_type), "cannot be inferred for 2 rows: Invalid"),
+    "a constant of other bytes": (with_other_bytes(), "its shapes cannot be inferred for 2 rows"),
+    "a maximum of shapes": (largest_of_shapes(64, 64, 64, 64, 4), "(Max) makes 'z' of 536,870,912 bytes"),
+    "65 outputs": (with_outputs(64, 1), "outputs: must have at most 64 items, got 65"),
+    "wide outputs": (with_outputs(2, 40_000), "components of all outputs: must be 1 to 65536, got 80003"),
+    "many layers": (with_layers(1025), "weights of layers: must have at most 1024 items, got 1025"),
+    "a long name": (with_weight("w" * 1025), "name of an output or weight: must have at most 1024 bytes"),
+    "a name of two lines": (with_weight("w\n1"), "name of an output or weight: must have printable characters only"),
     "a sequence": (_changed(_sequence), "expected 'sequence' to be a tensor"),
 }

@@ -8,8 +8,9 @@ Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores 
 only, under their names. A layer without a bias gets none, because nodes stay unchanged.
 
 ONNX Runtime computes the product once, when it loads the model, if the session option session.disable_quant_qdq is 1.
-Without the option it may compute it on every call. Activations are never quantized. So the rows of a batch do not
-affect each other, and first and last layers are quantized too.
+Without the option it computes it on every call, or it replaces DequantizeLinear and MatMul by MatMulNBits, which rounds
+activations to int8. With the option activations are never quantized. So the rows of a batch do not affect each other,
+and first and last layers are quantized too.
 """
 
 from collections import Counter

@@ -25,6 +25,10 @@ def weight_inside(model: onnx.ModelProto) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(MAX_CONSTANT_BYTES, np.float32), "inside"))
 
 
+def integers_inside(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(2 * MAX_CONSTANT_BYTES, np.int8), "inside"))
+
+
 def external_constant(model: onnx.ModelProto) -> None:
     tensor = model.graph.initializer.add(name="secret", data_type=TensorProto.FLOAT, dims=[1])
     tensor.data_location = TensorProto.EXTERNAL
@@ -50,7 +54,9 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
         (PolicyGraph(b"\xffnot a model", ("observation",), True), "do not parse"),
         (PolicyGraph(mlp(8).model, ("pixels",), True), "expected the data inputs"),
         (PolicyGraph(mlp(8).model, (), True), "expected the data inputs"),
-        (changed(weight_inside), "'inside' has"),
+        (changed(weight_inside), "'inside' of FLOAT has .*; weights must be graph inputs after the data inputs"),
+        (changed(integers_inside), "'inside' of INT8 has .*; only float32 weights may be larger: export the policy in"),
+        (changed(lambda m: m.graph.ClearField("output")), "expected an output with the actions, got no outputs"),
         (changed(external_constant), "'secret' lies in another file"),
         (changed(lambda m: m.graph.node[0].input.__setitem__(0, "nowhere")), "nowhere"),
         (changed(lambda m: setattr(m.opset_import[0], "version", 9)), r"opset from 13 to \d+, got \[9\]"),
@@ -59,6 +65,10 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
             "'layers.0.weight' must be float32 of a fixed shape, got element type DOUBLE",
         ),
         (policy_graph([helper.make_node("Relu", ["observation"], ["q_values"])], {}), "got none"),
+        (
+            policy_graph([helper.make_node("MatMul", ["observation", "w"], ["q_values"])], {"w": [5, 0]}),
+            r"parameter 'w' must have at least one value, got \[5, 0\]",
+        ),
         (
             policy_graph([helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [5]}, (1, 5)),
             "first dimension, the batch, is free",
@@ -75,7 +85,7 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
         ),
         (
             policy_graph([helper.make_node("MatMul", ["observation", "w"], ["q_values"])], {"w": [5, 2**30]}),
-            "parameters must have at most 2147483648 bytes, got 21474836480",
+            "must have at most 536870912 bytes with its parameters, got 214748",
         ),
         (
             changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),
@@ -209,6 +219,7 @@ def not_finite(model: onnx.ModelProto) -> None:
         (external_constant, "'secret' lies in another file"),
         (local_function, "inline them"),
         (lambda model: model.graph.initializer.__delitem__(slice(None)), "layers.0.weight"),
+        (lambda model: model.graph.ClearField("output"), "expected an output with the actions, got no outputs"),
     ],
 )
 def test_a_damaged_model_is_refused(change: Callable[[onnx.ModelProto], object], reason: str) -> None:

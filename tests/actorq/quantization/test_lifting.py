@@ -2,10 +2,13 @@
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
+from actorq.errors import InvalidInputError
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import RECURRENT
+from actorq.quantization.nodes import set_repeated
 from quantizer_service.emission.reference import Reference
 from tests.quantizer_service.complete_models import complete_model
 from tests.quantizer_service.policy_graphs import recurrent
@@ -48,3 +51,49 @@ def test_recurrent_weights_whose_gates_the_exporter_reorders_are_parameters() ->
     outputs = Reference(graph).run(parameters, feeds)
     expected = all_outputs_of(reordered.SerializeToString(), feeds)
     np.testing.assert_allclose(outputs["q_values"], expected[0], rtol=1e-6, atol=1e-6)
+
+
+def with_a_packed_kernel(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the two weights of its recurrent layer cut from one constant."""
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    kernel = numpy_helper.from_array(np.concatenate((weights["w"], weights["r"])), "kernel")
+    others = [tensor for tensor in model.graph.initializer if tensor.name not in ("w", "r")]
+    bounds = [numpy_helper.from_array(np.array([i]), f"bound {i}") for i in range(3)]
+    slices = [
+        helper.make_node("Slice", ["kernel", f"bound {i}", f"bound {i + 1}", "bound 0"], [name])
+        for i, name in enumerate("wr")
+    ]
+    set_repeated(model.graph, "initializer", [*others, kernel, *bounds])
+    set_repeated(model.graph, "node", [*slices, *model.graph.node])
+    return model
+
+
+def test_recurrent_weights_cut_from_one_constant_stay_two_parameters() -> None:
+    plain = complete_model(recurrent("LSTM"))
+    packed = with_a_packed_kernel(complete_model(recurrent("LSTM")))
+
+    graph, parameters = Graph.from_model(packed.SerializeToString(), discrete_actions=True)
+
+    for name in "wr":
+        np.testing.assert_array_equal(
+            parameters[name], next(numpy_helper.to_array(t) for t in plain.graph.initializer if t.name == name)
+        )
+    feeds = random_inputs(graph, 4)
+    expected = all_outputs_of(packed.SerializeToString(), feeds)
+    np.testing.assert_allclose(Reference(graph).run(parameters, feeds)["q_values"], expected[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("damaged", ["axis", "kernel"])
+def test_a_recurrent_weight_that_cannot_be_computed_is_refused(damaged: str) -> None:
+    model = with_a_packed_kernel(complete_model(recurrent("LSTM")))
+    if damaged == "axis":
+        model.graph.node[0].input[3] = "bound 2"
+        model.graph.initializer[-1].CopyFrom(numpy_helper.from_array(np.array([7]), "bound 2"))
+    else:
+        (kernel,) = (tensor for tensor in model.graph.initializer if tensor.name == "kernel")
+        kernel.dims[0] = 1
+
+    with pytest.raises(
+        InvalidInputError, match=r"model: the weight 'w' cannot be computed from its constants \(.*whole"
+    ):
+        Graph.from_model(model.SerializeToString())

@@ -1,6 +1,7 @@
 """What a graph may have and cost; how work that takes too long ends."""
 
 import resource
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from actorq.quantization.footprint import MAX_BYTES, TRIAL_ROWS, Footprint
 from actorq.quantization.graph import Graph
 from actorq.quantization.operators import ALLOWED
 from quantizer_service.emission.prepared_graph import PreparedGraph
-from tests.quantizer_service.hostile_graphs import REFUSED, squares
+from tests.quantizer_service.hostile_graphs import REFUSED, squares, with_states
 from tests.quantizer_service.policy_graphs import GRAPHS, nature_cnn, policy_graph
 from tests.quantizer_service.policy_runs import random_inputs
 
@@ -163,3 +164,12 @@ def test_sizes_that_follow_from_the_batch_are_told(source: Callable[[], PolicyGr
 def test_the_bounds_leave_room_for_work_that_ends_in_time() -> None:
     """What is just taken is run here: it takes less than the time that work has."""
     PreparedGraph(Graph.parse(squares(1024, 20)))
+
+
+def test_many_inputs_that_may_be_states_do_not_take_long() -> None:
+    graph = Graph.parse(with_states(60, 2000))
+    before = time.process_time()
+
+    assert graph.layers[0].first
+
+    assert time.process_time() - before < 2

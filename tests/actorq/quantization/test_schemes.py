@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from actorq.domain.policy import FLOAT32, INT4_PER_BLOCK, INT8_PER_CHANNEL, INT8_PER_TENSOR, PolicyGraph
 from actorq.errors import InvalidInputError, NotFoundError
@@ -16,6 +17,7 @@ from tests.quantizer_service.policy_runs import (
     all_outputs_of,
     emission,
     emitted,
+    fp32_outputs,
     outputs_of,
     random_inputs,
     random_parameters,
@@ -86,6 +88,24 @@ def test_outputs_stay_close_to_fp32(scheme: str, source: PolicyGraph, ends: bool
     for folded in (True, False):
         for got, wanted in zip(all_outputs_of(model, inputs, folded), expected, strict=True):
             assert np.abs(got.reshape(wanted.shape) - wanted).max() <= RELATIVE_ERROR_BOUND[scheme] * np.ptp(wanted)
+
+
+def test_int8_weights_computes_in_float_only_with_the_option_of_sessions() -> None:
+    source = GRAPHS["matmul"]
+    graph, parameters = Graph.parse(source), random_parameters(source, 1)
+    inputs = random_inputs(graph)
+    model = emitted(Plan(graph, scheme_named("int8-weights"), Options(compensate=False)), parameters)
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in onnx.load_from_string(model).graph.initializer}
+    weights = {name for name in parameters if f"{name}:int8" in stored}
+    restored = {name: stored[f"{name}:int8"] * stored[f"{name}:scale"] for name in weights}
+    expected = fp32_outputs(graph, parameters | restored, inputs)
+
+    folded, default = (np.abs(all_outputs_of(model, inputs, option)[0] - expected).max() for option in (True, False))
+
+    assert folded < 1e-6 * np.ptp(expected)
+    # ONNX Runtime fuses MatMul and DequantizeLinear, and rounds activations.
+    skip_if_saturating("int8")
+    assert default > 1e-3 * np.ptp(expected)
 
 
 def test_a_patched_plan_equals_one_from_scratch(rounding_plan: Plan, source: PolicyGraph) -> None:

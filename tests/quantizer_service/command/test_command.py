@@ -1,5 +1,6 @@
 """`actorq quantize`: what it prints, what it writes, and what it refuses in one line."""
 
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -159,7 +160,7 @@ def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
         {name: array.astype(np.float64) for name, array in zip(names, all_outputs_of(each, feeds), strict=True)}
         for each in (complete.SerializeToString(), output.read_bytes())
     )
-    rows = divergence(expected, emitted)
+    rows = divergence(expected, emitted, source.discrete_actions)
     assert rows is not None
     assert Compared(printed, model, output).row("int8")[6:8] == [f"{rows.mean():.1e}", f"{rows.max():.1e}"]
     assert command.run([*given, "--gate.max-mean-kl", "1e-12"]) == 7
@@ -317,6 +318,23 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, capsys: pytest.Capture
     np.save(tmp_path / "plain.npy", observations())
     assert "expected an .npz file of plain arrays" in refusal(capsys, model, "--calibration", tmp_path / "plain.npy")
     assert "cannot be read" in refusal(capsys, model, "--calibration", tmp_path / "absent.npz")
+
+
+@pytest.mark.parametrize(
+    ("save", "old", "new"),
+    [(np.savez, b"), }", b" , }"), (np.savez_compressed, b"observation.npy", b"observation.npy" + bytes(20) + b"\xff")],
+    ids=["header", "compressed data"],
+)
+def test_a_damaged_npz_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], save: Callable[..., None], old: bytes, new: bytes
+) -> None:
+    model, file = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8))), tmp_path / "observations.npz"
+    # The checksum of a small file would tell first.
+    save(file, observation=observations(500))
+    data = file.read_bytes()
+    start = data.index(old)
+    file.write_bytes(data[:start] + new + data[start + len(new) :])
+    assert f"{file}: expected an .npz file of plain arrays" in refusal(capsys, model, "--calibration", file)
 
 
 def test_an_output_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,21 +1,23 @@
 """What auto takes of a comparison, and the models that it times."""
 
+from collections.abc import Callable
 from io import StringIO
 
 import numpy as np
+import onnx
 import pytest
 from rich.console import Console
 
 from actorq.config.sections import GateConfig
-from actorq.domain.policy import FLOAT32, INT8_PER_CHANNEL, SCHEMES, FidelityReport, LayerReport
+from actorq.domain.policy import FLOAT32, INT8_PER_CHANNEL, SCHEMES, FidelityReport, LayerReport, PolicyGraph
 from actorq.errors import InvalidInputError, UserError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
-from quantizer_service.command.comparison import Comparison, Emitted, compact, compare
+from quantizer_service.command.comparison import Comparison, Emitted, check_read, compact, compare
 from quantizer_service.command.table import rich_table
 from quantizer_service.command.timing import bound_call
 from quantizer_service.emission.inference import open_session
-from tests.quantizer_service.complete_models import complete_model
+from tests.quantizer_service.complete_models import chosen_actions, complete_model
 from tests.quantizer_service.policy_graphs import mlp
 from tests.quantizer_service.policy_runs import random_observations
 
@@ -50,6 +52,18 @@ def test_every_scheme_is_timed_at_every_batch_with_any_number_of_rows() -> None:
     assert [item.scheme for item in comparison.emitted] == list(SCHEMES)
     assert all(set(item.seconds) == {2, 8} and min(item.seconds.values()) > 0 for item in comparison.emitted)
     assert comparison.of("int8").model != comparison.of("fp32").model
+
+
+@pytest.mark.parametrize("complete", [complete_model, chosen_actions])
+def test_a_policy_that_computes_other_outputs_than_its_file_was_read_wrongly(
+    complete: Callable[[PolicyGraph, int], onnx.ModelProto],
+) -> None:
+    model, other = (complete(mlp(16, 16), seed).SerializeToString() for seed in (0, 1))
+    graph, parameters = Graph.from_model(model)
+    policy = compact(graph, parameters, random_observations(64), Options())
+    check_read(model, policy)
+    with pytest.raises(InvalidInputError, match="model: its weights were read wrongly: the output"):
+        check_read(other, policy)
 
 
 def test_a_call_that_cannot_run_is_refused() -> None:

@@ -19,11 +19,11 @@ def logits(*rows: tuple[float, ...]) -> Outputs:
 
 
 def gaussian(mean: Array, log_std: Array) -> Outputs:
-    return {"actions": np.zeros((len(mean), 1)), "mean": mean, "log_std": log_std}
+    return {"actions": np.zeros_like(mean), "mean": mean, "log_std": log_std}
 
 
 def found(expected: Outputs, emitted: Outputs) -> list[float]:
-    result = divergence(expected, emitted)
+    result = divergence(expected, emitted, discrete_actions=False)
     assert result is not None
     assert result.dtype == np.float64
     return list(map(float, result))
@@ -90,17 +90,29 @@ def test_a_divergence_is_never_negative() -> None:
     assert min(found(expected, emitted)) >= 0
 
 
+VALUES, ACTIONS = np.zeros((4, 3)), np.zeros((4, 2))
+
+
 @pytest.mark.parametrize(
     "outputs",
     [
-        {"q_values": np.zeros((4, 3))},
+        {"q_values": VALUES},
         {"logits": np.zeros((4, 1))},
-        {"mean": np.zeros((4, 3))},
-        {"log_std": np.zeros((4, 3))},
-        {"mean": np.zeros((4, 3)), "log_std": np.zeros((4, 1))},
+        {"mean": VALUES},
+        {"log_std": VALUES},
+        {"mean": VALUES, "log_std": np.zeros((4, 1))},
+        {"actions": ACTIONS, "logits": VALUES},
+        {"actions": ACTIONS, "mean": VALUES, "log_std": VALUES},
     ],
-    ids=["values", "one logit", "only mean", "only log_std", "other components"],
+    ids=["values", "one logit", "only mean", "only log_std", "other components", "auxiliary logits", "auxiliary mean"],
 )
 def test_other_outputs_tell_no_distribution(outputs: Outputs) -> None:
-    assert not tells_distribution(outputs)
-    assert divergence(outputs, outputs) is None
+    assert not tells_distribution(outputs, discrete_actions=False)
+    assert divergence(outputs, outputs, discrete_actions=False) is None
+
+
+def test_a_gaussian_tells_nothing_of_discrete_actions() -> None:
+    outputs = {"q_values": VALUES, "mean": VALUES, "log_std": VALUES}
+    assert not tells_distribution(outputs, discrete_actions=True)
+    assert divergence(outputs, outputs, discrete_actions=True) is None
+    assert tells_distribution(outputs, discrete_actions=False)

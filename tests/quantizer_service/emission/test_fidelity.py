@@ -77,7 +77,7 @@ def test_a_policy_that_tells_a_distribution_is_measured_by_its_divergence_in_eac
     report = measure(made, expected, OBSERVATIONS, source)
 
     outputs = (output.astype(np.float64) for output in all_outputs_of(made.model, OBSERVATIONS))
-    rows = divergence(expected, dict(zip(expected, outputs, strict=True)))
+    rows = divergence(expected, dict(zip(expected, outputs, strict=True)), source.discrete_actions)
     assert rows is not None
     assert rows.shape == (64,)
     assert report.mean_kl == pytest.approx(rows.mean())
@@ -240,6 +240,18 @@ def test_large_policies_are_measured_on_fewer_rows_but_never_on_too_few(rows: in
     assert (chosen[0], chosen[-1]) == (0, rows - 1)
     assert len(set(np.diff(chosen))) <= 2
     assert (np.diff(chosen) > 0).all()
+
+
+def test_an_error_that_no_message_can_tell_counts_as_infinite() -> None:
+    expected = Reference(Graph.parse(SOURCE)).run(PARAMETERS, OBSERVATIONS)["q_values"]
+
+    report = report_on(SOURCE, Fp32(), PARAMETERS, {"q_values": expected + [1e31, 0.0, 0.0]})
+
+    (output,) = report.outputs
+    assert (report.mean_error, report.max_error) == (np.inf, np.inf)
+    assert (output.mean_errors[0], output.max_errors[0]) == (np.inf, np.inf)
+    assert max(output.max_errors[1:]) < 1
+    assert report.relative_max_error == pytest.approx(1)
 
 
 def test_a_policy_that_does_not_run_has_errors_beyond_any_threshold() -> None:
