@@ -34,8 +34,9 @@ class ReplayBuffer(SegmentBuffer):
         self._sampler = sampler
         self._returns = returns
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
-        if store.segments.damaged or store.segments.dropped or not store.transitions:
-            self._await_enough()
+        segments = store.segments
+        damaged = segments.damaged or segments.dropped
+        self._await_enough(segments.checked_transitions if damaged else segments.transitions)
         self._count_missed()
 
     @property
@@ -102,19 +103,20 @@ class ReplayBuffer(SegmentBuffer):
                 self._returns.since = state.get("multi_step_since")
             # Older checkpoints have no sampler state.
             self._sampler.load_state(state.get("sampler", {}))
-        self.limiter.load_state_dict({"inserts": self.total_transitions, "samples": state["samples"]})
+        self.limiter.load_state_dict({**state, "inserts": self.total_transitions})
 
     def _take_in(self, segment: Segment, inserted: Inserted) -> int:
         self._sampler.on_insert(inserted)
         if not self._store.transitions:
             # Segments of resets only cost no credit, and have evicted all transitions.
-            self._await_enough()
+            self._await_enough(0)
         return inserted.transitions
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
         self._sampler.on_drop(damaged)
-        self._await_enough()
+        self._await_enough(self._store.segments.checked_transitions)
 
-    def _await_enough(self) -> None:
-        missing = self.limiter.min_size_to_sample - self._store.segments.checked_transitions
+    def _await_enough(self, stored: int) -> None:
+        """Sample only with at least `min_size_to_sample` transitions. stored: the usable ones now."""
+        missing = self.limiter.min_size_to_sample - stored
         self.limiter.await_inserts(self._store.total_transitions + missing)

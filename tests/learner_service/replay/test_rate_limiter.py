@@ -72,6 +72,30 @@ def test_sampling_waits_for_as_many_inserts_as_were_asked_for() -> None:
     assert limiter.can_sample(1)
 
 
+@pytest.mark.parametrize("behind", [80, -80])
+def test_filling_again_after_a_loss_is_like_filling_for_the_first_time(behind: int) -> None:
+    def filling(limiter: RateLimiter) -> tuple[list[int], int]:
+        admitted, updates = [], 0
+        while not limiter.can_sample(20):
+            admitted.append(0)
+            while admitted[-1] < 8 and limiter.try_reserve(10):
+                admitted[-1] += 1
+            for _ in range(admitted[-1]):
+                limiter.insert(10, 10)
+        while not limiter.try_reserve(10):
+            limiter.sample(20)
+            updates += 1
+        return admitted, updates
+
+    limiter = _limiter()
+    limiter.load_state_dict({"inserts": 5000, "samples": 4900 * 4 - behind})
+    limiter.await_inserts(5100)
+    assert filling(limiter) == filling(_limiter())
+    restored = _limiter()
+    restored.load_state_dict(limiter.state_dict())
+    assert [restored.can_sample(n) for n in range(200)] == [limiter.can_sample(n) for n in range(200)]
+
+
 def test_reservations_count_until_they_are_used_or_released() -> None:
     limiter = _limiter()
     _insert(limiter, 100)
@@ -169,7 +193,7 @@ def test_the_realised_ratio_and_the_state_outlive_a_restart() -> None:
     limiter.sample(50)
     restored = _limiter()
     restored.load_state_dict(limiter.state_dict())
-    assert restored.state_dict() == {"inserts": 100, "samples": 50}
+    assert restored.state_dict() == {"inserts": 100, "samples": 50, "offset": 0.0}
     assert restored.samples_per_insert_realised == 0.5
     assert restored.can_sample(30)
     assert not restored.can_sample(31)
