@@ -16,7 +16,8 @@ class RateLimiter:
     before its transitions arrive (`try_reserve`). It counts as outstanding until `insert` or `release`.
 
     The offset is 0 until transitions are lost. While min_size transitions are collected again (`await_inserts`), the
-    offset is such that diff ends at min_size * samples_per_insert, as it does the first time.
+    offset is such that diff ends at min_size * samples_per_insert, as it does the first time. A run that resumes with
+    another ratio or min_size keeps the difference between diff and min_size * samples_per_insert.
 
     The limiter never deadlocks. Reverb's condition on the buffer is not enough here, because segments and batches may
     be larger than the buffer. One more rule is therefore needed. When nothing is outstanding and the demanded sample is
@@ -170,16 +171,25 @@ class RateLimiter:
         self._announce()
 
     def state_dict(self) -> dict[str, Any]:
-        """`inserts`, `samples` and `offset`, for a checkpoint. Reservations end with their streams."""
+        """Counts, `offset` and settings, for a checkpoint. Reservations end with their streams."""
         with self._changed:
-            return {"inserts": self.inserts, "samples": self.samples, "offset": self._offset}
+            return {
+                "inserts": self.inserts,
+                "samples": self.samples,
+                "offset": self._offset,
+                "samples_per_insert": self.samples_per_insert,
+                "min_size": self.min_size_to_sample,
+            }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. Older states have no offset."""
+        """Restore what `state_dict` returned. Older states have no offset and no settings."""
         with self._changed:
             self.inserts = state["inserts"]
             self.samples = state["samples"]
-            self._offset = state.get("offset", 0.0)
+            ratio = state.get("samples_per_insert", self.samples_per_insert)
+            min_size = state.get("min_size", self.min_size_to_sample)
+            before, now = self.inserts - min_size, self.inserts - self.min_size_to_sample
+            self._offset = state.get("offset", 0.0) + now * self.samples_per_insert - before * ratio
             self._set_offset()
             self._changed.notify_all()
         self._announce()

@@ -23,6 +23,8 @@ from learner_service.replay import (
 )
 from tests.learner_service.replay.replay_segments import SPEC, STACKED, plain_segment, random_segment, source
 
+_LIMITER = {"offset": 0.0, "samples_per_insert": 8.0, "min_size": 4}
+
 
 def _buffer(directory: Path, capacity: int = 400, n_step: int = 3) -> ReplayBuffer:
     store = ReplayStore.open(directory, SPEC, capacity)
@@ -48,7 +50,7 @@ def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
     assert buffer.state_dict() == {
         "inserts": 4,
         "samples": 24,
-        "offset": 0.0,
+        **_LIMITER,
         "stored": 4,
         "moments": None,
         "sampler": {"max_priority": 1.0},
@@ -160,7 +162,7 @@ def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_
     buffer.close()
     buffer.close()
     buffer = _buffer(tmp_path)
-    new = {"inserts": 8, "offset": 0.0, "stored": 8, "moments": None, "sampler": {"max_priority": 1.0}}
+    new = {**_LIMITER, "inserts": 8, "stored": 8, "moments": None, "sampler": {"max_priority": 1.0}}
     assert buffer.state_dict() == {**new, "samples": 0}
     buffer.load_state_dict(checkpoint)
     assert buffer.state_dict() == {**new, "samples": 10}

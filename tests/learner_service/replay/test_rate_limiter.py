@@ -193,10 +193,42 @@ def test_the_realised_ratio_and_the_state_outlive_a_restart() -> None:
     limiter.sample(50)
     restored = _limiter()
     restored.load_state_dict(limiter.state_dict())
-    assert restored.state_dict() == {"inserts": 100, "samples": 50, "offset": 0.0}
+    assert restored.state_dict() == limiter.state_dict()
     assert restored.samples_per_insert_realised == 0.5
     assert restored.can_sample(30)
     assert not restored.can_sample(31)
+
+
+@pytest.mark.parametrize(("ratio", "min_size"), [(8.0, 100), (2.0, 100), (4.0, 200), (8.0, 10)])
+def test_another_ratio_or_minimum_size_counts_from_the_restart_on(ratio: float, min_size: int) -> None:
+    limiter = _limiter()
+    limiter.load_state_dict({"inserts": 5000, "samples": 4900 * 4})
+    restored = _limiter(ratio, min_size)
+    restored.load_state_dict(limiter.state_dict())
+    assert not restored.can_sample(81)
+    assert restored.can_sample(80)
+    assert not restored.try_reserve(int(80 // ratio) + 1)
+    assert restored.try_reserve(int(80 // ratio))
+
+
+def test_a_larger_minimum_size_is_filled_up_without_a_surplus() -> None:
+    limiter = _limiter()
+    _insert(limiter, 100)
+    limiter.sample(70)
+    restored = _limiter(min_size=300)
+    restored.load_state_dict(limiter.state_dict())
+    _insert(restored, 199)
+    assert not restored.can_sample(1)
+    _insert(restored, 1)
+    assert restored.can_sample(80)
+    assert not restored.can_sample(81)
+
+
+def test_a_state_without_settings_is_restored_with_the_present_ones() -> None:
+    limiter = _limiter()
+    limiter.load_state_dict({"inserts": 100, "samples": 50})
+    assert limiter.can_sample(30)
+    assert not limiter.can_sample(31)
 
 
 @pytest.mark.parametrize("ratio", [0.0, float("nan")])
