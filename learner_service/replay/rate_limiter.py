@@ -83,6 +83,12 @@ class RateLimiter:
             return self.samples / self.inserts if self.inserts else 0.0
 
     @property
+    def missing(self) -> int:
+        """Inserts that are missing until sampling may start, or may go on after a loss of transitions."""
+        with self._changed:
+            return self._missing
+
+    @property
     def starved_seconds(self) -> float:
         """Seconds during which some thread waited in `await_sample`, the present wait included."""
         with self._changed:
@@ -194,9 +200,13 @@ class RateLimiter:
             self._changed.notify_all()
         self._announce()
 
+    @property
+    def _missing(self) -> int:
+        return max(0, self._least_inserts - self.inserts)
+
     def _set_offset(self) -> None:
         """While inserts are missing, set the offset so that both sides are even after the last one."""
-        if self.inserts < self._least_inserts:
+        if self._missing:
             again = self._least_inserts - self.min_size_to_sample
             self._offset = again * self.samples_per_insert - self.samples
 
@@ -204,7 +214,7 @@ class RateLimiter:
         return inserts * self.samples_per_insert - self.samples - self._offset
 
     def _sample_allowed(self, n: int) -> bool:
-        return self.inserts >= self._least_inserts and self._diff(self.inserts) - n >= self._min_diff
+        return not self._missing and self._diff(self.inserts) - n >= self._min_diff
 
     def _insert_allowed(self, n: int) -> bool:
         if self._held:

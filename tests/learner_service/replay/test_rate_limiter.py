@@ -24,6 +24,7 @@ def _insert(limiter: RateLimiter, n: int) -> None:
 def test_sampling_starts_at_the_minimum_size() -> None:
     limiter = _limiter()
     _insert(limiter, 99)
+    assert limiter.missing == 1
     assert not limiter.can_sample(1)
     _insert(limiter, 1)
     assert limiter.can_sample(1)
@@ -90,6 +91,7 @@ def test_filling_again_after_a_loss_is_like_filling_for_the_first_time(behind: i
     limiter = _limiter()
     limiter.load_state_dict({"inserts": 5000, "samples": 4900 * 4 - behind})
     limiter.await_inserts(5100)
+    assert limiter.missing == 100
     assert filling(limiter) == filling(_limiter())
     restored = _limiter()
     restored.load_state_dict(limiter.state_dict())
