@@ -48,6 +48,10 @@ class Batches(Protocol):
     def learn(self, progress: float) -> Learned:
         """All updates on the data that were taken. progress: share of the environment steps that is used up."""
 
+    def finish(self) -> None:
+        """Do what has to be done after a `learn` whose loss is finite."""
+        return
+
     def is_due(self, before: int, updates: int) -> bool:
         """Whether a policy is published after this number of updates; by default after each `learn`.
 
@@ -101,6 +105,7 @@ class SampledBatches(Batches):
         size, empty = self._updates * algorithm.batch_size, batches_for(device, replay.spec, replay.longest_returns)
         self._prefetcher = Prefetcher(replay, size, empty)
         self._drawn: Drawn | None = None
+        self._priorities = np.empty(0, np.float32)
 
     @property
     def nbytes(self) -> int:
@@ -120,13 +125,18 @@ class SampledBatches(Batches):
             self._dynamic_capacity.look()
 
     def learn(self, progress: float) -> Learned:
-        """Update, and give the transitions new priorities."""
+        """Update."""
         drawn = self._drawn
         assert drawn is not None
         losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
-        self._prefetcher.update_priorities(drawn, losses.priorities)
+        self._priorities = losses.priorities
         self.observed = drawn.batch.observations
         return Learned(losses.loss, self._updates, {})
+
+    def finish(self) -> None:
+        """Give the transitions new priorities."""
+        assert self._drawn is not None
+        self._prefetcher.update_priorities(self._drawn, self._priorities)
 
     def is_due(self, before: int, updates: int) -> bool:
         """Every `publication.period_updates` updates."""

@@ -187,11 +187,13 @@ class Trainer:
         with self._quantization_aware.applied(self.updates, steps):
             learned = batches.learn(min(1.0, steps / self._config.max_environment_steps))
         if not math.isfinite(learned.loss):
-            # Neither published nor saved. The quantizer would refuse the policy, and actors would wait for a new one.
+            # No priority is set, and nothing is published or saved. The quantizer would refuse the policy, and actors
+            # would wait for a new one.
             raise InvalidInputError(
                 f"training has diverged: the loss after update {self.updates + learned.updates} is {learned.loss}; try "
                 "a smaller learning rate, or look for absurd numbers in observations and rewards"
             )
+        batches.finish()
         self.loss += share * (learned.loss - self.loss)
         self.figures = learned.figures
         before, self.updates = self.updates, self.updates + learned.updates
