@@ -26,10 +26,7 @@ class ReplayBuffer(SegmentBuffer):
         returns: Returns | DelayedReturns,
         moments: ObservationMoments | None = None,
     ) -> None:
-        """Connect the parts. The limiter and the moments start with the transitions that the store already has.
-
-        moments: None when no statistics of observations are needed.
-        """
+        """Connect the parts, as in `SegmentBuffer`. The limiter starts with the transitions of the store."""
         super().__init__(store, limiter, moments)
         self._sampler = sampler
         self._returns = returns
@@ -37,7 +34,6 @@ class ReplayBuffer(SegmentBuffer):
         segments = store.segments
         damaged = segments.damaged or segments.dropped
         self._await_enough(segments.checked_transitions if damaged else segments.transitions)
-        self._count_missed()
 
     @property
     def longest_returns(self) -> Returns:

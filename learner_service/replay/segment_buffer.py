@@ -36,9 +36,9 @@ class SegmentBuffer(ABC):
     """
 
     def __init__(self, store: ReplayStore, limiter: RateLimiter, moments: ObservationMoments | None) -> None:
-        """Connect the parts. The moments start with the transitions that the store already has.
+        """Connect the parts. moments: None when no statistics of observations are needed.
 
-        moments: None when no statistics of observations are needed.
+        The moments count the transitions that the store already has when they are first used, or after a restore.
         """
         self.limiter = limiter
         """Admission of inserts and samples."""
@@ -113,6 +113,7 @@ class SegmentBuffer(ABC):
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """Mean and standard deviation, float64[*observation], of all stored observations; None if none was counted."""
         with self._lock:
+            self._count_missed()
             moments = self._moments
             return None if moments is None or moments.count == 0 else (moments.mean, moments.std)
 
@@ -169,7 +170,7 @@ class SegmentBuffer(ABC):
             )
         if self._moments and state.get("moments"):
             self._moments.load_state(state["moments"], have)
-            self._count_missed()
+        self._count_missed()
 
     def _count_missed(self) -> None:
         """Add the observations of all segments that the moments have not counted yet."""

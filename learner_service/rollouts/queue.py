@@ -69,7 +69,6 @@ class RolloutQueue(SegmentBuffer):
         self._waiting: deque[Record] = deque()
         self._withdrawn = 0
         self._wait_from(next_segment=0, used=0, dropped=0)
-        self._count_missed()
 
     @property
     def waiting_transitions(self) -> int:
