@@ -1,5 +1,6 @@
 """The replay buffer: store, sampler and rate limiter behind one lock, for the trainer and the intake."""
 
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,10 @@ class ReplayBuffer(SegmentBuffer):
         returns: Returns | DelayedReturns,
         moments: ObservationMoments | None = None,
     ) -> None:
-        """Connect the parts, as in `SegmentBuffer`. The limiter starts with the transitions of the store."""
+        """Connect the parts. The limiter starts with the transitions that the store already has.
+
+        The moments count these when they are first used, or after `load_state_dict`.
+        """
         super().__init__(store, limiter, moments)
         self._sampler = sampler
         self._returns = returns
@@ -58,6 +62,12 @@ class ReplayBuffer(SegmentBuffer):
             if isinstance(returns, DelayedReturns):
                 returns = returns.at(self._store.total_transitions)
             return assemble(self._store, sampled.rows, returns, out), sampled
+
+    def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """As in `SegmentBuffer`, of all stored observations."""
+        with self._lock:
+            self._count_missed()
+        return super().observation_moments()
 
     def oldest_greedy_actions(self, size: int) -> tuple[NDArray[np.generic], Array]:
         """Observations and greedy actions (without noise) of the `size` oldest transitions, or of all.
@@ -92,9 +102,14 @@ class ReplayBuffer(SegmentBuffer):
         return {**self.limiter.state_dict(), **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As in `SegmentBuffer`. Later inserts are in the store. Later samples no longer count."""
+        """As in `SegmentBuffer`. Later inserts are in the store. Later samples no longer count.
+
+        The moments count the observations that were stored after the checkpoint, so each counts exactly once. They miss
+        observations that were stored and then evicted or dropped after the checkpoint.
+        """
         with self._lock:
             self._load_common_state(state)
+            self._count_missed()
             if isinstance(self._returns, DelayedReturns):
                 self._returns.since = state.get("multi_step_since")
             # Older checkpoints have no sampler state.
@@ -106,11 +121,19 @@ class ReplayBuffer(SegmentBuffer):
         if not self._store.transitions:
             # Segments of resets only cost no credit, and have evicted all transitions.
             self._await_enough(0)
+        self._count_missed()
         return inserted.transitions
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
         self._sampler.on_drop(damaged)
         self._await_enough(self._store.segments.checked_transitions)
+
+    def _count_missed(self) -> None:
+        """Count all segments that the moments have not counted yet."""
+        if self._moments is not None:
+            through, live = self._moments.through, self._store.segments.live
+            newer = takewhile(lambda record: record.cumulative_transitions > through, reversed(live))
+            self._count(reversed(list(newer)))
 
     def _await_enough(self, stored: int) -> None:
         """Sample only with at least `min_size_to_sample` transitions. stored: the usable ones now."""

@@ -36,6 +36,11 @@ class Batches(Protocol):
         """Bytes of the arrays that are kept for batches; 0 by default."""
         return 0
 
+    @property
+    def steps(self) -> int:
+        """Environment steps of the run through the data that were taken; by default all that are stored."""
+        return self.buffer.total_transitions
+
     @abstractmethod
     def take(self, timeout: float) -> bool:
         """Take data for the next `learn`, once the limiter allows it. Returns False after `timeout` seconds."""
@@ -163,6 +168,11 @@ class Rollouts(Batches):
         self._algorithm = algorithm
         self._observed = config.publication.calibration_size
         self._rollout: tuple[Trajectories, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Those through the rollout. Later ones may be stored, more of them after a restart."""
+        return self.queue.taken_transitions
 
     def take(self, timeout: float) -> bool:
         """Take the next rollout out of the queue."""

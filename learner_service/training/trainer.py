@@ -178,7 +178,7 @@ class Trainer:
             return not self._idle
 
     def _train(self) -> None:
-        batches, steps = self._batches, self._batches.buffer.total_transitions
+        batches, steps = self._batches, self._batches.steps
         if self.updates == 0 and batches.normalizes_first:
             self._normalize()
         batches.prepare()
@@ -202,7 +202,7 @@ class Trainer:
             self.publish()
 
     def _normalize(self) -> None:
-        """Set the normalizer to the mean and deviation of all observations so far.
+        """Set the normalizer to the mean and deviation of all observations that were counted.
 
         Call it together with updates only. A resumed run gets its normalizer from the checkpoint, with its networks.
         """
