@@ -113,7 +113,9 @@ class SACConfig(AlgorithmConfig):
         None, description="weight alpha of the entropy; none: adjusted so that the entropy reaches target_entropy"
     )
     target_entropy: float | None = Field(
-        None, description="entropy in nats to which alpha is adjusted; none: minus the number of action components"
+        None,
+        description="entropy in nats to which alpha is adjusted, below 0.693 per action component; none: minus the "
+        "number of components",
     )
 
 

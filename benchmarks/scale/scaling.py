@@ -206,7 +206,7 @@ class Simulation:
             self._signal.note_report(
                 member.name, member.incarnation, round(self._steps[index]), float(self._waited[index])
             )
-        missing = self._limiter.min_size_to_sample - self._limiter.inserts
+        missing = self._limiter.missing
         self._signal.observe(self._samples, self._starved_s, len(self._streams), missing=missing)
 
     def _note(self, starved: float, waiting: float) -> None:

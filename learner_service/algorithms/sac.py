@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from actorq.config.algorithms import ActionSpace, SACConfig
+from actorq.errors import UserError
 from learner_service.algorithms.base import Minibatch
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.networks import GaussianPolicy, TwinCritic
@@ -41,6 +42,8 @@ class Temperature(nn.Module):
 
     target_entropy: in nats, of actions in [-1, 1].
     log_alpha: of the adjusted weight. A constant one is no parameter, so that a resumed run takes that of its settings.
+
+    Raises UserError when no policy has the target entropy, because alpha would grow without bound.
     """
 
     def __init__(self, config: SACConfig, components: int) -> None:
@@ -50,6 +53,12 @@ class Temperature(nn.Module):
         self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
         self._is_constant = config.temperature is not None
         self._constant = initial
+        most = components * math.log(2)
+        if not self._is_constant and self.target_entropy >= most:
+            raise UserError(
+                f"sac.target_entropy must be below A log 2 = {most:.4g}, the entropy of uniform actions in [-1, 1], "
+                f"got {self.target_entropy:g}"
+            )
 
     @property
     def alpha(self) -> Tensor:

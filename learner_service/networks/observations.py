@@ -1,5 +1,6 @@
 """The first step of every network, observations to float32, and the layers for observations that are no vectors."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -110,6 +111,7 @@ def _own_layers(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
             f"{' '.join(str(error).split())}"
         ) from error
     _require_constant_buffers(path, layers, buffers)
+    _require_equal_outputs(path, layers, spec)
     first = next((part for part in layers.modules() if any(True for _ in part.parameters(recurse=False))), None)
     if isinstance(first, Linear):
         keep_fp32(first)
@@ -134,6 +136,19 @@ def _require_constant_buffers(path: str, layers: nn.Module, before: Mapping[str,
         raise UserError(
             f"network: {path}: the module changes {', '.join(changed)} when it is used; what changes must be "
             "parameters, so take LayerNorm in place of BatchNorm"
+        )
+
+
+def _require_equal_outputs(path: str, layers: nn.Module, spec: EnvironmentSpec) -> None:
+    """Raise UserError when the outputs for one batch differ: no checkpoint has torch's global generator."""
+    shape = (32, *spec.policy_observations.shape)
+    batch = torch.linspace(0, 1, math.prod(shape)).reshape(shape)
+    with torch.no_grad():
+        first, second = layers(batch), layers(batch)
+    if not first.is_meta and not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
+        raise UserError(
+            f"network: {path}: the module's outputs for one batch differ from call to call; it must draw no random "
+            "numbers, so leave out Dropout"
         )
 
 

@@ -1,5 +1,6 @@
 """The replay buffer: store, sampler and rate limiter behind one lock, for the trainer and the intake."""
 
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -26,17 +27,17 @@ class ReplayBuffer(SegmentBuffer):
         returns: Returns | DelayedReturns,
         moments: ObservationMoments | None = None,
     ) -> None:
-        """Connect the parts. The limiter and the moments start with the transitions that the store already has.
+        """Connect the parts. The limiter starts with the transitions that the store already has.
 
-        moments: None when no statistics of observations are needed.
+        The moments count these when they are first used, or after `load_state_dict`.
         """
         super().__init__(store, limiter, moments)
         self._sampler = sampler
         self._returns = returns
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
-        if store.segments.damaged or store.segments.dropped or not store.transitions:
-            self._await_enough()
-        self._count_missed()
+        segments = store.segments
+        damaged = segments.damaged or segments.dropped
+        self._await_enough(segments.checked_transitions if damaged else segments.transitions)
 
     @property
     def longest_returns(self) -> Returns:
@@ -61,6 +62,12 @@ class ReplayBuffer(SegmentBuffer):
             if isinstance(returns, DelayedReturns):
                 returns = returns.at(self._store.total_transitions)
             return assemble(self._store, sampled.rows, returns, out), sampled
+
+    def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """As in `SegmentBuffer`, of all stored observations."""
+        with self._lock:
+            self._count_missed()
+        return super().observation_moments()
 
     def oldest_greedy_actions(self, size: int) -> tuple[NDArray[np.generic], Array]:
         """Observations and greedy actions (without noise) of the `size` oldest transitions, or of all.
@@ -95,26 +102,40 @@ class ReplayBuffer(SegmentBuffer):
         return {**self.limiter.state_dict(), **state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As in `SegmentBuffer`. Later inserts are in the store. Later samples no longer count."""
+        """As in `SegmentBuffer`. Later inserts are in the store. Later samples no longer count.
+
+        The moments count the observations that were stored after the checkpoint, so each counts exactly once. They miss
+        observations that were stored and then evicted or dropped after the checkpoint.
+        """
         with self._lock:
             self._load_common_state(state)
+            self._count_missed()
             if isinstance(self._returns, DelayedReturns):
                 self._returns.since = state.get("multi_step_since")
             # Older checkpoints have no sampler state.
             self._sampler.load_state(state.get("sampler", {}))
-        self.limiter.load_state_dict({"inserts": self.total_transitions, "samples": state["samples"]})
+        self.limiter.load_state_dict({**state, "inserts": self.total_transitions})
 
     def _take_in(self, segment: Segment, inserted: Inserted) -> int:
         self._sampler.on_insert(inserted)
         if not self._store.transitions:
             # Segments of resets only cost no credit, and have evicted all transitions.
-            self._await_enough()
+            self._await_enough(0)
+        self._count_missed()
         return inserted.transitions
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
         self._sampler.on_drop(damaged)
-        self._await_enough()
+        self._await_enough(self._store.segments.checked_transitions)
 
-    def _await_enough(self) -> None:
-        missing = self.limiter.min_size_to_sample - self._store.segments.checked_transitions
+    def _count_missed(self) -> None:
+        """Count all segments that the moments have not counted yet."""
+        if self._moments is not None:
+            through, live = self._moments.through, self._store.segments.live
+            newer = takewhile(lambda record: record.cumulative_transitions > through, reversed(live))
+            self._count(reversed(list(newer)))
+
+    def _await_enough(self, stored: int) -> None:
+        """Sample only with at least `min_size_to_sample` transitions. stored: the usable ones now."""
+        missing = self.limiter.min_size_to_sample - stored
         self.limiter.await_inserts(self._store.total_transitions + missing)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from actorq.errors import ConflictError, UserError
 
@@ -9,10 +10,14 @@ from actorq.errors import ConflictError, UserError
 class RateLimiter:
     """Keeps samples / inserts at a ratio, whichever side is faster (Cassirer et al. 2021, arXiv:2102.04736).
 
-    Inserts and samples are counted in transitions. Let diff = inserts * samples_per_insert - samples. Sampling n is
-    allowed after min_size inserts, if diff - n >= min_size * samples_per_insert - error_buffer. Inserting n is allowed
-    if diff + n * samples_per_insert <= min_size * samples_per_insert + error_buffer. An insert is admitted before its
-    transitions arrive (`try_reserve`). It counts as outstanding until `insert` or `release`.
+    Inserts and samples are counted in transitions. Let diff = inserts * samples_per_insert - samples - offset. Sampling
+    n is allowed after min_size inserts, if diff - n >= min_size * samples_per_insert - error_buffer. Inserting n is
+    allowed if diff + n * samples_per_insert <= min_size * samples_per_insert + error_buffer. An insert is admitted
+    before its transitions arrive (`try_reserve`). It counts as outstanding until `insert` or `release`.
+
+    The offset is 0 until transitions are lost. While min_size transitions are collected again (`await_inserts`), the
+    offset is such that diff ends at min_size * samples_per_insert, as it does the first time. A run that resumes with
+    another ratio or min_size keeps the difference between diff and min_size * samples_per_insert.
 
     The limiter never deadlocks. Reverb's condition on the buffer is not enough here, because segments and batches may
     be larger than the buffer. One more rule is therefore needed. When nothing is outstanding and the demanded sample is
@@ -51,6 +56,7 @@ class RateLimiter:
         self.samples = 0
         self._outstanding = 0
         self._least_inserts = min_size_to_sample
+        self._offset = 0.0
         self._held = False
         self._asked = 1
         self._waiting: list[int] = []
@@ -75,6 +81,12 @@ class RateLimiter:
         """Samples per insert so far; 0 before the first insert. Includes the first `min_size_to_sample` inserts."""
         with self._changed:
             return self.samples / self.inserts if self.inserts else 0.0
+
+    @property
+    def missing(self) -> int:
+        """Inserts that are missing until sampling may start, or may go on after a loss of transitions."""
+        with self._changed:
+            return self._missing
 
     @property
     def starved_seconds(self) -> float:
@@ -126,6 +138,7 @@ class RateLimiter:
         """Allow no sampling before this total number of inserts, for example after a loss of transitions."""
         with self._changed:
             self._least_inserts = max(self._least_inserts, inserts)
+            self._set_offset()
 
     def can_sample(self, n: int) -> bool:
         """Whether sampling `n` transitions is allowed now. A refusal makes `n` the demand for the extra insert rule."""
@@ -163,28 +176,50 @@ class RateLimiter:
             self.samples += n
         self._announce()
 
-    def state_dict(self) -> dict[str, int]:
-        """`inserts` and `samples`, for a checkpoint. Reservations end with their streams."""
+    def state_dict(self) -> dict[str, Any]:
+        """Counts, `offset` and settings, for a checkpoint. Reservations end with their streams."""
         with self._changed:
-            return {"inserts": self.inserts, "samples": self.samples}
+            return {
+                "inserts": self.inserts,
+                "samples": self.samples,
+                "offset": self._offset,
+                "samples_per_insert": self.samples_per_insert,
+                "min_size": self.min_size_to_sample,
+            }
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Restore what `state_dict` returned."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned. Older states have no offset and no settings."""
         with self._changed:
             self.inserts = state["inserts"]
             self.samples = state["samples"]
+            ratio = state.get("samples_per_insert", self.samples_per_insert)
+            min_size = state.get("min_size", self.min_size_to_sample)
+            before, now = self.inserts - min_size, self.inserts - self.min_size_to_sample
+            self._offset = state.get("offset", 0.0) + now * self.samples_per_insert - before * ratio
+            self._set_offset()
             self._changed.notify_all()
         self._announce()
 
+    @property
+    def _missing(self) -> int:
+        return max(0, self._least_inserts - self.inserts)
+
+    def _set_offset(self) -> None:
+        """While inserts are missing, set the offset so that both sides are even after the last one."""
+        if self._missing:
+            again = self._least_inserts - self.min_size_to_sample
+            self._offset = again * self.samples_per_insert - self.samples
+
+    def _diff(self, inserts: int) -> float:
+        return inserts * self.samples_per_insert - self.samples - self._offset
+
     def _sample_allowed(self, n: int) -> bool:
-        diff = self.inserts * self.samples_per_insert - self.samples
-        return self.inserts >= self._least_inserts and diff - n >= self._min_diff
+        return not self._missing and self._diff(self.inserts) - n >= self._min_diff
 
     def _insert_allowed(self, n: int) -> bool:
         if self._held:
             return False
-        inserts = self.inserts + self._outstanding + n
-        if inserts * self.samples_per_insert - self.samples <= self._max_diff:
+        if self._diff(self.inserts + self._outstanding + n) <= self._max_diff:
             return True
         demand = min(self._waiting, default=self._asked)
         return self._outstanding == 0 and not self._sample_allowed(demand)

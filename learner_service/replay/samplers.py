@@ -50,9 +50,10 @@ class Sampler(Protocol):
 
     @abstractmethod
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
-        """Set priorities float32[B], usually absolute TD errors. Skips rows that were overwritten since the draw.
+        """Set priorities float32[B], usually absolute TD errors, if draws depend on them.
 
-        Raises InvalidInputError, and changes nothing, when the priorities are not finite or have another shape.
+        Skips rows that were overwritten since the draw. Raises InvalidInputError, and changes nothing, when they are
+        not finite or have another shape.
         """
 
     def state(self) -> dict[str, float]:
@@ -91,8 +92,7 @@ class UniformSampler(Sampler):
         return Sampled(rows, np.ones(batch, np.float32), probabilities, store.generations[rows])
 
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
-        """Check the priorities and ignore them."""
-        _checked_priorities(sampled, priorities)
+        """Do nothing, because no draw depends on priorities."""
 
 
 @dataclass(frozen=True)

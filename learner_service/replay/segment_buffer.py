@@ -3,7 +3,7 @@
 import logging
 import threading
 from abc import ABC, abstractmethod
-from itertools import takewhile
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,7 @@ class SegmentBuffer(ABC):
     """
 
     def __init__(self, store: ReplayStore, limiter: RateLimiter, moments: ObservationMoments | None) -> None:
-        """Connect the parts. The moments start with the transitions that the store already has.
-
-        moments: None when no statistics of observations are needed.
-        """
+        """Connect the parts. moments: None when no statistics of observations are needed."""
         self.limiter = limiter
         """Admission of inserts and samples."""
         self.spec, self.directory, self.machine = store.spec, store.path, store.machine
@@ -97,7 +94,6 @@ class SegmentBuffer(ABC):
                 inserted = self._store.insert(segment, source)
                 if inserted is not None:
                     counted = self._take_in(segment, inserted)
-                    self._count_missed()
             return inserted
         except UnavailableError:
             self.limiter.hold_inserts(True)
@@ -111,7 +107,7 @@ class SegmentBuffer(ABC):
             return self._observations(self._outermost_rows(size, newest=True))
 
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Mean and standard deviation, float64[*observation], of all stored observations; None if none was counted."""
+        """Mean and standard deviation, float64[*observation], of all counted observations; None if there is none."""
         with self._lock:
             moments = self._moments
             return None if moments is None or moments.count == 0 else (moments.mean, moments.std)
@@ -139,12 +135,7 @@ class SegmentBuffer(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a checkpoint's state.
-
-        The moments count the observations that were stored after the checkpoint, so each counts exactly once. They miss
-        observations that were stored and then evicted or dropped after the checkpoint.
-        Raises ValueError when the moments are of other observations.
-        """
+        """Restore a checkpoint's state. Raises ValueError when the moments are of other observations."""
 
     @abstractmethod
     def _take_in(self, segment: Segment, inserted: Inserted) -> int:
@@ -169,17 +160,13 @@ class SegmentBuffer(ABC):
             )
         if self._moments and state.get("moments"):
             self._moments.load_state(state["moments"], have)
-            self._count_missed()
 
-    def _count_missed(self) -> None:
-        """Add the observations of all segments that the moments have not counted yet."""
-        if self._moments is None:
-            return
-        through = self._moments.through
-        newer = takewhile(lambda record: record.cumulative_transitions > through, reversed(self._store.segments.live))
-        for record in reversed(list(newer)):
-            observations = self._store.observations[self._valid_rows(record)]
-            self._moments.add(observations, record.cumulative_transitions)
+    def _count(self, records: Iterable[Record]) -> None:
+        """Add the observations of segments, oldest first, to the moments; once each."""
+        for record in records:
+            if self._moments is not None and record.cumulative_transitions > self._moments.through:
+                observations = self._store.observations[self._valid_rows(record)]
+                self._moments.add(observations, record.cumulative_transitions)
 
     def _observations(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
         policy = self.spec.policy_observations

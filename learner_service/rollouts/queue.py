@@ -68,8 +68,9 @@ class RolloutQueue(SegmentBuffer):
         self._reward_scale = reward_scale
         self._waiting: deque[Record] = deque()
         self._withdrawn = 0
+        self.taken_transitions = 0
+        """Total transitions of the run through the newest rollout that this process has taken."""
         self._wait_from(next_segment=0, used=0, dropped=0)
-        self._count_missed()
 
     @property
     def waiting_transitions(self) -> int:
@@ -181,6 +182,9 @@ class RolloutQueue(SegmentBuffer):
             return []
         self._next_segment, self._used = taken[-1].index + 1, self._used + steps
         self._dropped, self._dropped_ahead = self._dropped + self._dropped_ahead, 0
+        # Not when they are stored, so that a restarted learner normalizes as the killed one did.
+        self._count(taken)
+        self.taken_transitions = taken[-1].cumulative_transitions
         return taken
 
     def _is_stale(self, record: Record) -> bool:

@@ -239,7 +239,7 @@ class Preparation:
 def _check_no_progress(training: Training) -> None:
     """Raise ConflictError when the run has made updates, or has enough data for them."""
     updates, transitions = training.trainer.updates, training.replay.total_transitions
-    if updates or transitions >= training.replay.limiter.min_size_to_sample:
+    if updates or not training.replay.limiter.missing:
         raise ConflictError(
             f"the run has made progress: {updates} updates, {transitions} transitions; to set all of them aside and "
             "begin again, use `discard` (actorq reset-environment --discard)"

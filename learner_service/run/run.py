@@ -105,8 +105,9 @@ class Run:
         if self.training is not None and self.lifecycle.wants_actors:
             limiter, trainer = self.training.replay.limiter, self.training.trainer
             connected = self.records.members.connected("actor")
-            missing = limiter.min_size_to_sample - limiter.inserts
-            self.records.scaling.observe(limiter.samples, limiter.starved_seconds, connected, trainer.paused, missing)
+            self.records.scaling.observe(
+                limiter.samples, limiter.starved_seconds, connected, trainer.paused, limiter.missing
+            )
 
     def _note_written(self, written: bool) -> None:
         self._is_writing = False

@@ -95,7 +95,7 @@ class ScalingSignal:
     def observe(self, samples: int, starved_s: float, connected: int, paused: bool = False, missing: int = 0) -> None:
         """Note the trainer's totals and the number of connected actors. Call about once a second.
 
-        missing: transitions that are missing for the first update.
+        missing: transitions that are missing for updates, at first or after a loss.
 
         While training is paused, the demand is not measured, and the desired number stays.
         """

@@ -8,7 +8,9 @@ Policies have few and small layers. Three rules therefore differ from the paper:
 - At each change, at most half as large a share of units goes as of weights is replaced.
 - Ablation ends at the width with half of the remaining weights active, or at an eighth of the units.
 
-The network's number of weights stays. After each ablation, Erdos-Renyi distributes it again over the living units.
+After each ablation, Erdos-Renyi distributes the network's number of weights again over the living units. Each layer
+leaves out the remainder of the division by its units. At 256 units the network has about 1% fewer weights than
+requested.
 """
 
 from dataclasses import replace

@@ -36,6 +36,11 @@ class Batches(Protocol):
         """Bytes of the arrays that are kept for batches; 0 by default."""
         return 0
 
+    @property
+    def steps(self) -> int:
+        """Environment steps of the run through the data that were taken; by default all that are stored."""
+        return self.buffer.total_transitions
+
     @abstractmethod
     def take(self, timeout: float) -> bool:
         """Take data for the next `learn`, once the limiter allows it. Returns False after `timeout` seconds."""
@@ -47,6 +52,10 @@ class Batches(Protocol):
     @abstractmethod
     def learn(self, progress: float) -> Learned:
         """All updates on the data that were taken. progress: share of the environment steps that is used up."""
+
+    def finish(self) -> None:
+        """Do what has to be done after a `learn` whose loss is finite."""
+        return
 
     def is_due(self, before: int, updates: int) -> bool:
         """Whether a policy is published after this number of updates; by default after each `learn`.
@@ -101,6 +110,7 @@ class SampledBatches(Batches):
         size, empty = self._updates * algorithm.batch_size, batches_for(device, replay.spec, replay.longest_returns)
         self._prefetcher = Prefetcher(replay, size, empty)
         self._drawn: Drawn | None = None
+        self._priorities = np.empty(0, np.float32)
 
     @property
     def nbytes(self) -> int:
@@ -120,13 +130,18 @@ class SampledBatches(Batches):
             self._dynamic_capacity.look()
 
     def learn(self, progress: float) -> Learned:
-        """Update, and give the transitions new priorities."""
+        """Update."""
         drawn = self._drawn
         assert drawn is not None
         losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
-        self._prefetcher.update_priorities(drawn, losses.priorities)
+        self._priorities = losses.priorities
         self.observed = drawn.batch.observations
         return Learned(losses.loss, self._updates, {})
+
+    def finish(self) -> None:
+        """Give the transitions new priorities."""
+        assert self._drawn is not None
+        self._prefetcher.update_priorities(self._drawn, self._priorities)
 
     def is_due(self, before: int, updates: int) -> bool:
         """Every `publication.period_updates` updates."""
@@ -153,6 +168,11 @@ class Rollouts(Batches):
         self._algorithm = algorithm
         self._observed = config.publication.calibration_size
         self._rollout: tuple[Trajectories, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Those through the rollout. Later ones may be stored, more of them after a restart."""
+        return self.queue.taken_transitions
 
     def take(self, timeout: float) -> bool:
         """Take the next rollout out of the queue."""

@@ -178,7 +178,7 @@ class Trainer:
             return not self._idle
 
     def _train(self) -> None:
-        batches, steps = self._batches, self._batches.buffer.total_transitions
+        batches, steps = self._batches, self._batches.steps
         if self.updates == 0 and batches.normalizes_first:
             self._normalize()
         batches.prepare()
@@ -187,11 +187,13 @@ class Trainer:
         with self._quantization_aware.applied(self.updates, steps):
             learned = batches.learn(min(1.0, steps / self._config.max_environment_steps))
         if not math.isfinite(learned.loss):
-            # Neither published nor saved. The quantizer would refuse the policy, and actors would wait for a new one.
+            # No priority is set, and nothing is published or saved. The quantizer would refuse the policy, and actors
+            # would wait for a new one.
             raise InvalidInputError(
                 f"training has diverged: the loss after update {self.updates + learned.updates} is {learned.loss}; try "
                 "a smaller learning rate, or look for absurd numbers in observations and rewards"
             )
+        batches.finish()
         self.loss += share * (learned.loss - self.loss)
         self.figures = learned.figures
         before, self.updates = self.updates, self.updates + learned.updates
@@ -200,7 +202,7 @@ class Trainer:
             self.publish()
 
     def _normalize(self) -> None:
-        """Set the normalizer to the mean and deviation of all observations so far.
+        """Set the normalizer to the mean and deviation of all observations that were counted.
 
         Call it together with updates only. A resumed run gets its normalizer from the checkpoint, with its networks.
         """

@@ -101,10 +101,10 @@ class Training:
 
     @property
     def is_collecting(self) -> bool:
-        """Whether there are not enough transitions for the first update, or none yet from the first rollout."""
+        """Whether transitions are missing for updates, at first or after a loss; or there was no rollout yet."""
         if isinstance(self.replay, RolloutQueue):
             return self.trainer.updates == 0
-        return self.replay.total_transitions < self.replay.limiter.min_size_to_sample
+        return self.replay.limiter.missing > 0
 
     def rollout_queue(self) -> RolloutQueueStatus | None:
         """The state of an on-policy algorithm's queue; None for others."""

@@ -169,6 +169,11 @@ def that_counts(spec: EnvironmentSpec) -> nn.Module:
     return nn.Sequential(nn.Linear(spec.observations.shape[0], 16), nn.BatchNorm1d(16), nn.ReLU())
 
 
+def that_drops_out(spec: EnvironmentSpec) -> nn.Module:
+    """Leaves out half of its features."""
+    return nn.Sequential(nn.LayerNorm(spec.observations.shape[0]), nn.Dropout(0.5))
+
+
 class RandomFeatures(nn.Module):
     """Cosines of random projections, which are never trained and thus no parameters."""
 

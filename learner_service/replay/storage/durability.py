@@ -1,5 +1,6 @@
 """Flushes the replay to the disk, and keeps the watermark of what is flushed."""
 
+import errno
 import threading
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -14,7 +15,7 @@ from learner_service.replay.storage.sequences import LastSequences, save_sequenc
 class Mark:
     """The progress of a store: segments and transitions ever inserted, oldest live segment, last sequences.
 
-    forgotten: as in `LastSequences`. Without values it is below all others.
+    forgotten: as in `LastSequences`. failures: failed flushes before. Without values it is below all others.
     """
 
     index: int = -1
@@ -22,6 +23,7 @@ class Mark:
     oldest: int = 0
     sequences: dict[tuple[bytes, int], int] = field(default_factory=dict)
     forgotten: int = 0
+    failures: int = 0
 
 
 class Durability:
@@ -42,6 +44,7 @@ class Durability:
         self._saved_through = 0
         self._syncing = threading.Lock()
         self._refused = False
+        self._failures = 0
         self.durable = Mark()
         """The progress that survives a power cut. After a restart it is empty until the next `sync`."""
 
@@ -62,7 +65,8 @@ class Durability:
         directory = self._directory
         oldest = directory.live[0].index if directory.live else directory.head
         sequences = self._sequences.as_dict()
-        return Mark(directory.head, directory.total_transitions, oldest, sequences, self._sequences.forgotten)
+        forgotten = self._sequences.forgotten
+        return Mark(directory.head, directory.total_transitions, oldest, sequences, forgotten, self._failures)
 
     def sync(self, mark: Mark) -> None:
         """Block until everything before `mark` and the watermark are on the disk. Other calls may run meanwhile.
@@ -71,11 +75,17 @@ class Durability:
         """
         with self._syncing:
             if (mark.index, mark.oldest) > (self.durable.index, self.durable.oldest):
-                self._refused = True
-                self._columns.sync()
-                self._directory.file.sync()
-                self._directory.write_watermark(Watermark(mark.index, mark.transitions, self._boot_id))
-                self._directory.file.sync()
+                if mark.failures != self._failures:
+                    # The failed flush may have had pages of this mark, and nobody has changed them since.
+                    raise OSError(errno.EIO, "the flush before this one has failed")
+                try:
+                    self._columns.sync()
+                    self._directory.file.sync()
+                    self._directory.write_watermark(Watermark(mark.index, mark.transitions, self._boot_id))
+                    self._directory.file.sync()
+                except OSError:
+                    self._refused, self._failures = True, self._failures + 1
+                    raise
                 self._refused, self.durable = False, mark
             # Also when nothing is new, because an earlier attempt may have failed.
             if mark.index - self._saved_through >= self._directory.slots // 4:

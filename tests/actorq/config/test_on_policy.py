@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from actorq.config import settings
-from actorq.config.on_policy import waiting_rows
+from actorq.config.on_policy import REPLAY_ONLY, waiting_rows
 from actorq.config.run_config import RunConfig
+from actorq.config.sections import ReplayConfig
 from actorq.errors import UserError
 
 
@@ -58,6 +59,13 @@ def test_what_could_never_fill_a_rollout_or_has_no_meaning_is_refused(changes: d
         ppo(**changes)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_of_each_setting_of_the_replay_it_is_said_whether_a_queue_has_it() -> None:
+    of_queues = {"replay.capacity", "replay.clip_rewards", "replay.flush_s", "replay.min_free_bytes"}
+    of_replays = {name for name in REPLAY_ONLY if name.startswith("replay.")}
+    assert of_queues.isdisjoint(of_replays)
+    assert of_queues | of_replays == {f"replay.{name}" for name in ReplayConfig.model_fields}
 
 
 def test_what_fits_is_taken() -> None:

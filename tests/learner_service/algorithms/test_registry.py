@@ -209,6 +209,11 @@ def test_a_network_of_ones_own_is_in_the_policy_of_every_algorithm(name: str, sp
             "own_algorithms:that_counts: the module changes 1.running_mean, 1.running_var, 1.num_batches_tracked when "
             "it is used; what changes must be parameters, so take LayerNorm in place of BatchNorm",
         ),
+        (
+            "that_drops_out",
+            "own_algorithms:that_drops_out: the module's outputs for one batch differ from call to call; it must draw "
+            "no random numbers, so leave out Dropout",
+        ),
         ("of_other_inputs", "must turn float32[B, 4] into float32[B, features]: mat1 and mat2 shapes"),
     ],
 )

@@ -1,5 +1,6 @@
 """SAC's update against its equations, written out with separate networks and torch.distributions."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal
 
+from actorq.errors import UserError
 from learner_service.algorithms.base import minibatches
 from learner_service.algorithms.sac import SAC
 from learner_service.replay import NStepBatch, WindowBatch
@@ -149,7 +151,7 @@ def test_updates_are_those_of_the_paper(target_entropy: float | None, n_step: in
             torch.testing.assert_close(state[name], expected, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize(("target_entropy", "rises"), [(5.0, True), (-50.0, False)])
+@pytest.mark.parametrize(("target_entropy", "rises"), [(1.386, True), (-50.0, False)])
 def test_the_temperature_rises_while_there_is_too_little_entropy(target_entropy: float, rises: bool) -> None:
     sac, rng = make_sac(target_entropy=target_entropy), np.random.default_rng(0)
     assert float(sac.temperature.alpha) == pytest.approx(1.0)
@@ -175,6 +177,17 @@ def test_the_temperature_comes_to_rest_at_the_target_entropy() -> None:
         _, log_probabilities = sac.policy.sample(observations, noise)
     assert -float(log_probabilities.mean()) == pytest.approx(-1.0, abs=0.2)
     assert float(sac.temperature.alpha) == pytest.approx(0.172, rel=0.3)
+
+
+def test_an_entropy_that_no_policy_has_is_refused() -> None:
+    most = CONTINUOUS.actions.shape[0] * math.log(2)
+    make_sac(target_entropy=most - 1e-3)
+    make_sac(target_entropy=most, temperature=0.1)
+    with pytest.raises(UserError) as caught:
+        make_sac(target_entropy=most)
+    assert str(caught.value) == (
+        "sac.target_entropy must be below A log 2 = 1.386, the entropy of uniform actions in [-1, 1], got 1.38629"
+    )
 
 
 def test_a_constant_temperature_stays() -> None:

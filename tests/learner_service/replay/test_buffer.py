@@ -23,6 +23,8 @@ from learner_service.replay import (
 )
 from tests.learner_service.replay.replay_segments import SPEC, STACKED, plain_segment, random_segment, source
 
+_LIMITER = {"offset": 0.0, "samples_per_insert": 8.0, "min_size": 4}
+
 
 def _buffer(directory: Path, capacity: int = 400, n_step: int = 3) -> ReplayBuffer:
     store = ReplayStore.open(directory, SPEC, capacity)
@@ -48,6 +50,7 @@ def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
     assert buffer.state_dict() == {
         "inserts": 4,
         "samples": 24,
+        **_LIMITER,
         "stored": 4,
         "moments": None,
         "sampler": {"max_priority": 1.0},
@@ -159,11 +162,27 @@ def test_a_restarted_buffer_has_the_inserts_of_the_store_and_the_samples_of_the_
     buffer.close()
     buffer.close()
     buffer = _buffer(tmp_path)
-    new = {"inserts": 8, "stored": 8, "moments": None, "sampler": {"max_priority": 1.0}}
+    new = {**_LIMITER, "inserts": 8, "stored": 8, "moments": None, "sampler": {"max_priority": 1.0}}
     assert buffer.state_dict() == {**new, "samples": 0}
     buffer.load_state_dict(checkpoint)
     assert buffer.state_dict() == {**new, "samples": 10}
     assert list(buffer.sequences.as_dict().values()) == [1]
+
+
+def test_a_lost_replay_is_filled_up_also_when_the_learner_is_killed_meanwhile(tmp_path: Path) -> None:
+    checkpoint = {"inserts": 400, "samples": 8 * 396 - 64, "stored": 400}
+    ReplayStore.open(tmp_path, SPEC, 400, earlier_transitions=400).close()
+    store = ReplayStore.open(tmp_path, SPEC, 400)
+    store.insert(plain_segment(0, steps=3), source(0))
+    store.close()
+    buffer = _buffer(tmp_path)
+    buffer.load_state_dict(checkpoint)
+    assert not buffer.limiter.can_sample(1)
+    assert buffer.limiter.try_reserve(1)
+    buffer.insert(plain_segment(1, steps=1), source(1), 1)
+    # The learner may be ahead by the error buffer, as after the first filling.
+    assert buffer.limiter.can_sample(64)
+    assert not buffer.limiter.can_sample(65)
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ from tests.learner_service.replay.replay_segments import SPEC, plain_segment, ra
 ENDING = [random_segment(np.random.default_rng(number), 5, 2, number, end_rate=0.4) for number in range(6)]
 
 
-def open_buffer(directory: Path, spec: EnvironmentSpec = SPEC, capacity: int = 400) -> ReplayBuffer:
-    store = ReplayStore.open(directory, spec, capacity)
+def open_buffer(
+    directory: Path, spec: EnvironmentSpec = SPEC, capacity: int = 400, store: ReplayStore | None = None
+) -> ReplayBuffer:
+    store = store or ReplayStore.open(directory, spec, capacity)
     limiter = RateLimiter(8.0, 4, 1e6, clock=lambda: 0.0)
     sampler = UniformSampler(store, np.random.default_rng(0))
     return ReplayBuffer(store, sampler, limiter, Returns(1, 0.9), ObservationMoments(spec.observations.shape))
@@ -135,6 +137,22 @@ def test_a_checkpoint_of_now_is_restored_bit_for_bit(tmp_path: Path) -> None:
         insert(buffer, number)
     state = buffer.state_dict()
     assert reopened(buffer, tmp_path, state).state_dict() == state
+
+
+def test_a_restart_reads_no_segment_that_the_checkpoint_has_counted(tmp_path: Path) -> None:
+    buffer = open_buffer(tmp_path)
+    for number in range(3):
+        insert(buffer, number)
+    state = buffer.state_dict()
+    insert(buffer, 3)
+    buffer.close()
+    # No segment is checked at the start, but each one that is read.
+    store = ReplayStore.open(tmp_path, SPEC, 400, checked_at_once=0)
+    restarted = open_buffer(tmp_path, store=store)
+    assert store.segments.checked_transitions == 0
+    restarted.load_state_dict(state)
+    assert_moments_of(restarted, *ENDING[:4])
+    assert store.segments.checked_transitions == ENDING[3].transitions
 
 
 @pytest.mark.parametrize("state", [None, {"inserts": 0, "samples": 0, "moments": None}], ids=["none", "without them"])

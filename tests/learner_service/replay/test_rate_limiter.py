@@ -24,6 +24,7 @@ def _insert(limiter: RateLimiter, n: int) -> None:
 def test_sampling_starts_at_the_minimum_size() -> None:
     limiter = _limiter()
     _insert(limiter, 99)
+    assert limiter.missing == 1
     assert not limiter.can_sample(1)
     _insert(limiter, 1)
     assert limiter.can_sample(1)
@@ -70,6 +71,31 @@ def test_sampling_waits_for_as_many_inserts_as_were_asked_for() -> None:
     assert not limiter.can_sample(1)
     _insert(limiter, 5)
     assert limiter.can_sample(1)
+
+
+@pytest.mark.parametrize("behind", [80, -80])
+def test_filling_again_after_a_loss_is_like_filling_for_the_first_time(behind: int) -> None:
+    def filling(limiter: RateLimiter) -> tuple[list[int], int]:
+        admitted, updates = [], 0
+        while not limiter.can_sample(20):
+            admitted.append(0)
+            while admitted[-1] < 8 and limiter.try_reserve(10):
+                admitted[-1] += 1
+            for _ in range(admitted[-1]):
+                limiter.insert(10, 10)
+        while not limiter.try_reserve(10):
+            limiter.sample(20)
+            updates += 1
+        return admitted, updates
+
+    limiter = _limiter()
+    limiter.load_state_dict({"inserts": 5000, "samples": 4900 * 4 - behind})
+    limiter.await_inserts(5100)
+    assert limiter.missing == 100
+    assert filling(limiter) == filling(_limiter())
+    restored = _limiter()
+    restored.load_state_dict(limiter.state_dict())
+    assert [restored.can_sample(n) for n in range(200)] == [limiter.can_sample(n) for n in range(200)]
 
 
 def test_reservations_count_until_they_are_used_or_released() -> None:
@@ -169,10 +195,42 @@ def test_the_realised_ratio_and_the_state_outlive_a_restart() -> None:
     limiter.sample(50)
     restored = _limiter()
     restored.load_state_dict(limiter.state_dict())
-    assert restored.state_dict() == {"inserts": 100, "samples": 50}
+    assert restored.state_dict() == limiter.state_dict()
     assert restored.samples_per_insert_realised == 0.5
     assert restored.can_sample(30)
     assert not restored.can_sample(31)
+
+
+@pytest.mark.parametrize(("ratio", "min_size"), [(8.0, 100), (2.0, 100), (4.0, 200), (8.0, 10)])
+def test_another_ratio_or_minimum_size_counts_from_the_restart_on(ratio: float, min_size: int) -> None:
+    limiter = _limiter()
+    limiter.load_state_dict({"inserts": 5000, "samples": 4900 * 4})
+    restored = _limiter(ratio, min_size)
+    restored.load_state_dict(limiter.state_dict())
+    assert not restored.can_sample(81)
+    assert restored.can_sample(80)
+    assert not restored.try_reserve(int(80 // ratio) + 1)
+    assert restored.try_reserve(int(80 // ratio))
+
+
+def test_a_larger_minimum_size_is_filled_up_without_a_surplus() -> None:
+    limiter = _limiter()
+    _insert(limiter, 100)
+    limiter.sample(70)
+    restored = _limiter(min_size=300)
+    restored.load_state_dict(limiter.state_dict())
+    _insert(restored, 199)
+    assert not restored.can_sample(1)
+    _insert(restored, 1)
+    assert restored.can_sample(80)
+    assert not restored.can_sample(81)
+
+
+def test_a_state_without_settings_is_restored_with_the_present_ones() -> None:
+    limiter = _limiter()
+    limiter.load_state_dict({"inserts": 100, "samples": 50})
+    assert limiter.can_sample(30)
+    assert not limiter.can_sample(31)
 
 
 @pytest.mark.parametrize("ratio", [0.0, float("nan")])

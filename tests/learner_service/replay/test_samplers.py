@@ -104,20 +104,6 @@ class TestEverySampler:
         sampler.on_insert(inserted)
         assert set(sampler.sample(5).rows.tolist()) == {1234}
 
-    def test_priorities_that_are_none_are_refused_and_change_nothing(self, tmp_path: Path, make: MakeSampler) -> None:
-        store = ReplayStore.open(tmp_path, SPEC, 100)
-        sampler = make(store)
-        _fill(store, sampler, range(3))
-        before = store.priorities.copy()
-        sampled = sampler.sample(4)
-        with pytest.raises(InvalidInputError, match="finite"):
-            sampler.update(sampled, np.array([1, np.nan, 1, 1], np.float32))
-        with pytest.raises(InvalidInputError, match="finite"):
-            sampler.update(sampled, np.array([1, 1e300, 1, 1]))
-        with pytest.raises(InvalidInputError, match=r"expected 4 priorities, got \[3\]"):
-            sampler.update(sampled, np.ones(3, np.float32))
-        np.testing.assert_array_equal(store.priorities, before)
-
     def test_the_same_generator_draws_the_same_rows(self, tmp_path: Path, make: MakeSampler) -> None:
         store = ReplayStore.open(tmp_path, SPEC, 100)
         _fill(store, _uniform(store), range(5))
@@ -251,3 +237,18 @@ def test_uniform_rows_are_those_that_are_live_wherever_they_begin(tmp_path: Path
     expected = np.zeros(100)
     expected[live] = 1 / len(live)
     assert _chi_square(_frequencies(sampler, 100), expected) < 1.6
+
+
+def test_priorities_that_are_none_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 100)
+    sampler = _prioritized(store)
+    _fill(store, sampler, range(3))
+    before = store.priorities.copy()
+    sampled = sampler.sample(4)
+    with pytest.raises(InvalidInputError, match="finite"):
+        sampler.update(sampled, np.array([1, np.nan, 1, 1], np.float32))
+    with pytest.raises(InvalidInputError, match="finite"):
+        sampler.update(sampled, np.array([1, 1e300, 1, 1]))
+    with pytest.raises(InvalidInputError, match=r"expected 4 priorities, got \[3\]"):
+        sampler.update(sampled, np.ones(3, np.float32))
+    np.testing.assert_array_equal(store.priorities, before)

@@ -141,6 +141,36 @@ def test_a_restored_learner_learns_what_the_saved_one_learns(build: Build, tmp_p
     assert restored.trainer.updates == 8
 
 
+def test_a_killed_learners_rollouts_are_repeated_with_the_same_progress_and_normalizer(
+    build: Build, tmp_path: Path
+) -> None:
+    saved: list[LearnerState] = []
+
+    def save(updates: int) -> Path:
+        saved.append(killed.state(updates, {}))
+        return Path(str(updates))
+
+    killed = build(reinforce(normalize_observations=True), None, tmp_path / "run", save)
+    killed.trainer.start()
+    for rollout in range(3):
+        insert(killed, drawn_segment(2 * rollout + 1), drawn_segment(2 * rollout + 2))
+        expected = learned(killed, rollout + 1)
+        killed.trainer.resume()
+        if rollout == 0:
+            killed.trainer.save()
+    killed.replay.flush()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    state = LearnerState(2, saved[0].tensors, json.loads(json.dumps(saved[0].values)))
+    # All later rollouts wait from the start.
+    restored = build(killed.config, state, tmp_path / "copy")
+    restored.trainer.start()
+    actual = learned(restored, 3)
+    assert [progress for _, progress in actual.rollouts] == [0.1, 0.15]
+    np.testing.assert_array_equal(actual.normalized, expected.normalized[1:])
+    for name, tensor in expected.state().items():
+        assert torch.equal(actual.state()[name], tensor), name
+
+
 def test_the_mismatch_goes_over_the_whole_run(build: Build) -> None:
     training = build()
     training.trainer.start()

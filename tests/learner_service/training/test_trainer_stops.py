@@ -8,18 +8,21 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from actorq.client import QuantizerClient
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import ConflictError, UnavailableError
 from learner_service.algorithms import Losses, make_algorithm
 from learner_service.algorithms.dqn import DQN
 from learner_service.replay import NStepBatch, ReplayBuffer
 from learner_service.training.trainer import Trainer
-from tests.learner_service.learner_parts import DEADLINE_S, SPEC, ManualClock, await_samples
+from learner_service.training.training import build_training
+from tests.learner_service.learner_parts import DEADLINE_S, SPEC, ManualClock, await_samples, config
 from tests.learner_service.training.trainer_parts import CONFIG, CPU, MakeTrainer, Saved, fill, train
 
 
@@ -58,6 +61,27 @@ def test_paused_it_does_not_spin(make_trainer: MakeTrainer) -> None:
     threading.Event().wait(0.5)
     # Seconds of the processor, of which a thread that waits takes almost none.
     assert time.clock_gettime(clock) - before < 0.1
+
+
+def save_again_and_again(trainer: Trainer) -> NoReturn:
+    while True:
+        trainer.save()
+
+
+@pytest.mark.parametrize("prioritized", [True, False])
+def test_training_that_diverges_ends_with_the_update_and_the_advice(tmp_path: Path, prioritized: bool) -> None:
+    settings = {"hidden_sizes": (8,), "batch_size": 8, "learning_rate": 1e30}
+    diverging = config(dqn=settings, replay={"capacity": 2_000, "min_size": 64, "prioritized": prioritized})
+    with QuantizerClient("127.0.0.1:1") as client:
+        training, _ = build_training(diverging, SPEC, tmp_path, "run", client, None, lambda _: Path(), lambda _: None)
+        assert isinstance(training.replay, ReplayBuffer)
+        fill(training.replay, range(1, 9))
+        training.trainer.start()
+        with pytest.raises(ConflictError, match="training has ended"):
+            save_again_and_again(training.trainer)
+        training.close()
+    assert "training has diverged: the loss after update " in str(training.trainer.fault)
+    assert "try a smaller learning rate" in str(training.trainer.fault)
 
 
 class Gated(DQN):

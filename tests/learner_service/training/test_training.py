@@ -110,6 +110,24 @@ def test_a_restored_learner_makes_the_updates_that_the_saved_one_makes(
         assert torch.equal(actual[name], tensor), name
 
 
+def test_a_run_whose_replay_was_lost_collects_again(client: QuantizerClient, tmp_path: Path) -> None:
+    before = build(client, tmp_path)
+    assert before.is_collecting
+    for sequence in range(1, 9):
+        insert(before, sequence)
+    assert not before.is_collecting
+    state = before.state(0, {})
+    before.replay.close()
+    shutil.rmtree(tmp_path / "replay")
+    after = build(client, tmp_path, state)
+    assert after.is_collecting
+    assert after.replay.limiter.missing == 64
+    for sequence in range(9, 17):
+        insert(after, sequence)
+    assert not after.is_collecting
+    after.replay.close()
+
+
 def off_policy(training: Training) -> Algorithm:
     """Its algorithm, which samples batches."""
     assert not is_on_policy(training.algorithm)

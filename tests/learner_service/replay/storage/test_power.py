@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from actorq.domain.trajectory import Segment
 from learner_service.replay import ReplayStore
+from learner_service.replay.storage.columns import Columns
 from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine
 from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, kill, plain_segment, source
 
@@ -169,6 +170,38 @@ def test_a_disk_that_refuses_pages_is_asked_again_and_promises_nothing_meanwhile
     store.flush()
     assert store.durability.durable.index == 6
     assert_store_holds(store, {number: plain_segment(number, steps=1 + number % 7) for number in range(6)})
+
+
+def test_a_mark_during_a_flush_changes_no_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 1000, machine=BEFORE)
+    fill(store, 0, 3)
+    touched = []
+
+    def mark_and_sync(columns: Columns) -> None:
+        store.durability.mark()
+        sync(columns)
+
+    sync = Columns.sync
+    monkeypatch.setattr(Columns, "sync", mark_and_sync)
+    monkeypatch.setattr(Columns, "touch", lambda columns, *rows: touched.append(rows))
+    store.flush()
+    assert not touched
+
+
+def test_a_mark_from_before_a_failed_flush_promises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ReplayStore.open(tmp_path, SPEC, 1000, machine=BEFORE)
+    fill(store, 0, 3)
+    before = store.durability.mark()
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fdatasync", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            store.flush()
+    # The kernel takes the pages of the failed flush for written.
+    with pytest.raises(OSError, match="the flush before this one has failed"):
+        store.durability.sync(before)
+    assert store.durability.durable.index == 0
+    store.flush()
+    assert store.durability.durable.index == 3
 
 
 def refuse(descriptor: int) -> None:
