@@ -210,7 +210,7 @@ class Participant(Actor):
 
     def _leave(self) -> None:
         self._activity = "leaving"
-        self._watchdog.close()
+        self._close_watchdog()
         if self._subscription is not None:
             self._subscription.close()
         self._quantizer.close()

@@ -43,7 +43,7 @@ class StandaloneEvaluator(Actor):
 
     def drain(self, flush_s: float) -> None:
         """End at once, because no items are queued."""
-        self._watchdog.close()
+        self._close_watchdog()
         self._quantizer.close()
         self._host.on_end(None)
 

@@ -167,10 +167,11 @@ class Frames(Counting):
 
 
 class Hanging(Counting):
-    """Never comes back from its third step."""
+    """Never comes back from its third step, and says so on standard output."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.steps == 2:
+            print("hanging", flush=True)  # noqa: T201
             threading.Event().wait()
         return super().step(action)
 
