@@ -86,6 +86,22 @@ def test_a_requested_evaluation_that_hangs_ends_a_drained_actor_too(tmp_path: Pa
     assert "draining" not in log
 
 
+def test_an_evaluator_whose_environment_hangs_while_it_is_made_ends_too() -> None:
+    actor = ForkedCommand(
+        *("actor_service", "--role", "standalone", "--environment", "environment_doubles:HangingWhenMade-v0"),
+        *("--actor.environment-timeout-s", "1"),
+        environment={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/user_modules"},
+        cwd=ROOT,
+    )
+    try:
+        _, log = actor.communicate(timeout=DEADLINE_S)
+    finally:
+        with actor:
+            actor.kill()
+    assert actor.returncode == EXIT_HUNG
+    assert "environment_doubles.py" in log
+
+
 def evaluate(client: ActorClient) -> None:
     with suppress(UnavailableError):
         list(client.evaluate(1))

@@ -176,6 +176,13 @@ class Hanging(Counting):
         return super().step(action)
 
 
+class HangingWhenMade(Counting):
+    """Cannot be made: that never ends."""
+
+    def __init__(self) -> None:
+        threading.Event().wait()
+
+
 class HangingAtTheEnd(Counting):
     """Never comes back from `close` once it was stepped."""
 
@@ -234,6 +241,7 @@ doubles: tuple[type[Counting], ...] = (
     Keeping,
     Frames,
     Hanging,
+    HangingWhenMade,
     HangingAtTheEnd,
     NoPictures,
 )
