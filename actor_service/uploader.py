@@ -32,7 +32,7 @@ class Uploader:
     the uploader joins again and resumes after the last stored item. A power cut at the learner may lose acknowledged
     items; the kept ones are then sent again.
 
-    join: announces the actor and returns its membership. Raises UserError when another process has taken over the name.
+    join: announces the actor and returns its membership. Raises ConflictError when another process has taken its name.
     report: returns the actor's report, sent every `period_s` seconds and more often at first.
     on_stop, on_evaluate: called for the learner's directives.
     on_fault: called with an error that a retry cannot fix.

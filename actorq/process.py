@@ -272,7 +272,7 @@ async def _say_when_ready(service: Service, server: Server) -> None:
 
 
 class _Drain:
-    """Drains at the first signal or the parent's end. A second signal, or too long a drain, ends the process."""
+    """Drains at the first signal or the parent's end. A second signal, or too long a drain or end, ends the process."""
 
     def __init__(self, service: Service, server: Server, loop: asyncio.AbstractEventLoop, drain_s: float) -> None:
         self._service = service
@@ -297,9 +297,12 @@ class _Drain:
     def end(self) -> None:
         """The service has ended and the exit code is final: ignore signals until the process ends.
 
-        The end of the event loop would otherwise restore the default of SIGTERM, which kills.
+        The end of the event loop would otherwise restore the default of SIGTERM, which kills. It also waits for all
+        threads of the loop's executor, and one of them may hang.
         """
         self._ended = True
+        if not self._draining:
+            self._set_deadline()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
@@ -320,12 +323,15 @@ class _Drain:
     def _begin(self, reason: str) -> None:
         self._draining = True
         _log.info("%s: draining for at most %.0f s", reason, self._drain_s)
+        self._set_deadline()
+        self._telling = self._loop.create_task(self._server.say_not_serving())
+        self._service.begin_drain()
+
+    def _set_deadline(self) -> None:
         # A thread and not the event loop, because the event loop may hang.
         deadline = threading.Timer(self._drain_s, os._exit, args=(EXIT_FAILED,))
         deadline.daemon = True
         deadline.start()
-        self._telling = self._loop.create_task(self._server.say_not_serving())
-        self._service.begin_drain()
 
 
 def _hold_lifeline(loop: asyncio.AbstractEventLoop, drain: _Drain) -> None:

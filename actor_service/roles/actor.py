@@ -73,6 +73,7 @@ class Actor:
         self._watchdog = Watchdog("an environment", host.environment_timeout_s, "actor.environment_timeout_s")
         self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()
         self._evaluating = threading.Lock()
+        self._leaving = threading.Event()
         self._activity = "starting"
 
     @property
@@ -134,6 +135,15 @@ class Actor:
                 with Video(self._record, runner.pictures_per_second) as video:
                     return runner.run(policy, seed, 0, stop, on_episode, video.add)
         finally:
+            self._evaluating.release()
+            if self._leaving.is_set():
+                self._close_watchdog()
+
+    def _close_watchdog(self) -> None:
+        """Close the watchdog when no requested evaluation runs anymore: its environments may still hang."""
+        self._leaving.set()
+        if self._evaluating.acquire(blocking=False):
+            self._watchdog.close()
             self._evaluating.release()
 
     @property

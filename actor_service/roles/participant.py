@@ -21,7 +21,7 @@ from actorq.client import LearnerClient, QuantizerClient
 from actorq.domain.policy import AUTO, Policy, PolicyDescriptor
 from actorq.domain.status import ActorReport, Membership
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.errors import ConflictError, UserError
+from actorq.errors import ConflictError
 from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
@@ -149,10 +149,7 @@ class Participant(Actor):
             self._host.on_end(self._fault)
 
     def _join(self) -> Membership:
-        try:
-            membership = self._learner.join(self.name, self._incarnation, self.role, __version__, self._nonce)
-        except ConflictError as error:
-            raise UserError(str(error)) from error
+        membership = self._learner.join(self.name, self._incarnation, self.role, __version__, self._nonce)
         self._incarnation = membership.incarnation
         known = self._membership
         if known is not None and membership.run.run_id != known.run.run_id:
@@ -213,7 +210,7 @@ class Participant(Actor):
 
     def _leave(self) -> None:
         self._activity = "leaving"
-        self._watchdog.close()
+        self._close_watchdog()
         if self._subscription is not None:
             self._subscription.close()
         self._quantizer.close()

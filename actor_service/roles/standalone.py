@@ -34,16 +34,22 @@ class StandaloneEvaluator(Actor):
         self._sampling = sampling
         self._scheme = scheme
         self._batch = environments
-        self._spec = describe_environment(environment_id, host.backend, arguments, rendered=record is not None)
+        # Here and not in `start`, so that a wrong environment ends the process before it serves.
+        self._watchdog.start()
+        try:
+            with self._own_call:
+                self._spec = describe_environment(environment_id, host.backend, arguments, rendered=record is not None)
+        except BaseException:
+            self._watchdog.close()
+            raise
 
     def start(self) -> None:
-        """Wait for requests."""
-        super().start()
+        """Wait for requests. The watchdog watches already."""
         self._activity = "waiting for requests"
 
     def drain(self, flush_s: float) -> None:
         """End at once, because no items are queued."""
-        self._watchdog.close()
+        self._close_watchdog()
         self._quantizer.close()
         self._host.on_end(None)
 

@@ -2,8 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Any
 
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
@@ -14,13 +14,15 @@ from actorq.local.child import failed_command, run_to_end
 from actorq.local.forkserver import ForkServers
 from actorq.process import Sources
 
+Describe = Callable[[RunConfig], EnvironmentSpec]
 
-def fit_algorithm(config: RunConfig, sources: Sources, may_choose: bool, servers: ForkServers | None) -> RunConfig:
+
+def fit_algorithm(config: RunConfig, sources: Sources, may_choose: bool, describe: Describe) -> RunConfig:
     """The settings, with another algorithm where nobody named one and the environment's actions are continuous.
 
     sources: of the settings, for those of another algorithm.
     may_choose: whether the algorithm may be another one.
-    servers: fork the process that makes the environment.
+    describe: `environment_of`, or what remembers its answers.
 
     Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
     """
@@ -29,7 +31,7 @@ def fit_algorithm(config: RunConfig, sources: Sources, may_choose: bool, servers
     if config.algorithm not in names and ":" not in config.algorithm:
         known = f"expected one of {', '.join(names)}, or MODULE:CLASS"
         raise UserError(f"setting 'algorithm': {known}, got {config.algorithm!r}")
-    spec = EnvironmentSpec.from_json(_described(config, servers))
+    spec = describe(config)
     if config.network is None:
         check_image(spec)
     actions: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
@@ -44,8 +46,11 @@ def fit_algorithm(config: RunConfig, sources: Sources, may_choose: bool, servers
     return config
 
 
-def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]:
-    """The actors' description of the environment. Raises UserError when they cannot make it, before anything starts."""
+def environment_of(config: RunConfig, servers: ForkServers | None = None) -> EnvironmentSpec:
+    """The actors' description of the environment. Raises UserError when they cannot make it, before anything starts.
+
+    servers: fork the process that makes the environment.
+    """
     environment, backend = config.environment, config.environment_backend
     # Not the whole actor: its imports would take a fifth of the time until the first action.
     arguments = ("--backend", backend, "--arguments", config.environment_arguments.to_text(), "--lifeline")
@@ -53,5 +58,4 @@ def _described(config: RunConfig, servers: ForkServers | None) -> dict[str, Any]
     code, output, errors = run_to_end(command, servers)
     if code:
         raise failed_command(f"the actor service cannot describe environment {environment}", code, errors)
-    description: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return description
+    return EnvironmentSpec.from_json(json.loads(output.splitlines()[-1]))

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from actorq.cli.algorithm import Describe, environment_of
 from actorq.cli.train import resolved_config
 from actorq.comparison.figures import figures_of
 from actorq.comparison.folder import ComparisonFolder
@@ -17,6 +18,7 @@ from actorq.comparison.report import ON_POLICY, page, ratio_text, warnings
 from actorq.comparison.result import Comparison
 from actorq.config.parser import OneLineParser, number
 from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.local.services import is_importable
 from actorq.machine import this_machine
@@ -42,8 +44,9 @@ def run(arguments: Sequence[str]) -> int:
         if hasattr(given, setting):
             raise UserError(f"--{setting}: a comparison has several, give {flag}")
     variants, seeds = grid(given.schemes, given.vary), seeds_of(given.seeds)
-    configs = _configs(parser, arguments, variants)
-    _check(configs, given.time_to)
+    describe = _remembering()
+    configs = _configs(parser, arguments, variants, describe)
+    _check(configs, given.time_to, describe)
     if TORCH in given.schemes and not is_importable(TORCH_ACTOR):
         raise UserError(
             f"--schemes torch: {TORCH_ACTOR} cannot be imported: run in the folder of ActorQ's sources, or add this "
@@ -110,25 +113,44 @@ def _check_extra() -> None:
         raise UserError(f"actorq compare needs {' and '.join(missing)}: pip install 'actorq[compare]'")
 
 
-def _configs(parser: OneLineParser, arguments: Sequence[str], variants: Sequence[Variant]) -> dict[Variant, RunConfig]:
-    """The configuration of each variant, resolved as by `actorq train`. Raises UserError.
+def _remembering() -> Describe:
+    """Describes environments. Variants share an environment, which is made once."""
+    specs: dict[tuple[str, str, str], EnvironmentSpec] = {}
 
-    All variants share the environment, so it is made only once. It decides the algorithm unless one is given.
-    """
-    sources = {
-        variant: Sources.read((RunConfig,), parser.parse_args([*arguments, *variant.flags])) for variant in variants
+    def describe(config: RunConfig) -> EnvironmentSpec:
+        key = (config.environment, config.environment_backend, config.environment_arguments.to_text())
+        if key not in specs:
+            specs[key] = environment_of(config)
+        return specs[key]
+
+    return describe
+
+
+def _configs(
+    parser: OneLineParser, arguments: Sequence[str], variants: Sequence[Variant], describe: Describe
+) -> dict[Variant, RunConfig]:
+    """The configuration of each variant, resolved and checked as by `actorq train`. Raises UserError."""
+    warnings_of_all: dict[str, None] = {}
+    configs = {
+        variant: resolved_config(
+            Sources.read((RunConfig,), parser.parse_args([*arguments, *variant.flags])),
+            describe,
+            lambda text: warnings_of_all.update({text: None}),
+        )
+        for variant in variants
     }
-    first = resolved_config(sources[variants[0]])
-    return {variant: each.resolve(RunConfig, {"algorithm": first.algorithm}) for variant, each in sources.items()}
+    for text in warnings_of_all:
+        print(text, file=sys.stderr, flush=True)
+    return configs
 
 
-def _check(configs: dict[Variant, RunConfig], time_to: float | None) -> None:
+def _check(configs: dict[Variant, RunConfig], time_to: float | None, describe: Describe) -> None:
     """Raise UserError for a return after the end of a run, and for a URL of object storage, which all would share."""
     for config in configs.values():
-        if time_to is not None and config.target_return is not None and time_to > config.target_return:
+        target = describe(config).reward_threshold if config.target_return is None else config.target_return
+        if time_to is not None and target is not None and time_to > target:
             raise UserError(
-                f"--time-to: expected at most target_return ({config.target_return:g}), at which runs end, got "
-                f"{time_to:g}"
+                f"--time-to: expected at most target_return ({target:g}), at which runs end, got {time_to:g}"
             )
         for setting, url in config.object_storage_urls.items():
             raise UserError(f"{setting}: the runs of a comparison would share {url}; leave it out")

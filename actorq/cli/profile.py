@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from actorq.cli.algorithm import fit_algorithm
+from actorq.cli.algorithm import environment_of, fit_algorithm
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FALLBACK, FP32
 from actorq.errors import UserError
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers: ForkServers | None) -> int:
-    config = fit_algorithm(config, sources, may_choose=True, servers=servers)
+    config = fit_algorithm(config, sources, True, partial(environment_of, servers=servers))
     # Warnings that a service is not up yet would only confuse here.
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))

@@ -5,15 +5,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from actorq.cli.algorithm import fit_algorithm
+from actorq.cli.algorithm import Describe, environment_of, fit_algorithm
 from actorq.cli.display.display import display_of
 from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
@@ -106,33 +107,39 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> tuple[Tra
         _check_budget(run, config)
     elif run:
         run.check_unused()
-    config = _checked(sources, config, train, servers)
+    config = _checked(sources, config, train, partial(environment_of, servers=servers), _warn)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     train = train.model_copy(update={"resume": train.resume or lost})
     return train, config, run or new_run_directory(config.environment, datetime.now())
 
 
-def resolved_config(sources: Sources) -> RunConfig:
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def resolved_config(
+    sources: Sources, describe: Describe = environment_of, warn: Callable[[str], None] = _warn
+) -> RunConfig:
     """The settings of a new run, with those that depend on its environment. Raises UserError for invalid settings."""
-    return _checked(sources, sources.resolve(RunConfig), TrainSettings())
+    return _checked(sources, sources.resolve(RunConfig), TrainSettings(), describe, warn)
 
 
 def _checked(
-    sources: Sources, config: RunConfig, train: TrainSettings, servers: ForkServers | None = None
+    sources: Sources, config: RunConfig, train: TrainSettings, describe: Describe, warn: Callable[[str], None]
 ) -> RunConfig:
     """The configuration once its environment is known. Raises UserError for invalid settings."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     if train.actor_module and not is_importable(train.actor_module):
         raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
     _check_scheme(config.scheme)
-    fitting = fit_algorithm(config, sources, may_choose=not train.resume, servers=servers)
+    fitting = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
     if fitting.algorithm in ALGORITHMS:
         own = getattr(fitting, fitting.algorithm)
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
     for name in _given_in_vain(sources.given[RunConfig], fitting):
-        print(f"warning: {name} has no effect: the algorithm is {fitting.algorithm}", file=sys.stderr, flush=True)
+        warn(f"warning: {name} has no effect: the algorithm is {fitting.algorithm}")
     return fitting
 
 

@@ -4,8 +4,11 @@ import logging
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from actorq.errors import UserError
@@ -13,22 +16,28 @@ from actorq.transport.addresses import split_listen_address
 
 _log = logging.getLogger(__name__)
 
-# A connection may be silent for this long: it occupies a thread.
-_PATIENCE_S = 10.0
+# Each connection occupies a thread and a descriptor, which the service needs for its calls.
+_MOST_CONNECTIONS = 32
+# Seconds for the oldest connection to make room, and before the next try when there are no descriptors.
+_ROOM_S, _NO_DESCRIPTOR_S = 1.0, 0.1
 
 
 class HttpServer:
     """Answers requests with a WSGI application until it is closed or the process ends.
 
+    A client has `patience_s` seconds for its whole request and the answer. Beyond 32 connections, the oldest is closed.
+
     address: "HOST:PORT" with the port that was bound.
     """
 
-    def __init__(self, flag: str, listen: str, application: Callable[..., Iterable[bytes]]) -> None:
+    def __init__(
+        self, flag: str, listen: str, application: Callable[..., Iterable[bytes]], patience_s: float = 10.0
+    ) -> None:
         """Bind and serve. Raises UserError that names `flag` when `listen` is malformed or cannot be bound."""
         host, port = split_listen_address(flag, listen)
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-            self._server = _Server(family, host, port)
+            self._server = _Server(family, host, port, patience_s)
         except OSError as error:
             raise UserError(
                 f"{flag}: cannot listen on {listen} ({error.strerror}); free the port, choose another one, or let "
@@ -47,18 +56,57 @@ class HttpServer:
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE_S
-
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: requests are frequent and all alike."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
+    # Of connections that the loop has not accepted yet. A probe must not wait behind five of them.
+    request_queue_size = 128
 
-    def __init__(self, family: socket.AddressFamily, host: str, port: int) -> None:
+    def __init__(self, family: socket.AddressFamily, host: str, port: int, patience_s: float) -> None:
         self.address_family = family
+        self._patience_s = patience_s
+        # The connections of all handlers, oldest first, with the time of their start.
+        self._open: dict[Any, float] = {}
+        self._changed = threading.Condition()
         super().__init__((host, port), _Handler)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:
+            # The connection stays in the queue of the port. Without a wait, the loop would try again at once.
+            time.sleep(_NO_DESCRIPTOR_S)
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            if len(self._open) >= _MOST_CONNECTIONS:
+                # Not the new one: it may be a probe, and those that do nothing are the oldest ones.
+                _cut_off(next(iter(self._open)))
+            has_room = self._changed.wait_for(lambda: len(self._open) < _MOST_CONNECTIONS, _ROOM_S)
+            if has_room:
+                self._open[request] = time.monotonic()
+        if has_room:
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut off the connections whose time is up. `serve_forever` calls this twice a second at least."""
+        started = time.monotonic() - self._patience_s
+        with self._changed:
+            for request in [request for request, since in self._open.items() if since <= started]:
+                _cut_off(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        # Before it is closed: its descriptor may be another connection's afterwards.
+        with self._changed:
+            self._open.pop(request, None)
+            self._changed.notify_all()
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log the traceback of a fault. A client that says nothing or hangs up, such as a port check, is no fault."""
@@ -70,3 +118,9 @@ class _Server(ThreadingMixIn, WSGIServer):
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+
+def _cut_off(connection: socket.socket) -> None:
+    """End a connection whose handler may wait for it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

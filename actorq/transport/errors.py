@@ -56,10 +56,13 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
     """The domain's error for a failed call. `peer` names the other side in its message."""
     status, details = error.code(), one_line(error.details() or "no details")
     kind = _ERROR.get(status, ActorQError)
-    final = not issubclass(kind, UnavailableError)
-    if _is_unreadable(status, details) or (final and not _is_as_sent(error)):
+    final, as_sent = not issubclass(kind, UnavailableError), _is_as_sent(error)
+    if status is grpc.StatusCode.UNIMPLEMENTED:
+        return UnavailableError(f"{peer} does not serve this call ({details}); check the address and the versions")
+    if _is_unreadable(status, details) or (final and not as_sent):
         return UnavailableError(f"{peer} cannot be understood ({details}); the connection is broken")
-    if kind is UnavailableError:
+    # A service that answers has been reached.
+    if kind is UnavailableError and not as_sent:
         return UnavailableError(f"{peer} cannot be reached ({_reason(details)})")
     return kind(f"{peer}: {details}")
 

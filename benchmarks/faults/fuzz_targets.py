@@ -134,9 +134,10 @@ def _methods(service: str, described: Any) -> list[Target]:
 
 def _stream_opening(rng: random.Random, member: Member) -> list[bytes]:
     opening = wire.stream_opening_to_proto(wire.StreamOpening(member.name, member.incarnation, ENVIRONMENT))
+    report = replace(REPORT, process=replace(REPORT.process, name=member.name))
     messages: list[Message] = [
         learner_pb2.StreamTrajectoriesRequest(open=opening),
-        learner_pb2.StreamTrajectoriesRequest(report=wire.actor_report_to_proto(REPORT)),
+        learner_pb2.StreamTrajectoriesRequest(report=wire.actor_report_to_proto(report)),
     ]
     return [message.SerializeToString() for message in messages]
 

@@ -15,7 +15,8 @@ from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
 from learner_service.actors.schemes import acting_schemes
 from learner_service.replay import SegmentBuffer
-from learner_service.reporting.meters import Episodes, StalenessHistogram
+from learner_service.reporting.meters import MOST_STALE, Episodes, StalenessHistogram
+from learner_service.rollouts import PublishedVersions
 
 _MOST_LOST = 2**62
 
@@ -48,7 +49,7 @@ class Intake:
     """Stores segments in the replay. Thread-safe.
 
     scheme: the scheme of the run. Segments may come from policies of all its `acting_schemes`.
-    published_version: returns the newest version, from which staleness is measured.
+    published_version: returns the newest version of the run. Segments of much higher versions are refused.
     """
 
     def __init__(
@@ -64,10 +65,16 @@ class Intake:
         self._episodes = Episodes()
         self._plausibility = Plausibility(spec.max_episode_steps)
         self._staleness = StalenessHistogram()
+        self._versions = PublishedVersions(max_lag=MOST_STALE - 1)
         self._by_scheme: dict[str, int] = {}
         self._stored_segments = 0
         self._duplicate_segments = 0
         self._lost_segments = 0
+
+    def published(self, version: int) -> None:
+        """Note a published version, from which staleness is counted."""
+        with self._lock:
+            self._versions.add(version)
 
     def insert(self, member: Member, decode: Callable[[], Segment], reserved: int) -> None:
         """Store the segment of `decode` under its reservation of `reserved` transitions. Drops a duplicate.
@@ -139,6 +146,7 @@ class Intake:
                 "episodes": self._episodes.state(),
                 "plausibility": self._plausibility.state(),
                 "staleness": self._staleness.state(),
+                "versions": self._versions.state(),
                 "transitions_by_scheme": dict(self._by_scheme),
             }
 
@@ -148,6 +156,9 @@ class Intake:
             self._episodes.load_state(state["episodes"])
             self._plausibility.load_state(state.get("plausibility"))
             self._staleness.load_state(state["staleness"])
+            # Older checkpoints do not have them.
+            if "versions" in state:
+                self._versions.load_state(state["versions"])
             self._by_scheme.update(state["transitions_by_scheme"])
 
     def account_for(self, stored: int) -> None:
@@ -168,11 +179,11 @@ class Intake:
 
     def _count(self, segment: Segment) -> None:
         self._stored_segments += 1
-        published = self._published_version()
+        lags = self._versions.lag(np.array([span.version for span in segment.spans], np.int64))
         stops = [span.first_step for span in segment.spans[1:]] + [segment.steps]
-        for span, stop in zip(segment.spans, stops, strict=True):
+        for span, stop, lag in zip(segment.spans, stops, lags, strict=True):
             acted = int(np.count_nonzero(segment.valid[span.first_step : stop]))
-            self._staleness.add(published - span.version, acted)
+            self._staleness.add(int(lag), acted)
             self._by_scheme[span.scheme] = self._by_scheme.get(span.scheme, 0) + acted
         self._plausibility.note(segment)
         for episode in segment.episodes:

@@ -123,10 +123,10 @@ class Members:
                 self._connected[member.role] += 1
             return member
 
-    def disconnect(self, member: Member) -> None:
-        """Mark a member as left and free its index. It has to join again."""
+    def disconnect(self, member: Member) -> bool:
+        """Mark a member as left and free its index. It has to join again. Returns whether it was present."""
         with self._lock:
-            self._leave(member)
+            return self._leave(member)
 
     def statuses(self) -> tuple[ActorStatus, ...]:
         """Statuses of the present members, actors first, by index; at most 1000 of them."""
@@ -180,9 +180,9 @@ class Members:
             self._waiting[member.name] = self._clock()
             self._waiting.move_to_end(member.name)
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: Member) -> bool:
         if member.state == "left" or self._members.get(member.name) is not member:
-            return
+            return False
         if member.state == "connected":
             self._connected[member.role] -= 1
         else:
@@ -190,6 +190,7 @@ class Members:
         member.state = "left"
         self._left[member.name] = None
         self._indexes[member.role].free(member.index)
+        return True
 
     def _expire(self) -> None:
         due = self._clock() - _PATIENCE_S

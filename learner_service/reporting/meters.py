@@ -28,13 +28,17 @@ class RateMeter:
         return (count - first) / (now - start) if now > start else 0.0
 
 
+# The staleness whose bin also counts all higher values.
+MOST_STALE = 1023
+
+
 class StalenessHistogram:
-    """Exact distribution of staleness: the number of versions by which acting policies were behind.
+    """Exact distribution of staleness: the number of publications after the version that acted.
 
     The last bin counts all values from `bins` - 1 on.
     """
 
-    def __init__(self, bins: int = 1024) -> None:
+    def __init__(self, bins: int = MOST_STALE + 1) -> None:
         self._counts = np.zeros(bins, np.int64)
 
     def add(self, staleness: int, count: int) -> None:

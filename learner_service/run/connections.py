@@ -51,6 +51,7 @@ class Connections:
         member = records.members.join(name, incarnation, role, nonce, newest_stored)
         if before is not None and before is not member:
             self.streams.end(before, taken_over(name, before.incarnation))
+            records.scaling.forget(name)
         steps = training.replay.total_transitions if training else 0
         return membership(self.records.config, records.identity, member, self._resume_after(member), steps)
 
@@ -107,9 +108,8 @@ class Connections:
         self.streams.tell_durable("actor", lambda member: durable.get(member.source_key, 0))
 
     def _disconnect(self, member: Member) -> None:
-        if not self.streams.has(member):
-            # The actor may have opened a new stream before the end of its broken one was noticed. Then it stays.
-            self.records.members.disconnect(member)
+        # The actor may have opened a new stream before the end of its broken one was noticed. Then it stays.
+        if not self.streams.has(member) and self.records.members.disconnect(member):
             self.records.scaling.forget(member.name)
             _log.info("%s left", member.name)
 

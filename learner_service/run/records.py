@@ -8,6 +8,7 @@ from typing import Any
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.status import ActorReport, Receipt
+from actorq.errors import InvalidInputError
 from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.members import Member, Members
@@ -52,7 +53,12 @@ class Records:
         return policy_of(self.config.scheme, policies, self.members.statuses())
 
     def note_report(self, member: Member, report: ActorReport) -> None:
-        """Record an actor's report."""
+        """Record an actor's report. Raises InvalidInputError when it speaks for another process."""
+        name, role = report.process.name, report.process.role
+        if (name, role) != (member.name, member.role):
+            raise InvalidInputError(
+                f"report.process: expected {member.role} {member.name!r} itself, got {role} {name!r}"
+            )
         # Members keep the report without activations, because a status has a thousand reports in one message.
         member.report = replace(report, activation_seconds=())
         self.activation.add(report.activation_seconds)

@@ -42,6 +42,7 @@ class Trainer:
     """Runs on its own thread from `start` to `stop`. The control methods are thread-safe.
 
     quantization_aware: decides which updates compute with the actors' rounded policy.
+    on_published: called with the number of each published version.
     save: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
     """
 
@@ -55,8 +56,10 @@ class Trainer:
         save: Callable[[int], Path],
         updates: int = 0,
         clock: Callable[[], float] = time.monotonic,
+        on_published: Callable[[int], None] = lambda version: None,
     ) -> None:
         self._config = config
+        self._on_published = on_published
         self._algorithm = algorithm
         self._batches = batches
         self._publisher = publisher
@@ -146,6 +149,7 @@ class Trainer:
             Snapshot(learner_step=self.updates, parameters=parameters, calibration=calibration, at=time.time())
         )
         self._batches.published(version, parameters)
+        self._on_published(version)
         return version
 
     def _observed(self) -> NDArray[Any]:

@@ -179,7 +179,8 @@ def build_training(
         # Older checkpoints do not have this state.
         if "quantization_aware" in values:
             aware.load_state(values["quantization_aware"])
-        trainer = Trainer(config, algorithm, batches, publisher, aware, save, state.updates if state else 0)
+        updates = state.updates if state else 0
+        trainer = Trainer(config, algorithm, batches, publisher, aware, save, updates, on_published=intake.published)
         disk = DiskWatch(replay.directory, config.replay.min_free_bytes, replay.machine)
         flusher = Flusher(replay, disk, config.replay.flush_s)
         opened.pop_all()

@@ -1,11 +1,18 @@
 """A whole actor whose environment hangs: it ends, so that whoever started it starts it again."""
 
+import json
 import os
 import re
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from actorq.client import ActorClient
+from actorq.errors import UnavailableError
+from actorq.lifeline import READY
 from actorq.process import EXIT_HUNG
 from actorq.v1 import learner_pb2
 from tests.actor_service.actor_peers import ScriptedLearner, ScriptedQuantizer, membership, serving
@@ -48,3 +55,53 @@ def test_an_actor_whose_environment_hangs_ends_with_its_own_exit_code(environmen
     )
     # And where it hangs.
     assert "environment_doubles.py" in log
+
+
+def test_a_requested_evaluation_that_hangs_ends_a_drained_actor_too(tmp_path: Path) -> None:
+    quantizer, announced = ScriptedQuantizer(), tmp_path / "actor.json"
+    quantizer.keep(constant_policy([1.0, 0.0, 0.0], observation_size=2))
+    parents_end, lifeline = socket.socketpair()
+    with serving(quantizer) as quantizer_address, parents_end, lifeline:
+        actor = ForkedCommand(
+            *("actor_service", "--role", "standalone", "--environment", "environment_doubles:Hanging-v0"),
+            *("--quantizer", quantizer_address, "--announce", str(announced), "--lifeline"),
+            *("--actor.environment-timeout-s", "2", "--scheme", "int8-weights"),
+            environment={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/user_modules"},
+            cwd=ROOT,
+            lifeline=lifeline.fileno(),
+        )
+        try:
+            assert parents_end.recv(len(READY))
+            with ActorClient(json.loads(announced.read_text())["address"], deadline_s=DEADLINE_S) as client:
+                evaluating = threading.Thread(target=evaluate, args=(client,))
+                evaluating.start()
+                assert actor.stdout.readline() == "hanging\n"
+                client.drain()
+                _, log = actor.communicate(timeout=DEADLINE_S)
+                evaluating.join(DEADLINE_S)
+        finally:
+            with actor:
+                actor.kill()
+    assert actor.returncode == EXIT_HUNG
+    assert "draining" not in log
+
+
+def test_an_evaluator_whose_environment_hangs_while_it_is_made_ends_too() -> None:
+    actor = ForkedCommand(
+        *("actor_service", "--role", "standalone", "--environment", "environment_doubles:HangingWhenMade-v0"),
+        *("--actor.environment-timeout-s", "1"),
+        environment={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/user_modules"},
+        cwd=ROOT,
+    )
+    try:
+        _, log = actor.communicate(timeout=DEADLINE_S)
+    finally:
+        with actor:
+            actor.kill()
+    assert actor.returncode == EXIT_HUNG
+    assert "environment_doubles.py" in log
+
+
+def evaluate(client: ActorClient) -> None:
+    with suppress(UnavailableError):
+        list(client.evaluate(1))

@@ -133,7 +133,8 @@ def test_an_actor_whose_name_is_taken_over_ends_with_one_line(quantizer: Scripte
         assert nonce == again != 0
         peer.taken_over = True
         peer.fail(ConflictError("actor 'actor-0': another process has taken over this name"))
-        with pytest.raises(UserError, match="another process has taken over this name"):
+        # No user's error: the launcher starts it again, and it takes the name back.
+        with pytest.raises(ConflictError, match="another process has taken over this name"):
             ended.result(DEADLINE_S)
 
 

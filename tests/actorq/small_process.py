@@ -15,6 +15,7 @@ SERVICE = """
 import asyncio
 import signal
 import sys
+import threading
 
 from pydantic import Field
 
@@ -30,6 +31,7 @@ class SmallSettings(Settings):
     linger: bool = Field(False, description="drain until SIGUSR1 comes")
     unready: bool = Field(False, description="be ready when SIGUSR2 comes")
     hanging: bool = Field(False, description="make progress only after SIGUSR2")
+    hanging_thread: bool = Field(False, description="leave a thread that never ends")
     slow_end: bool = Field(False, description="end the process only after a line on standard input")
 
 
@@ -56,6 +58,8 @@ class SmallService(Service):
         if self.settings.fail == "run":
             raise ActorQError("the work failed")
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self.done.set)
+        if self.settings.hanging_thread:
+            asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
         print("running", flush=True)
         await self.done.wait()
         return self.settings.code

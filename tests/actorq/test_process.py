@@ -90,6 +90,12 @@ def test_a_process_that_does_not_drain_in_time_is_ended(small: SmallProcess) -> 
     assert small.end()[0] == 1
 
 
+def test_a_process_whose_thread_hangs_after_the_service_has_ended_is_ended(small: SmallProcess) -> None:
+    small.start("--hanging-thread", "--transport.drain-s", "0.05").hear("running")
+    small.signal(signal.SIGUSR1)
+    assert small.end()[0] == 1
+
+
 def test_a_signal_after_the_service_has_ended_does_not_change_its_exit_code(small: SmallProcess) -> None:
     small.start("--code", "3", "--slow-end").hear("running")
     small.signal(signal.SIGUSR1)

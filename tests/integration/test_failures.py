@@ -55,6 +55,20 @@ def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
     assert INT8_HERE in summary["transitions_by_scheme"]
 
 
+def test_a_run_survives_a_stranger_that_takes_an_actors_name(tmp_path: Path) -> None:
+    run = TrainingRun.start(tmp_path / "run", *ENDLESS)
+    status = run.until(trained(updates=100))
+    with LearnerClient(run.addresses()["learner"]) as learner:
+        learner.join("actor-0", 0, "actor", "1", nonce=7)
+        run.until(goes_on_without("actor-0", process_id(status, "actor-0"), status.environment_steps))
+        learner.stop()
+    code, printed = run.finish()
+    assert code == 4, printed
+    log = (run.directory / "logs" / "actor-0.log").read_text()
+    assert "another process has taken over this name" in log
+    assert "Traceback" not in log
+
+
 def test_no_process_outlives_a_killed_launcher(tmp_path: Path) -> None:
     run = TrainingRun.start(tmp_path / "run", *ENDLESS)
     run.until(trained(updates=100))

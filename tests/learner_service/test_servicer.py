@@ -207,6 +207,17 @@ def test_a_report_tells_that_a_segment_was_lost_on_the_way(learner: LearnerClien
     assert learner.join("loser", 1, "actor", "test").resume_after_sequence == 1
 
 
+@pytest.mark.parametrize(("name", "role"), [("learner", "learner"), ("forger", "evaluator"), ("other", "actor")])
+def test_an_actor_reports_of_itself_only(learner: LearnerClient, name: str, role: str) -> None:
+    stream = joined(learner, "forger")
+    forged = replace(measure_process(name, role), cpu_seconds=1e9)
+    stream.send(report=wire.actor_report_to_proto(ActorReport(1, "int8", 8, 1.0, 0, (), forged)))
+    stream.assert_refused(
+        grpc.StatusCode.INVALID_ARGUMENT, f"report.process: expected actor 'forger' itself, got {role} '{name}'"
+    )
+    assert all(usage.process.cpu_seconds < 1e9 for usage in learner.status().processes)
+
+
 def test_a_gap_in_the_sequence_is_refused(learner: LearnerClient) -> None:
     before = steps(learner)
     stream = joined(learner, "jumper")

@@ -167,12 +167,20 @@ class Frames(Counting):
 
 
 class Hanging(Counting):
-    """Never comes back from its third step."""
+    """Never comes back from its third step, and says so on standard output."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self.steps == 2:
+            print("hanging", flush=True)  # noqa: T201
             threading.Event().wait()
         return super().step(action)
+
+
+class HangingWhenMade(Counting):
+    """Cannot be made: that never ends."""
+
+    def __init__(self) -> None:
+        threading.Event().wait()
 
 
 class HangingAtTheEnd(Counting):
@@ -233,6 +241,7 @@ doubles: tuple[type[Counting], ...] = (
     Keeping,
     Frames,
     Hanging,
+    HangingWhenMade,
     HangingAtTheEnd,
     NoPictures,
 )

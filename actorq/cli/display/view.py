@@ -3,15 +3,18 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import get_args
 
 import psutil
 
 from actorq.cli.display import fidelity
 from actorq.domain.status import ActorStatus, RunStatus
+from actorq.domain.trajectory import Role
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
 
 _EVENTS_KEPT = 4
+_MEMBERS = get_args(Role)
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,9 @@ def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:
     for usage in status.processes:
         process = usage.process
         actor = actors.pop(process.name, None)
+        if actor is None and process.role in _MEMBERS:
+            # It has left. The account of its use stays.
+            continue
         report = actor.report if actor else None
         yield ProcessRow(
             name=process.name,

@@ -14,8 +14,9 @@ _MOST_BYTES = 1024 * 1024
 # As printed by `openssl x509 -noout -serial`, or with colons.
 _SERIAL = re.compile(r"(?:serial=)?([0-9A-F]{1,2}(?::?[0-9A-F]{1,2}){0,31})", re.ASCII | re.IGNORECASE)
 
-# Identifies the content of the file: modification time, size and inode; None without a file.
-_Stamp = tuple[int, int, int] | None
+# Identifies the content of the file: modification time, size and inode. The error number when the system cannot tell;
+# None without a file.
+_Stamp = tuple[int, int, int] | int | None
 
 
 class DenyList:
@@ -29,7 +30,7 @@ class DenyList:
         """Raises UserError when the file exists but is unusable."""
         self._path = path
         self._stamp = self._look()
-        self._serials = self._read() if self._stamp else frozenset[int]()
+        self._serials = self._read() if self._stamp is not None else frozenset[int]()
 
     def __contains__(self, serial: int) -> bool:
         """Whether the file denies a certificate now."""
@@ -37,7 +38,7 @@ class DenyList:
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self._serials = self._read() if stamp else frozenset()
+                self._serials = self._read() if stamp is not None else frozenset()
                 _log.info("%s: %d certificates are denied", self._path, len(self._serials))
             except UserError as error:
                 _log.error("%s; the previous list stays in use", error)
@@ -46,8 +47,11 @@ class DenyList:
     def _look(self) -> _Stamp:
         try:
             status = os.stat(self._path) if self._path else None
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            # A file may be there, so reading it tells the error.
+            return error.errno or -1
         return (status.st_mtime_ns, status.st_size, status.st_ino) if status else None
 
     def _read(self) -> frozenset[int]:

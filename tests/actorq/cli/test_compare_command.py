@@ -46,6 +46,15 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             ("--directory", "DIR", "--target-return", "10", "--time-to", "20"),
             "--time-to: expected at most target_return (10), at which runs end, got 20",
         ),
+        # Without a target, runs end at the threshold of the environment.
+        (
+            ("--directory", "DIR", "--time-to", "500"),
+            "--time-to: expected at most target_return (475), at which runs end, got 500",
+        ),
+        (
+            ("--directory", "DIR", "--vary", "algorithm", "dqn", "td3"),
+            "algorithm td3 needs continuous actions, but CartPole-v1 has discrete ones",
+        ),
         (
             ("--directory", "DIR", "--policy-export.url", "s3://policies/best"),
             "policy_export.url: the runs of a comparison would share s3://policies/best; leave it out",

@@ -263,6 +263,12 @@ def test_without_a_launcher_the_processes_come_from_the_status() -> None:
     ]  # fmt: skip
 
 
+def test_actors_that_have_left_are_not_shown_as_running() -> None:
+    view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
+    view.take_status(replace(STATUS, actors=STATUS.actors[1:]))
+    assert [row.name for row in view.rows(lambda _: None)] == ["learner", "quantizer", "actor-1", "evaluator"]
+
+
 def test_an_evaluation_that_is_repeated_in_each_status_counts_once() -> None:
     view = run_view()
     assert [view.take_status(with_evaluation(9.0, version)) for version in (1, 1, 2, 2)] == [True, False, True, False]

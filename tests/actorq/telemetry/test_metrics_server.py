@@ -9,7 +9,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
 
 import pytest
 from prometheus_client import Metric
@@ -18,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from actorq import __version__
 from actorq.client import LearnerClient
 from actorq.errors import NotFoundError, UserError
-from actorq.telemetry import http
 from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.http import HttpServer
 from actorq.telemetry.metrics import counter, gauge, histogram, labelled_gauge, open_metrics
@@ -44,6 +44,16 @@ def probe(server: HttpServer, path: str) -> int:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def answer_ok(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+    start_response("200 OK", [])
+    return [b"ok"]
+
+
+def connected(server: HttpServer) -> socket.socket:
+    host, _, port = server.address.rpartition(":")
+    return socket.create_connection((host, int(port)), TIMEOUT_S)
 
 
 @contextmanager
@@ -195,20 +205,39 @@ def test_readiness_over_http_is_health_over_grpc() -> None:
 
 
 def test_a_client_that_says_nothing_or_hangs_up_leaves_nothing_in_the_log(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with open_server([]) as server:
-        host, _, port = server.address.rpartition(":")
-        with monkeypatch.context() as changed:
-            changed.setattr(http._Handler, "timeout", 0.05)
-            with socket.create_connection((host, int(port)), TIMEOUT_S) as silent:
-                # The server closes it after its patience.
-                assert silent.recv(1) == b""
-        with socket.create_connection((host, int(port)), TIMEOUT_S) as leaving:
+    with closing(HttpServer("--metrics", "127.0.0.1:0", answer_ok, patience_s=0.05)) as server:
+        with connected(server) as silent:
+            # The server closes it after its patience.
+            assert silent.recv(1) == b""
+        with connected(server) as leaving:
             # This resets the connection.
             leaving.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         assert probe(server, "/healthz") == 200
     assert (capfd.readouterr().err, caplog.messages) == ("", [])
+
+
+def test_a_client_that_sends_its_request_too_slowly_is_cut_off() -> None:
+    with closing(HttpServer("--metrics", "127.0.0.1:0", answer_ok, patience_s=0.5)) as server:
+        with connected(server) as slow:
+            slow.settimeout(0.05)
+            received: bytes | None = None
+            while received is None:
+                try:
+                    received = slow.recv(1)
+                except TimeoutError:
+                    slow.send(b"G")
+        assert received == b""
+
+
+def test_connections_that_do_nothing_leave_room_for_probes() -> None:
+    with closing(HttpServer("--metrics", "127.0.0.1:0", answer_ok, patience_s=1e6)) as server, ExitStack() as opened:
+        idle = [opened.enter_context(connected(server)) for _ in range(40)]
+        assert probe(server, "/healthz") == 200
+        # The oldest ones made room for the others and for the probe.
+        assert [each.recv(1) for each in idle[:9]] == [b""] * 9
+        assert len(server._server._open) <= 32
 
 
 def test_it_listens_on_ipv6_too() -> None:

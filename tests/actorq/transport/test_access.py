@@ -255,6 +255,25 @@ def test_a_deny_list_that_is_damaged_later_is_told_once_and_the_list_before_stay
     assert 0x12 not in denied
 
 
+def test_a_deny_list_that_cannot_be_looked_at_admits_nobody_that_it_denied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "denied"
+    path.write_text("12\n")
+    denied = DenyList(path)
+    path.unlink()
+    # The system cannot say whether the file is there, as with missing permissions.
+    path.symlink_to(path)
+    assert 0x12 in denied
+    assert 0x12 in denied
+    (line,) = caplog.messages
+    assert line.endswith("/denied cannot be read (Too many levels of symbolic links); the previous list stays in use")
+    with pytest.raises(UserError, match="cannot be read"):
+        DenyList(path)
+    path.unlink()
+    assert 0x12 not in denied
+
+
 def test_a_connection_has_to_be_opened_again_after_its_age(authority: Authority, tmp_path: Path) -> None:
     server = server_certificates(authority, tmp_path)
     client = Certificates.load(authority.issue(tmp_path, "client"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actorq import errors
-from actorq.client import LearnerClient
+from actorq.client import LearnerClient, QuantizerClient
 from actorq.transport.errors import translated
 from actorq.v1 import learner_pb2
 from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, serving
@@ -98,6 +98,28 @@ def test_an_unexpected_exception_is_internal_and_its_traceback_stays_in_the_serv
     logged = [record for record in caplog.records if record.name == "actorq.transport.errors"]
     assert [record.levelno for record in logged] == [logging.ERROR]
     assert logged[0].exc_info is not None
+
+
+def test_a_service_that_answers_is_not_called_out_of_reach() -> None:
+    with (
+        serving(StagedLearner(raising(errors.UnavailableError("the run is over")))) as stage,
+        LearnerClient(stage.address) as client,
+        pytest.raises(errors.UnavailableError) as caught,
+    ):
+        client.status()
+    assert str(caught.value) == f"learner at {stage.address}: the run is over"
+
+
+def test_the_address_of_another_service_is_told_as_such() -> None:
+    with (
+        serving(StagedLearner()) as stage,
+        QuantizerClient(stage.address) as client,
+        pytest.raises(errors.UnavailableError) as caught,
+    ):
+        client.list()
+    assert str(caught.value) == (
+        f"quantizer at {stage.address} does not serve this call (Method not found!); check the address and the versions"
+    )
 
 
 def test_a_refused_call_is_one_warning_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:

@@ -28,9 +28,17 @@ def replay(tmp_path: Path) -> Iterator[ReplayBuffer]:
     buffer.close()
 
 
+def an_intake(replay: ReplayBuffer, scheme: str = "int8") -> Intake:
+    """Of a run that has published versions 1 to 5."""
+    made = Intake(SPEC, replay, scheme, published_version=lambda: 5)
+    for version in range(1, 6):
+        made.published(version)
+    return made
+
+
 @pytest.fixture
 def intake(replay: ReplayBuffer) -> Intake:
-    return Intake(SPEC, replay, "int8", published_version=lambda: 5)
+    return an_intake(replay)
 
 
 def reserve(replay: ReplayBuffer, transitions: int = 8) -> int:
@@ -81,6 +89,16 @@ def test_staleness_counts_only_transitions(intake: Intake, replay: ReplayBuffer)
     spans = (PolicySpan(0, 3, "int8"), PolicySpan(2, 5, "int8"))
     take_in(intake, ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
     assert intake.state()["staleness"] == [3, 0, 4]
+
+
+def test_staleness_counts_publications_though_a_killed_learner_leaves_numbers_out(replay: ReplayBuffer) -> None:
+    killed, intake = an_intake(replay), Intake(SPEC, replay, "int8", published_version=lambda: 1030)
+    intake.load_state(json.loads(json.dumps(killed.state())))
+    for version in (1029, 1030):
+        intake.published(version)
+    spans = (PolicySpan(0, 5, "int8"), PolicySpan(1, 1029, "int8"), PolicySpan(3, 1030, "int8"))
+    take_in(intake, ACTOR, segment(1, spans=spans), reserve(replay))
+    assert intake.state()["staleness"] == [2, 4, 2]
 
 
 def test_half_of_the_transitions_are_at_most_as_stale_as_the_median(intake: Intake, replay: ReplayBuffer) -> None:

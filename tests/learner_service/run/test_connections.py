@@ -1,6 +1,7 @@
 """Who joins a run, with which seed, and where the streams resume."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,24 @@ async def test_an_older_process_of_a_name_is_forgotten_too(tmp_path: Path) -> No
             run.connections.join("a", old - 1, "actor")
         with pytest.raises(NotFoundError):
             run.connections.join("a", old, "actor")
+
+
+@on_a_loop
+async def test_the_end_of_an_actor_is_told_once_and_not_when_another_process_has_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with a_run(tmp_path) as run:
+        broken, taken = await opened(run), await opened(run)
+        again = run.connections.join("a", 0, "actor").incarnation
+        for stream in (broken, taken):
+            run.connections.close_stream(stream)
+        assert "a left" not in caplog.messages
+        streams = [await run.connections.open_stream("a", again, SPEC) for _ in range(2)]
+        run.streams.close(streams[0])
+        run.connections.close_stream(streams[1])
+        run.connections.close_stream(streams[0])
+    assert caplog.messages.count("a left") == 1
 
 
 @on_a_loop

@@ -57,7 +57,7 @@ async def test_training_follows_the_policy_that_most_actors_run(tmp_path: Path) 
     settings = config(scheme="auto", dqn={"hidden_sizes": (32, 32), "batch_size": 8, "n_step": 3})
     process = measure_process("actor-0", "actor")
     async with a_run(tmp_path, settings=settings) as run:
-        stream = await opened(run)
+        stream = await opened(run, "actor-0")
         assert run.training is not None
         run.records.note_report(stream.member, ActorReport(1, "int4", 0, 0.0, 0, (), process))
         policies = (emitted("int8"), emitted("int4", layer="advantage"))
