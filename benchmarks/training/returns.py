@@ -67,9 +67,9 @@ TASKS = (
     Task("d4pg", "dm_control/walker-stand", 925.0, 940.0, 500_000, 2, 50, _MANY_EPISODES),
     Task("d4pg", "dm_control/reacher-easy", 930.0, 940.0, 500_000, 2, 100, ("--evaluation.episodes", "50")),
     Task("d4pg", "dm_control/finger-spin", 840.0, 850.0, 500_000, 2, 50, _MANY_EPISODES),
-    # Random actions return 5. The stored result has one seed, which gives no verdict.
+    # Random actions return 5.
     Task("d4pg", "dm_control/cheetah-run", 230.0, 900.0, 600_000, 2, 20),
-    # -21 is the worst return, random actions return -20.7, and 0 is a draw. The stored result has one seed too.
+    # -21 is the worst return, random actions return -20.7, and 0 is a draw. The stored results have one seed, which gives no verdict.
     Task("dqn", "ALE/Pong-v5", -7.0, 0.0, 500_000, 2, 10),
 )
 
