@@ -69,7 +69,7 @@ TASKS = (
     Task("d4pg", "dm_control/finger-spin", 840.0, 850.0, 500_000, 2, 50, _MANY_EPISODES),
     # Random actions return 5.
     Task("d4pg", "dm_control/cheetah-run", 230.0, 900.0, 600_000, 2, 20),
-    # -21 is the worst return, random actions return -20.7, and 0 is a draw. The stored results have one seed, which gives no verdict.
+    # -21 is the worst return, random actions return -20.7, and 0 is a draw. Stored results have one seed: no verdict.
     Task("dqn", "ALE/Pong-v5", -7.0, 0.0, 500_000, 2, 10),
 )
 
