@@ -53,6 +53,10 @@ SLOW = (
     *("actorq/operator/test_operator_process.py", "actorq/operator/test_deleted_runs.py"),
     *("actorq/transport/test_access.py", "actorq/sweep/test_results.py", "cluster/test_older_kubernetes.py"),
     *("actorq/telemetry/test_metrics_server.py", "quantizer_service/serving/test_worker.py"),
+    *("actorq/quantization/test_standard_form.py", "learner_service/sparsity/test_sparsity_structured.py"),
+    *("learner_service/objectstorage/test_copies.py", "learner_service/objectstorage/test_damaged_checkpoints.py"),
+    *("learner_service/run/test_linger.py", "learner_service/run/test_preparation.py"),
+    *("quantizer_service/emission/test_compaction.py", "quantizer_service/serving/test_relay_refusals.py"),
 )
 # PyTorch's exporter takes three seconds to get ready. So one worker makes all tests that need it.
 EXPORTS = (

@@ -43,7 +43,6 @@ def test_a_damaged_configuration_is_told_and_its_copy_counts(
     assert "is damaged or was edited by hand; its copy config.copy.yaml is used" in caplog.text
 
 
-@pytest.mark.slow
 def test_no_byte_of_a_configuration_can_change_its_settings(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run")
     run.create(RunConfig(seed=7))

@@ -61,7 +61,6 @@ def test_a_comparison_that_is_complete_makes_nothing(tmp_path: Path) -> None:
     assert len(told) == 4
 
 
-@pytest.mark.slow
 def test_a_run_that_cannot_be_made_ends_the_comparison_with_its_own_line(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     config = RunConfig(environment="Nowhere-v0")

@@ -249,7 +249,6 @@ def test_pods_without_an_image_are_a_condition(world: World) -> None:
     assert world.api.reasons() == ["ImagePull"]
 
 
-@pytest.mark.slow
 def test_an_operator_killed_after_any_request_leaves_the_same_end(world: World) -> None:
     """Each life of the operator makes some requests and dies: the next goes on, and nothing is told twice."""
 
@@ -311,7 +310,6 @@ def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
 
 
-@pytest.mark.slow
 def test_twenty_runs_two_at_a_time_by_suspending_the_others(world: World) -> None:
     names = [f"run-{index}" for index in range(20)]
     for name in names:

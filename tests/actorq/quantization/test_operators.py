@@ -65,7 +65,6 @@ def test_every_policy_fits_with_the_rows_that_learners_send(name: str) -> None:
     assert all(np.array_equal(fitting[input_name], array) for input_name, array in batch.items())
 
 
-@pytest.mark.slow
 def test_of_a_batch_that_takes_too_much_so_many_rows_are_taken_that_it_fits() -> None:
     graph = Graph.parse(nature_cnn(84))
     footprint = Footprint(graph.model, tuple(graph.inputs))

@@ -225,7 +225,6 @@ print(json.dumps([{field: getattr(reading, field) for field in fields} for readi
 """
 
 
-@pytest.mark.slow
 def test_codecarbon_measures_offline_and_leaves_no_file(tmp_path: Path) -> None:
     pytest.importorskip("codecarbon")
     home, work, temporary = (tmp_path / name for name in ("home", "work", "tmp"))

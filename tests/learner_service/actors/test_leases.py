@@ -122,7 +122,6 @@ def good(world: World) -> list[Holder]:
     return [holder for holder in world.holders if holder.kind == "good"]
 
 
-@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     goods=st.integers(1, 5),

@@ -188,7 +188,6 @@ def test_other_functions_of_torchscript_are_compiled_as_usual() -> None:
         torch._C._jit_set_fusion_strategy(usual)
 
 
-@pytest.mark.slow
 def test_recording_does_not_import_torchs_compiler() -> None:
     """It takes most of a second, in which the learner makes no updates."""
     code = (

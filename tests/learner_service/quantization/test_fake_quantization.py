@@ -109,7 +109,6 @@ class OwnPolicy(nn.Module):
         return result
 
 
-@pytest.mark.slow
 def test_a_users_policy_is_followed_as_far_as_its_layers_are_of_torch(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     policy = OwnPolicy()

@@ -18,7 +18,6 @@ from tests.learner_service.replay.replay_segments import SPEC, plain_segment, so
 FRAMES = ArraySpec((3, 2), "uint8")
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     frame_stack=st.integers(1, 5),

@@ -14,7 +14,6 @@ from tests.learner_service.replay.replay_episodes import LINKS, Lives, insert_al
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
 
 
-@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     frame_stack=st.integers(1, 3),

@@ -83,7 +83,6 @@ def test_an_older_version_than_the_newest_is_refused(client: QuantizerClient) ->
     assert client.get("int8").descriptor.version == 3
 
 
-@pytest.mark.slow
 def test_many_bad_submissions_leave_no_memory_behind(tmp_path: Path) -> None:
     megabytes = bytes(4 * 2**20)
     bad: list[Send] = [

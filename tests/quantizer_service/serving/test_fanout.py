@@ -111,7 +111,6 @@ class Reader:
         self._channel.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [0, 1], ids=["reads nothing", "reads a piece of each version"])
 def test_a_slow_watcher_delays_nobody_and_skips_to_the_newest(tmp_path: Path, pieces: int) -> None:
     versions = 8

@@ -76,7 +76,6 @@ def test_a_version_that_the_writer_removes_while_the_store_is_opened_is_skipped(
     assert (retained(reader), dict(reader.damaged), caplog.text) == ([3, 2], {}, "")
 
 
-@pytest.mark.slow
 def test_a_reader_may_open_and_read_at_any_moment_while_a_writer_goes_on(tmp_path: Path) -> None:
     store = opened(tmp_path, newest=1, best=0)
     store.claim("run")
