@@ -179,11 +179,10 @@ class Intake:
 
     def _count(self, segment: Segment) -> None:
         self._stored_segments += 1
-        lags = self._versions.lag(np.array([span.version for span in segment.spans], np.int64))
         stops = [span.first_step for span in segment.spans[1:]] + [segment.steps]
-        for span, stop, lag in zip(segment.spans, stops, lags, strict=True):
+        for span, stop in zip(segment.spans, stops, strict=True):
             acted = int(np.count_nonzero(segment.valid[span.first_step : stop]))
-            self._staleness.add(int(lag), acted)
+            self._staleness.add(self._versions.lag_of(span.version), acted)
             self._by_scheme[span.scheme] = self._by_scheme.get(span.scheme, 0) + acted
         self._plausibility.note(segment)
         for episode in segment.episodes:

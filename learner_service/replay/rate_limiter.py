@@ -86,7 +86,7 @@ class RateLimiter:
     def missing(self) -> int:
         """Inserts that are missing until sampling may start, or may go on after a loss of transitions."""
         with self._changed:
-            return self._missing
+            return max(0, self._least_inserts - self.inserts)
 
     @property
     def starved_seconds(self) -> float:
@@ -200,26 +200,21 @@ class RateLimiter:
             self._changed.notify_all()
         self._announce()
 
-    @property
-    def _missing(self) -> int:
-        return max(0, self._least_inserts - self.inserts)
-
     def _set_offset(self) -> None:
         """While inserts are missing, set the offset so that both sides are even after the last one."""
-        if self._missing:
+        if self.inserts < self._least_inserts:
             again = self._least_inserts - self.min_size_to_sample
             self._offset = again * self.samples_per_insert - self.samples
 
-    def _diff(self, inserts: int) -> float:
-        return inserts * self.samples_per_insert - self.samples - self._offset
-
     def _sample_allowed(self, n: int) -> bool:
-        return not self._missing and self._diff(self.inserts) - n >= self._min_diff
+        diff = self.inserts * self.samples_per_insert - self.samples - self._offset
+        return self.inserts >= self._least_inserts and diff - n >= self._min_diff
 
     def _insert_allowed(self, n: int) -> bool:
         if self._held:
             return False
-        if self._diff(self.inserts + self._outstanding + n) <= self._max_diff:
+        inserts = self.inserts + self._outstanding + n
+        if inserts * self.samples_per_insert - self.samples - self._offset <= self._max_diff:
             return True
         demand = min(self._waiting, default=self._asked)
         return self._outstanding == 0 and not self._sample_allowed(demand)

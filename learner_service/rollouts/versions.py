@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,13 @@ class PublishedVersions:
         last, first = self._lost
         repeated = np.clip(self._since - (versions - last), 0, self.max_lag + 1)
         return np.where((versions > last) & (versions < first), repeated, lags)
+
+    def lag_of(self, version: int) -> int:
+        """As `lag`, of one version, which is quick for small lags."""
+        last, first = self._lost
+        if last < version < first:
+            return min(max(0, self._since - (version - last)), self.max_lag + 1)
+        return sum(1 for _ in takewhile(version.__lt__, reversed(self._versions)))
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, as JSON values."""

@@ -15,7 +15,10 @@ def published(*versions: int, max_lag: int = 3) -> PublishedVersions:
 
 
 def lags(versions: PublishedVersions, *of: int) -> list[int]:
-    return [int(lag) for lag in versions.lag(np.array(of, np.int64))]
+    """Those of all together, which each alone has too."""
+    found = [int(lag) for lag in versions.lag(np.array(of, np.int64))]
+    assert [versions.lag_of(version) for version in of] == found
+    return found
 
 
 def restarted(versions: PublishedVersions) -> PublishedVersions:
