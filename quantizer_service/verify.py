@@ -60,17 +60,13 @@ def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
 
 
 def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
-    damaged, schemes = [*_checkpoint(folder / "checkpoint.json", graphs)], []
-    for path in sorted(folder.glob("policy-*.json")):
+    schemes = stored.emitted_schemes(folder)
+    damaged = [*_checkpoint(folder, graphs, schemes)]
+    for scheme in schemes:
         try:
-            schemes.append(stored.read_policy(folder, path.stem.removeprefix("policy-")).descriptor.scheme)
+            stored.read_policy(folder, scheme)
         except InvalidInputError as error:
-            damaged.append(Finding(path.name, "damaged", _short(error), _TAKEN))
-    if not damaged:
-        try:
-            stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), schemes)
-        except InvalidInputError as error:
-            damaged.append(Finding("", "missing", _short(error).removeprefix(f"{folder}: "), _TAKEN))
+            damaged.append(Finding(f"policy-{scheme}.json", "damaged", _short(error), _TAKEN))
     evaluation = folder / "evaluation.json"
     returned = ""
     if evaluation.exists():
@@ -81,7 +77,8 @@ def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
     yield from damaged or [Finding("", "whole", ", ".join(["fp32 tensors", *schemes]) + returned)]
 
 
-def _checkpoint(path: Path, graphs: set[str]) -> Iterator[Finding]:
+def _checkpoint(folder: Path, graphs: set[str], schemes: tuple[str, ...]) -> Iterator[Finding]:
+    path = folder / "checkpoint.json"
     try:
         tree = stored.read_json(path)
         stored.read_verified(path.with_suffix(".safetensors"), bytes.fromhex(tree["sha256"]))
@@ -90,6 +87,10 @@ def _checkpoint(path: Path, graphs: set[str]) -> Iterator[Finding]:
         return
     if tree["topology"] not in graphs:
         yield Finding(path.name, "missing", f"its graph {tree['topology'][:12]} is not in the store", _AGAIN)
+    try:
+        stored.require_emitted(folder, tree, schemes)
+    except InvalidInputError as error:
+        yield Finding("", "missing", str(error).removeprefix(f"{folder}: "), _TAKEN)
 
 
 def _short(error: Exception) -> str:

@@ -208,10 +208,8 @@ def _scale(arguments: Sequence[str]) -> None:
         raise UserError(f"namespace {cluster.namespace} has actors of {runs}: choose one with --run")
     # The operator sets the number of its Deployment's pods to that of the TrainingRun.
     is_owned = bool(items(found[0]["metadata"], "ownerReferences"))
-    api_version, kind, name = (
-        (*TRAINING_RUN, run_of(found[0])) if is_owned else ("apps/v1", "Deployment", name_of(found[0]))
-    )
-    before = cluster.scale(api_version, kind, name, given.replicas)
+    scaled = (*TRAINING_RUN, run_of(found[0])) if is_owned else ("apps/v1", "Deployment", name_of(found[0]))
+    before = cluster.scale(*scaled, given.replicas)
     print(f"actors: {before} -> {given.replicas} pods")
 
 

@@ -74,7 +74,7 @@ class _Wait:
         self._is_training_run = self._is_training_run or is_training_run(self._cluster, workloads)
         recorded = recorded_end(self._cluster) if self._is_training_run else None
         if not (self._is_training_run or workloads or self._pods):
-            raise ActorQError(f"the run is gone: namespace {self._cluster.namespace} has no workloads and pods of it")
+            raise ActorQError(f"the run is gone: namespace {self._cluster.namespace} has none of its objects")
         self._rolled_out = self._rolled_out or all(map(is_rolled_out, workloads))
         views = [view(pod) for pod in self._pods]
         for pod in views:

@@ -43,7 +43,7 @@ def retained_policies(store: Path) -> list[RetainedPolicy]:
     for folder in sorted(folders, key=lambda path: int(path.name), reverse=True):
         try:
             checkpoint = read_json(folder / "checkpoint.json")
-            schemes = tuple(sorted(path.stem.removeprefix("policy-") for path in folder.glob("policy-*.json")))
+            schemes = emitted_schemes(folder)
             require_emitted(folder, checkpoint, schemes)
             step = field_of(folder / "checkpoint.json", checkpoint, "learner_step", int)
             found.append(RetainedPolicy(int(folder.name), step, schemes, read_mean_return(folder)))
@@ -54,8 +54,13 @@ def retained_policies(store: Path) -> list[RetainedPolicy]:
     return found
 
 
+def emitted_schemes(folder: Path) -> tuple[str, ...]:
+    """The schemes of a version's policies, by the names of their files."""
+    return tuple(sorted(path.stem.removeprefix("policy-") for path in folder.glob("policy-*.json")))
+
+
 def require_emitted(folder: Path, checkpoint: Mapping[str, Any], schemes: Collection[str]) -> None:
-    """Raise InvalidInputError for a scheme that checkpoint.json names, but that is not among the found `schemes`.
+    """Raise InvalidInputError for a scheme that checkpoint.json names, but that is not among `schemes`.
 
     A power cut may lose a file. A second emission might differ from the policy that actors have.
     """

@@ -12,8 +12,9 @@ One update, for the transitions of whole trajectories; B of them are no resets:
     L      = L_pi + value_cost L_V - entropy_cost mean_t H(pi(. | s_t; theta))
 
 v_t and A_t are constants in the gradient. They are computed with the networks of the present update, so each minibatch
-has the newest ratios. The paper sums over transitions; here the losses are means. A minibatch has trajectories with
-about `batch_size` transitions in all. Past a terminal state V is 0. A time limit cuts the trace: v_{t+1} is V(s_{t+1}).
+has the newest ratios. The paper sums over transitions; here the losses are means. A minibatch has trajectories of one
+length, with at most about `batch_size` transitions in all. Past a terminal state V is 0. A time limit cuts
+the trace: v_{t+1} is V(s_{t+1}).
 """
 
 from collections.abc import Iterator, Sequence

@@ -203,8 +203,7 @@ class RateLimiter:
     def _set_offset(self) -> None:
         """While inserts are missing, set the offset so that both sides are even after the last one."""
         if self.inserts < self._least_inserts:
-            again = self._least_inserts - self.min_size_to_sample
-            self._offset = again * self.samples_per_insert - self.samples
+            self._offset = (self._least_inserts - self.min_size_to_sample) * self.samples_per_insert - self.samples
 
     def _sample_allowed(self, n: int) -> bool:
         diff = self.inserts * self.samples_per_insert - self.samples - self._offset

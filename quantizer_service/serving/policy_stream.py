@@ -76,9 +76,7 @@ class StreamedPolicies:
             # Fields of a newer version are passed on. Held messages are hardly larger than the policy's announced size.
             extra = len(message) - len(response.part.chunk)
             if extra > _MAX_EXTRA_BYTES:
-                raise ExhaustedError(
-                    f"policy: expected at most {_MAX_EXTRA_BYTES} bytes besides a part's chunk, got {extra}"
-                )
+                raise ExhaustedError(f"policy: expected at most {_MAX_EXTRA_BYTES} bytes besides a chunk, got {extra}")
         policy = self._assembler.add(response)
         self._messages.append(message)
         if policy is None:

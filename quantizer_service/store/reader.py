@@ -157,8 +157,7 @@ class PolicyReader:
             )
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
         folder = self._folder(version)
-        for path in folder.glob("policy-*.json"):
-            entry.schemes.add(stored.read_policy(folder, path.stem.removeprefix("policy-")).descriptor.scheme)
+        entry.schemes |= {stored.read_policy(folder, each).descriptor.scheme for each in stored.emitted_schemes(folder)}
         stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), entry.schemes)
         entry.mean_return = stored.read_mean_return(folder)
         return entry

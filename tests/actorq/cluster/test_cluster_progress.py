@@ -188,7 +188,7 @@ def test_a_run_that_was_taken_down_ends_the_wait(api: ClusterApi) -> None:
             return await super().GetStatus(request, context)
 
     _, _, line = wait_for(api, Leaving([100]), until_over=True)
-    assert line == "the run is gone: namespace lab has no workloads and pods of it"
+    assert line == "the run is gone: namespace lab has none of its objects"
 
 
 def training_run(api: ClusterApi, **status: Any) -> Object:
