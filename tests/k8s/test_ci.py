@@ -42,7 +42,8 @@ def clone(tmp_path: Path) -> Path:
 
 def start(clone: Path, script: str, fails: str = "-", hangs: str = "-", **more: str) -> subprocess.Popen[str]:
     """Run a script; the tool's commands `fails` and `hangs` do that."""
-    own = {"KUBELAB": "./tool", "FAILS": fails, "HANGS": hangs, "PATH": f"{clone}{os.pathsep}{os.environ['PATH']}"}
+    own = {"KUBELAB": "./tool", "KUBELAB_HOME": str(clone / "home"), "NEEDED_GB": "0"}
+    own["PATH"] = f"{clone}{os.pathsep}{os.environ['PATH']}"
     # The pattern of a case has to be in the text.
     for name in ("tool", "kubectl"):
         text = (clone / name).read_text().replace("$FAILS", fails).replace("$HANGS", hangs)
@@ -74,11 +75,23 @@ def calls(clone: Path) -> list[str]:
 def test_the_tests_run_on_a_fresh_cluster_that_is_taken_down(clone: Path) -> None:
     code, _, told = finish(start(clone, "cluster"))
     assert (code, told) == (0, "")
-    made = [f"build-image . actorq-{name}:9 --target {name}" for name in ("learner", "quantizer", "actor", "operator")]
-    made += [
-        f"build-image examples/hover hover-{name}:1 --build-arg BASE=actorq-{name}:9" for name in ("learner", "actor")
-    ]
-    assert calls(clone) == ["install", "base-image", "build", *made, *UP, TESTS, "down"]
+    built = [f". actorq-{name}:9 --target {name}" for name in ("learner", "quantizer", "actor", "operator")]
+    built += [f"examples/hover hover-{name}:1 --build-arg BASE=actorq-{name}:9" for name in ("learner", "actor")]
+    # An image takes the place of the one of an earlier run.
+    made = [call for each in built for call in (f"podman rmi --force {each.split()[1]}", f"build-image {each}")]
+    before = ["install", "base-image", "build", "podman image prune --force --filter until=24h"]
+    assert calls(clone) == [*before, *made, *UP, TESTS, "down"]
+
+
+def test_too_small_a_disk_is_told_before_anything_is_built(clone: Path) -> None:
+    code, _, told = finish(start(clone, "cluster", NEEDED_GB="1000000000", KUBELAB_HOME=str(clone / "home")))
+    assert code == 1
+    assert re.fullmatch(
+        rf"error: 1000000000 GB are needed in {clone}/home, \d+ GB are free: remove files from this disk, or what "
+        r"earlier runs built \(./tool clean\)\n",
+        told,
+    )
+    assert not (clone / "calls").exists()
 
 
 @pytest.mark.parametrize("command", ["up", "run"])
