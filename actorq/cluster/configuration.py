@@ -15,8 +15,8 @@ from actorq.errors import UserError
 # Annotation of a pod: the digest of the configuration at its start. A new digest replaces the pod.
 ANNOTATION = "actorq/configuration"
 _FILE = "config.yaml"
-# Of the settings of sparsity, which the learner compares by itself.
-_KEPT_OF_SPARSITY = ("sparsity.method", "sparsity.actor", "sparsity.critic")
+# Decides a column of the replay. Not set, it follows from sparsity.method.
+_GREEDY = "dynamic_capacity.enabled"
 
 
 def stamp(manifests: Sequence[Object]) -> None:
@@ -42,8 +42,11 @@ def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Objec
         except UserError:
             # The configuration in the cluster is invalid, and this one repairs it.
             continue
-        kept = {*KEPT, *_KEPT_OF_SPARSITY, *earlier.horizon}
-        before, after = (dict(settings.flat(config.model_dump(mode="json"))) for config in (earlier, _config(each)))
+        kept = {*KEPT, _GREEDY, *(f"sparsity.{name}" for name in earlier.sparsity.topology), *earlier.horizon}
+        before, after = (
+            {**dict(settings.flat(config.model_dump(mode="json"))), _GREEDY: config.asks_for_greedy_actions}
+            for config in (earlier, _config(each))
+        )
         for name in {**before, **after}:
             if before.get(name) != after.get(name) and (over or kept & {name, name.partition(".")[0]}):
                 return f"{name} is {before.get(name)!r} and cannot become {after.get(name)!r}"

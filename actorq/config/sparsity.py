@@ -1,6 +1,6 @@
 """Settings of sparse training."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -56,6 +56,12 @@ class SparsityConfig(Settings):
                 f"sparsity.structured needs a sparsity.method with changing masks: set, rigl or rlx2, got {self.method}"
             )
         return self
+
+    @property
+    def topology(self) -> dict[str, Any]:
+        """The settings that decide the masks, as JSON values. Others may change when a run is resumed."""
+        deciding = {"method"} if self.method == "dense" else {"method", "actor", "critic", "structured"}
+        return self.model_dump(include=deciding)
 
     def check_changes(self, updates: float) -> None:
         """Raise UserError when masks that should change would never do so in a run of so many gradient updates."""

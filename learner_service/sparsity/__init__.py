@@ -2,7 +2,7 @@
 
 from learner_service.sparsity.flops import Cost, Flops
 from learner_service.sparsity.plan import METHODS, SparsityPlan
-from learner_service.sparsity.resume import check_same_topology, topology_settings
+from learner_service.sparsity.resume import check_same_topology
 from learner_service.sparsity.topology import Topology
 
 __all__ = [
@@ -12,5 +12,4 @@ __all__ = [
     "SparsityPlan",
     "Topology",
     "check_same_topology",
-    "topology_settings",
 ]

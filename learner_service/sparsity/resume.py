@@ -8,19 +8,13 @@ from actorq.config.sparsity import SparsityConfig
 from actorq.errors import UserError
 
 
-def topology_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that decide the masks, as JSON values. Others may change when a run is resumed."""
-    deciding = {"method"} if config.sparsity.method == "dense" else {"method", "actor", "critic", "structured"}
-    return config.sparsity.model_dump(include=deciding)
-
-
 def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> None:
     """Raise UserError when a checkpoint's networks have another sparsity than `config`.
 
     checkpoint: its values. A setting that it lacks had its default; without any, the networks are dense.
     """
     saved = SparsityConfig().model_dump() | checkpoint.get("sparsity", {})
-    for name, configured in topology_settings(config).items():
+    for name, configured in config.sparsity.topology.items():
         if (had := saved[name]) != configured:
             raise UserError(
                 f"the run's checkpoint has sparsity.{name} {had}, but the configuration has {configured}; resume with "

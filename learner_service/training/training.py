@@ -28,7 +28,6 @@ from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import RolloutQueue
-from learner_service.sparsity import topology_settings
 from learner_service.training.batches import Batches, Rollouts, SampledBatches, dynamic_capacity
 from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
@@ -76,7 +75,7 @@ class Training:
                 "environment_arguments": self.spec.environment_arguments.to_text(),
                 # As configured, because the `name` of a user's class is no valid value of the flag.
                 "algorithm": self.config.algorithm,
-                "sparsity": topology_settings(self.config),
+                "sparsity": self.config.sparsity.topology,
                 "horizon": self.config.horizon,
                 "version": self.publisher.version,
                 "limiter": self.replay.state_dict(),

@@ -1,5 +1,6 @@
 """A changed configuration replaces the pods that read it, and is refused where the run keeps a setting."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,6 +106,41 @@ def test_a_run_of_an_on_policy_algorithm_keeps_more(api: ClusterApi, changes: di
     up(api, configured(algorithm="ppo"))
     with pytest.raises(UserError, match=r"^(ppo\.activation|actor\.segment_length) is .* and cannot become "):
         up(api, configured(algorithm="ppo", **changes), begun=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ({}, {"dynamic_capacity": {"enabled": True}}, "dynamic_capacity.enabled is False and cannot become True: "),
+        (
+            {"sparsity": {"method": "rlx2"}},
+            {"sparsity": {"method": "rlx2"}, "dynamic_capacity": {"enabled": False}},
+            "dynamic_capacity.enabled is True and cannot become False: ",
+        ),
+        (
+            {"sparsity": {"method": "set"}},
+            {"sparsity": {"method": "set", "structured": True}},
+            "sparsity.structured is False and cannot become True: ",
+        ),
+    ],
+)
+def test_what_decides_a_column_of_the_replay_or_the_masks_is_kept(
+    api: ClusterApi, before: dict[str, Any], after: dict[str, Any], fault: str
+) -> None:
+    up(api, configured(algorithm="td3", **before))
+    with pytest.raises(UserError, match=rf"^{re.escape(fault)}"):
+        up(api, configured(algorithm="td3", **after), begun=True)
+
+
+def test_what_follows_from_the_method_may_also_be_given(api: ClusterApi) -> None:
+    rlx2 = {"sparsity": {"method": "rlx2"}}
+    up(api, configured(algorithm="td3", **rlx2))
+    up(api, configured(algorithm="td3", **rlx2, dynamic_capacity={"enabled": True}), begun=True)
+
+
+def test_dense_networks_have_no_masks_to_keep(api: ClusterApi) -> None:
+    up(api, configured(sparsity={"method": "dense", "actor": 0.9}))
+    up(api, configured(sparsity={"method": "dense", "actor": 0.5}), begun=True)
 
 
 def test_a_mistake_in_a_run_that_never_began_can_be_put_right(api: ClusterApi) -> None:

@@ -12,7 +12,7 @@ from actorq.config.settings import build
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
-from learner_service.sparsity import METHODS, check_same_topology, topology_settings
+from learner_service.sparsity import METHODS, check_same_topology
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
@@ -153,10 +153,10 @@ def test_a_sparsity_without_a_method_is_refused(name: str) -> None:
 
 
 def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
-    saved = {"sparsity": topology_settings(config(method="rigl", actor=0.9))}
+    saved = {"sparsity": config(method="rigl", actor=0.9).sparsity.topology}
     check_same_topology(config(method="rigl", actor=0.9, period_updates=77, until=0.5, replaced=0.1), saved)
     check_same_topology(config(), {})
-    check_same_topology(config(method="dense", actor=0.5), {"sparsity": topology_settings(config())})
+    check_same_topology(config(method="dense", actor=0.5), {"sparsity": config().sparsity.topology})
     # A checkpoint from before there was that setting.
     del saved["sparsity"]["structured"]
     check_same_topology(config(method="rigl", actor=0.9), saved)
@@ -182,7 +182,7 @@ def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
     ],
 )
 def test_another_topology_is_told_in_one_line(saved: dict[str, Any], configured: dict[str, Any], name: str) -> None:
-    values = {"sparsity": topology_settings(config(**saved))} if saved else {}
+    values = {"sparsity": config(**saved).sparsity.topology} if saved else {}
     with pytest.raises(UserError) as caught:
         check_same_topology(config(**configured), values)
     message = str(caught.value)
