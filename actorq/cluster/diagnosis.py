@@ -10,7 +10,9 @@ from actorq.process import EXIT_USER_ERROR
 # The scheduler needs a moment, for example to bind a volume or to add a node.
 PATIENCE_S = 20.0
 
-UNSCHEDULABLE = "Unschedulable"
+UNSCHEDULABLE, _CRASHED = "Unschedulable", "Crashed"
+# A container that ran for so long is no crash loop: the kubelet starts it again without its longer pauses.
+_STABLE_S = 600.0
 
 # The versions of a workload: the label of a StatefulSet's pod, and the annotation of a Deployment's ReplicaSet.
 _STATEFUL_REVISION = "controller-revision-hash"
@@ -50,6 +52,11 @@ class Fault:
     def unplaced(self) -> bool:
         """Whether no node has room for the pod, although the pod itself is correct."""
         return self.reason == UNSCHEDULABLE
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the container had worked for long, and is started again."""
+        return self.reason == _CRASHED
 
     def line(self, last_log_line: str = "") -> str:
         """The fault in one line."""
@@ -207,7 +214,9 @@ def _container_fault(subject: str, status: Object) -> Fault | None:
     restarts = int(status.get("restartCount", 0))
     if restarts <= 1 or not ended.get("exitCode"):
         return None
-    return Fault(subject, f"is crash looping ({how}, {restarts} restarts)", status["name"], "CrashLoop")
+    began, end = (_seconds(ended.get(name)) or 0.0 for name in ("startedAt", "finishedAt"))
+    text, word = ("has crashed", _CRASHED) if end - began >= _STABLE_S else ("is crash looping", "CrashLoop")
+    return Fault(subject, f"{text} ({how}, {restarts} restarts)", status["name"], word)
 
 
 def _phase(pod: Object, containers: Sequence[Object]) -> str:

@@ -107,14 +107,15 @@ class _Wait:
 
 
 def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault]]:
-    """The faults that stop the run, and the others. For example, one of several actors may be missing."""
+    """The faults that stop the run, and the others: one of several actors is missing, or a pod will work again."""
     views = [view(pod) for pod in pods]
     acting = any(each.role == "actor" and each.ready for each in views)
     fatal: list[Fault] = []
     bearable: list[Fault] = []
     for pod, seen in zip(pods, views, strict=True):
         if (fault := pod_fault(pod, now)) is not None:
-            (bearable if acting and fault.unplaced and seen.role == "actor" else fatal).append(fault)
+            missing = acting and fault.unplaced and seen.role == "actor"
+            (bearable if missing or fault.recovers else fatal).append(fault)
     return fatal, bearable
 
 

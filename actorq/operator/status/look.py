@@ -61,7 +61,7 @@ def find_fault(look: Look) -> Fault | None:
     # A pod without a volume is unschedulable, too: the volume tells more.
     found += [fault for each in look.volumes if (fault := volume_fault(each, look.events, look.now))]
     found += [fault for each in look.workloads if lacks_pods(each) and (fault := workload_fault(each, look.events))]
-    found += [fault for fault in (*fatal, *bearable) if fault.unplaced]
+    found += [*(fault for fault in fatal if fault.unplaced), *bearable]
     return found[0] if found else None
 
 

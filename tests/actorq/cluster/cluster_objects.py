@@ -71,6 +71,13 @@ def crash_loop(code: int, restarts: int, reason: str = "Error") -> Object:
     return container(state, restarts, lastState=terminated(code, reason))
 
 
+def crashed_late(code: int, restarts: int) -> Object:
+    """A container that the kubelet starts again after a life of ten minutes."""
+    found = crash_loop(code, restarts)
+    found["lastState"]["terminated"] |= {"startedAt": "2026-01-02T03:04:05Z", "finishedAt": "2026-01-02T03:14:05Z"}
+    return found
+
+
 def unschedulable(name: str, role: str, since: str) -> Object:
     condition = {
         "type": "PodScheduled",

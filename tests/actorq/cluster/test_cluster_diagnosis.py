@@ -10,6 +10,7 @@ from tests.actorq.cluster.cluster_objects import (
     Object,
     container,
     crash_loop,
+    crashed_late,
     event,
     evicted_pod,
     owned,
@@ -53,6 +54,12 @@ def test_a_mistake_in_the_settings_is_told_at_once(state: Object) -> None:
 def test_a_crash_loop_comes_with_the_last_log_line() -> None:
     expected = "pod quantizer-a is crash looping (exit code 1, 3 restarts): last words"
     assert line(pod("quantizer-a", "quantizer", crash_loop(1, restarts=3))) == expected
+
+
+def test_crashes_between_long_lives_are_no_loop() -> None:
+    found = pod("learner-0", "learner", crashed_late(137, restarts=2))
+    assert line(found) == "pod learner-0 has crashed (exit code 137, 2 restarts): last words"
+    assert [len(faults) for faults in serious([found], NOW)] == [0, 1]
 
 
 def test_running_out_of_memory_is_called_that() -> None:

@@ -22,6 +22,7 @@ from tests.actorq.cluster.cluster_objects import (
     Object,
     container,
     crash_loop,
+    crashed_late,
     event,
     evicted_pod,
     owned,
@@ -140,6 +141,14 @@ def test_until_the_run_is_over_steps_are_not_enough(api: ClusterApi) -> None:
     assert status
     assert status.state is RunState.BUDGET_ENDED
     assert seen.statuses == [100, 200, 300]
+
+
+def test_a_pod_that_crashes_again_after_hours_ends_no_wait(api: ClusterApi) -> None:
+    api.add("v1", "pods", pod("actor-2", "actor", crashed_late(137, restarts=2)))
+    end = learner_pb2.RUN_STATE_SOLVED
+    status, seen, _ = wait_for(api, Counting([500], end), until_over=True)
+    assert status
+    assert seen.events[-1] == "pod actor-2 has crashed (exit code 137, 2 restarts)"
 
 
 def test_an_api_server_that_is_away_for_a_while_ends_nothing(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,16 @@ from actorq.domain.status import ActorStatus, RunState
 from actorq.operator.status.conditions import new_status
 from actorq.operator.status.events import new_events
 from actorq.operator.status.look import Look, find_fault, timestamp
-from tests.actorq.cluster.cluster_objects import Object, container, crash_loop, event, pod, unschedulable, waiting
+from tests.actorq.cluster.cluster_objects import (
+    Object,
+    container,
+    crash_loop,
+    crashed_late,
+    event,
+    pod,
+    unschedulable,
+    waiting,
+)
 from tests.builders.run_status import run_status
 
 NOW = 1_800_000_000.0
@@ -46,6 +55,7 @@ def stuck_workload() -> Object:
     [
         ({"pods": [pod("a", "actor", container(waiting("ErrImagePull", "no such image")))]}, "ImagePull"),
         ({"pods": [pod("a", "learner", crash_loop(1, restarts=3))]}, "CrashLoop"),
+        ({"pods": [pod("a", "learner", crashed_late(1, restarts=2))]}, "Crashed"),
         ({"pods": [pod("a", "learner", crash_loop(2, restarts=1))]}, "InvalidConfiguration"),
         ({"pods": [unschedulable("a", "learner", timestamp(NOW - 60))]}, "Unschedulable"),
         (
