@@ -212,8 +212,10 @@ def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
     """The progress that a status tells. Evaluations are those that this process has seen."""
     steps = int(status.get("environmentSteps") or 0)
     points, mean_return = known.evaluations, status.get("return")
-    if mean_return is not None and (not points or points[-1] != (steps, float(mean_return))):
-        points = (*points, (steps, float(mean_return)))
+    if mean_return is not None:
+        # An equal return is most likely the same evaluation. The status does not tell its steps.
+        earlier = points[:-1] if points and points[-1][1] == mean_return else points
+        points = (*earlier, (steps, float(mean_return)))
     met = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
     end = _ENDS.get(str(status.get("state"))) or next((found for name, found in _ENDS.items() if name in met), None)
     seconds = float(status.get("elapsedSeconds") or 0)

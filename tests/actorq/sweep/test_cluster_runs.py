@@ -307,6 +307,16 @@ def test_an_object_that_a_quota_refuses_is_made_later_and_the_other_trials_go_on
     ]
 
 
+def test_a_return_that_stays_is_no_further_evaluation(api: ClusterApi) -> None:
+    runs, trial = runs_on(api, Lines()), Trial(0, {"dqn.learning_rate": 0.001})
+    runs.start(trial)
+    for steps, score in ((10, 7.0), (20, 7.0), (30, 7.0), (40, 8.0)):
+        objects(api)["cartpole-a1b2c3-000"]["status"] = {"return": score, "environmentSteps": steps}
+        known = runs.progress(trial)
+    assert known.evaluations == ((30, 7.0), (40, 8.0))
+    assert known.steps == 40
+
+
 def test_without_the_cluster_nothing_is_lost(api: ClusterApi) -> None:
     lines = Lines()
     runs, trial = runs_on(api, lines), Trial(0, {"dqn.learning_rate": 0.001})
