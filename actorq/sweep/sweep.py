@@ -11,7 +11,7 @@ from actorq.local.events import Events, SignalReceived
 from actorq.sweep.study import Study
 from actorq.sweep.trials import Backend, Progress, Trial, TrialResult, TrialState
 
-# A sweep whose first trials all fail has most likely wrong settings.
+# A sweep whose first trials all fail has most likely wrong settings. The same command tries as many again.
 _FAILURES_AT_FIRST = 3
 
 
@@ -58,6 +58,7 @@ def run_sweep(
             # An earlier process may have ended before it pruned the run.
             backend.prune(Trial(result.number, result.params))
     waiting = study.unfinished()
+    tried = min(len(study.results()) - len(waiting) + _FAILURES_AT_FIRST, trials)
     active: list[_Active] = []
     try:
         while True:
@@ -69,7 +70,7 @@ def run_sweep(
             active = [one for one in active if _goes_on(one, study, backend, observer, budget)]
             results = study.results()
             observer.update(results, {one.trial.number: one.progress for one in active})
-            _check_success(results, trials, active)
+            _check_success(results, tried, active)
             if active:
                 with suppress(queue.Empty):
                     if isinstance(event := events.get(timeout=backend.period_s), SignalReceived):
@@ -112,9 +113,9 @@ def result_text(result: TrialResult) -> str:
     return f"trial {result.number} {result.state.value}: {score}, {result.steps:,} steps, {result.seconds:,.1f} s"
 
 
-def _check_success(results: list[TrialResult], trials: int, active: list[_Active]) -> None:
+def _check_success(results: list[TrialResult], tried: int, active: list[_Active]) -> None:
     ended = [result for result in results if result.state is not TrialState.RUNNING]
-    if len(ended) < min(_FAILURES_AT_FIRST, trials) or any(one.progress.evaluations for one in active):
+    if len(ended) < tried or any(one.progress.evaluations for one in active):
         return
     if all(result.state is TrialState.FAILED for result in ended):
         raise ActorQError(f"all {len(ended)} trials failed, the last one: {ended[-1].reason}")

@@ -188,6 +188,17 @@ def test_a_sweep_whose_trials_all_fail_ends(tmp_path: Path, trials: int, made: i
     assert runs.started == list(range(made))
 
 
+def test_the_same_command_tries_again_after_the_cause_of_all_failures_is_gone(tmp_path: Path) -> None:
+    failing = StagedRuns(ends=lambda _: RunEnd.FAILED)
+    for made in (3, 6):
+        with pytest.raises(ActorQError, match=f"^all {made} trials failed, "):
+            sweep(study_in(tmp_path), failing, trials=16)
+    runs = StagedRuns(ends=lambda trial: RunEnd.FAILED if trial.number == 6 else RunEnd.SOLVED)
+    sweep(study_in(tmp_path), runs, trials=16)
+    assert (failing.started, runs.started) == (list(range(6)), list(range(6, 16)))
+    assert not runs.interrupted
+
+
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])
 def test_a_return_that_is_no_number_fails_its_trial(tmp_path: Path, score: float) -> None:
     study = study_in(tmp_path)
