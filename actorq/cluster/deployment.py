@@ -140,8 +140,11 @@ def _require_own(cluster: Cluster, manifest: Object, name: str) -> None:
     # Volumes outlive a run that was applied with kubectl.
     if found is None or _is_of(found, name) or (kind == VOLUME and _is_of(found, "")):
         return
+    whose = f"not of run {name}, which needs this name"
+    if kind == VOLUME and _is_operators(found):
+        whose = f"of TrainingRun {run_of(found)}, which goes on from it when it is made again"
     raise UserError(
-        f"{kind} {called} in namespace {cluster.namespace} is not of run {name}, which needs this name: choose "
-        "another namespace with -n, or another name with --name, or delete it with "
-        f"`kubectl delete {kind.lower()} {called} -n {cluster.namespace}`"
+        f"{kind} {called} in namespace {cluster.namespace} is {whose}: choose another namespace with "
+        "-n, or another name with --name, or delete it with `kubectl delete "
+        f"{kind.lower()} {called} -n {cluster.namespace}`"
     )

@@ -154,6 +154,20 @@ def test_the_volume_of_another_run_is_refused(api: ClusterApi) -> None:
     assert api.names("configmaps") == set()
 
 
+def test_a_volume_that_a_training_run_has_left_is_called_that(api: ClusterApi) -> None:
+    objects = prepared(named(overlay(), "demo", "demo"), "demo", "lab")
+    volume = next(each for each in objects if each["kind"] == "PersistentVolumeClaim")
+    metadata = {**volume["metadata"], "annotations": {"actorq/digest": "of the operator"}}
+    api.add("v1", "persistentvolumeclaims", {**volume, "metadata": metadata})
+    fault = (
+        r"^PersistentVolumeClaim data-demo-learner-0 in namespace lab is of TrainingRun demo, which goes on from it "
+        r"when it is made again: choose another namespace with -n, or another name with --name, or delete it with "
+    )
+    with pytest.raises(UserError, match=fault):
+        up(api, objects)
+    assert api.names("configmaps") == set()
+
+
 @pytest.mark.parametrize(
     ("verb", "plural", "group"), [("patch", "deployments", ".apps"), ("list", "configmaps", ""), ("list", "pods", "")]
 )
