@@ -134,6 +134,8 @@ class Processes:
     def keep_best(self, trial: Trial, folder: Path) -> str:
         """Export the run's best policy, as its actors had it, and copy its configuration."""
         run = self.run(trial)
+        if not run.config.exists():
+            return f"the best policy cannot be exported: {run.root} is gone; {folder} stays as it is"
         shutil.copyfile(run.config, folder / "config.yaml")
         policy = folder / "policy.onnx"
         # Not by --force, which would also write what the gate refused.

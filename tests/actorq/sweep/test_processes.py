@@ -67,6 +67,15 @@ def test_the_best_policy_is_one_that_the_gate_let_pass(runs: Processes, tmp_path
     assert {path.name for path in best.iterdir()} == {"config.yaml", "notes", "policy.json", "policy.onnx"}
 
 
+def test_without_the_folder_of_the_best_run_its_earlier_export_stays(runs: Processes, tmp_path: Path) -> None:
+    best = tmp_path / "best"
+    best.mkdir()
+    (best / "policy.onnx").write_text("exported before")
+    told = f"the best policy cannot be exported: {runs.run(TRIAL).root} is gone; {best} stays as it is"
+    assert runs.keep_best(TRIAL, best) == told
+    assert (best / "policy.onnx").read_text() == "exported before"
+
+
 def test_trials_share_no_folder_of_object_storage(tmp_path: Path) -> None:
     for folder in FOLDERS:
         (tmp_path / folder).mkdir()
