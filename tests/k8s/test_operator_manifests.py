@@ -13,7 +13,7 @@ from tests.actorq.operator.training_runs import SPECS, training_run
 from tests.k8s.rendered_manifests import K8S, Object, containers, of_kind, pods, render, selects
 
 FOLDERS = (K8S / "operator", K8S / "overlays" / "operator-namespaced")
-WRITES = {"get", "list", "create", "update", "patch", "delete"}
+WRITES = {"get", "list", "create", "patch", "delete"}
 
 
 def allowed(made: tuple[Object, ...], kind: str) -> dict[tuple[str, str], set[str]]:
@@ -55,6 +55,20 @@ def test_the_operator_may_make_and_remove_every_object_of_a_run(spec: Object) ->
         plural = "networkpolicies" if each["kind"] == "NetworkPolicy" else f"{each['kind'].lower()}s"
         assert rights[group, plural] >= WRITES
     assert rights["", "secrets"] >= WRITES
+
+
+def test_it_has_no_right_that_it_does_not_use() -> None:
+    made = render(K8S / "operator")
+    rights = allowed(made, "ClusterRole") | allowed(made, "Role")
+    assert {place: verbs for place, verbs in rights.items() if verbs != WRITES} == {
+        ("actorq.dev", "trainingruns"): {"get", "list", "watch"},
+        ("actorq.dev", "trainingruns/status"): {"patch"},
+        ("actorq.dev", "trainingruns/finalizers"): {"update"},
+        ("", "pods"): {"list"},
+        ("", "pods/log"): {"get"},
+        ("", "events"): {"list", "create"},
+        ("coordination.k8s.io", "leases"): {"get", "create", "patch"},
+    }
 
 
 def test_it_may_not_change_specifications_or_give_rights() -> None:
