@@ -39,7 +39,8 @@ def run(arguments: Sequence[str]) -> int:
     """Make the missing runs, then write the report. Returns the exit code."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    _check_extra()
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        raise UserError(f"actorq compare needs {' and '.join(missing)}: pip install 'actorq[compare]'")
     for setting, flag in _OWN.items():
         if hasattr(given, setting):
             raise UserError(f"--{setting}: a comparison has several, give {flag}")
@@ -105,12 +106,6 @@ def _parser() -> OneLineParser:
         help="evaluated return to measure the time to (default: target_return, at which runs end)",
     )
     return parser
-
-
-def _check_extra() -> None:
-    missing = [name for name in _EXTRA if find_spec(name) is None]
-    if missing:
-        raise UserError(f"actorq compare needs {' and '.join(missing)}: pip install 'actorq[compare]'")
 
 
 def _remembering() -> Describe:

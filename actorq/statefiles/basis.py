@@ -23,15 +23,15 @@ def open_folder(
     """
     if root.exists() and not root.is_dir():
         raise UserError(f"--directory: {root} is a file")
-    if (root / _NAME).exists():
+    if is_known := (root / _NAME).exists():
         _check(root, basis, refusals)
-        return
-    if root.is_dir() and not is_unused(root, root / _NAME):
+    elif root.is_dir() and not is_unused(root, root / _NAME):
         raise UserError(f"--directory: expected a folder of {command} or an empty one, got {root}")
     try:
         for folder in folders:
             (root / folder).mkdir(parents=True, exist_ok=True)
-        write_document(root / _NAME, basis, indent=2)
+        if not is_known:
+            write_document(root / _NAME, basis, indent=2)
     except OSError as error:
         raise UserError(f"--directory: {root} cannot be written ({error.strerror})") from None
 

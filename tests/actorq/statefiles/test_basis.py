@@ -22,3 +22,12 @@ def test_a_folder_whose_first_file_did_not_fit_on_the_disk_can_be_taken(tmp_path
     opened(tmp_path, 1)
     with pytest.raises(UserError, match="has other settings"):
         opened(tmp_path, 2)
+
+
+def test_a_subfolder_that_was_deleted_to_make_room_is_made_again(tmp_path: Path) -> None:
+    opened(tmp_path, 1)
+    written = (tmp_path / "basis.json").stat().st_mtime_ns
+    (tmp_path / "runs").rmdir()
+    opened(tmp_path, 1)
+    assert (tmp_path / "runs").is_dir()
+    assert (tmp_path / "basis.json").stat().st_mtime_ns == written
