@@ -27,7 +27,7 @@ from actorq.operator.resource import API_VERSION, KIND, TrainingRun, TrainingRun
 from actorq.operator.status import conditions
 from actorq.operator.status.answers import Answers
 from actorq.operator.status.events import COMPONENT, new_events
-from actorq.operator.status.look import Look, find_fault, lacks_pods
+from actorq.operator.status.look import Look, find_fault, lacks_pods, role_of
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
@@ -185,7 +185,10 @@ class Reconciler:
     def _see(self, cluster: Cluster, key: Key, resource: Object, plan: _Plan, memory: _Memory) -> tuple[Found, Look]:
         """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
         found = _listed(cluster, key, _WORKLOADS)
-        pods = live_pods(cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}"))
+        # An earlier run of this name may not be deleted yet. What its learner says is not of this run.
+        own = [each["metadata"]["uid"] for each in found.values() if is_owned(each, memory.uid)]
+        labeled = live_pods(cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}"))
+        pods = [pod for pod in labeled if role_of(pod) != "learner" or any(is_owned(pod, uid) for uid in own)]
         asked = [] if "finishedAt" in part(resource, "status") else pods
         secret = prefixed(key.name, "operator-tls")
         live = memory.answers.newest(asked, lambda: certificates(cluster.get("v1", "Secret", secret) or {}))

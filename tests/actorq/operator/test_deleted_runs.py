@@ -1,16 +1,19 @@
 """A TrainingRun that is deleted leaves nothing, whatever its operator does meanwhile."""
 
 import itertools
+import queue
 from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
+from actorq.domain.status import RunState
 from actorq.errors import ActorQError
 from actorq.operator.controller import Controller, DueQueue
-from actorq.operator.reconcile import Key
+from actorq.operator.reconcile import PERIOD_S, Key
 from tests.actorq.operator.kube_api import NAMESPACE
 from tests.actorq.operator.operator_world import KEY, World, operator_world, requests_of_a_look, training_run
+from tests.builders.run_status import run_status
 
 
 @pytest.fixture
@@ -91,3 +94,26 @@ def test_a_run_that_is_deleted_between_any_two_requests_of_a_look_leaves_nothing
         else:
             assert {kind for kind, _ in world.api.there} <= {"Event"}
             world.api.put(manifest)
+
+
+def test_a_run_that_is_made_again_does_not_take_the_end_of_the_earlier_one(world: World) -> None:
+    world.start()
+    world.learner.put(run_status(state=RunState.SOLVED, environment_steps=900))
+    while "finishedAt" not in world.api.status("tiny"):
+        world.at += PERIOD_S
+        world.look()
+    # Kubernetes deletes what a run owned a little later. Its learner still serves.
+    del world.api.objects[next(path for path in world.api.objects if path.endswith("/trainingruns/tiny"))]
+    world.api.put(training_run())
+    while not world.woken.empty():
+        world.woken.get()
+    world.look()
+    assert world.api.status("tiny")["state"] == "Pending"
+    assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
+    world.learner.put(run_status(state=RunState.SOLVED, environment_steps=900))
+    with pytest.raises(queue.Empty):
+        world.woken.get(timeout=0.2)
+    world.api.collect()
+    world.settle()
+    assert "finishedAt" not in world.api.status("tiny")
+    assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 2
