@@ -1,7 +1,7 @@
 """Names of several runs in a namespace: each object's name, labels, selectors and addresses carry the run's name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actorq.cluster.objects import RUN_LABEL, WORKLOADS, Object, items, name_of, part
@@ -16,6 +16,8 @@ _RUN_NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{LONGEST_RUN_NAME - 2}}}[a-z0-9])?"
 # Fields whose value is the name of another object, and fields with an object in which `name` is one.
 _NAMES = ("serviceAccountName", "serviceName", "secretName", "claimName")
 _REFERENCES = ("configMap", "scaleTargetRef", "issuerRef", "authenticationRef", "secretTargetRef")
+# The same for ConfigMaps and Secrets. Those that an overlay does not make keep their names.
+_DATA_REFERENCES = ("secretRef", "secretKeyRef", "secret", "imagePullSecrets", "configMapRef", "configMapKeyRef")
 _SELECTORS = ("selector", "labelSelector", "podSelector")
 _POD_NAME = "statefulset.kubernetes.io/pod-name"
 # Objects that the manifests name, but that others make.
@@ -48,13 +50,17 @@ def named(manifests: Sequence[Object], run: str, identity: str) -> list[Object]:
     """
     services = [re.escape(name_of(each)) for each in manifests if each["kind"] == "Service"]
     own = {name_of(each) for each in manifests} | _MADE_LATER
-    renaming = _Renaming(run, identity, own, services)
+    data = {name_of(each) for each in manifests if each["kind"] in ("ConfigMap", "Secret")}
+    names = dict.fromkeys(_REFERENCES, own) | dict.fromkeys(_DATA_REFERENCES, data)
+    renaming = _Renaming(run, identity, own, names, services)
     return [renaming.apply(each) for each in manifests]
 
 
 class _Renaming:
-    def __init__(self, run: str, identity: str, own: set[str], services: Sequence[str]) -> None:
-        self._run, self._identity, self._own = run, identity, own
+    def __init__(
+        self, run: str, identity: str, own: set[str], names: Mapping[str, set[str]], services: Sequence[str]
+    ) -> None:
+        self._run, self._identity, self._own, self._names = run, identity, own, names
         # A service's name before a port, or before a namespace, or alone as a name in a certificate.
         self._address = re.compile(rf"(?<![\w./-])({'|'.join(services) or '(?!)'})(?=:\d+$|\.[a-z])")
         self._service = re.compile(rf"({'|'.join(services) or '(?!)'})(?=\.|$)")
@@ -82,7 +88,7 @@ class _Renaming:
         if not isinstance(tree, dict):
             return tree
         renamed = {name: self._tree(value, name) for name, value in tree.items()}
-        if key in _REFERENCES and renamed.get("name") in self._own:
+        if renamed.get("name") in self._names.get(key, ()):
             renamed["name"] = prefixed(self._run, renamed["name"])
         if key in _SELECTORS and (key == "podSelector" or "matchLabels" in renamed):
             renamed["matchLabels"] = self._labels(part(renamed, "matchLabels"))

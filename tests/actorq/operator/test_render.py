@@ -157,6 +157,33 @@ def test_another_name_than_the_default_is_only_a_change_of_names(tmp_path: Path)
     assert scaler["spec"]["scaleTargetRef"]["name"] == "beta-actor"
 
 
+def test_secrets_and_settings_of_an_overlay_are_found_under_their_new_names() -> None:
+    """References of all kinds to a ConfigMap and a Secret of the overlay. Those of others keep their names."""
+
+    def pod(own: str, other: str, account: str) -> Object:
+        sources = [{"secretRef": {"name": name, "optional": True}} for name in (own, other)]
+        env = [
+            {"name": "A", "valueFrom": {"secretKeyRef": {"name": own, "key": "a"}}},
+            {"name": "B", "valueFrom": {"configMapKeyRef": {"name": f"{own}-map", "key": "b"}}},
+        ]
+        projected = [{"secret": {"name": own}}, {"configMap": {"name": f"{own}-map"}}]
+        container = {"name": "learner", "envFrom": [*sources, {"configMapRef": {"name": f"{own}-map"}}], "env": env}
+        volumes = [{"name": "v", "projected": {"sources": projected}}]
+        pulled = [{"name": own}, {"name": "learner"}]
+        accounts = {"serviceAccountName": account, "imagePullSecrets": pulled}
+        return {"containers": [container], "volumes": volumes, **accounts}
+
+    def overlay(prefix: str) -> list[Object]:
+        learner = {"spec": {"template": {"spec": pod(f"{prefix}mine", "yours", f"{prefix}learner")}}}
+        kinds = (("Secret", "mine"), ("ConfigMap", "mine-map"), ("ServiceAccount", "learner"))
+        made = [{"kind": kind, "metadata": {"name": f"{prefix}{name}"}} for kind, name in kinds]
+        return [*made, {"kind": "StatefulSet", "metadata": {"name": f"{prefix}learner"}, **learner}]
+
+    found = named(overlay(""), "beta", "beta")
+    found[-1]["spec"]["template"].pop("metadata")
+    assert found == overlay("beta-")
+
+
 def test_the_configuration_is_that_of_the_run() -> None:
     made = objects(training_run(**SPECS["full"]))
     tree = yaml.safe_load(found(made, "ConfigMap", "alpha-run-config")["data"]["config.yaml"])
