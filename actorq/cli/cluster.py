@@ -21,7 +21,7 @@ from actorq.cluster.logs import stream_logs
 from actorq.cluster.objects import COMPONENT_LABEL, TRAINING_RUN, items, name_of, run_of
 from actorq.cluster.progress import await_progress
 from actorq.cluster.training_runs import RecordedEnd, is_training_run
-from actorq.config.parser import OneLineParser
+from actorq.config.parser import OneLineParser, number
 from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError, UserError
 from actorq.local.events import Events, signals_as_events
@@ -31,6 +31,7 @@ from actorq.transport.options import Certificates
 
 # Services of which a run has one each.
 _FORWARDED = ("learner", "quantizer")
+_FROM_0 = number(0, math.inf, "0 or more", int)
 _HELP = """usage: actorq cluster COMMAND [flags]
 
 A run on Kubernetes, in one namespace of the current context. Needs a Role in that namespace, nothing more.
@@ -79,11 +80,9 @@ def _parser(command: str, description: str, certificates: bool = False, run: boo
 
 def _parsed(parser: OneLineParser, arguments: Sequence[str], timeout_s: float, help_: str) -> Namespace:
     """The arguments of a command that waits for the run."""
-    parser.add_argument("--timeout", type=float, default=timeout_s, metavar="SECONDS", help=help_)
-    given = parser.parse_args(arguments)
-    if not given.timeout >= 0:
-        parser.error(f"--timeout: expected 0 or more seconds, got {given.timeout:g}")
-    return given
+    seconds = number(0.0, math.inf, "0 or more seconds")
+    parser.add_argument("--timeout", type=seconds, default=timeout_s, metavar="SECONDS", help=help_)
+    return parser.parse_args(arguments)
 
 
 def _await(
@@ -192,10 +191,8 @@ def _scale(arguments: Sequence[str]) -> None:
     parser = _parser("scale", "Set the number of actor pods. Removed pods first send their queued segments.")
     parser.usage = "actorq cluster scale actors N [flags]"
     parser.add_argument("what", choices=("actors",), metavar="actors", help="what to scale")
-    parser.add_argument("replicas", type=int, metavar="N", help="number of pods")
+    parser.add_argument("replicas", type=_FROM_0, metavar="N", help="number of pods")
     given = parser.parse_args(arguments)
-    if given.replicas < 0:
-        parser.error(f"N: expected 0 or more, got {given.replicas}")
     cluster = connect(given.namespace, given.run)
     found = cluster.list("apps/v1", "Deployment", f"{cluster.selector},{COMPONENT_LABEL}=actor")
     if not found:
@@ -218,10 +215,8 @@ def _logs(arguments: Sequence[str]) -> None:
     parser.add_argument("pods", nargs="?", metavar="ROLE|POD", help=f"{', '.join(access.PORTS)} or a pod")
     parser.add_argument("-f", "--follow", action="store_true", help="follow until Ctrl-C or until the pods have ended")
     parser.add_argument("--previous", action="store_true", help="logs of containers before their last restart")
-    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines of each log")
+    parser.add_argument("--tail", type=_FROM_0, metavar="N", help="only the last N lines of each log")
     given = parser.parse_args(arguments)
-    if given.tail is not None and given.tail < 0:
-        parser.error(f"--tail: expected 0 or more, got {given.tail}")
     if given.previous and given.follow:
         parser.error("--previous: a container that has ended logs nothing more; leave out --follow")
     cluster = connect(given.namespace, given.run)

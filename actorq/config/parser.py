@@ -115,12 +115,12 @@ class OneLineParser(argparse.ArgumentParser):
         )
 
 
-def number(least: float, most: float, expected: str) -> Callable[[str], float]:
-    """The type of a flag: a number within bounds. `expected` describes it in errors."""
+def number(least: float, most: float, expected: str, kind: Callable[[str], float] = float) -> Callable[[str], float]:
+    """The type of a flag: a number within bounds. `expected` describes it in errors. kind: float, or int."""
 
     def parse(text: str) -> float:
         try:
-            value = float(text)
+            value = kind(text)
         except ValueError:
             value = math.nan
         if not least <= value <= most:

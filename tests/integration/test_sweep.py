@@ -93,7 +93,7 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
     ("more", "expected"),
     [
         (("--search", "dqn.learning_rat=1..2"), "--search: unknown setting 'dqn.learning_rat'; did you mean"),
-        (("--search", "dqn.learning_rate=1..2", "--jobs", "0"), "--jobs: expected at least 1, got 0"),
+        (("--search", "dqn.learning_rate=1..2", "--jobs", "0"), "argument --jobs: expected at least 1, got '0'"),
         (("--search", "dqn.learning_rate=1..2", "--sampler", "best"), "argument --sampler: invalid choice: 'best'"),
         (("--search", "dqn.learning_rate=1..2", "--sampler", "grid"), "--sampler grid: dqn.learning_rate needs"),
         ((), "--search: expected at least one setting to search"),

@@ -1,5 +1,6 @@
 """`actorq sweep`: searches for settings with many runs, on this machine or on Kubernetes."""
 
+import math
 import queue
 import shlex
 import uuid
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from actorq.cli.train import resolved_config
 from actorq.config import settings
-from actorq.config.parser import OneLineParser
+from actorq.config.parser import OneLineParser, number
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from actorq.local.events import Events, signals_as_events
@@ -46,11 +47,6 @@ def run(arguments: Sequence[str]) -> int:
     from actorq.sweep.sweep import SweepInterruptedError, run_sweep
     from actorq.sweep.trials import Objective
 
-    for name in ("trials", "jobs"):
-        if (number := getattr(given, name)) is not None and number < 1:
-            raise UserError(f"--{name}: expected at least 1, got {number}")
-    if not 0 <= given.sampler_seed < 2**32:
-        raise UserError(f"--sampler-seed: expected 0 to {2**32 - 1}, got {given.sampler_seed}")
     space, objective = read_space(given.search, given.search_file), Objective(given.objective)
     sources = Sources.read((RunConfig,), given)
     template, tree = _task(given, sources)
@@ -115,10 +111,11 @@ def _parser() -> OneLineParser:
         help="YAML file with further settings to search: {NAME: {type: float, low: X, high: X}}; types float, log, int "
         "with low, high and step, and categorical with values (default: none)",
     )
+    positive = number(1, math.inf, "at least 1", int)
     own.add_argument(
-        "--trials", type=int, metavar="N", help=f"trials to make (default: {_TRIALS}; all cells of a grid)"
+        "--trials", type=positive, metavar="N", help=f"trials to make (default: {_TRIALS}; all cells of a grid)"
     )
-    own.add_argument("--jobs", type=int, default=1, metavar="K", help="runs at a time (default: 1)")
+    own.add_argument("--jobs", type=positive, default=1, metavar="K", help="runs at a time (default: 1)")
     own.add_argument(
         "--objective",
         choices=("return", "seconds", "steps"),
@@ -134,7 +131,8 @@ def _parser() -> OneLineParser:
         default="median",
         help="which runs end early, because of their returns so far (default: median)",
     )
-    own.add_argument("--sampler-seed", type=int, default=0, metavar="N", help="seed of the sampler (default: 0)")
+    seed = number(0, 2**32 - 1, f"0 to {2**32 - 1}", int)
+    own.add_argument("--sampler-seed", type=seed, default=0, metavar="N", help="seed of the sampler (default: 0)")
     own.add_argument(
         "--template",
         type=Path,

@@ -91,7 +91,7 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section(
         (["train", "--seed", str(2**63)], "setting 'seed': value should be less than or equal to 9223372036854775807"),
         (
             ["sweep", "--directory", "s", "--search", "dqn.n_step=1..3", "--sampler-seed", "-1"],
-            "--sampler-seed: expected 0 to 4294967295, got -1",
+            "argument --sampler-seed: expected 0 to 4294967295, got '-1'",
         ),
         (["train", "--actors", "0"], "setting 'actors': "),
         (["train", "--algorithm", "reinforce"], "setting 'algorithm': expected one of dqn, "),
