@@ -16,7 +16,6 @@ from actorq.telemetry.histogram import Histogram
 LIST_PERIOD_S = 60.0
 # A look at a run, or a list of all, that takes longer hangs. Each of its requests ends after 30 s.
 LOOK_LIMIT_S = 180.0
-MAX_NAMES = 10_000
 # Results of a look at a run.
 DONE, CONFLICT, FAILED = "done", "conflict", "failed"
 # After a conflict the next look reads the newer object.
@@ -28,25 +27,20 @@ N = TypeVar("N", bound=Hashable)
 
 
 class DueQueue(Generic[N]):
-    """Names by the time at which they are due. The earliest time of a name counts. Thread-safe.
+    """Names by the time at which they are due. The earliest time of a name counts. Thread-safe."""
 
-    A full queue refuses further names. Whoever lists all names from time to time brings them again.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, limit: int = MAX_NAMES) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._limit = limit
         self._due: dict[N, float] = {}
         self._changed = threading.Condition()
         self.closed = False
 
     def put(self, name: N, delay_s: float = 0.0) -> None:
-        """Make a name due after a delay, unless the queue is full."""
+        """Make a name due after a delay."""
         at = self._clock() + delay_s
         with self._changed:
-            if name in self._due or len(self._due) < self._limit:
-                self._due[name] = min(at, self._due.get(name, at))
-                self._changed.notify_all()
+            self._due[name] = min(at, self._due.get(name, at))
+            self._changed.notify_all()
 
     def take(self, at_most_s: float) -> N | None:
         """Wait for a due name and remove it; None after `at_most_s` seconds, and when the queue is closed."""

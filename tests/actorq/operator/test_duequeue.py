@@ -41,11 +41,11 @@ def test_news_of_a_name_come_before_its_date() -> None:
     assert queue.take(0) == "a"
 
 
-def test_a_full_queue_refuses_other_names_only() -> None:
-    queue: DueQueue[int] = DueQueue(Clock(), limit=2)
-    for number in (1, 2, 3, 1):
-        queue.put(number)
-    assert [queue.take(0), queue.take(0), queue.take(0)] == [1, 2, None]
+def test_any_number_of_names_gets_its_turn() -> None:
+    queue: DueQueue[int] = DueQueue(Clock())
+    for number in range(10_001):
+        queue.put(number, 0.0 if number == 10_000 else 5.0)
+    assert [queue.take(0), queue.take(0)] == [10_000, None]
 
 
 def test_a_waiting_caller_gets_a_new_name_and_the_end() -> None:
