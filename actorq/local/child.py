@@ -68,11 +68,6 @@ class Child:
         if on_ready is not None:
             threading.Thread(target=self._listen, args=(on_ready,), name=f"ready-{name}", daemon=True).start()
 
-    def lower_priority(self, increment: int) -> None:
-        """Give all other processes priority."""
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, self.pid, increment)
-
     def terminate(self) -> None:
         """Ask the process to drain."""
         self._process.terminate()

@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -20,7 +21,7 @@ from actorq.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OF_STATE, EXIT_OK
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.files import DISK_FULL
 
-METER_NICENESS = 10
+_METER_NICENESS = 10
 _LAST_LINES = 5
 _TRACEBACK_LINES = 200
 _AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
@@ -283,7 +284,8 @@ class Supervisor:
         )
         self._children[name] = child
         if service.kind is Kind.METER:
-            child.lower_priority(METER_NICENESS)
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, child.pid, _METER_NICENESS)
         # The meter never reports that it serves.
         self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
 

@@ -98,11 +98,7 @@ class Study:
 
     def unfinished(self) -> list[Trial]:
         """Trials without a result, from an earlier process."""
-        return [
-            Trial(stored.number, stored.params)
-            for stored in self._stored()
-            if stored.state is StoredState.RUNNING and self._is_whole(stored)
-        ]
+        return [Trial(each.number, each.params) for each in self.results() if each.state is TrialState.RUNNING]
 
     def report(self, trial: Trial, progress: Progress, budget: int) -> bool:
         """Tell the pruner the returns at the reports that the run has passed. Returns whether to prune the run.
