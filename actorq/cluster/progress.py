@@ -89,7 +89,9 @@ class _Wait:
             return recorded
         self._first = self._first or status
         has_progress = status.environment_steps > self._first.environment_steps
-        return status if status.state.final or (has_progress and not self._until_over) else recorded
+        # The learner of a TrainingRun may be that of an earlier one of its name.
+        over = status.state.final and not self._is_training_run
+        return status if over or (has_progress and not self._until_over) else recorded
 
     def failure(self, timeout_s: float) -> str:
         """What to say of a run that has not come so far in time."""

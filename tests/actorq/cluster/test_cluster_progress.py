@@ -31,6 +31,7 @@ from tests.actorq.cluster.cluster_objects import (
     waiting,
     workload,
 )
+from tests.builders.run_status import run_status
 
 NOBODY = "127.0.0.1:9"
 
@@ -235,6 +236,28 @@ def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi, monkey
     api.refuse = end
     assert wait_for_training_run(api) == (RunState.SOLVED, [], "")
     assert wait_for_training_run(api) == (RunState.SOLVED, [], "")
+
+
+def test_the_learner_of_an_earlier_training_run_of_the_name_ends_nothing(
+    api: ClusterApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_LONG_CHANGE_S", 0)
+    made = training_run(api)
+    (learner,) = (each for path, each in api.objects.items() if "statefulsets" in path)
+    learner["status"] = {"updateRevision": "a", "currentRevision": "a"}
+    earlier = ready_pod("learner-0", "learner")
+    earlier["metadata"]["labels"]["actorq/run"] = "wide"
+    api.add("v1", "pods", earlier)
+
+    def end(verb: str, kind: str, name: str) -> None:
+        if verb == "watch":
+            made["status"] |= {"state": "BudgetEnded", "environmentSteps": 300}
+
+    api.refuse = end
+    found = await_progress(
+        api.cluster(run="wide"), lambda: run_status(state=RunState.SOLVED), 60.0, Seen(), until_over=True
+    )
+    assert (found.state, found.environment_steps) == (RunState.BUDGET_ENDED, 300)
 
 
 def test_a_training_run_that_is_deleted_ends_the_wait(api: ClusterApi) -> None:
