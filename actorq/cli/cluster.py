@@ -238,7 +238,7 @@ def _forward(arguments: Sequence[str]) -> None:
     for role in _FORWARDED:
         parser.add_argument(
             f"--{role}-port",
-            type=int,
+            type=number(0, 65535, "0 to 65535", int),
             default=access.PORTS[role],
             metavar="PORT",
             help=f"port for the {role}, 0 for any free port (default: {access.PORTS[role]})",

@@ -39,8 +39,6 @@ class PortForward(AbstractContextManager["PortForward", None]):
             self._listener = socket.create_server(("127.0.0.1", port))
         except OSError as error:
             raise UserError(f"port {port} of this machine cannot be used ({os.strerror(error.errno or 0)})") from None
-        except OverflowError:
-            raise UserError(f"port: expected 0 to 65535, got {port}") from None
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._accepting = threading.Thread(target=self._accept, name=f"forward {self.address}", daemon=True)
         self._accepting.start()

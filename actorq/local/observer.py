@@ -35,11 +35,9 @@ class Watcher(Protocol):
 
     def status(self, status: RunStatus) -> None:
         """The learner has sent the status of the run."""
-        ...
 
     def event(self, text: str) -> None:
         """An event that the user should see."""
-        ...
 
 
 class Observer(Watcher, Protocol):
@@ -47,4 +45,3 @@ class Observer(Watcher, Protocol):
 
     def process(self, view: ProcessView) -> None:
         """A process has changed."""
-        ...

@@ -249,6 +249,7 @@ def test_relays_are_a_role_like_the_others(api: ClusterApi, capsys: pytest.Captu
         (["scale", "actors", "4"], "namespace lab has no Deployment of actors: name another with -n"),
         (["scale", "actors", "-1"], "argument N: expected 0 or more, got '-1'; see actorq cluster scale --help"),
         (["logs", "-f", "--previous"], "--previous: a container that has ended logs nothing more; leave out --follow"),
+        (["forward", "--learner-port", "65536"], "argument --learner-port: expected 0 to 65535, got '65536'"),
         (["logs", "--tail", "-3"], "argument --tail: expected 0 or more, got '-3'; see actorq cluster logs --help"),
         (["up", "x", "--timeout", "nan"], "argument --timeout: expected 0 or more seconds, got 'nan'"),
         (["scale", "learner", "2"], "argument actors: invalid choice: 'learner'"),

@@ -120,12 +120,6 @@ def test_a_port_in_use_is_a_mistake() -> None:
             PortForward(lambda: None, port)
 
 
-@pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_port_that_is_none_is_a_mistake(port: int) -> None:
-    with pytest.raises(UserError, match=rf"^port: expected 0 to 65535, got {port}$"):
-        PortForward(lambda: None, port)
-
-
 def test_why_a_port_leads_nowhere_is_told_once_for_each_reason() -> None:
     reasons = iter(["no pod", "no pod", "no permission"])
     told: list[str] = []
