@@ -15,7 +15,7 @@ LONGEST_RUN_NAME = 63 - len("-learner") - len("-0123456789")
 _RUN_NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{LONGEST_RUN_NAME - 2}}}[a-z0-9])?")
 # Fields whose value is the name of another object, and fields with an object in which `name` is one.
 _NAMES = ("serviceAccountName", "serviceName", "secretName", "claimName")
-_REFERENCES = ("configMap", "scaleTargetRef", "issuerRef", "authenticationRef", "secretTargetRef")
+_REFERENCES = ("configMap", "scaleTargetRef", "issuerRef", "authenticationRef", "secretTargetRef", "service")
 # The same for ConfigMaps and Secrets. Those that an overlay does not make keep their names.
 _DATA_REFERENCES = ("secretRef", "secretKeyRef", "secret", "imagePullSecrets", "configMapRef", "configMapKeyRef")
 _SELECTORS = ("selector", "labelSelector", "podSelector")

@@ -184,6 +184,15 @@ def test_secrets_and_settings_of_an_overlay_are_found_under_their_new_names() ->
     assert found == overlay("beta-")
 
 
+def test_an_ingress_of_an_overlay_leads_to_the_renamed_service() -> None:
+    def overlay(prefix: str) -> list[Object]:
+        backend = {"service": {"name": f"{prefix}learner", "port": {"name": "grpc"}}}
+        kinds = (("Service", "learner", {}), ("Ingress", "learner", {"defaultBackend": backend}))
+        return [{"kind": kind, "metadata": {"name": f"{prefix}{name}"}, "spec": spec} for kind, name, spec in kinds]
+
+    assert named(overlay(""), "beta", "beta") == overlay("beta-")
+
+
 def test_the_configuration_is_that_of_the_run() -> None:
     made = objects(training_run(**SPECS["full"]))
     tree = yaml.safe_load(found(made, "ConfigMap", "alpha-run-config")["data"]["config.yaml"])
