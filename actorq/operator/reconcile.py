@@ -231,7 +231,7 @@ class Reconciler:
         wanted = plan.wanted
         if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over):
             return fault
-        existing = {name_of(each): each for each in found.of("Secret")}
+        existing = {name_of(each): each for each in found.of("Secret") if is_owned(each, run.uid)}
         made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
         others = _there(cluster, [each for each in made if name_of(each) not in existing])
         if (taken := foreign(others, made, run.name, run.uid)) is not None:

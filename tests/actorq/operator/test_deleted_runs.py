@@ -117,3 +117,22 @@ def test_a_run_that_is_made_again_does_not_take_the_end_of_the_earlier_one(world
     world.settle()
     assert "finishedAt" not in world.api.status("tiny")
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 2
+
+
+def test_a_run_that_is_made_again_waits_for_certificates_of_its_own(world: World) -> None:
+    world.run(tls={"mode": "generated"})
+    world.look()
+    # Kubernetes deletes the secrets of the earlier run last.
+    kept = {path: each for path, each in world.api.objects.items() if each["kind"] == "Secret"}
+    world.api.objects = dict(kept)
+    world.api.put(training_run(tls={"mode": "generated"}))
+    world.look()
+    told = "Secret tiny-authority-tls of the earlier run of this name is still being deleted"
+    assert world.api.condition("tiny", "Ready")["message"] == told
+    assert world.api.names("StatefulSet") == set()
+    world.api.collect()
+    world.settle()
+    uid = world.api.get("TrainingRun", "tiny")["metadata"]["uid"]
+    made = [each for each in world.api.objects.values() if each["kind"] == "Secret"]
+    assert len(made) == len(kept)
+    assert {each["metadata"]["ownerReferences"][0]["uid"] for each in made} == {uid}
