@@ -51,16 +51,14 @@ def named(manifests: Sequence[Object], run: str, identity: str) -> list[Object]:
     services = [re.escape(name_of(each)) for each in manifests if each["kind"] == "Service"]
     own = {name_of(each) for each in manifests} | _MADE_LATER
     data = {name_of(each) for each in manifests if each["kind"] in ("ConfigMap", "Secret")}
-    names = dict.fromkeys(_REFERENCES, own) | dict.fromkeys(_DATA_REFERENCES, data)
-    renaming = _Renaming(run, identity, own, names, services)
+    names = dict.fromkeys((*_NAMES, *_REFERENCES), own) | dict.fromkeys(_DATA_REFERENCES, data)
+    renaming = _Renaming(run, identity, names, services)
     return [renaming.apply(each) for each in manifests]
 
 
 class _Renaming:
-    def __init__(
-        self, run: str, identity: str, own: set[str], names: Mapping[str, set[str]], services: Sequence[str]
-    ) -> None:
-        self._run, self._identity, self._own, self._names = run, identity, own, names
+    def __init__(self, run: str, identity: str, names: Mapping[str, set[str]], services: Sequence[str]) -> None:
+        self._run, self._identity, self._names = run, identity, names
         # A service's name before a port, or before a namespace, or alone as a name in a certificate.
         self._address = re.compile(rf"(?<![\w./-])({'|'.join(services) or '(?!)'})(?=:\d+$|\.[a-z])")
         self._service = re.compile(rf"({'|'.join(services) or '(?!)'})(?=\.|$)")
@@ -100,7 +98,7 @@ class _Renaming:
 
     def _text(self, text: str, key: str) -> str:
         if key in _NAMES:
-            return prefixed(self._run, text) if text in self._own else text
+            return prefixed(self._run, text) if text in self._names[key] else text
         if key == "dnsNames":
             return prefixed(self._run, text) if self._service.match(text) else text
         if key == "uris":

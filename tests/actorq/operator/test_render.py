@@ -187,8 +187,8 @@ def test_secrets_and_settings_of_an_overlay_are_found_under_their_new_names() ->
 def test_an_ingress_of_an_overlay_leads_to_the_renamed_service() -> None:
     def overlay(prefix: str) -> list[Object]:
         backend = {"service": {"name": f"{prefix}learner", "port": {"name": "grpc"}}}
-        kinds = (("Service", "learner", {}), ("Ingress", "learner", {"defaultBackend": backend}))
-        return [{"kind": kind, "metadata": {"name": f"{prefix}{name}"}, "spec": spec} for kind, name, spec in kinds]
+        specs: dict[str, Object] = {"Service": {}, "Ingress": {"defaultBackend": backend}}
+        return [{"kind": kind, "metadata": {"name": f"{prefix}learner"}, "spec": spec} for kind, spec in specs.items()]
 
     assert named(overlay(""), "beta", "beta") == overlay("beta-")
 
