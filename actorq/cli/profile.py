@@ -110,10 +110,6 @@ def _watts_per_core(config: RunConfig) -> tuple[float | None, str]:
 
 def _print_parts(console: Console, figures: Figures) -> None:
     config, learner, count = figures.config, figures.learner, figures.config.environments_per_actor
-    table = Table(title=f"Costs, {config.environment}, {config.algorithm}, {count} environments per actor")
-    table.add_column("microseconds of", no_wrap=True)
-    for scheme in figures.schemes:
-        table.add_column(scheme, justify="right", no_wrap=True)
     seconds: dict[str, Callable[[str], float]] = {
         "a step of one environment": lambda _: figures.environment_s(count),
         "a call of the policy, all environments": lambda scheme: figures.call_s(scheme, count),
@@ -126,9 +122,9 @@ def _print_parts(console: Console, figures: Figures) -> None:
         f"an update of {learner['batch_size']} samples": lambda _: learner["update_s"],
         "storing a transition": lambda _: figures.links.learner_s,
     }
-    for name, of_scheme in seconds.items():
-        table.add_row(name, *(f"{of_scheme(scheme) * 1e6:,.1f}" for scheme in figures.schemes))
-    console.print(table)
+    title = f"Costs, {config.environment}, {config.algorithm}, {count} environments per actor"
+    rows = {name: [f"{of(scheme) * 1e6:,.1f}" for scheme in figures.schemes] for name, of in seconds.items()}
+    _print_table(console, title, "microseconds of", figures.schemes, rows)
     for scheme, reason in figures.dropped.items():
         _say(console, f"not {scheme}: {reason}")
 
@@ -136,27 +132,31 @@ def _print_parts(console: Console, figures: Figures) -> None:
 def _print_outlooks(
     console: Console, shown: Sequence[Outlook], config: RunConfig, cores: int, watts: float | None
 ) -> None:
-    table = Table(title=f"Predictions: this machine ({cores} cores), and processes with cores of their own")
-    for name in (
-        *("scheme", f"steps/s, {config.actors} actors", "limit", "best actors", "steps/s", "core hours, 1M steps"),
-        *("Wh, 1M steps", "saved", "actors one learner can use", "steps/s then"),
-    ):
-        table.add_column(name, justify="left" if name in ("scheme", "limit") else "right", no_wrap=name == "scheme")
     base = next((each for each in shown if each.scheme == FP32), shown[0])
-    for each in shown:
-        saved = 1 - each.core_hours / base.core_hours
-        table.add_row(
-            each.scheme,
-            f"{each.configured.steps_per_s:,.0f}",
-            each.configured.limit.value,
-            f"{each.here.actors:,}",
-            f"{each.here.steps_per_s:,.0f} ({each.here.steps_per_s / base.here.steps_per_s:.2f}x)",
-            f"{each.core_hours:.3f}",
-            "-" if watts is None else f"{each.core_hours * watts:.2f}",
-            f"{saved:+.0%}" if each is not base else "-",
-            f"{each.apart.actors:,}",
-            f"{each.apart.steps_per_s:,.0f}",
-        )
+    rows = {
+        f"steps/s, {config.actors} actors": [f"{each.configured.steps_per_s:,.0f}" for each in shown],
+        "limited by": [each.configured.limit.value for each in shown],
+        "best actors here": [f"{each.here.actors:,}" for each in shown],
+        "steps/s with them": [f"{each.here.steps_per_s:,.0f}" for each in shown],
+        f"against {base.scheme}": [f"{each.here.steps_per_s / base.here.steps_per_s:.2f}x" for each in shown],
+        "core hours, 1M steps": [f"{each.core_hours:.3f}" for each in shown],
+        "Wh, 1M steps": ["-" if watts is None else f"{each.core_hours * watts:.2f}" for each in shown],
+        "saved": [f"{1 - each.core_hours / base.core_hours:+.0%}" if each is not base else "-" for each in shown],
+        "actors one learner can use": [f"{each.apart.actors:,}" for each in shown],
+        "steps/s with those": [f"{each.apart.steps_per_s:,.0f}" for each in shown],
+    }
+    title = f"Predictions: this machine ({cores} cores), and processes with cores of their own"
+    _print_table(console, title, "", [each.scheme for each in shown], rows)
+
+
+def _print_table(console: Console, title: str, corner: str, schemes: Sequence[str], rows: dict[str, list[str]]) -> None:
+    """A column for each scheme. In a narrow terminal the names of rows take several lines, and figures stay whole."""
+    table = Table(title=title, box=None, header_style="bold", pad_edge=False)
+    table.add_column(corner)
+    for scheme in schemes:
+        table.add_column(scheme, justify="right", no_wrap=True)
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
     console.print(table)
 
 
