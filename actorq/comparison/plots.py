@@ -101,7 +101,7 @@ def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], fl
         axes.set_title(cell, fontsize=9)
         axes.set_xlim(0, None)
         axes.set_xlabel(label)
-        axes.xaxis.set_major_formatter(_with_separators)
+        axes.xaxis.set_major_formatter("{x:,.10g}")
     shown[0][0].set_ylabel("evaluated return")
     handles, labels = shown[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
@@ -133,8 +133,6 @@ def _bars(comparison: Comparison, figure: "Figure", value: Value, label: str) ->
         axes.set_xlim(0, None)
         axes.set_title(cell, fontsize=9)
         axes.set_xlabel(label)
-        axes.xaxis.set_major_formatter(_with_separators)
-
-
-def _with_separators(value: float, _: float | None = None) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+        axes.xaxis.set_major_formatter("{x:,.10g}")
+        if not any(side.values(value) for side in sides):
+            axes.set_xticks([])

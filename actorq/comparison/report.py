@@ -1,6 +1,7 @@
 """The report of a comparison: one self-contained HTML page."""
 
 import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -32,9 +33,12 @@ _OF_DIVERGENCE = (
     "For the divergence, pi is the learner's newest policy: rounding and age. For the mismatch, pi is the same version "
     "in FP32: rounding. KL: of the last version, KL(FP32 || quantized) on recent observations."
 )
+# The end of an energy's method, with figures of one run.
+_ESTIMATE = re.compile(r"the first [\d.]+ s at the mean power of the [\d.]+ s after them")
+_FIRST = "the first seconds of each run at the mean power of the seconds after them"
 _OF_TORCH = (
-    "\n<dt>torch</dt><dd>Actors that run the fp32 policy in eager PyTorch on one thread, as the baseline of ActorQ "
-    "does. Learner, quantizer and evaluator are those of fp32.</dd>"
+    "\n<dt>torch</dt><dd>Actors that run the fp32 policy in eager PyTorch on one thread, as the baseline of the ActorQ "
+    "paper does. Learner, quantizer and evaluator are those of fp32.</dd>"
 )
 
 
@@ -62,7 +66,7 @@ def page(
         "confidence": [f"{CONFIDENCE:.0%}"],
         "target": [_target(comparison)],
         "torch": [_OF_TORCH] if any(side.variant.scheme == TORCH for side in comparison.sides) else [],
-        "energy": [escape("; ".join(dict.fromkeys(run.energy_method for run in runs)) + ".")],
+        "energy": [escape("; ".join(dict.fromkeys(_ESTIMATE.sub(_FIRST, run.energy_method) for run in runs)) + ".")],
         "command": [escape(command)],
     }
     text = files("actorq.comparison").joinpath("page.html").read_text(encoding="utf-8")

@@ -2,10 +2,13 @@
 
 import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib import pyplot
+from matplotlib.figure import Figure
 
 from actorq.comparison import published
 from actorq.comparison.plots import draw
@@ -89,6 +92,45 @@ def test_on_policy_runs_tell_how_far_actors_are_from_the_learner(tmp_path: Path,
 def test_runs_without_an_evaluation_or_a_target_have_a_page_too(tmp_path: Path) -> None:
     of = comparison(run("int8", 1, returns=()), run("fp32", 1, returns=(10.0,)), target=None)
     assert "Environment steps per second" in rendered(of, tmp_path)
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Figure]]:
+    """The figures that are drawn, which stay open until the end of the test."""
+    drawn: list[Figure] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(pyplot, "close", drawn.append)
+        yield drawn
+    pyplot.close("all")
+
+
+def test_a_target_that_no_run_reached_has_no_numbers_on_its_axis(tmp_path: Path, figures: list[Figure]) -> None:
+    draw(comparison(run("int8", 1, returns=(100.0,)), run("fp32", 1, returns=(100.0,))), tmp_path)
+    draw(comparison(run("int8", 1, returns=(470.0, 480.0)), run("fp32", 1)), tmp_path)
+    missed, reached = (
+        [label.get_text() for label in drawn.axes[0].get_xticklabels()]
+        for drawn in figures
+        if drawn.axes[0].get_xlabel() == "seconds to the target" and drawn.get_facecolor()[0] == 1
+    )
+    assert missed == []
+    assert "20" in reached
+
+
+@pytest.mark.parametrize("speed", [0.01, 3e5])
+def test_numbers_on_an_axis_differ(speed: float, tmp_path: Path, figures: list[Figure]) -> None:
+    draw(comparison(run("int8", 1, speed=speed), run("fp32", 1, speed=speed)), tmp_path)
+    for drawn in figures:
+        labels = [label.get_text() for label in drawn.axes[0].get_xticklabels()]
+        assert len(set(labels)) == len(labels)
+
+
+def test_methods_of_energy_that_differ_in_one_runs_figures_are_told_once(tmp_path: Path) -> None:
+    def energy(seconds: str) -> dict[str, object]:
+        method = f"a model; the first {seconds} s at the mean power of the 1.0 s after them"
+        return {"kwh": 1e-6, "co2_kg": 1e-6, "method": method, "per_service": {}}
+
+    told = rendered(comparison(run("int8", 1, energy=energy("2.0")), run("fp32", 1, energy=energy("1.7"))), tmp_path)
+    assert "<dd>a model; the first seconds of each run at the mean power of the seconds after them.</dd>" in told
 
 
 def test_schemes_of_installed_packages_are_drawn_too(tmp_path: Path) -> None:
