@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from actorq.cli.display import fidelity, numbers
+from actorq.cli.status import asking
 from actorq.client import QuantizerClient
 from actorq.config.parser import OneLineParser
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.domain.policy import BEST, NEWEST, PolicyDescriptor, RetainedPolicy, chosen_version
-from actorq.errors import InvalidInputError, NotFoundError, UnavailableError, UserError
+from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.policies import read_descriptor, version_folder
@@ -72,14 +73,11 @@ def _source(
             lambda version, scheme: read_descriptor(version_folder(found.run.policies, version), scheme),
         )
         return
-    try:
-        with QuantizerClient(quantizer, certificates) as client:
-            versions = client.list()
-            if not versions:
-                raise UserError(f"quantizer at {quantizer} has no policies: its run has not published any yet")
-            yield versions, lambda version, scheme: client.fidelity(scheme, version)
-    except UnavailableError as error:
-        raise UserError(f"{error}; name a quantizer that runs with --quantizer HOST:PORT") from None
+    with asking("--quantizer", certificates), QuantizerClient(quantizer, certificates) as client:
+        versions = client.list()
+        if not versions:
+            raise UserError(f"quantizer at {quantizer} has no policies: its run has not published any yet")
+        yield versions, lambda version, scheme: client.fidelity(scheme, version)
 
 
 def _rows(versions: list[RetainedPolicy], describe: Describe) -> Iterator[Row]:

@@ -6,11 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actorq.cli.status import asked
+from actorq.cli.status import asked, asking
 from actorq.client import LearnerClient
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
-from actorq.errors import UnavailableError, UserError
 from actorq.process import parse_arguments
 from actorq.transport.options import Certificates
 
@@ -35,13 +34,9 @@ def run(arguments: Sequence[str]) -> int:
     (how,) = parse_arguments("actorq reset-environment", _DESCRIPTION, (ResetSettings,), arguments)
     assert isinstance(how, ResetSettings)
     found = asked(how.learner)
-    try:
-        with LearnerClient(
-            found.address, Certificates.of(how.certificates or found.certificates, "operator")
-        ) as client:
-            reset = client.reset_environment(how.discard)
-    except UnavailableError as error:
-        raise UserError(f"{error}; name a learner that runs with --learner HOST:PORT") from None
+    certificates = Certificates.of(how.certificates or found.certificates, "operator")
+    with asking("--learner", certificates), LearnerClient(found.address, certificates) as client:
+        reset = client.reset_environment(how.discard)
     spec = reset.spec
     print(f"forgotten: {spec.environment_id}, observations {list(spec.observations.shape)}" if spec else "no spec yet")
     if reset.set_aside:

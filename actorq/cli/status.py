@@ -1,8 +1,8 @@
 """`actorq status`: the status of a run, from its learner."""
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -54,17 +54,14 @@ def run(arguments: Sequence[str]) -> int:
     found = asked(how.learner)
     certificates = Certificates.of(how.certificates or found.certificates, "monitor")
     try:
-        with LearnerClient(found.address, certificates) as client:
+        with asking("--learner", certificates), LearnerClient(found.address, certificates) as client:
             status = client.status()
         found.view.take_status(status)
         elapsed_s = status.elapsed_s
-    except UnavailableError as error:
+    except UserError:
         # A starting run has processes, but its learner does not answer yet.
         if found.run is None or not found.run.is_in_use:
-            raise UserError(
-                f"{error}: start it, or give the address of one that runs with --learner HOST:PORT, and --certificates "
-                "DIR where it uses TLS"
-            ) from None
+            raise
         elapsed_s = max(0.0, time.time() - found.run.config.stat().st_mtime)
     if not how.watch:
         console = Console(highlight=False)
@@ -76,6 +73,18 @@ def run(arguments: Sequence[str]) -> int:
     ):
         watch.wait()
     return 0
+
+
+@contextmanager
+def asking(flag: str, certificates: Certificates | None) -> Iterator[None]:
+    """Say what to do about a service that does not answer. `flag` gives the address."""
+    try:
+        yield
+    except UnavailableError as error:
+        hint = f": start it, or name one that runs with {flag} HOST:PORT" if "Connection refused" in str(error) else ""
+        if certificates is None and "it closed the connection" in str(error):
+            hint = ": give --certificates DIR"
+        raise UserError(f"{error}{hint}") from None
 
 
 def asked(learner: str | None) -> Asked:

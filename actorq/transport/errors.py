@@ -94,10 +94,10 @@ def _reason(details: str) -> str:
     """Why a peer cannot be reached. gRPC lists all addresses that it tried; the reason is that of the last one."""
     if details == "max connection age":
         return "the connection reached its maximum age; the next connection checks the certificates again"
-    if not details.startswith("failed to connect"):
+    if not details.startswith(("failed to connect", "errors resolving")):
         return details
-    # gRPC's text of a failed handshake ends with "OK".
-    reason = details.removesuffix(": OK").rpartition(": ")[2]
+    # gRPC's text of a failed handshake ends with "OK", and that of an unknown name with a bracket.
+    reason = details.removesuffix(": OK").rpartition(": ")[2].removesuffix("]")
     if "WRONG_VERSION_NUMBER" in details:
         return "it serves without TLS"
     if reason.startswith("Hostname Verification Check failed"):

@@ -95,7 +95,9 @@ def test_a_damaged_version_is_skipped(
 def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert error_of(capsys) == "expected RUN_DIR or --quantizer HOST:PORT; see actorq policies --help"
     assert error_of(capsys, str(tmp_path / "no")) == f"run directory {tmp_path / 'no'} does not exist"
-    assert "; name a quantizer that runs with --quantizer HOST:PORT" in error_of(capsys, "--quantizer", "127.0.0.1:1")
+    assert ": start it, or name one that runs with --quantizer HOST:PORT" in error_of(
+        capsys, "--quantizer", "127.0.0.1:1"
+    )
     empty = RunDirectory(tmp_path / "empty")
     empty.create(RunConfig())
     assert error_of(capsys, str(empty.root)) == f"{empty.policies} has no policies: the run has not published any yet"

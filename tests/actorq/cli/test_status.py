@@ -1,4 +1,4 @@
-"""`actorq status` of a run that starts, and of one whose processes are gone."""
+"""`actorq status` of a run that starts, of one whose processes are gone, and of services that do not fit."""
 
 from pathlib import Path
 
@@ -6,7 +6,11 @@ import pytest
 
 from actorq.cli.main import main
 from actorq.config.run_config import RunConfig
+from actorq.errors import UnavailableError
 from actorq.rundirectory import Addresses, RunDirectory
+from actorq.transport.options import Certificates
+from tests.actorq.transport.certificate_authority import Authority
+from tests.actorq.transport.staged_servicer import StagedLearner, serving
 
 
 @pytest.fixture
@@ -44,3 +48,32 @@ def test_a_run_is_in_use_while_its_launcher_lives(run: RunDirectory) -> None:
     with run.locked(on_wait=pytest.fail):
         assert run.is_in_use
     assert not run.is_in_use
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 2
+    return capsys.readouterr().err.removeprefix("error: ").rstrip("\n")
+
+
+def test_a_learner_that_answers_is_not_said_to_be_absent(capsys: pytest.CaptureFixture[str]) -> None:
+    async def restores() -> None:
+        raise UnavailableError("the learner is restoring its run")
+
+    with serving(StagedLearner(restores)) as stage:
+        told = error_of(capsys, "status", "--learner", stage.address)
+    assert told == f"learner at {stage.address}: the learner is restoring its run"
+
+
+@pytest.mark.parametrize("command", [("policies", "--quantizer"), ("reset-environment", "--learner")])
+def test_another_service_at_the_address_is_not_said_to_be_absent(
+    command: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(object(), add=lambda *_: None) as stage:
+        told = error_of(capsys, *command, stage.address)
+    assert told.endswith("; check the address and the versions")
+
+
+def test_a_service_with_tls_needs_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Certificates.load(Authority().issue(tmp_path, "server"))
+    with serving(StagedLearner(), server) as stage:
+        assert error_of(capsys, "status", "--learner", stage.address).endswith(": give --certificates DIR")

@@ -222,6 +222,16 @@ def test_a_service_that_is_not_there_cannot_be_reached() -> None:
         client.status()
 
 
+def test_an_unknown_name_is_told_in_words() -> None:
+    with (
+        LearnerClient("learner.invalid:1") as client,
+        pytest.raises(
+            errors.UnavailableError, match=r"^learner at learner\.invalid:1 cannot be reached \([^:\[\]()]+\)$"
+        ),
+    ):
+        client.status()
+
+
 def test_closing_a_client_ends_its_streams() -> None:
     with serving(StagedLearner(wait_for_ever)) as stage, LearnerClient(stage.address) as client:
         statuses = client.watch()

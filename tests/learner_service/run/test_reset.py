@@ -122,4 +122,4 @@ def test_nothing_is_reset_where_there_is_no_environment_yet(
 
 def test_a_learner_that_is_not_there_is_the_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reset-environment", "--learner", "127.0.0.1:1"]) == 2
-    assert "name a learner that runs with --learner HOST:PORT" in capsys.readouterr().err
+    assert "start it, or name one that runs with --learner HOST:PORT" in capsys.readouterr().err
