@@ -75,8 +75,6 @@ def run(arguments: Sequence[str]) -> int:
         raise UserError(f"{directory.policies} has no policies: the run has not published any yet")
     if how.record and not how.record.absolute().parent.is_dir():
         raise UserError(f"--record: there is no folder {how.record.absolute().parent}")
-    if how.record and how.record.is_dir():
-        raise UserError(f"--record: {how.record} is a folder; name a file in it")
     if how.record and how.record.suffix != ".mp4":
         raise UserError(f"--record: expected a name that ends in .mp4, got {how.record}")
     if how.record and how.record.exists():

@@ -289,7 +289,7 @@ def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--record", "run"], "error: --record: run is a folder; name a file in it\n"),
+        (["--record", "run"], "error: --record: expected a name that ends in .mp4, got run\n"),
         (["--record", "no/film.mp4"], "error: --record: there is no folder {folder}/no\n"),
         (["--record", "film.txt"], "error: --record: expected a name that ends in .mp4, got film.txt\n"),
         (["--record", "run/film.mp4"], "error: --record: run/film.mp4 is there already; give another name\n"),
