@@ -50,7 +50,7 @@ def _identity(directory: Path) -> Iterator[Finding]:
 
 
 def _describe_run(values: dict[str, Any]) -> str:
-    return f"run {values['run_id']}, {values['lives']} learner processes so far"
+    return f"run {values['run_id']}, learner processes so far: {values['lives']}"
 
 
 def _evaluations(path: Path) -> Iterator[Finding]:

@@ -135,7 +135,7 @@ def _refusal(environment_id: str, arguments: EnvironmentArguments, error: Except
     # Messages of Gymnasium and of failed imports are clear without the exception's name.
     speaks = isinstance(error, ImportError) or type(error).__module__.startswith("gymnasium.")
     kind = "" if speaks else f"{type(error).__name__}: "
-    text = one_line(" ".join(str(error).split()), _MOST_BYTES)
+    text = one_line(" ".join(str(error).split()), _MOST_BYTES).rstrip(".")
     remedy = "give the id of an installed environment, such as CartPole-v1"
     if isinstance(error, ImportError):
         remedy = f"install its package (docs/how-to/environments.md), or {remedy}"

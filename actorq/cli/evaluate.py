@@ -126,7 +126,7 @@ def _print_result(result: EvaluationResult) -> None:
     returns = evaluation.returns
     print(
         f"return mean {evaluation.mean_return:,.1f}  min {min(returns):,.1f}  max {max(returns):,.1f}  "
-        f"over {len(returns)} episodes in {evaluation.duration_s:.1f} s"
+        f"over {len(returns)} episode{'s' * (len(returns) != 1)} in {evaluation.duration_s:.1f} s"
     )
     fidelity = policy.fidelity
     close = ""

@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         elapsed_s = max(0.0, time.time() - found.run.config.stat().st_mtime)
     if not how.watch:
         console = Console(highlight=False)
-        console.print(render(found.view, elapsed_s, console.width))
+        console.print(render(found.view, elapsed_s, console.width, console.height if console.is_terminal else None))
         return 0
     with (
         display_of(found.view) as display,

@@ -28,7 +28,7 @@ def test_the_spec_is_printed_as_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "mistake"),
     [
-        (("Nope-v0",), "error: environment 'Nope-v0' cannot be made"),
+        (("Foo-v9",), "error: environment 'Foo-v9' cannot be made: Environment `Foo` doesn't exist; give"),
         (("CartPole-v1", "--backend", "quick"), "invalid choice: 'quick'"),
         ((), "the following arguments are required: id"),
     ],

@@ -1,5 +1,6 @@
 """`actorq status` of a run that starts, of one whose processes are gone, and of services that do not fit."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,18 @@ def test_a_service_with_tls_needs_certificates(tmp_path: Path, capsys: pytest.Ca
     server = Certificates.load(Authority().issue(tmp_path, "server"))
     with serving(StagedLearner(), server) as stage:
         assert error_of(capsys, "status", "--learner", stage.address).endswith(": give --certificates DIR")
+
+
+@pytest.mark.parametrize(("lines", "is_low"), [(24, True), (50, False)])
+def test_a_low_terminal_gets_the_panel_without_empty_lines(
+    lines: int, is_low: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with serving(StagedLearner()) as stage:
+        assert main(["status", "--learner", stage.address]) == 0
+    shown = capsys.readouterr().out
+    assert "evaluation return" in shown
+    assert (f"│{' ' * 78}│" in shown) != is_low
