@@ -1,15 +1,11 @@
 """`actorq reset-environment`: make a run forget its environment's spec, if its first actor reported a wrong one."""
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field
 
-from actorq.cli.status import asked, asking
+from actorq.cli.status import LearnerSettings, asked, asking
 from actorq.client import LearnerClient
-from actorq.config.sections import CERTIFICATES_HELP
-from actorq.config.settings import DefaultText, Settings
 from actorq.process import parse_arguments
 from actorq.transport.options import Certificates
 
@@ -17,16 +13,10 @@ _DESCRIPTION = """Make a run forget its environment's spec. The next actor's spe
 with the wrong environment. The run's earlier files are moved aside, never deleted."""
 
 
-class ResetSettings(Settings):
+class ResetSettings(LearnerSettings):
     """The run to reset, and whether to reset a run that has made progress."""
 
-    learner: Annotated[str | None, DefaultText("that of the newest run here")] = Field(
-        None, description="HOST:PORT of the learner"
-    )
     discard: bool = Field(False, description="also reset a run that has made progress, and start it anew")
-    certificates: Annotated[Path | None, DefaultText("those of the newest run, else none")] = Field(
-        None, description=CERTIFICATES_HELP
-    )
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -24,17 +24,24 @@ from actorq.process import parse_arguments
 from actorq.rundirectory import RunDirectory, newest_run
 from actorq.transport.options import Certificates
 
+_DESCRIPTION = "Show the status of a run that goes on: of the newest one under runs/, or of that of --learner."
 
-class StatusSettings(Settings):
-    """The run to ask, and how."""
+
+class LearnerSettings(Settings):
+    """The learner to ask."""
 
     learner: Annotated[str | None, DefaultText("that of the newest run here")] = Field(
         None, description="HOST:PORT of the learner"
     )
-    watch: bool = Field(False, description="show the status until the run is over or Ctrl-C")
     certificates: Annotated[Path | None, DefaultText("those of the newest run, else none")] = Field(
         None, description=CERTIFICATES_HELP
     )
+
+
+class StatusSettings(LearnerSettings):
+    """The run to ask, and how."""
+
+    watch: bool = Field(False, description="show the status until the run is over or Ctrl-C")
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Asked:
 
 def run(arguments: Sequence[str]) -> int:
     """Show the status once, or until the run is over."""
-    (how,) = parse_arguments("actorq status", "Show the status of a run.", (StatusSettings,), arguments)
+    (how,) = parse_arguments("actorq status", _DESCRIPTION, (StatusSettings,), arguments)
     assert isinstance(how, StatusSettings)
     found = asked(how.learner)
     certificates = Certificates.of(how.certificates or found.certificates, "monitor")

@@ -38,7 +38,7 @@ def render(
     height: int | None = None,
     resources: Callable[[int], Resources | None] = measure,
 ) -> RenderableType:
-    """The whole panel, `width` columns wide. To fit a low terminal it drops empty lines and older events."""
+    """The whole panel, `width` columns wide. To fit `height` it drops empty lines, older events, then processes."""
     inner = width - 4
     low = height is not None and height < _HIGH
     gap: list[RenderableType] = [] if low else [Text()]
@@ -46,11 +46,19 @@ def render(
     if view.status is not None:
         parts += [_progress(view.status, inner), *gap, _returns(view, view.status, inner), *gap]
         parts += [_figures(view.status, inner), _costs(view.status), *gap]
-    parts.append(_processes(view.rows(resources), inner))
     events = tuple(view.events)[-2 if low else 0 :]
-    if events:
-        parts += gap
-    parts += [Text(f"· {text}", style="dim", no_wrap=True, overflow="ellipsis") for text in events]
+    texts = [Text(f"· {text}", style="dim", no_wrap=True, overflow="ellipsis") for text in events]
+    below = [*(gap if events else ()), *texts]
+    rows = view.rows(resources)
+    if height is not None:
+        # The frame, the head of the table of processes, and the chart, which is one row of several lines.
+        lines = 3 + (_CHART_HEIGHT - 1 if view.status else 0)
+        room = height - lines - sum(part.row_count if isinstance(part, Table) else 1 for part in (*parts, *below))
+        if room < len(rows):
+            shown = max(1, room - 1)
+            below.insert(0, Text(f"and {len(rows) - shown} more processes", style="dim"))
+            rows = sorted(rows, key=lambda row: row.state == "running")[:shown]
+    parts += [_processes(rows, inner), *below]
     return Panel(Group(*parts), title="[bold]actorq[/]", box=box.ROUNDED, border_style="blue", width=width)
 
 

@@ -159,6 +159,29 @@ def test_the_panel_fits_a_small_terminal() -> None:
     assert "event 3" in panel(view, 80, height=24)[-2]
 
 
+@pytest.mark.parametrize("height", [24, 30, 40])
+@pytest.mark.parametrize("events", [0, 4])
+def test_many_processes_leave_room_for_the_events(height: int, events: int) -> None:
+    view = run_view()
+    for number in range(2, 40):
+        view.take_process(ProcessView(f"actor-{number}", Kind.ACTOR, ProcessState.RUNNING, 5000 + number, 0))
+    view.take_process(ProcessView("actor-39", Kind.ACTOR, ProcessState.GIVEN_UP, None, 9))
+    for number in range(events):
+        view.events.append(f"event {number}")
+    assert len(panel(view, 80, height)) == height
+    view.take_status(STATUS)
+    lines = panel(view, 80, height)
+    assert len(lines) == height
+    text = "\n".join(lines)
+    assert events == 0 or "event 3" in lines[-2]
+    assert "given up" in text
+    shown = sum("actor-" in line for line in lines) + sum(
+        f" {name} " in text for name in ("learner", "quantizer", "meter")
+    )
+    assert f"and {43 - shown} more processes" in text
+    assert len(panel(view, 80)) > height
+
+
 def test_the_panel_tells_the_runs_numbers_and_each_process() -> None:
     view = run_view()
     view.take_status(STATUS)
