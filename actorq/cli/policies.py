@@ -1,17 +1,16 @@
 """`actorq policies`: the policy versions of a run, with their properties."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from actorq.cli.display import fidelity, numbers
+from actorq.cli.display.display import wide_output
 from actorq.cli.status import asking
 from actorq.client import QuantizerClient
 from actorq.config.parser import OneLineParser
@@ -27,8 +26,6 @@ from actorq.transport.options import Certificates
 
 _DESCRIPTION = """List the policy versions of a run, newest first, one line for each version and scheme. A version can
 be exported and evaluated in every scheme; the list shows the stored ones."""
-
-_WIDE = 200
 
 Describe = Callable[[int, str], PolicyDescriptor]
 
@@ -125,5 +122,4 @@ def _print(rows: Sequence[Row]) -> None:
             ", ".join(row.marks),
             style="green" if row.marks else "",
         )
-    # Lines in a pipe are never cut.
-    Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE).print(table)
+    wide_output().print(table)

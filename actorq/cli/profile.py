@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from actorq.cli.algorithm import environment_of, fit_algorithm
+from actorq.cli.display.display import wide_output
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FALLBACK, FP32
 from actorq.errors import UserError
@@ -33,7 +33,6 @@ the policy and a version in each scheme, an update of the learner, the path of t
 the limit of the run, the number of actors that one learner can use, and the savings of each scheme. Takes the settings
 of actorq train. Run little else meanwhile. docs/how-to/profile.md explains the figures. Exit codes: 0, 2
 for wrong input, 1 any other error."""
-_WIDTH = 120
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -64,7 +63,7 @@ def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers:
     # Warnings that a service is not up yet would only confuse here.
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    console = wide_output()
     if (asked := config.scheme) in saturating_schemes(processor_flags()):
         config = config.model_copy(update={"scheme": FALLBACK})
         _say(console, f"actors act with {FALLBACK} instead of {asked}: this processor has no int8 dot product")

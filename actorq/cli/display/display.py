@@ -1,5 +1,6 @@
 """Displays a run while it goes on: a live panel on a terminal, plain lines elsewhere."""
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,6 +17,7 @@ from actorq.local.observer import Observer, ProcessState, ProcessView
 
 _LINE_PERIOD_S = 2.0
 _REFRESH_PER_S = 4
+_LONGEST_LINE = 240
 
 
 class Display(Observer, AbstractContextManager["Display", None], Protocol):
@@ -26,6 +28,11 @@ def display_of(view: RunView) -> Display:
     """The right display for standard output."""
     console = Console(highlight=False)
     return LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
+
+
+def wide_output() -> Console:
+    """Standard output. Elsewhere than on a terminal, lines are as long as they need to be."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _LONGEST_LINE)
 
 
 def is_live(console: Console) -> bool:

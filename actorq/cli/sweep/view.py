@@ -1,6 +1,5 @@
 """Displays a sweep: a live table on a terminal, plain lines elsewhere."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
@@ -10,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actorq.cli.display import numbers
-from actorq.cli.display.display import is_live
+from actorq.cli.display.display import is_live, wide_output
 from actorq.sweep.study import Study
 from actorq.sweep.sweep import settings_text
 from actorq.sweep.trials import Objective, Progress, TrialResult, TrialState
@@ -18,7 +17,6 @@ from actorq.sweep.trials import Objective, Progress, TrialResult, TrialState
 _STYLES = {TrialState.RUNNING: "cyan", TrialState.FAILED: "red", TrialState.PRUNED: "dim", TrialState.UNSOLVED: "dim"}
 # Lines of a terminal that are not rows of the table.
 _FRAME_LINES = 8
-_LONGEST_LINE = 240
 
 
 class SweepView:
@@ -51,19 +49,14 @@ class SweepView:
 @contextmanager
 def open_view(trials: int) -> Iterator[SweepView]:
     """The view for standard output. Colors only on a terminal."""
-    console = _console()
+    console = wide_output()
     with Live(console=console, auto_refresh=False, transient=True) if is_live(console) else nullcontext() as live:
         yield SweepView(console, trials, live)
 
 
-def _console() -> Console:
-    """Standard output. Elsewhere than on a terminal, lines are as long as they need to be."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _LONGEST_LINE)
-
-
 def print_results(study: Study, objective: Objective) -> None:
     """The table of all trials, and the best one."""
-    console, best = _console(), study.best()
+    console, best = wide_output(), study.best()
     console.print(table(study.results(), {}, best))
     if best is not None:
         console.print(Text(f"best: trial {best.number}, {objective.value} {best.value:,.6g}"), soft_wrap=True)
