@@ -90,7 +90,7 @@ def _default(leaf: Leaf) -> str:
     if leaf.field.is_required():
         return "required"
     text = leaf.default
-    return f"`{text}`" if text and " " not in text else text or "empty"
+    return text if text == "empty" or " " in text else f"`{text}`"
 
 
 def _type(leaf: Leaf) -> tuple[str, str]:

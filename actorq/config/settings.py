@@ -80,7 +80,7 @@ class Leaf:
     def default(self) -> str:
         """As a flag has it, or in words where it is found out later."""
         in_words = next((extra.text for extra in self.field.metadata if isinstance(extra, DefaultText)), None)
-        return in_words or value_text(self.field.get_default(call_default_factory=True))
+        return in_words or value_text(self.field.get_default(call_default_factory=True)) or "empty"
 
 
 def value_text(value: object) -> str:

@@ -93,7 +93,7 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
 def _own_layers(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     make = load(path, "network")
     if not callable(make):
-        raise UserError(f"network: {path} is no function, but a {type(make).__name__}")
+        raise UserError(f"network: {path} is no function: got {type(make).__name__}")
     try:
         layers, others = make(spec), make(spec)
     except Exception as error:

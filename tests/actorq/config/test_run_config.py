@@ -105,6 +105,7 @@ def test_the_help_lists_every_setting_with_its_description_and_default(capsys: p
             assert leaf.field.description
             assert f"{leaf.flag} " in shown or f"{leaf.flag}, " in shown
             assert "(default: " in leaf.help
+            assert "(default: )" not in leaf.help
             # argparse breaks lines also at hyphens and slashes.
             assert leaf.help.replace("%%", "%").replace(" ", "") in shown.replace(" ", "")
 

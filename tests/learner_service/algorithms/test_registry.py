@@ -195,7 +195,7 @@ def test_a_network_of_ones_own_is_in_the_policy_of_every_algorithm(name: str, sp
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("NOT_A_CLASS", "own_algorithms:NOT_A_CLASS is no function, but a int"),
+        ("NOT_A_CLASS", "own_algorithms:NOT_A_CLASS is no function: got int"),
         ("that_fails", "own_algorithms:that_fails has failed: ZeroDivisionError: units / 0"),
         ("of_nothing", "own_algorithms:of_nothing must return a torch.nn.Module, got a NoneType"),
         ("of_one_row", "must turn float32[B, 4] into float32[B, features]: it turned 2 rows into [8]"),
