@@ -35,11 +35,14 @@ def run(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     directory = RunDirectory(given.run)
     found = check_run(directory)
+    is_whole = not any(each.state in {"damaged", "missing"} for each in found)
     if given.json:
         print(report(found))
     else:
         _print(found, Console(highlight=False))
-    return _DAMAGE_FOUND if any(each.state in {"damaged", "missing"} for each in found) else EXIT_OK
+        if not is_whole and directory.is_in_use:
+            print("the run goes on, so its newest files may be incomplete: stop it and check again")
+    return EXIT_OK if is_whole else _DAMAGE_FOUND
 
 
 def check_run(directory: RunDirectory) -> list[Finding]:

@@ -224,6 +224,16 @@ def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_i
     assert "1 damaged" in lines[-1]
 
 
+def test_damage_in_a_run_that_goes_on_may_be_unfinished_files(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty(root / "clock.json")
+    assert main(["verify", str(root)]) == 1
+    assert "the run goes on" not in capsys.readouterr().out
+    with RunDirectory(root).locked(on_wait=pytest.fail):
+        assert main(["verify", str(root)]) == 1
+    told = "the run goes on, so its newest files may be incomplete: stop it and check again"
+    assert capsys.readouterr().out.splitlines()[-1] == told
+
+
 def test_a_folder_of_no_run_is_a_users_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, reason in ((tmp_path, "it is no run"), (tmp_path / "absent", "does not exist")):
         assert main(["verify", str(name)]) == 2
