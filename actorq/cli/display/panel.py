@@ -88,7 +88,7 @@ def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
     newest = status.evaluation
     lines = Text.assemble(
         ("evaluation return\n", "dim"),
-        (numbers.optional(newest.mean_return if newest else None), "bold green" if _solved(status) else "bold"),
+        (numbers.optional(newest.mean_return if newest else None), "bold green" if view.state == "solved" else "bold"),
         (f" v{newest.policy_version}" if newest else "", "dim"),
         ("\ntarget ", "dim"),
         numbers.optional(status.target_return),
@@ -115,15 +115,6 @@ def _range(view: RunView, status: RunStatus) -> tuple[float, float]:
     # The scale includes zero, because other scales exaggerate differences.
     low, high = min(0.0, *values), max(0.0, *values)
     return low, high if high > low else low + 1.0
-
-
-def _solved(status: RunStatus) -> bool:
-    return (
-        status.evaluation is not None
-        and status.target_return is not None
-        and status.evaluation.mean_return >= status.target_return
-        and not status.flagged_evaluation
-    )
 
 
 class Figure(NamedTuple):
