@@ -47,6 +47,8 @@ def run(arguments: Sequence[str]) -> int:
     from actorq.sweep.sweep import SweepInterruptedError, run_sweep
     from actorq.sweep.trials import Objective
 
+    if given.namespace and given.template is None:
+        raise UserError("--namespace: without --template the runs are processes of this machine")
     space, objective = read_space(given.search, given.search_file), Objective(given.objective)
     sources = Sources.read((RunConfig,), given)
     template, tree = _task(given, sources)

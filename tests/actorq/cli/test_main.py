@@ -90,6 +90,10 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section(
         (["train", "--seed", "x"], "setting 'seed': "),
         (["train", "--seed", str(2**63)], "setting 'seed': value should be less than or equal to 9223372036854775807"),
         (
+            ["sweep", "--directory", "s", "--search", "dqn.n_step=1..3", "--namespace", "lab"],
+            "--namespace: without --template the runs are processes of this machine",
+        ),
+        (
             ["sweep", "--directory", "s", "--search", "dqn.n_step=1..3", "--sampler-seed", "-1"],
             "argument --sampler-seed: expected 0 to 4294967295, got '-1'",
         ),
