@@ -118,7 +118,7 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
         where none has an evaluation.
     scheme: of a run: by default the scheme of its actors. The run's folder must have the policy in this scheme.
 
-    It needs ONNX Runtime and numpy (`pip install actorq[actor]`), and no environment. Raises UserError for a missing
+    It needs ONNX Runtime and numpy (`pip install 'actorq[actor]'`), and no environment. Raises UserError for a missing
     file or version, and for a damaged file. It logs a warning on a processor that computes int8 wrongly:
     docs/decisions/0015-processors-without-vnni.md.
     """
@@ -157,6 +157,6 @@ def _loaded(path: Path, model: bytes, spec: EnvironmentSpec, version: int, schem
     try:
         return LoadedPolicy(spec, version, scheme, open_session(model))
     except ImportError:
-        raise UserError("a policy needs ONNX Runtime: pip install actorq[actor]") from None
+        raise UserError("a policy needs ONNX Runtime: pip install 'actorq[actor]'") from None
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
         raise UserError(f"{path}: ONNX Runtime cannot load the model ({' '.join(str(error).split())[:300]})") from None

@@ -22,7 +22,7 @@ class Video:
         try:
             import av
         except ImportError:
-            raise UserError("--record needs PyAV: pip install '.[video]' in the checkout") from None
+            raise UserError("--record needs PyAV: pip install 'actorq[video]'") from None
         if path.is_dir():
             raise UserError(f"--record: {path} is a folder; name a file in it")
         self._path = path

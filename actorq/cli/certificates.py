@@ -45,9 +45,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         from actorq.transport.security.authority import write_certificates
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"certificates need the package {error.name}: pip install '.[cluster]' in the checkout"
-        ) from None
+        raise UserError(f"certificates need the package {error.name}: pip install 'actorq[cluster]'") from None
     directory: Path = namespace.directory
     write_certificates(directory, how.namespace, how.names, datetime.now(UTC), how.days, how.run)
     print(f"valid for {how.days} days: {', '.join(ROLES)}")

@@ -53,7 +53,7 @@ def test_without_its_package_it_says_what_to_install(
     monkeypatch.setattr(sys, "meta_path", [NoCryptography(), *sys.meta_path])
     assert main(["certificates", "init", str(tmp_path / "new")]) == 2
     assert capsys.readouterr().err == (
-        "error: certificates need the package cryptography: pip install '.[cluster]' in the checkout\n"
+        "error: certificates need the package cryptography: pip install 'actorq[cluster]'\n"
     )
 
 

@@ -160,7 +160,7 @@ def test_a_loaded_policy_needs_onnx_runtime_and_numpy_alone(run: RunDirectory) -
 
 def test_without_onnx_runtime_one_line_names_the_package(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(UserError, match=r"^a policy needs ONNX Runtime: pip install actorq\[actor\]$"):
+    with pytest.raises(UserError, match=r"^a policy needs ONNX Runtime: pip install 'actorq\[actor\]'$"):
         actorq.load_policy(run.root)
 
 
