@@ -65,9 +65,9 @@ def run(arguments: Sequence[str]) -> int:
             status = client.status()
         found.view.take_status(status)
         elapsed_s = status.elapsed_s
-    except UserError:
-        # A starting run has processes, but its learner does not answer yet.
-        if found.run is None or not found.run.is_in_use:
+    except UserError as error:
+        # A starting run has processes, but its learner does not answer yet. One that refuses certificates answers.
+        if found.run is None or not found.run.is_in_use or "TLS" in str(error) or "certificate" in str(error):
             raise
         elapsed_s = max(0.0, time.time() - found.run.config.stat().st_mtime)
     if not how.watch:

@@ -80,6 +80,15 @@ def test_a_service_with_tls_needs_certificates(tmp_path: Path, capsys: pytest.Ca
         assert error_of(capsys, "status", "--learner", stage.address).endswith(": give --certificates DIR")
 
 
+def test_a_run_that_refuses_certificates_is_not_starting(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, stranger = (Authority().issue(tmp_path, name) for name in ("server", "stranger"))
+    with serving(StagedLearner(), Certificates.load(server)) as stage, run.locked(on_wait=pytest.fail):
+        run.write_addresses(Addresses(stage.address, stage.address))
+        assert "TLS handshake failed" in error_of(capsys, "status", "--certificates", str(stranger))
+
+
 @pytest.mark.parametrize(("lines", "is_low"), [(24, True), (50, False)])
 def test_a_low_terminal_gets_the_panel_without_empty_lines(
     lines: int, is_low: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
