@@ -25,6 +25,8 @@ _COLORS = {
     "int4": "#009e73",
     "auto": "#cc79a7",
 }
+# Millions fit beside each other on the narrowest axis.
+_TICKS = 4
 # Of schemes of installed packages.
 _MORE_COLORS = ("#f0e442", "#8c564b", "#000000")
 
@@ -102,6 +104,7 @@ def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], fl
         axes.set_xlim(0, None)
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter("{x:,.10g}")
+        axes.locator_params(axis="x", nbins=_TICKS)
     shown[0][0].set_ylabel("evaluated return")
     handles, labels = shown[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
@@ -134,5 +137,6 @@ def _bars(comparison: Comparison, figure: "Figure", value: Value, label: str) ->
         axes.set_title(cell, fontsize=9)
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter("{x:,.10g}")
+        axes.locator_params(axis="x", nbins=_TICKS)
         if not any(side.values(value) for side in sides):
             axes.set_xticks([])

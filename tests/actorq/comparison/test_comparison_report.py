@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,19 @@ def test_numbers_on_an_axis_differ(speed: float, tmp_path: Path, figures: list[F
     for drawn in figures:
         labels = [label.get_text() for label in drawn.axes[0].get_xticklabels()]
         assert len(set(labels)) == len(labels)
+
+
+def test_numbers_on_an_axis_have_room_beside_each_other(tmp_path: Path, figures: list[Figure]) -> None:
+    cells = ("1", "3", "5")
+    draw(
+        comparison(*(run(scheme, 1, cell=cell, speed=1.5e5) for cell in cells for scheme in ("fp32", "int8"))), tmp_path
+    )
+    assert figures
+    for drawn in figures:
+        drawn.canvas.draw()
+        for axes in drawn.axes:
+            boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+            assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), axes.get_xlabel()
 
 
 def test_methods_of_energy_that_differ_in_one_runs_figures_are_told_once(tmp_path: Path) -> None:
