@@ -156,6 +156,20 @@ def test_a_replay_without_one_whole_segment_waits_for_new_ones(tmp_path: Path) -
     assert set(buffer.draw(16)[1].rows) <= set(range(10))
 
 
+def test_after_damage_only_checked_segments_count_until_enough_are_collected(tmp_path: Path) -> None:
+    filled(tmp_path)
+    flip(tmp_path / "directory.bin", HEADER_BYTES + 20 * RECORD_BYTES + 9)
+    # No segment is checked at the start, so that all others may be damaged, too.
+    store = ReplayStore.open(tmp_path, SPEC, CAPACITY, checked_at_once=0)
+    buffer = buffered(store, min_size=8, counted=False)
+    assert (store.segments.damaged, store.segments.dropped, store.segments.checked_transitions) == (1, 0, 0)
+    for number in (60, 61):
+        assert not buffer.limiter.can_sample(1)
+        assert buffer.limiter.try_reserve(4)
+        buffer.insert(plain_segment(number), source(number), 4)
+    assert buffer.limiter.can_sample(1)
+
+
 @pytest.mark.parametrize("page", [0, 1])
 def test_a_page_of_the_header_has_a_copy(tmp_path: Path, page: int) -> None:
     segments = filled(tmp_path, capacity=100)
