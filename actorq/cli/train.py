@@ -5,12 +5,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -20,12 +20,12 @@ from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
 from actorq.config import settings
 from actorq.config.algorithms import ALGORITHMS, KEPT
-from actorq.config.on_policy import QUEUE_ONLY, REPLAY_ONLY
-from actorq.config.presets import STANDARD, descriptions, preset
+from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
+from actorq.config.unread import given_in_vain
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.lifeline import await_parents_end
@@ -138,24 +138,9 @@ def _checked(
         own = getattr(fitting, fitting.algorithm)
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
-    for name in _given_in_vain(sources.given[RunConfig], fitting):
-        warn(f"warning: {name} has no effect: the algorithm is {fitting.algorithm}")
+    for name, reason in given_in_vain(sources.given[RunConfig], fitting).items():
+        warn(f"warning: {name} has no effect: {reason}")
     return fitting
-
-
-def _given_in_vain(given: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Given settings and sections that the algorithm does not read. Defaults are left out: a run's file has them."""
-    kind = QUEUE_ONLY if config.on_policy is None else REPLAY_ONLY
-    unread = {section: f"{section}.*" for section in ALGORITHMS if section != config.algorithm}
-    unread |= {name: name for name in (kind if config.algorithm in ALGORITHMS else ())}
-    default = RunConfig()
-    in_vain = [
-        title
-        for name, title in unread.items()
-        if settings.has(given, name.split(".")) and attrgetter(name)(config) != attrgetter(name)(default)
-    ]
-    standard, chosen = (preset(config.algorithm, config.environment, name) for name in (STANDARD, config.preset))
-    return [*in_vain, f"preset {config.preset}"] if config.preset != STANDARD and chosen == standard else in_vain
 
 
 def _check_scheme(name: str) -> None:

@@ -1,16 +1,9 @@
-"""Which settings count in a run of an on-policy algorithm, and how many rows its queue needs."""
+"""Which settings a resumed run of an on-policy algorithm keeps, and how many rows its queue needs."""
 
 import math
 
 from actorq.config.sections import ActorConfig, QueueConfig
 
-# Settings without effect on runs of an on-policy algorithm, and on all others.
-REPLAY_ONLY = (
-    *("rate_limiter", "exploration", "multi_step_returns", "publication.period_updates", "replay.prioritized"),
-    *("replay.min_size", "replay.priority_exponent"),
-    *("replay.importance_exponent", "replay.importance_exponent_end"),
-)
-QUEUE_ONLY = ("queue", "evaluation.sampled")
 # Settings of an algorithm on which the meaning of its state or of stored rollouts depends: a resumed run keeps them.
 HORIZON = ("rollout_size", "epochs", "discount", "gae_lambda", "trace_lambda")
 

@@ -61,7 +61,7 @@ _ONE_UPDATE_PER_STEP: dict[str, Any] = {
     "max_environment_steps": 1_000_000,
     "replay": {"capacity": 1_000_000, "min_size": 10_000, "prioritized": False},
     "rate_limiter": {"samples_per_insert": 256.0, "error_buffer": 32_768.0},
-    "exploration": {"noise": 0.1, "random_steps": 10_000},
+    "exploration": {"random_steps": 10_000},
     "publication": {"period_updates": 32},
     "evaluation": {"episodes": 5, "period_updates": 5_000},
     "actor": {"segment_length": 8},
@@ -97,7 +97,7 @@ _OF_ALGORITHM: dict[str, dict[str, Any]] = {
         "evaluation": {"episodes": 5, "period_updates": 1_000},
         "actor": {"segment_length": 32},
     },
-    "td3": {**_ONE_UPDATE_PER_STEP, "td3": {"learning_rate": 1e-3}},
+    "td3": merged(_ONE_UPDATE_PER_STEP, {"td3": {"learning_rate": 1e-3}, "exploration": {"noise": 0.1}}),
     "sac": _ONE_UPDATE_PER_STEP,
     "ppo": ON_POLICY,
     # Its rollouts take less time than a policy on its way to the actors.

@@ -14,10 +14,10 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from pydantic import model_validator
 
 from actorq.config import settings
-from actorq.config.algorithms import ALGORITHMS
 from actorq.config.parser import suggestion
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings, value_text
+from actorq.config.unread import is_within, unread
 from actorq.errors import UserError
 
 Value = float | int | str | bool | None
@@ -96,8 +96,7 @@ class Space:
         for name, dimension in self.dimensions.items():
             if settings.has(given, name.split(".")):
                 raise UserError(f"--search {name}: the setting is also given; leave one of them out")
-            section = name.partition(".")[0]
-            if algorithm and section in ALGORITHMS and section != algorithm:
+            if algorithm and is_within(name, unread(algorithm)):
                 raise UserError(f"--search {name}: it has no effect, because the algorithm is {algorithm}")
             for value in dimension.choices or _ends(name, dimension):
                 try:

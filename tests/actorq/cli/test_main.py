@@ -204,7 +204,7 @@ def test_an_on_policy_run_keeps_its_horizon(
                 "preset data-rich",
             ],
         ),
-        ("dqn", ["queue", "evaluation.sampled"]),
+        ("dqn", ["queue", "evaluation.sampled", "exploration.noise"]),
     ],
 )
 def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
@@ -221,14 +221,18 @@ def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
     assert told == [f"warning: {name} has no effect: the algorithm is {algorithm}" for name in warned]
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "ppo"])
-def test_the_file_of_a_run_has_no_setting_in_vain(capsys: pytest.CaptureFixture[str], algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "environment"), [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")]
+)
+def test_the_file_of_a_run_has_no_setting_in_vain(
+    capsys: pytest.CaptureFixture[str], algorithm: str, environment: str
+) -> None:
     parser = argument_parser("test", "", (RunConfig,))
 
     def resolve(*arguments: str) -> RunConfig:
         return resolved_config(Sources.read((RunConfig,), parser.parse_args(arguments)))
 
-    first = resolve("--algorithm", algorithm, f"--{algorithm}.batch-size", "16")
+    first = resolve("--algorithm", algorithm, "--environment", environment, f"--{algorithm}.batch-size", "16")
     run = RunDirectory(Path("run"))
     run.create(first)
     assert resolve("--config", str(run.config)) == first

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from actorq.config import settings
-from actorq.config.on_policy import REPLAY_ONLY, waiting_rows
+from actorq.config.on_policy import waiting_rows
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import ReplayConfig
+from actorq.config.unread import REPLAY_ONLY
 from actorq.errors import UserError
 
 

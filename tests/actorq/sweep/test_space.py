@@ -65,6 +65,8 @@ def test_a_file_has_the_same_and_lists(tmp_path: Path) -> None:
         ("dqn.batch_size=0..8", "--search dqn.batch_size: 0 does not fit: setting 'dqn.batch_size': value should be"),
         ("dqn.double=true|perhaps", "--search dqn.double: perhaps does not fit: setting 'dqn.double': value should"),
         ("ppo.learning_rate=0.1..0.2", "--search ppo.learning_rate: it has no effect, because the algorithm is dqn"),
+        ("exploration.noise=0.1..0.2", "--search exploration.noise: it has no effect, because the algorithm is dqn"),
+        ("queue.max_policy_lag=1..2", "--search queue.max_policy_lag: it has no effect, because the algorithm is dqn"),
         ("target_return=1..2", "--search target_return: trials that differ in it cannot be compared"),
         ("dqn.n_step=1..3", "--search dqn.n_step: the setting is also given; leave one of them out"),
     ],
@@ -104,6 +106,10 @@ def test_the_algorithm_can_be_searched_with_its_settings() -> None:
     space = read_space(("algorithm=dqn|ppo", "ppo.epochs=2..4"), None)
     space.check(config_of, {}, "dqn")
     assert config_of({"algorithm": "ppo", "ppo.epochs": 3}).ppo.epochs == 3
+
+
+def test_an_algorithm_from_outside_may_read_the_settings_of_a_built_in_one() -> None:
+    read_space(("dqn.learning_rate=0.1..0.2",), None).check(config_of, {}, "own_algorithms:PatientDQN")
 
 
 def test_a_grid_needs_steps_or_values() -> None:

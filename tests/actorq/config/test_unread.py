@@ -1,0 +1,74 @@
+"""Settings without effect are told, each with the reason."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from actorq.config import settings
+from actorq.config.presets import FAMILIES, preset
+from actorq.config.run_config import RunConfig
+from actorq.config.unread import given_in_vain
+
+
+def in_vain(**given: Any) -> Mapping[str, str]:
+    return given_in_vain(given, settings.build(RunConfig, given))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "told"),
+    [
+        ("dqn", ["noise", "correlation"]),
+        ("d4pg", ["epsilon", "alpha"]),
+        ("td3", ["epsilon", "alpha"]),
+        ("sac", ["epsilon", "alpha", "noise"]),
+    ],
+)
+def test_exploration_that_an_algorithm_does_not_have_is_told(algorithm: str, told: list[str]) -> None:
+    exploration = {"epsilon": 0.3, "alpha": 3.0, "noise": 0.7, "correlation": 0.5, "random_steps": 7}
+    reason = f"the algorithm is {algorithm}"
+    expected = {f"exploration.{name}": reason for name in told}
+    assert in_vain(algorithm=algorithm, environment="Other-v0", exploration=exploration) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "reason"),
+    [
+        (
+            {"replay": {"prioritized": False, "priority_exponent": 0.3}},
+            "replay.priority_exponent",
+            "replay.prioritized is off",
+        ),
+        ({"dqn": {"learning_rate_updates": 7}}, "dqn.learning_rate_updates", "dqn.learning_rate is constant"),
+        ({"network": "my:layers", "dqn": {"hidden_sizes": (8,)}}, "dqn.hidden_sizes", "the network has its own layers"),
+        ({"dynamic_capacity": {"oldest": 7}}, "dynamic_capacity.oldest", "dynamic_capacity.enabled is off"),
+        ({"multi_step_returns": {"n_step": 7}}, "multi_step_returns", "multi_step is off"),
+        ({"sparsity": {"method": "dense", "actor": 0.5}}, "sparsity.actor", "the networks are dense"),
+        ({"sparsity": {"method": "static", "until": 0.5}}, "sparsity.until", "masks never change"),
+        ({"sparsity": {"method": "rigl", "critic": 0.5}}, "sparsity.critic", "the algorithm is dqn"),
+        ({"sparsity": {"compressed_products": False}}, "sparsity.compressed_products", "no network has masks"),
+        ({"quantizer": {"gate": {"max_kl": 0.3}}}, "quantizer.gate.max_kl", "the algorithm is dqn"),
+    ],
+)
+def test_a_setting_that_another_one_switches_off_is_told(given: dict[str, Any], name: str, reason: str) -> None:
+    assert in_vain(algorithm="dqn", environment="Other-v0", **given) == {name: reason}
+
+
+def test_what_has_an_effect_is_not_told() -> None:
+    sparsity = {"method": "rlx2", "actor": 0.5, "critic": 0.5, "until": 0.5}
+    rlx2 = {"sparsity": sparsity, "dynamic_capacity": {"min_size": 7}, "multi_step_returns": {"n_step": 7}}
+    assert in_vain(algorithm="td3", environment="Other-v0", **rlx2) == {}
+    fixed = {"temperature": 0.1, "target_entropy": -7.0}
+    assert in_vain(algorithm="sac", sac=fixed) == {"sac.target_entropy": "sac.temperature is constant"}
+    assert in_vain(algorithm="ppo", ppo={"correct": False, "max_weight": 0.5}) == {}
+    # It may be a subclass of DQN.
+    assert in_vain(algorithm="own_algorithms:PatientDQN", dqn={"batch_size": 7}) == {}
+
+
+def test_a_preset_has_no_setting_in_vain() -> None:
+    for algorithm in ("dqn", "d4pg", "td3", "sac", "ppo", "impala"):
+        for family in FAMILIES:
+            environment = family.patterns[0]
+            for name in ("standard", "data-rich"):
+                own = {"algorithm": algorithm, "environment": environment, **preset(algorithm, environment, name)}
+                assert in_vain(**own) == {}, (algorithm, environment, name)
