@@ -86,7 +86,7 @@ class RunConfig(Settings):
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; none: the environment's reward threshold"
     )
-    max_environment_steps: Annotated[PositiveInt, ESSENTIAL] = Field(
+    max_environment_steps: Annotated[int, Field(gt=0, le=10**18), ESSENTIAL] = Field(
         100_000, description="environment steps that end the run"
     )
 

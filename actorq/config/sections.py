@@ -72,7 +72,7 @@ class ExplorationConfig(Settings):
         0.8, description="epsilon of the ladder epsilon ** (1 + alpha * i / (n - 1)) of rates; discrete actions"
     )
     alpha: NonNegativeFloat = Field(7.0, description="alpha: how steeply the rates fall over the run's n environments")
-    noise: NonNegativeFloat = Field(
+    noise: Annotated[float, Field(ge=0, le=1e9)] = Field(
         0.2, description="standard deviation of the noise (actions scaled to [-1, 1]); continuous actions"
     )
     correlation: float = Field(
@@ -82,7 +82,7 @@ class ExplorationConfig(Settings):
         description="correlation of the noise of two steps in a row, below 1; raise it where actions must last to have "
         "an effect; continuous actions",
     )
-    random_steps: NonNegativeInt = Field(
+    random_steps: Annotated[int, Field(ge=0, le=10**18)] = Field(
         0, description="first environment steps of the run, in which actions are uniformly random"
     )
 
@@ -102,7 +102,9 @@ class EvaluationConfig(Settings):
     """Episodes of the served policy, greedy by default, run by an evaluator."""
 
     episodes: Episodes = Field(20, description="number of episodes per evaluation")
-    period_updates: PositiveInt = Field(250, description="minimum number of gradient updates between two evaluations")
+    period_updates: Annotated[int, Field(gt=0, le=10**18)] = Field(
+        250, description="minimum number of gradient updates between two evaluations"
+    )
     share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.03,
         description="maximum share of the machine's CPU time for the evaluator; evaluations in its first 0.5 s, near "
@@ -122,7 +124,7 @@ class ActorConfig(Settings):
     max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
         MAX_SEGMENT_BYTES, description="maximum size of a segment in bytes; segments are shortened to fit"
     )
-    max_steps_per_policy: NonNegativeInt = Field(
+    max_steps_per_policy: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         0, description="steps with a policy after which the actor waits, at most a second, for a newer one; 0: no limit"
     )
     queue_segments: Annotated[int, Field(gt=0, le=65_536)] = Field(

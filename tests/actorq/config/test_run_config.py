@@ -88,6 +88,23 @@ def test_the_file_holds_the_settings_of_all_the_processs_models_under_process(tm
             f"setting 'actor.max_segment_bytes': value should be less than or equal to {MAX_SEGMENT_BYTES}, "
             f"got {MAX_SEGMENT_BYTES + 1}",
         ),
+        # The messages to actors could not hold these.
+        (
+            f"actor: {{max_steps_per_policy: {2**32}}}",
+            f"setting 'actor.max_steps_per_policy': value should be less than {2**32}, got {2**32}",
+        ),
+        (
+            f"evaluation: {{period_updates: {2**63}}}",
+            f"setting 'evaluation.period_updates': value should be less than or equal to {10**18}, got {2**63}",
+        ),
+        (
+            f"exploration: {{random_steps: {2**63}}}",
+            f"setting 'exploration.random_steps': value should be less than or equal to {10**18}, got {2**63}",
+        ),
+        (
+            "exploration: {noise: 1.0e+31}",
+            "setting 'exploration.noise': value should be less than or equal to 1000000000, got 1e+31",
+        ),
     ],
 )
 def test_a_mistake_in_the_file_is_told_in_one_line(text: str, message: str, tmp_path: Path) -> None:
