@@ -16,6 +16,8 @@ from learner_service.rollouts.versions import PublishedVersions
 _TRANSITIONS = 256
 # Transitions after which the next rollout is measured. Measuring each small one took a tenth of the trainer's time.
 _PERIOD = 2048
+# Versions whose parameters are kept. A run may allow any lag.
+_MOST_VERSIONS = 66
 
 LogProbabilities = Callable[[NDArray[np.generic], NDArray[np.generic], Mapping[str, Tensor]], NDArray[np.float32]]
 
@@ -28,7 +30,7 @@ class Mismatch:
     pi is an FP32 policy, mu the quantized policy that drew the action, often with an older version.
 
     mismatch: mean |log pi(a|s) - log mu(a|s)| with pi of the version that acted: the rounding only. Transitions by
-        versions from before a restart of the learner are left out.
+        versions from before a restart of the learner, or 66 versions ago and more, are left out.
     divergence: the same with pi the newest policy: rounding and staleness together.
     policy_lag: mean number of publications after the version that acted.
     """
@@ -50,9 +52,9 @@ class Mismatch:
         return total / count if count else None
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Keep the parameters of a published version, and those of the versions that may still act."""
+        """Keep the parameters of a published version, and those of the newest versions that may still act."""
         self._parameters[version] = parameters
-        while len(self._parameters) > self._versions.max_lag + 2:
+        while len(self._parameters) > min(self._versions.max_lag + 2, _MOST_VERSIONS):
             self._parameters.popitem(last=False)
 
     def measure(self, rollout: Sequence[Trajectories]) -> None:

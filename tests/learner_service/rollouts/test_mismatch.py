@@ -76,6 +76,13 @@ def test_a_number_that_the_publisher_raised_belongs_to_the_snapshot_before_it() 
     assert mismatch.mean("mismatch") == pytest.approx(0.25)
 
 
+def test_few_versions_are_kept_however_large_the_lag_may_be() -> None:
+    mismatch = a_mismatch(*range(1, 101), max_lag=1_000_000)
+    mismatch.measure([trajectories([1, 100], drawn=99.5)])
+    assert mismatch.mean("mismatch") == pytest.approx(0.5)
+    assert mismatch.mean("policy_lag") == pytest.approx(49.5)
+
+
 def test_versions_from_before_a_restart_count_for_divergence_only() -> None:
     mismatch = a_mismatch(1025)
     mismatch.measure([trajectories([7], drawn=4.0)])
