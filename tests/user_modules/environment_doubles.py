@@ -222,6 +222,7 @@ SPACES = {
     "IntegerActions": (VECTOR, spaces.Box(0, 3, (2,), np.int64)),
     "UnevenObservations": (spaces.Box(np.zeros((9, 9), np.float32), np.eye(9, dtype=np.float32)), spaces.Discrete(2)),
     "EndlessActions": (VECTOR, spaces.Box(-3e38, 3e38, (2,), np.float32)),
+    "LargeActions": (VECTOR, spaces.Box(-2e9, 2e9, (2,), np.float32)),
     "MatrixActions": (VECTOR, spaces.Box(-1.0, 1.0, (2, 2), np.float32)),
 }
 

@@ -13,6 +13,8 @@ from actorq.errors import UserError
 
 IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
 
+ACTIONS = "actions must be Discrete, or a Box that is a vector with bounds from -1e+09 to 1e+09, got"
+
 
 @pytest.mark.parametrize(
     ("environment_id", "size", "actions", "limit", "threshold"),
@@ -70,12 +72,13 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
             "UnevenObservations",
             "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Box(",
         ),
-        ("EndlessActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
-        ("MultiDiscreteActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Multi"),
+        ("EndlessActions", f"{ACTIONS} Box("),
+        ("LargeActions", f"{ACTIONS} Box("),
+        ("MultiDiscreteActions", f"{ACTIONS} Multi"),
         ("LateActions", "discrete actions must start at 0, got 1"),
-        ("UnboundedActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
-        ("IntegerActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
-        ("MatrixActions", "actions must be Discrete, or a Box that is a vector with finite bounds, got Box("),
+        ("UnboundedActions", f"{ACTIONS} Box("),
+        ("IntegerActions", f"{ACTIONS} Box("),
+        ("MatrixActions", f"{ACTIONS} Box("),
     ],
 )
 def test_spaces_that_nothing_here_can_learn_are_refused(name: str, expected: str) -> None:
