@@ -17,8 +17,10 @@ from actorq.process import Sources
 Describe = Callable[[RunConfig], EnvironmentSpec]
 
 
-def fit_algorithm(config: RunConfig, sources: Sources, may_choose: bool, describe: Describe) -> RunConfig:
-    """The settings, with another algorithm where nobody named one and the environment's actions are continuous.
+def fit_algorithm(
+    config: RunConfig, sources: Sources, may_choose: bool, describe: Describe
+) -> tuple[RunConfig, EnvironmentSpec]:
+    """The settings, with another algorithm where nobody named one and actions are continuous; and the environment.
 
     sources: of the settings, for those of another algorithm.
     may_choose: whether the algorithm may be another one.
@@ -43,7 +45,7 @@ def fit_algorithm(config: RunConfig, sources: Sources, may_choose: bool, describ
             f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has {actions} "
             f"ones; for these there are: {', '.join(name for name, takes in ALGORITHMS.items() if actions in takes)}"
         )
-    return config
+    return config, spec
 
 
 def environment_of(config: RunConfig, servers: ForkServers | None = None) -> EnvironmentSpec:

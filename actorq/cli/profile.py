@@ -59,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers: ForkServers | None) -> int:
-    config = fit_algorithm(config, sources, True, partial(environment_of, servers=servers))
+    config, _ = fit_algorithm(config, sources, True, partial(environment_of, servers=servers))
     # Warnings that a service is not up yet would only confuse here.
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))

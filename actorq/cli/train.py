@@ -133,12 +133,12 @@ def _checked(
     if train.actor_module and not is_importable(train.actor_module):
         raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
     _check_scheme(config.scheme)
-    fitting = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
+    fitting, spec = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
     if fitting.algorithm in ALGORITHMS:
         own = getattr(fitting, fitting.algorithm)
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
-    for name, reason in given_in_vain(sources.given[RunConfig], fitting).items():
+    for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
         warn(f"warning: {name} has no effect: {reason}")
     return fitting
 

@@ -1,6 +1,6 @@
-"""Finds settings that have no effect on a run, because of its algorithm or of another setting."""
+"""Finds settings that have no effect on a run: because of its algorithm, its environment or another setting."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -8,6 +8,9 @@ from actorq.config.algorithms import ALGORITHMS, ON_POLICY
 from actorq.config.presets import STANDARD, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import has
+from actorq.config.sparsity import DynamicCapacityConfig
+from actorq.domain.policy import FP32
+from actorq.domain.trajectory import EnvironmentSpec
 
 _GATE = "quantizer.gate."
 # Settings for discrete actions, for continuous ones, and for on-policy algorithms.
@@ -24,26 +27,13 @@ _OF_ALGORITHM = {
     "dqn": (*_QUEUE_ONLY, *_CONTINUOUS, "sparsity.critic"),
     **dict.fromkeys(("d4pg", "td3"), (*_QUEUE_ONLY, *_DISCRETE)),
     "sac": (*_QUEUE_ONLY, *_DISCRETE, "exploration.noise"),
-    **dict.fromkeys(ON_POLICY, REPLAY_ONLY),
+    "ppo": REPLAY_ONLY,
+    "impala": (*REPLAY_ONLY, "learner.compile"),
 }
+_GAUSSIAN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("log_std", "squash"))
 _HIDDEN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("hidden_sizes", "value_sizes", "activation"))
 _CHANGES = ("sparsity.period_updates", "sparsity.replaced", "sparsity.until")
-# Why settings have no effect, when that is so, and the settings.
-_OFF: dict[str, tuple[Callable[[RunConfig], bool], tuple[str, ...]]] = {
-    "replay.prioritized is off": (lambda run: not run.replay.prioritized, _PRIORITIES),
-    "dqn.learning_rate is constant": (lambda run: run.dqn.learning_rate_end is None, ("dqn.learning_rate_updates",)),
-    "sac.temperature is constant": (lambda run: run.sac.temperature is not None, ("sac.target_entropy",)),
-    "ppo.correct is off": (lambda run: not run.ppo.correct and run.ppo.max_weight >= 1, ("ppo.max_weight",)),
-    "the network has its own layers": (lambda run: run.network is not None, ("dqn.hidden_sizes", *_HIDDEN)),
-    "multi_step is off": (lambda run: run.multi_step_of(1) is None, ("multi_step_returns",)),
-    "dynamic_capacity.enabled is off": (
-        lambda run: not run.asks_for_greedy_actions,
-        tuple(f"dynamic_capacity.{name}" for name in ("threshold", "min_size", "period_steps", "oldest", "dropped")),
-    ),
-    "the networks are dense": (lambda run: run.sparsity.method == "dense", ("sparsity.actor", "sparsity.critic")),
-    "masks never change": (lambda run: run.sparsity.method in ("dense", "tiny", "static"), _CHANGES),
-    "no network has masks": (lambda run: run.sparsity.method in ("dense", "tiny"), ("sparsity.compressed_products",)),
-}
+_LOOKS = tuple(f"dynamic_capacity.{name}" for name in DynamicCapacityConfig.model_fields if name != "enabled")
 
 
 def unread(algorithm: str) -> tuple[str, ...]:
@@ -52,12 +42,11 @@ def unread(algorithm: str) -> tuple[str, ...]:
     return (*others, *_OF_ALGORITHM[algorithm]) if algorithm in ALGORITHMS else ()
 
 
-def given_in_vain(given: Mapping[str, Any], config: RunConfig) -> dict[str, str]:
-    """Given settings and sections without effect, each with the reason. Defaults are left out: a run's file has all."""
+def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
+    """Given settings and sections without effect, and why. Defaults are left out: a run's file has them."""
     by_algorithm, default = f"the algorithm is {config.algorithm}", RunConfig()
     found: dict[str, str] = {}
-    off = ((reason, names) for reason, (is_so, names) in _OFF.items() if is_so(config))
-    for reason, names in ((by_algorithm, unread(config.algorithm)), *off):
+    for reason, names in ((by_algorithm, unread(config.algorithm)), *_switched_off(config, spec)):
         for name in names:
             differs = has(given, name.split(".")) and attrgetter(name)(config) != attrgetter(name)(default)
             if differs and not is_within(name, found):
@@ -71,3 +60,24 @@ def given_in_vain(given: Mapping[str, Any], config: RunConfig) -> dict[str, str]
 def is_within(name: str, sections: Iterable[str]) -> bool:
     """Whether a setting is one of these, or in one of these sections."""
     return any(name == each or name.startswith(f"{each}.") for each in sections)
+
+
+def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Settings without effect because of other settings or of the environment, by the reason."""
+    method = run.sparsity.method
+    reasons: dict[str, tuple[object, tuple[str, ...]]] = {
+        "actions are discrete": (spec.discrete_actions, _GAUSSIAN),
+        "network has the hidden layers": (run.network, ("dqn.hidden_sizes", *_HIDDEN)),
+        "observations are images": (spec.image, ("normalize_observations", "dqn.hidden_sizes", *_HIDDEN)),
+        "replay.prioritized is off": (not run.replay.prioritized, _PRIORITIES),
+        "dqn.learning_rate_end is none": (run.dqn.learning_rate_end is None, ("dqn.learning_rate_updates",)),
+        "sac.temperature is constant": (run.sac.temperature, ("sac.target_entropy",)),
+        "ppo.correct is off": (not run.ppo.correct and run.ppo.max_weight >= 1, ("ppo.max_weight",)),
+        "multi_step is off": (run.multi_step_of(1) is None, ("multi_step_returns",)),
+        "dynamic_capacity.enabled is off": (not run.asks_for_greedy_actions, _LOOKS),
+        "networks are dense": (method == "dense", ("sparsity.actor", "sparsity.critic")),
+        "masks never change": (method in ("dense", "tiny", "static"), _CHANGES),
+        "no network has masks": (method in ("dense", "tiny"), ("sparsity.compressed_products",)),
+        "scheme is fp32": (run.scheme == FP32, ("learner.quantization_aware_after",)),
+    }
+    return ((reason, names) for reason, (is_so, names) in reasons.items() if is_so)

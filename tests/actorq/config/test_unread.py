@@ -1,6 +1,7 @@
 """Settings without effect are told, each with the reason."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,16 @@ from actorq.config import settings
 from actorq.config.presets import FAMILIES, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.unread import given_in_vain
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+
+VECTORS = ArraySpec((3,), "float32")
+CONTINUOUS = EnvironmentSpec("Other-v0", VECTORS, ArraySpec((1,), "float32", (-1.0,), (1.0,)), 0)
+DISCRETE = EnvironmentSpec("Other-v0", VECTORS, ArraySpec((), "int64"), 2)
+IMAGES = replace(DISCRETE, observations=ArraySpec((36, 36, 3), "uint8"))
 
 
-def in_vain(**given: Any) -> Mapping[str, str]:
-    return given_in_vain(given, settings.build(RunConfig, given))
+def in_vain(spec: EnvironmentSpec = CONTINUOUS, **given: Any) -> Mapping[str, str]:
+    return given_in_vain(given, settings.build(RunConfig, given), spec)
 
 
 @pytest.mark.parametrize(
@@ -39,11 +46,11 @@ def test_exploration_that_an_algorithm_does_not_have_is_told(algorithm: str, tol
             "replay.priority_exponent",
             "replay.prioritized is off",
         ),
-        ({"dqn": {"learning_rate_updates": 7}}, "dqn.learning_rate_updates", "dqn.learning_rate is constant"),
-        ({"network": "my:layers", "dqn": {"hidden_sizes": (8,)}}, "dqn.hidden_sizes", "the network has its own layers"),
+        ({"dqn": {"learning_rate_updates": 7}}, "dqn.learning_rate_updates", "dqn.learning_rate_end is none"),
+        ({"network": "my:layers", "dqn": {"hidden_sizes": (8,)}}, "dqn.hidden_sizes", "network has the hidden layers"),
         ({"dynamic_capacity": {"oldest": 7}}, "dynamic_capacity.oldest", "dynamic_capacity.enabled is off"),
         ({"multi_step_returns": {"n_step": 7}}, "multi_step_returns", "multi_step is off"),
-        ({"sparsity": {"method": "dense", "actor": 0.5}}, "sparsity.actor", "the networks are dense"),
+        ({"sparsity": {"method": "dense", "actor": 0.5}}, "sparsity.actor", "networks are dense"),
         ({"sparsity": {"method": "static", "until": 0.5}}, "sparsity.until", "masks never change"),
         ({"sparsity": {"method": "rigl", "critic": 0.5}}, "sparsity.critic", "the algorithm is dqn"),
         ({"sparsity": {"compressed_products": False}}, "sparsity.compressed_products", "no network has masks"),
@@ -52,6 +59,22 @@ def test_exploration_that_an_algorithm_does_not_have_is_told(algorithm: str, tol
 )
 def test_a_setting_that_another_one_switches_off_is_told(given: dict[str, Any], name: str, reason: str) -> None:
     assert in_vain(algorithm="dqn", environment="Other-v0", **given) == {name: reason}
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "impala"])
+def test_a_setting_for_other_actions_or_observations_is_told(algorithm: str) -> None:
+    own = {"squash": True, "log_std": -1.0, "hidden_sizes": (8,), "value_sizes": (8,), "activation": "relu"}
+    given = {"algorithm": algorithm, algorithm: own, "normalize_observations": True, "scheme": "fp32"}
+    gaussian = {f"{algorithm}.{name}": "actions are discrete" for name in ("squash", "log_std")}
+    layers = {
+        f"{algorithm}.{name}": "observations are images" for name in ("hidden_sizes", "value_sizes", "activation")
+    }
+    assert in_vain(CONTINUOUS, **given) == {}
+    assert in_vain(DISCRETE, **given) == gaussian
+    assert in_vain(IMAGES, **given) == {**gaussian, **layers, "normalize_observations": "observations are images"}
+    learner = {"quantization_aware_after": 0.5}
+    told = {"learner.quantization_aware_after": "scheme is fp32"}
+    assert in_vain(CONTINUOUS, **given, learner=learner) == told
 
 
 def test_what_has_an_effect_is_not_told() -> None:
