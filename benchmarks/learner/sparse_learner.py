@@ -41,7 +41,7 @@ from benchmarks.training.rlx2_sparsities import PAPER, Sparsity, spec_of
 from learner_service.algorithms import make_algorithm
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import DeterministicPolicy, GaussianPolicy, TwinCritic
-from learner_service.replay import NStepBatch
+from learner_service.replay import Returns, empty_batch
 from learner_service.sparsity.weights import maskable_weights
 
 _BATCH, _UPDATES = 256, 4
@@ -171,7 +171,7 @@ def updates(config: RunConfig, spec: EnvironmentSpec) -> Callable[[], object]:
     """`_UPDATES` updates of a new algorithm on the same random batches."""
     algorithm = make_algorithm(config, spec)
     rng = np.random.default_rng(1)
-    batch = NStepBatch.empty(spec, _UPDATES * _BATCH)
+    batch = empty_batch(spec, _UPDATES * _BATCH, Returns(1, 0.99))
     for column in (batch.observations, batch.bootstrap_observations):
         column[:] = rng.standard_normal(column.shape)
     batch.actions[:] = rng.uniform(-1, 1, batch.actions.shape)

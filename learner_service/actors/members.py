@@ -94,8 +94,6 @@ class Members:
         nonce: identifies the process. The same nonce again means that the first answer was lost.
         newest_stored: the highest incarnation of this name that has a stored segment.
         """
-        if not 1 <= len(name) <= 128:
-            raise InvalidInputError(f"actor_name: must have 1 to 128 characters, got {len(name)}")
         with self._lock:
             self._expire()
             known = self._members.get(name)

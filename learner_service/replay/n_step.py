@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.trajectory import Array, EnvironmentSpec
-from actorq.errors import InvalidInputError, UserError
+from actorq.errors import UserError
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.store import ReplayStore
 
@@ -30,24 +30,6 @@ class NStepBatch:
     bootstrap_discounts: NDArray[np.float32]
     bootstrap_observations: Array
     policy_versions: NDArray[np.int64]
-
-    @classmethod
-    def empty(
-        cls, spec: EnvironmentSpec, size: int, allocate: Callable[[tuple[int, ...], str], Array] = np.empty
-    ) -> "NStepBatch":
-        """Uninitialized arrays for `size` transitions. `assemble` can reuse them.
-
-        allocate: makes an array of a shape and dtype, in C order.
-        """
-        observations = (size, *spec.policy_observations.shape), spec.observations.dtype
-        return cls(
-            observations=allocate(*observations),
-            actions=allocate((size, *spec.actions.shape), spec.actions.dtype),
-            returns=allocate((size,), "float32").view(np.float32),
-            bootstrap_discounts=allocate((size,), "float32").view(np.float32),
-            bootstrap_observations=allocate(*observations),
-            policy_versions=allocate((size,), "int64").view(np.int64),
-        )
 
     @property
     def nbytes(self) -> int:
@@ -93,13 +75,24 @@ class Returns:
 def empty_batch(
     spec: EnvironmentSpec, size: int, returns: Returns, allocate: Callable[[tuple[int, ...], str], Array] = np.empty
 ) -> NStepBatch:
-    """Uninitialized arrays of the kind that these returns need; see `NStepBatch.empty`."""
-    batch, between = NStepBatch.empty(spec, size, allocate), returns.n_step - 1
+    """Uninitialized arrays for `size` transitions, of the kind that these returns need. `assemble` can reuse them.
+
+    allocate: makes an array of a shape and dtype, in C order.
+    """
+    shape, dtype, between = spec.policy_observations.shape, spec.observations.dtype, returns.n_step - 1
+    batch = NStepBatch(
+        observations=allocate((size, *shape), dtype),
+        actions=allocate((size, *spec.actions.shape), spec.actions.dtype),
+        returns=allocate((size,), "float32").view(np.float32),
+        bootstrap_discounts=allocate((size,), "float32").view(np.float32),
+        bootstrap_observations=allocate((size, *shape), dtype),
+        policy_versions=allocate((size,), "int64").view(np.int64),
+    )
     if not (returns.windows and between):
         return batch
     return WindowBatch(
         **vars(batch),
-        between_observations=allocate((size, between, *spec.policy_observations.shape), spec.observations.dtype),
+        between_observations=allocate((size, between, *shape), dtype),
         between_discounts=allocate((size, between), "float32").view(np.float32),
     )
 
@@ -117,8 +110,6 @@ def assemble(
     stored and directly follows. A terminal state ends the sum, without bootstrap. A time limit or the last stored step
     after m steps also ends the sum. Then the bootstrap has discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the
     start of its episode, a stack repeats the episode's first observation.
-
-    Raises InvalidInputError when a row is not valid.
     """
     batch = empty_batch(store.spec, len(rows), returns) if out is None else out
     if isinstance(batch, WindowBatch) and not (returns.windows and returns.n_step > 1):
@@ -131,8 +122,6 @@ def assemble(
     window = window.T
     flags = store.flags[window]
     taken = flags & VALID != 0
-    if not taken[:, 0].all():
-        raise InvalidInputError("replay: n-step windows must start in valid rows; were some evicted since the draw?")
     taken[:, 1:] &= flags[:, :-1] & (TERMINATED | TRUNCATED) == 0
     np.logical_and.accumulate(taken, axis=1, out=taken)
     steps = np.count_nonzero(taken, axis=1)

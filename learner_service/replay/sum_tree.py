@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.errors import ConflictError
-
 # Levels up to this size are recomputed whole and searched with one cumulative sum. For a small level this is cheaper
 # than gathering the nodes of a batch.
 _DENSE_NODES = 1024
@@ -13,7 +11,7 @@ _FEW_NODES = 16
 
 
 class SumTree:
-    """Keeps non-negative masses float64[size] and their sum, and draws indices in proportion to their masses.
+    """Keeps finite, non-negative masses float64[size] and their sum, and draws indices in proportion to their masses.
 
     Nodes are stored as a heap: node 1 is the root, the children of k are 2k and 2k + 1, the leaves come last. Every
     inner node is recomputed from its children, so rounding errors do not accumulate.
@@ -38,7 +36,6 @@ class SumTree:
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Give leaf indices[i] the mass values[i], at least one. For a repeated index, the last value counts."""
-        _require_masses(values)
         nodes, touched = self._nodes, indices + self._leaves
         nodes[touched] = values
         level = self._leaves >> 1
@@ -56,7 +53,6 @@ class SumTree:
         """Give the leaves [start, stop) the masses `values`: an array of this length, or one number for all."""
         if start >= stop:
             return
-        _require_masses(values)
         nodes, single, low, high = self._nodes, self._single, start + self._leaves, stop - 1 + self._leaves
         nodes[low : high + 1] = values
         while low > 1:
@@ -71,11 +67,9 @@ class SumTree:
     def sample(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """Leaves int64[B] where the cumulative mass passes uniforms[i] * total, for uniforms float64[B] in [0, 1).
 
-        Never returns a leaf without mass, also with rounded sums. Raises ConflictError when no leaf has mass.
+        Some leaf must have mass. Never returns a leaf without mass, also with rounded sums.
         """
         nodes = self._nodes
-        if self.total <= 0:
-            raise ConflictError("sum tree: cannot draw from leaves without mass")
         level = min(self._leaves, _DENSE_NODES)
         bounds = np.concatenate(([0.0], np.cumsum(nodes[level : 2 * level])))
         # u * total may round up to the total, which is beyond the last leaf.
@@ -94,10 +88,3 @@ class SumTree:
             level <<= 1
         leaves: NDArray[np.int64] = node - self._leaves
         return leaves
-
-
-def _require_masses(values: NDArray[np.float64] | float) -> None:
-    # The comparison is false for NaN.
-    least, most = (values, values) if isinstance(values, float) else (values.min(), values.max())
-    if not (least >= 0 and most < np.inf):
-        raise ValueError("masses must be finite and not negative")

@@ -103,12 +103,6 @@ def test_who_has_left_is_not_listed_until_it_is_back(members: Members) -> None:
     assert [status.name for status in members.statuses()] == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ["", "x" * 129])
-def test_a_name_has_1_to_128_characters(members: Members, name: str) -> None:
-    with pytest.raises(InvalidInputError, match="1 to 128 characters"):
-        members.join(name, 1, "actor")
-
-
 def test_statuses_list_actors_first_and_by_index(members: Members) -> None:
     members.join("judge", 1, "evaluator")
     members.join("actor-1", 1, "actor")

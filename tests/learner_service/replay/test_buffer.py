@@ -12,7 +12,6 @@ import pytest
 from actorq.domain.trajectory import Segment
 from actorq.errors import ExhaustedError, UserError
 from learner_service.replay import (
-    NStepBatch,
     PrioritizedSampler,
     RateLimiter,
     ReplayBuffer,
@@ -20,6 +19,7 @@ from learner_service.replay import (
     Returns,
     Sampled,
     UniformSampler,
+    empty_batch,
 )
 from tests.learner_service.replay.replay_segments import SPEC, STACKED, plain_segment, random_segment, source
 
@@ -56,7 +56,7 @@ def test_inserts_and_samples_are_counted_by_the_limiter(tmp_path: Path) -> None:
         "sampler": {"max_priority": 1.0},
     }
     buffer.update_priorities(sampled, np.ones(24, np.float32))
-    out = NStepBatch.empty(SPEC, 16)
+    out = empty_batch(SPEC, 16, Returns(1, 0.9))
     assert buffer.draw(16, out)[0] is out
 
 

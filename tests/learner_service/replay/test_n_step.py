@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from actorq.domain.trajectory import ArraySpec, Segment
-from actorq.errors import InvalidInputError, UserError
-from learner_service.replay import NStepBatch, ReplayStore, Returns, assemble
+from actorq.errors import UserError
+from learner_service.replay import NStepBatch, ReplayStore, Returns, assemble, empty_batch
 from learner_service.replay.storage.columns import VALID
 from tests.learner_service.replay.replay_episodes import LINKS, Lives, insert_all, steps_of
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
@@ -114,7 +114,7 @@ def test_given_arrays_are_filled_and_returned(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     store.insert(plain_segment(0), source(0))
     rows = np.array([0, 2, 2])
-    out = NStepBatch.empty(SPEC, 3)
+    out = empty_batch(SPEC, 3, Returns(2, 0.9))
     assert assemble(store, rows, Returns(2, 0.9), out) is out
     fresh = assemble(store, rows, Returns(2, 0.9))
     for name, column in vars(fresh).items():
@@ -123,13 +123,6 @@ def test_given_arrays_are_filled_and_returned(tmp_path: Path) -> None:
         np.testing.assert_array_equal(filled, column)
     with pytest.raises(ValueError, match="could not broadcast"):
         assemble(store, rows[:2], Returns(2, 0.9), out)
-
-
-def test_a_row_that_is_no_transition_is_refused(tmp_path: Path) -> None:
-    store = ReplayStore.open(tmp_path, SPEC, 100)
-    store.insert(plain_segment(0), source(0))
-    with pytest.raises(InvalidInputError, match="valid rows"):
-        assemble(store, np.array([0, 4]), Returns(1, 0.9))
 
 
 def test_actions_and_versions_are_those_of_the_row(tmp_path: Path) -> None:
@@ -143,7 +136,7 @@ def test_actions_and_versions_are_those_of_the_row(tmp_path: Path) -> None:
 
 def test_a_batch_tells_its_bytes(tmp_path: Path) -> None:
     spec = replace(SPEC, observations=FRAMES, frame_stack=4)
-    assert NStepBatch.empty(spec, 10).nbytes == 10 * (2 * 4 * 6 + 8 + 4 + 4 + 8)
+    assert empty_batch(spec, 10, Returns(1, 0.9)).nbytes == 10 * (2 * 4 * 6 + 8 + 4 + 4 + 8)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from learner_service.replay import (
     ReplayStore,
     Returns,
     Sampled,
+    empty_batch,
 )
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
 
@@ -35,7 +36,7 @@ class Draws:
         sampler = PrioritizedSampler(store, self.rng)
         limiter = RateLimiter(4.0, 4, 16.0 + ahead, clock=lambda: 0.0)
         self.replay = ReplayBuffer(store, sampler, limiter, Returns(1, 0.9))
-        self.prefetcher = Prefetcher(self.replay, SIZE, lambda size: NStepBatch.empty(SPEC, size))
+        self.prefetcher = Prefetcher(self.replay, SIZE, lambda size: empty_batch(SPEC, size, Returns(1, 0.9)))
         self._inserted = 0
 
     def insert(self, segments: int) -> None:
