@@ -19,7 +19,7 @@ from actorq.cli.display.display import display_of
 from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
 from actorq.config import settings
-from actorq.config.algorithms import ALGORITHMS, KEPT
+from actorq.config.algorithms import ALGORITHMS
 from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
@@ -134,6 +134,7 @@ def _checked(
         raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
     _check_scheme(config.scheme)
     fitting, spec = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
+    fitting.dynamic_capacity_of(spec)
     if fitting.algorithm in ALGORITHMS:
         own = getattr(fitting, fitting.algorithm)
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
@@ -154,7 +155,7 @@ def _check_scheme(name: str) -> None:
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
     """Raise UserError for a setting that a run cannot change, before anything is written or started."""
-    for name in (*KEPT, *earlier.horizon):
+    for name in earlier.kept:
         expected, got = (attrgetter(name)(tree) for tree in (earlier, config))
         if expected != got:
             raise UserError(

@@ -8,7 +8,6 @@ from typing import Any
 from actorq.cluster.connection import Cluster
 from actorq.cluster.objects import WORKLOADS, Object, items, name_of, part
 from actorq.config import settings
-from actorq.config.algorithms import KEPT
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 
@@ -42,7 +41,7 @@ def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Objec
         except UserError:
             # The configuration in the cluster is invalid, and this one repairs it.
             continue
-        kept = {*KEPT, _GREEDY, *(f"sparsity.{name}" for name in earlier.sparsity.topology), *earlier.horizon}
+        kept = {*earlier.kept, _GREEDY}
         before, after = (
             {**dict(settings.flat(config.model_dump(mode="json"))), _GREEDY: config.asks_for_greedy_actions}
             for config in (earlier, _config(each))

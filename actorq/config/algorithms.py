@@ -20,7 +20,7 @@ ALGORITHMS: dict[str, tuple[ActionSpace, ...]] = {
 }
 # Those that learn from the newest transitions only, through a one-pass queue in place of the replay.
 ON_POLICY = ("ppo", "impala")
-# A run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
+# Every run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
 KEPT = (
     *("environment", "environment_args", "environment_wrappers", "algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity"),
@@ -30,6 +30,11 @@ KEPT = (
 )
 # The group in which an installed package declares an algorithm: `name = "module:Class"`.
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
+# Descriptions of settings that several algorithms have.
+_N_STEP = "environment steps of the return before bootstrapping; fewer at the newest steps"
+_ROLLOUT_SIZE = "environment steps per rollout, over all environments; a policy is published after each"
+_TARGET_RATE = "tau: share by which each update moves the targets toward the online networks"
+_MAX_NORM = "global norm of the gradients of policy and value network, to which they are clipped"
 
 
 class AlgorithmConfig(Settings):
@@ -37,9 +42,7 @@ class AlgorithmConfig(Settings):
 
     batch_size: PositiveInt = Field(256, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
-    n_step: PositiveInt = Field(
-        1, description="environment steps of the return before bootstrapping; fewer at the newest steps"
-    )
+    n_step: PositiveInt = Field(1, description=_N_STEP)
 
 
 class DQNConfig(AlgorithmConfig):
@@ -52,9 +55,7 @@ class DQNConfig(AlgorithmConfig):
     )
     learning_rate_updates: PositiveInt = Field(20_000, description="gradient updates of the learning rate's decay")
     batch_size: PositiveInt = Field(128, description="transitions per gradient update")
-    n_step: PositiveInt = Field(
-        5, description="environment steps of the return before bootstrapping; fewer at the newest steps"
-    )
+    n_step: PositiveInt = Field(5, description=_N_STEP)
     target_update_period: PositiveInt = Field(20, description="gradient updates between copies to the target network")
     max_gradient_norm: PositiveFloat = Field(10.0, description="global norm to which gradients are clipped")
     huber_delta: PositiveFloat = Field(1.0, description="TD error from which the loss grows linearly")
@@ -69,7 +70,7 @@ class D4PGConfig(AlgorithmConfig):
     critic_sizes: LayerSizes = Field((512, 512, 256), description="units of each hidden layer of the critic")
     policy_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the policy")
     critic_learning_rate: PositiveFloat = Field(1e-4, description="Adam step size of the critic")
-    n_step: PositiveInt = Field(5, description="environment steps of the return before bootstrapping")
+    n_step: PositiveInt = Field(5, description=_N_STEP)
     target_update_period: PositiveInt = Field(100, description="gradient updates between copies to the targets")
     policy_delay: PositiveInt = Field(1, description="critic updates per update of the policy (more than 1: as in TD3)")
     max_gradient_norm: PositiveFloat = Field(40.0, description="global norm to which each gradient is clipped")
@@ -91,9 +92,7 @@ class TD3Config(AlgorithmConfig):
 
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy and critics")
-    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005, description="tau: share by which each update moves the targets toward the online networks"
-    )
+    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.005, description=_TARGET_RATE)
     policy_delay: PositiveInt = Field(2, description="critic updates per update of the policy")
     target_noise: NonNegativeFloat = Field(
         0.2, description="standard deviation of the noise on target actions (actions scaled to [-1, 1])"
@@ -106,9 +105,7 @@ class SACConfig(AlgorithmConfig):
 
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
-    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.005, description="tau: share by which each update moves the targets toward the online critics"
-    )
+    target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.005, description=_TARGET_RATE)
     temperature: PositiveFloat | None = Field(
         None, description="weight alpha of the entropy; none: adjusted so that the entropy reaches target_entropy"
     )
@@ -142,17 +139,13 @@ class OnPolicyConfig(Settings):
         None, description="Adam step size at the end of the budget, reached linearly; none: constant"
     )
     adam_epsilon: PositiveFloat = Field(1e-5, description="epsilon of Adam")
-    rollout_size: PositiveInt = Field(
-        2048, description="environment steps per rollout, over all environments; a policy is published after each"
-    )
+    rollout_size: PositiveInt = Field(2048, description=_ROLLOUT_SIZE)
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
     value_cost: NonNegativeFloat = Field(
         0.5, description="weight of the value loss, which is half the squared error; Stable-Baselines3's is all of it"
     )
     entropy_cost: NonNegativeFloat = Field(0.0, description="weight of the policy's entropy")
-    max_gradient_norm: PositiveFloat = Field(
-        0.5, description="global norm of the gradients of policy and value network, to which they are clipped"
-    )
+    max_gradient_norm: PositiveFloat = Field(0.5, description=_MAX_NORM)
 
 
 class PPOConfig(OnPolicyConfig):
@@ -180,14 +173,10 @@ class IMPALAConfig(OnPolicyConfig):
     """IMPALA (arXiv 1802.01561): V-trace targets from one pass over each rollout."""
 
     batch_size: PositiveInt = Field(512, description="transitions per gradient update; whole segments")
-    rollout_size: PositiveInt = Field(
-        512, description="environment steps per rollout, over all environments; a policy is published after each"
-    )
+    rollout_size: PositiveInt = Field(512, description=_ROLLOUT_SIZE)
     trace_lambda: Fraction = Field(1.0, description="lambda of V-trace")
     entropy_cost: NonNegativeFloat = Field(0.01, description="weight of the policy's entropy")
-    max_gradient_norm: PositiveFloat = Field(
-        40.0, description="global norm of the gradients of policy and value network, to which they are clipped"
-    )
+    max_gradient_norm: PositiveFloat = Field(40.0, description=_MAX_NORM)
     correct: bool = Field(True, description="V-trace weights pi / mu; without them all weights are 1")
     max_rho: PositiveFloat = Field(1.0, description="rho bar: truncation of the weights in the V-trace target")
     max_c: PositiveFloat = Field(1.0, description="c bar: truncation of the weights of the trace")

@@ -263,6 +263,11 @@ class RunConfig(Settings):
         return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property
+    def kept(self) -> tuple[str, ...]:
+        """Names of the settings that a resumed run cannot change."""
+        return (*algorithms.KEPT, *(f"sparsity.{name}" for name in self.sparsity.topology), *self.horizon)
+
+    @property
     def environment_arguments(self) -> EnvironmentArguments:
         """Keyword arguments and wrappers of the environment."""
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())

@@ -75,10 +75,8 @@ class ExplorationConfig(Settings):
     noise: Annotated[float, Field(ge=0, le=1e9)] = Field(
         0.2, description="standard deviation of the noise (actions scaled to [-1, 1]); continuous actions"
     )
-    correlation: float = Field(
+    correlation: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0,
-        ge=0,
-        lt=1,
         description="correlation of the noise of two steps in a row, below 1; raise it where actions must last to have "
         "an effect; continuous actions",
     )

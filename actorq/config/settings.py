@@ -270,7 +270,11 @@ def plain_type(annotation: Any) -> Any:
 def _text_to_value(leaf: Leaf, value: Any) -> Any:
     if isinstance(value, str) and typing.get_origin(leaf.field.annotation) is tuple:
         if value.lstrip().startswith("["):
-            return _text_to_list(leaf, value)
+            try:
+                return from_yaml(value)
+            except ValueError:
+                expected = "VALUE,VALUE or a list in YAML or JSON"
+                raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {value!r}") from None
         return [part.strip() for part in value.split(",") if part.strip()]
     if isinstance(value, str) and typing.get_origin(leaf.field.annotation) is dict:
         return _text_to_mapping(leaf, value)
@@ -291,14 +295,6 @@ def _text_to_mapping(leaf: Leaf, text: str) -> dict[str, Any]:
         expected = "NAME=VALUE,NAME=VALUE (a list is [VALUE,VALUE]) or a mapping in YAML or JSON"
         raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}")
     return mapping
-
-
-def _text_to_list(leaf: Leaf, text: str) -> Any:
-    try:
-        return from_yaml(text)
-    except ValueError:
-        expected = "VALUE,VALUE or a list in YAML or JSON"
-        raise UserError(f"setting '{'.'.join(leaf.path)}': expected {expected}, got {text!r}") from None
 
 
 def _section_description(model: type[Settings], section: tuple[str, ...]) -> str:

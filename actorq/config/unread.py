@@ -1,6 +1,6 @@
 """Finds settings that have no effect on a run: because of its algorithm, its environment or another setting."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -37,9 +37,9 @@ _LOOKS = tuple(f"dynamic_capacity.{name}" for name in DynamicCapacityConfig.mode
 
 
 def unread(algorithm: str) -> tuple[str, ...]:
-    """Settings, and sections of settings, that a built-in algorithm does not read. Of others it is not known."""
-    others = (section for section in ALGORITHMS if section != algorithm)
-    return (*others, *_OF_ALGORITHM[algorithm]) if algorithm in ALGORITHMS else ()
+    """Settings, and whole sections, that a built-in algorithm does not read. Of others it is not known."""
+    own = _OF_ALGORITHM.get(algorithm)
+    return () if own is None else (*(each for each in ALGORITHMS if each != algorithm), *own)
 
 
 def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:
@@ -49,17 +49,12 @@ def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: Environment
     for reason, names in ((by_algorithm, unread(config.algorithm)), *_switched_off(config, spec)):
         for name in names:
             differs = has(given, name.split(".")) and attrgetter(name)(config) != attrgetter(name)(default)
-            if differs and not is_within(name, found):
+            if differs and not found.keys() & {name, name.partition(".")[0]}:
                 found[name] = reason
     standard, chosen = (preset(config.algorithm, config.environment, name) for name in (STANDARD, config.preset))
     if config.preset != STANDARD and chosen == standard:
         found[f"preset {config.preset}"] = by_algorithm
     return {f"{name}.*" if name in ALGORITHMS else name: reason for name, reason in found.items()}
-
-
-def is_within(name: str, sections: Iterable[str]) -> bool:
-    """Whether a setting is one of these, or in one of these sections."""
-    return any(name == each or name.startswith(f"{each}.") for each in sections)
 
 
 def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, tuple[str, ...]]]:

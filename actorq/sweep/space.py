@@ -17,7 +17,7 @@ from actorq.config import settings
 from actorq.config.parser import suggestion
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings, value_text
-from actorq.config.unread import is_within, unread
+from actorq.config.unread import unread
 from actorq.errors import UserError
 
 Value = float | int | str | bool | None
@@ -96,7 +96,7 @@ class Space:
         for name, dimension in self.dimensions.items():
             if settings.has(given, name.split(".")):
                 raise UserError(f"--search {name}: the setting is also given; leave one of them out")
-            if algorithm and is_within(name, unread(algorithm)):
+            if algorithm and {name, name.partition(".")[0]}.intersection(unread(algorithm)):
                 raise UserError(f"--search {name}: it has no effect, because the algorithm is {algorithm}")
             for value in dimension.choices or _ends(name, dimension):
                 try:

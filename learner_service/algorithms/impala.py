@@ -22,8 +22,6 @@ from dataclasses import fields
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from actorq.config.algorithms import IMPALAConfig
 from learner_service.algorithms.advantages import vtrace
@@ -99,7 +97,7 @@ class IMPALA(PolicyGradient):
             "truncated_share": float((shares * (weights > settings.max_rho)).sum()),
             "mean_weight": float((shares * np.minimum(weights, settings.max_rho)).sum()),
             "explained_variance": explained_variance(
-                _chosen(present[:-1], steps.valid), _chosen(targets.values, steps.valid)
+                *(torch.from_numpy(each[steps.valid]) for each in (present[:-1], targets.values))
             ),
         }
 
@@ -107,7 +105,3 @@ class IMPALA(PolicyGradient):
     def flops(self) -> Flops:
         """FLOPs of one update; those of the last observations of trajectories are left out."""
         return Flops(action=self._pi.cost, update=self.batch_size * (3 * (self._pi.cost + self._v.cost)))
-
-
-def _chosen(array: NDArray[np.float32], valid: NDArray[np.bool_]) -> Tensor:
-    return torch.from_numpy(array[valid])

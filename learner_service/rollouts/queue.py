@@ -141,17 +141,13 @@ class RolloutQueue(SegmentBuffer):
         self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": samples})
 
     def _take_in(self, segment: Segment, inserted: Inserted) -> int:
-        record = self._store.segments.live[-1]
-        self._waiting.append(record)
-        if inserted.evicted:
-            self._note_evicted(self._store.segments.live[0].index)
-        return segment.steps * segment.environments
-
-    def _note_evicted(self, oldest: int) -> None:
-        while self._waiting[0].index < oldest:
+        live = self._store.segments.live
+        self._waiting.append(live[-1])
+        while inserted.evicted and self._waiting[0].index < live[0].index:
             record = self._waiting.popleft()
             _log.warning("queue: segment %d was overwritten before its use; raise replay.capacity", record.index)
             self._drop(record)
+        return segment.steps * segment.environments
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
         starts = {start for start, _ in damaged}
@@ -172,7 +168,8 @@ class RolloutQueue(SegmentBuffer):
             if self._drop_damaged(np.array([record.start])):
                 continue
             self._waiting.popleft()
-            if self._is_stale(record):
+            versions = self._store.policy_versions[self._rows(record)[:-1, 0]]
+            if int(self.versions.lag(versions).max()) > self.versions.max_lag:
                 self._drop(record)
             else:
                 taken.append(record)
@@ -186,10 +183,6 @@ class RolloutQueue(SegmentBuffer):
         self._count(taken)
         self.taken_transitions = taken[-1].cumulative_transitions
         return taken
-
-    def _is_stale(self, record: Record) -> bool:
-        versions = self._store.policy_versions[self._rows(record)[:-1, 0]]
-        return int(self.versions.lag(versions).max()) > self.versions.max_lag
 
     def _assembled(self, records: Sequence[Record]) -> tuple[Trajectories, ...]:
         traces = self._traces(records)

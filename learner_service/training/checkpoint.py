@@ -79,7 +79,8 @@ class Checkpoints:
             partial.replace(final)
             sync_folder(self._directory)
             shutil.rmtree(replaced, ignore_errors=True)
-            for old in self._folders()[self._keep :]:
+            folders = (path for path in self._directory.iterdir() if path.name.isdigit())
+            for old in sorted(folders, reverse=True)[self._keep :]:
                 if old != final:
                     shutil.rmtree(old)
         except OSError:
@@ -102,9 +103,6 @@ class Checkpoints:
         if damaged and found.state is None:
             _log.error("no checkpoint is whole: training starts with new networks and the stored replay")
         return found.state
-
-    def _folders(self) -> list[Path]:
-        return sorted((path for path in self._directory.iterdir() if path.name.isdigit()), reverse=True)
 
 
 def find_newest(directory: Path) -> Found:

@@ -14,9 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import OBSERVATIONS_INPUT
@@ -142,7 +139,10 @@ class Trainer:
     def publish(self) -> int:
         """Offer the current policy as the newest version. Returns its number."""
         spec, stochastic = self._batches.buffer.spec, is_stochastic(self._algorithm)
-        calibration = calibration_batch(self._observed(), spec, stochastic, seed=self.updates)
+        size, observed = self._config.publication.calibration_size, self._batches.observed
+        # Those of the last updates, else the newest stored ones.
+        observed = self._batches.buffer.newest_observations(size) if observed is None else observed[:size]
+        calibration = calibration_batch(observed, spec, stochastic, seed=self.updates)
         self._quantization_aware.published(calibration[OBSERVATIONS_INPUT])
         parameters = snapshot_parameters(self._algorithm.policy)
         version = self._publisher.offer(
@@ -151,12 +151,6 @@ class Trainer:
         self._batches.published(version, parameters)
         self._on_published(version)
         return version
-
-    def _observed(self) -> NDArray[Any]:
-        """Observations for calibration: those of the last updates, else the newest stored ones."""
-        size = self._config.publication.calibration_size
-        observed = self._batches.observed
-        return self._batches.buffer.newest_observations(size) if observed is None else observed[:size]
 
     def _run(self) -> None:
         try:

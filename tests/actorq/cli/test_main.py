@@ -149,6 +149,7 @@ def test_an_unknown_variable_of_the_project_is_named(
             ["--environment-wrappers", "[{my:Wrap: {by: 2}}]"],
             'environment_wrappers [] as in run/config.yaml, got [{"my:Wrap": {"by": 2}}]',
         ),
+        (["--sparsity.method", "rigl"], "sparsity.method dense as in run/config.yaml, got rigl"),
     ],
 )
 def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_written(
@@ -163,6 +164,20 @@ def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_writte
         f"--resume: expected {expected}; leave the setting out, or start a new run with another --run-directory"
     )
     assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--sparsity.actor", "0.5"], "sparsity.actor 0.9 as in run/config.yaml, got 0.5"),
+        (["--sparsity.structured"], "sparsity.structured False as in run/config.yaml, got True"),
+    ],
+)
+def test_a_sparse_run_keeps_its_masks(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    RunDirectory(Path("run")).create(RunConfig.model_validate({"sparsity": {"method": "rigl", "period_updates": 10}}))
+    arguments = ["--sparsity.method", "rigl", *arguments]
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
+    assert message.startswith(f"--resume: expected {expected}; leave the setting out, or start a new run")
 
 
 @pytest.mark.parametrize(
@@ -302,6 +317,13 @@ def test_help_tells_the_real_defaults(capsys: pytest.CaptureFixture[str], comman
 def test_masks_that_would_never_change_are_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     error = error_of(capsys, "train", "--sparsity.method", "rigl", "--max-environment-steps", "1200")
     assert error.startswith("sparsity.period_updates: expected fewer than the ")
+    assert not Path("runs").exists()
+
+
+def test_a_replay_that_would_never_drop_anything_is_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("--environment", "Pendulum-v1", "--algorithm", "td3", "--replay.capacity", "1000000")
+    error = error_of(capsys, "train", *run, "--dynamic-capacity.enabled")
+    assert error.startswith("dynamic_capacity.min_size must be below max_environment_steps (20000), got 100000: ")
     assert not Path("runs").exists()
 
 

@@ -64,7 +64,7 @@ def test_a_setting_that_another_one_switches_off_is_told(given: dict[str, Any], 
 @pytest.mark.parametrize("algorithm", ["ppo", "impala"])
 def test_a_setting_for_other_actions_or_observations_is_told(algorithm: str) -> None:
     own = {"squash": True, "log_std": -1.0, "hidden_sizes": (8,), "value_sizes": (8,), "activation": "relu"}
-    given = {"algorithm": algorithm, algorithm: own, "normalize_observations": True, "scheme": "fp32"}
+    given: dict[str, Any] = {"algorithm": algorithm, algorithm: own, "normalize_observations": True, "scheme": "fp32"}
     gaussian = {f"{algorithm}.{name}": "actions are discrete" for name in ("squash", "log_std")}
     layers = {
         f"{algorithm}.{name}": "observations are images" for name in ("hidden_sizes", "value_sizes", "activation")
@@ -79,7 +79,11 @@ def test_a_setting_for_other_actions_or_observations_is_told(algorithm: str) -> 
 
 def test_what_has_an_effect_is_not_told() -> None:
     sparsity = {"method": "rlx2", "actor": 0.5, "critic": 0.5, "until": 0.5}
-    rlx2 = {"sparsity": sparsity, "dynamic_capacity": {"min_size": 7}, "multi_step_returns": {"n_step": 7}}
+    rlx2: dict[str, Any] = {
+        "sparsity": sparsity,
+        "dynamic_capacity": {"min_size": 7},
+        "multi_step_returns": {"n_step": 7},
+    }
     assert in_vain(algorithm="td3", environment="Other-v0", **rlx2) == {}
     fixed = {"temperature": 0.1, "target_entropy": -7.0}
     assert in_vain(algorithm="sac", sac=fixed) == {"sac.target_entropy": "sac.temperature is constant"}
