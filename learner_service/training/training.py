@@ -234,10 +234,11 @@ def _restore(
     try:
         algorithm.load_state(state.tensors)
         replay.load_state_dict(state.values["limiter"])
-    except (KeyError, RuntimeError, ValueError) as error:
+    except Exception as error:
+        # A user's algorithm may raise anything.
         raise UserError(
             f"the checkpoint does not fit the configured networks: {' '.join(str(error).split())}; resume with the "
             "settings in the run's config.yaml"
-        ) from None
+        ) from error
     rng.bit_generator.state = state.values["rng"]
     intake.load_state(state.values["intake"])

@@ -211,6 +211,13 @@ class ThatFailsLater(DQN):
         raise ZeroDivisionError("losses / 0")
 
 
+class ThatCannotLoad(DQN):
+    """Raises when it is restored."""
+
+    def load_state(self, state: Any) -> None:
+        raise TypeError("no state is taken")
+
+
 class ThatCannotUpdate(DQN):
     """Raises at each update."""
 

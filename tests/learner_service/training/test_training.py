@@ -275,6 +275,14 @@ def test_a_checkpoint_of_other_masks_is_the_users_mistake(client: QuantizerClien
     build(client, tmp_path).replay.close()
 
 
+def test_whatever_an_algorithm_raises_for_a_checkpoint_is_the_users_mistake(
+    client: QuantizerClient, tmp_path: Path
+) -> None:
+    settings = config(algorithm="own_algorithms:ThatCannotLoad")
+    with pytest.raises(UserError, match="does not fit the configured networks: no state is taken; resume with"):
+        build(client, tmp_path, LearnerState(8, {}, {}), settings=settings)
+
+
 def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: QuantizerClient, tmp_path: Path) -> None:
     wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
     state = LearnerState(8, make_algorithm(wider, SPEC).state(), {})
