@@ -1,10 +1,13 @@
 """Reports the progress of a run: its status, its scalars, and its summary at the end."""
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from actorq.domain.status import Energy, RunState, RunStatus
+from actorq.telemetry.process_stats import ProcessStats
 from learner_service.actors.intake import NOTHING_STORED
 from learner_service.reporting.meters import RateMeter
 from learner_service.run.run import Run
@@ -128,9 +131,7 @@ class Reporter:
             "fidelity": emitted and asdict(emitted.fidelity),
             "transitions_by_scheme": run.training.intake.statistics().transitions_by_scheme if run.training else {},
             "starved_s": round(status.starved_s, 3),
-            "peak_memory_mb": {
-                usage.process.name: round(usage.process.peak_resident_bytes / 1e6, 1) for usage in status.processes
-            },
+            "peak_memory_mb": _peaks([usage.process for usage in status.processes]),
             "energy": _energy(status.energy),
             "evaluations_taken": records.evaluations.count,
             "evaluations": list(records.evaluations.curve),
@@ -146,6 +147,13 @@ def _operations(flops: Flops | None, updates: int) -> dict[str, Any] | None:
         for name, cost in (("action", flops.action), ("update", flops.update))
     }
     return {**costs, "training": round(updates * flops.update.now)}
+
+
+def _peaks(processes: Sequence[ProcessStats]) -> dict[str, float]:
+    """The highest resident memory of each process by its name, or by "role/name" where two roles share a name."""
+    names = Counter(process.name for process in processes)
+    keys = (each.name if names[each.name] == 1 else f"{each.role}/{each.name}" for each in processes)
+    return {key: round(each.peak_resident_bytes / 1e6, 1) for key, each in zip(keys, processes, strict=True)}
 
 
 def _energy(energy: Energy) -> dict[str, Any]:

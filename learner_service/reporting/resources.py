@@ -6,6 +6,7 @@ import torch
 
 from actorq.domain.status import Energy, ProcessUsage
 from actorq.telemetry.energy import EnergyLedger, NodeEnergy
+from actorq.telemetry.energy.accounts import ProcessKey
 from actorq.telemetry.process_stats import ProcessStats, measure_process
 
 # Maximum number of listed processes. Of more processes, those that reported last are kept.
@@ -13,7 +14,7 @@ _MOST_PROCESSES = 1000
 
 
 class Resources:
-    """Processes by name, and the energy ledger. Lives on the event loop.
+    """Processes by role and name, and the energy ledger. Lives on the event loop.
 
     node: the machine of the learner; the host name when empty. ledger: thread-safe.
     """
@@ -21,14 +22,15 @@ class Resources:
     def __init__(self, energy: EnergyLedger | None = None, node: str = "") -> None:
         self.ledger = energy or EnergyLedger()
         self._node = node
-        self._processes: dict[str, ProcessStats] = {}
+        self._processes: dict[ProcessKey, ProcessStats] = {}
 
     def note(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
         """Record a process's report of itself."""
         # Keep the peak across restarts, because a restarted process starts small.
-        known = self._processes.pop(stats.name, None)
+        key = ProcessKey(stats.role, stats.name)
+        known = self._processes.pop(key, None)
         peak = max(stats.peak_resident_bytes, known.peak_resident_bytes if known else 0)
-        self._processes[stats.name] = replace(stats, peak_resident_bytes=peak)
+        self._processes[key] = replace(stats, peak_resident_bytes=peak)
         while len(self._processes) > _MOST_PROCESSES:
             del self._processes[next(iter(self._processes))]
         self.ledger.report_process(
@@ -54,8 +56,8 @@ class Resources:
 
     def usages(self) -> tuple[ProcessUsage, ...]:
         """Each process with the energy attributed to it so far."""
-        shares = {key.partition("/")[2]: share.kwh for key, share in self.ledger.snapshot().per_process.items()}
-        return tuple(ProcessUsage(stats, shares.get(name, 0.0)) for name, stats in self._processes.items())
+        shares = {key: share.kwh for key, share in self.ledger.snapshot().per_process.items()}
+        return tuple(ProcessUsage(stats, shares.get(str(key), 0.0)) for key, stats in self._processes.items())
 
     def energy(self) -> Energy:
         """Energy of the whole run and of each service."""

@@ -81,7 +81,7 @@ class RunView:
 
     def _row(self, view: ProcessView, resources: Callable[[int], Resources | None]) -> ProcessRow:
         resident_bytes, cpu_s = (resources(view.pid) if view.pid else None) or (None, None)
-        actor = self._actor(view.name)
+        actor = self._actor(view)
         report = actor.report if actor and view.pid else None
         return ProcessRow(
             name=view.name,
@@ -95,9 +95,9 @@ class RunView:
             restarts=view.restarts,
         )
 
-    def _actor(self, name: str) -> ActorStatus | None:
+    def _actor(self, view: ProcessView) -> ActorStatus | None:
         actors: Iterable[ActorStatus] = self.status.actors if self.status else ()
-        return next((actor for actor in actors if actor.name == name), None)
+        return next((actor for actor in actors if (actor.role, actor.name) == (view.kind.value, view.name)), None)
 
     def _doing(self, view: ProcessView) -> str:
         if self.status is None:
@@ -111,7 +111,7 @@ class RunView:
             case Kind.METER:
                 return self.status.energy.method or "measuring"
             case Kind.ACTOR | Kind.EVALUATOR:
-                return _doing_of_actor(self._actor(view.name))
+                return _doing_of_actor(self._actor(view))
 
 
 def news(before: RunStatus | None, status: RunStatus) -> Iterable[str]:
@@ -145,10 +145,10 @@ def _doing_of_actor(actor: ActorStatus | None) -> str:
 
 
 def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:
-    actors = {actor.name: actor for actor in status.actors}
+    actors = {(actor.role, actor.name): actor for actor in status.actors}
     for usage in status.processes:
         process = usage.process
-        actor = actors.pop(process.name, None)
+        actor = actors.pop((process.role, process.name), None)
         if actor is None and process.role in _MEMBERS:
             # It has left. The account of its use stays.
             continue

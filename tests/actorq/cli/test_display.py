@@ -292,6 +292,19 @@ def test_actors_that_have_left_are_not_shown_as_running() -> None:
     assert [row.name for row in view.rows(lambda _: None)] == ["learner", "quantizer", "actor-1", "evaluator"]
 
 
+def test_an_actor_with_the_name_of_the_learner_has_a_row_of_its_own() -> None:
+    namesake = actor_status("learner", "actor", 2, 4109)
+    own = ProcessUsage(process_stats("learner", "actor", 4109), 0.0001)
+    status = replace(STATUS, actors=(*STATUS.actors, namesake), processes=(*STATUS.processes, own))
+    view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
+    view.take_status(status)
+    found = [(row.pid, row.doing, row.version) for row in view.rows(lambda _: None) if row.name == "learner"]
+    assert found == [(4101, "learner on node-a", None), (4109, "acting, 1 queued", 34)]
+    launched = run_view()
+    launched.take_status(status)
+    assert next(row.version for row in launched.rows(lambda _: None) if row.name == "learner") is None
+
+
 def test_an_evaluation_that_is_repeated_in_each_status_counts_once() -> None:
     view = run_view()
     assert [view.take_status(with_evaluation(9.0, version)) for version in (1, 1, 2, 2)] == [True, False, True, False]

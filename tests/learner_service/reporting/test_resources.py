@@ -48,6 +48,19 @@ def test_the_learner_tells_of_itself() -> None:
     assert (usage.process.name, usage.process.role, usage.kwh) == ("learner", "learner", 0.0)
 
 
+def test_an_actor_with_the_name_of_the_learner_has_its_own_row_and_energy() -> None:
+    resources = Resources(node=NODE)
+    meter, namesake = stats("meter", "meter", cpu_seconds=0.0), stats("learner", pid=7, peak_resident_bytes=2**60)
+    resources.note(replace(namesake, cpu_seconds=0.0))
+    resources.report_energy(energy(0.0, 0.0), (meter,))
+    resources.note(replace(namesake, cpu_seconds=1e9))
+    resources.report_energy(energy(2.0, 1e9), (meter,))
+    usages = {usage.process.role: usage for usage in resources.usages()}
+    assert usages["actor"].kwh == pytest.approx(2.0)
+    assert usages["learner"].kwh == pytest.approx(0.0, abs=1e-3)
+    assert usages["learner"].process.peak_resident_bytes < usages["actor"].process.peak_resident_bytes == 2**60
+
+
 def energy(cpu_kwh: float, busy_cpu_seconds: float) -> NodeEnergy:
     return NodeEnergy(NODE, cpu_kwh, 0.0, 0.0, cpu_kwh * 0.5, busy_cpu_seconds, "a test's own meter")
 

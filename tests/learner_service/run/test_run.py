@@ -175,6 +175,14 @@ async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_pat
 
 
 @on_a_loop
+async def test_the_summary_has_the_memory_of_an_actor_with_the_name_of_the_learner(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        for name in ("actor-0", "learner"):
+            run.records.resources.note(measure_process(name, "actor"))
+        assert Reporter(run).summary()["peak_memory_mb"].keys() == {"actor-0", "actor/learner", "learner/learner"}
+
+
+@on_a_loop
 async def test_a_learner_whose_clock_is_lost_goes_on_at_the_newest_time_that_it_knows(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         judge = await opened(run, "judge", "evaluator")
