@@ -33,7 +33,7 @@ class RateLimiter:
 
     Thread-safe. Listeners are called without the lock, on the thread whose call made inserts possible.
 
-    inserts, samples: transitions so far. Only the limiter changes them.
+    inserts, samples: transitions so far. Only the limiter changes them. starved_before: seconds of earlier lives.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RateLimiter:
         self._held = False
         self._asked = 1
         self._waiting: list[int] = []
-        self._starved = 0.0
+        self.starved_before = self._starved = 0.0
         self._starving_since = 0.0
 
     @classmethod
@@ -90,9 +90,10 @@ class RateLimiter:
 
     @property
     def starved_seconds(self) -> float:
-        """Seconds during which some thread waited in `await_sample`, the present wait included."""
+        """Seconds during which some thread waited in `await_sample`, over restarts, the present wait included."""
         with self._changed:
-            return self._starved + (self._clock() - self._starving_since if self._waiting else 0.0)
+            starved = self.starved_before + self._starved
+            return starved + (self._clock() - self._starving_since if self._waiting else 0.0)
 
     def on_inserts_possible(self, callback: Callable[[], None]) -> None:
         """Call `callback` whenever inserts may have become possible. It should be quick, and call `try_reserve`."""

@@ -146,12 +146,14 @@ class SegmentBuffer(ABC):
         """Note row ranges of damaged segments that the store has removed, under the lock."""
 
     def _common_state(self) -> dict[str, Any]:
-        """`stored` and `moments` for a checkpoint, under the lock."""
-        moments = self._moments.state() if self._moments else None
-        return {"stored": self._store.total_transitions, "moments": moments}
+        """`stored`, `moments` and `starved_s` for a checkpoint, under the lock."""
+        moments, starved_s = self._moments.state() if self._moments else None, self.limiter.starved_seconds
+        return {"stored": self._store.total_transitions, "moments": moments, "starved_s": starved_s}
 
     def _load_common_state(self, state: dict[str, Any]) -> None:
-        """Restore the moments, under the lock."""
+        """Restore the moments and the starved seconds, under the lock."""
+        # Older checkpoints do not have them.
+        self.limiter.starved_before = state.get("starved_s", 0.0)
         stored, have = state.get("stored", 0), self._store.total_transitions
         if stored > have:
             _log.warning(

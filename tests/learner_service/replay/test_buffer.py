@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from learner_service.replay import (
 )
 from tests.learner_service.replay.replay_segments import SPEC, STACKED, plain_segment, random_segment, source
 
-_LIMITER = {"offset": 0.0, "samples_per_insert": 8.0, "min_size": 4}
+_LIMITER = {"offset": 0.0, "samples_per_insert": 8.0, "min_size": 4, "starved_s": 0.0}
 
 
 def _buffer(directory: Path, capacity: int = 400, n_step: int = 3) -> ReplayBuffer:
@@ -97,6 +98,23 @@ def test_a_state_from_before_there_were_priorities_in_it_is_gone_on_from(tmp_pat
     buffer.load_state_dict({"inserts": 4, "samples": 24, "moments": None})
     assert buffer.limiter.samples == 24
     assert buffer.state_dict()["sampler"] == {"max_priority": 1.0}
+
+
+def test_the_time_in_which_the_learner_starved_outlives_it(tmp_path: Path) -> None:
+    def buffer() -> ReplayBuffer:
+        store = ReplayStore.open(tmp_path, SPEC, 400)
+        limiter = RateLimiter(8.0, 4, 64.0, clock=count(0.0, 3.0).__next__)
+        return ReplayBuffer(store, UniformSampler(store, np.random.default_rng(0)), limiter, Returns(3, 0.99))
+
+    first = buffer()
+    assert not first.limiter.await_sample(1, timeout=0)
+    state = json.loads(json.dumps(first.state_dict()))
+    first.close()
+    second = buffer()
+    second.load_state_dict(state)
+    assert second.limiter.starved_seconds == 3.0
+    assert not second.limiter.await_sample(1, timeout=0)
+    assert second.limiter.starved_seconds == 6.0
 
 
 def test_the_newest_observations_are_those_of_the_newest_segments(tmp_path: Path) -> None:
