@@ -18,8 +18,15 @@ from learner_service.sparsity import check_same_topology
 
 # A gap up to this length is a restart, and counts as the run's time. A longer gap is a pause.
 _RESTART_S = 60.0
+_OF_TRANSITIONS = ("first_transition_s", "last_transition_s")
+_EPOCH = time.time() - time.monotonic()
 
 _log = logging.getLogger(__name__)
+
+
+def steady_time() -> float:
+    """Unix seconds that go on evenly when somebody sets the machine's clock."""
+    return _EPOCH + time.monotonic()
 
 
 @dataclass
@@ -88,7 +95,7 @@ class RunClock:
     """
 
     def __init__(
-        self, directory: Path, started_at: float, clock: Callable[[], float] = time.time, known_s: float = 0.0
+        self, directory: Path, started_at: float, clock: Callable[[], float] = steady_time, known_s: float = 0.0
     ) -> None:
         self._path = directory / "clock.json"
         self._clock = clock
@@ -107,6 +114,8 @@ class RunClock:
             _log.warning("%s; the run's time continues at %.0f s, the newest known time", error, known_s)
             return
         self._before = values["elapsed_s"]
+        # Older files do not have these.
+        self.first_transition_s, self.last_transition_s = map(values.get, _OF_TRANSITIONS)
         if not values["ended"] and 0 <= started_at - values["at"] < _RESTART_S:
             self._since = values["at"]
 
@@ -132,7 +141,8 @@ class RunClock:
         """Write the time, and block until it is on the disk. ended: a pause follows, not a restart."""
         with self._lock:
             ended = ended or self._stopped_at is not None
-            write_document(self._path, {"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended})
+            values = {"elapsed_s": self.elapsed_s, "at": self._clock(), "ended": ended}
+            write_document(self._path, values | {name: getattr(self, name) for name in _OF_TRANSITIONS})
 
 
 def check_same_run(config: RunConfig, checkpoint: Mapping[str, Any], spec: EnvironmentSpec | None) -> None:

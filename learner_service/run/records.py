@@ -40,7 +40,8 @@ class Records:
         self.resources = Resources(EnergyLedger.from_state(restored["energy"]) if restored else None, node)
         known_s = max(self.evaluations.elapsed_s, restored.get("elapsed_s", 0.0))
         self.clock = RunClock(directory, measure_process("learner", "learner").started_at, known_s=known_s)
-        self.clock.first_transition_s = restored.get("first_transition_s")
+        if self.clock.first_transition_s is None:
+            self.clock.first_transition_s = restored.get("first_transition_s")
         self.events = EventLog((EventFile(directory / "events"), *process_sinks(config, identity.run_id, directory)))
         self.activation = Samples()
         self.emission = Samples()

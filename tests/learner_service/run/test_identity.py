@@ -1,5 +1,6 @@
 """Whose run a directory holds, and how long that run has taken over all lives of its learner."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import UserError
 from actorq.statefiles.documents import read_document
-from learner_service.run.identity import RunClock, RunIdentity
+from learner_service.run.identity import RunClock, RunIdentity, steady_time
 from tests.learner_service.learner_parts import SPEC, ManualClock
 
 START = 1_700_000_000.0
@@ -120,6 +121,27 @@ def test_a_restart_belongs_to_the_run_and_a_pause_does_not(
     started_at = START + 100.0 + gap
     clock = ManualClock(started_at + 7.0)
     assert RunClock(tmp_path, started_at, clock).elapsed_s == pytest.approx(107.0 + counted)
+
+
+def test_a_clock_that_is_set_does_not_change_the_time_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunClock(tmp_path, steady_time())
+    before = run.elapsed_s
+    monkeypatch.setattr(time, "time", lambda: START)
+    assert before <= run.elapsed_s < before + 60.0
+
+
+def test_the_times_of_the_transitions_outlive_the_learner(tmp_path: Path) -> None:
+    clock = ManualClock(START + 5.0)
+    run = RunClock(tmp_path, START, clock)
+    run.note_transitions()
+    clock.now += 10.0
+    run.note_transitions()
+    run.beat()
+    clock.now += 20.0
+    later = RunClock(tmp_path, clock.now, clock)
+    assert (later.first_transition_s, later.last_transition_s) == (5.0, 15.0)
+    later.note_transitions()
+    assert (later.first_transition_s, later.last_transition_s) == (5.0, 35.0)
 
 
 def test_many_lives_add_up(tmp_path: Path) -> None:
