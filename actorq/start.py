@@ -17,8 +17,8 @@ from actorq.statefiles.files import DISK_FULL
 
 # As a shell reports processes that SIGINT or SIGPIPE has ended.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
-# A disk that is full or broken, and missing permissions. Any other error is a fault of this program.
-_OF_THE_MACHINE = (*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM)
+# A disk that is full or broken or has no locks, and missing permissions. Any other error is a fault of this program.
+_OF_THE_MACHINE = (*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOLCK)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actorq.errors import ConflictError
+from actorq.errors import ConflictError, UserError
 from actorq.statefiles.crc import crc32
 from actorq.statefiles.files import replace_file
 
@@ -59,17 +59,19 @@ def claim_directory(directory: Path) -> io.FileIO:
     """Create `directory` if needed, and lock it for this process. Returns the file that holds the lock.
 
     The kernel releases the lock when the file is closed or the process ends. Raises ConflictError when another process
-    (or another store of this process) has the directory open.
+    (or another store of this process) has the directory open, and UserError when its disk has no locks.
     """
     directory.mkdir(parents=True, exist_ok=True)
     lock = _opened(directory / "lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         lock.close()
         raise ConflictError(
             f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
         ) from None
+    except OSError as error:
+        raise UserError(f"replay: {directory} cannot be locked ({error.strerror})") from None
     return lock
 
 

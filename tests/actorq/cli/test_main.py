@@ -1,3 +1,5 @@
+import errno
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -353,6 +355,16 @@ def test_a_learner_that_is_away_is_told_with_what_to_do(capsys: pytest.CaptureFi
     message = capsys.readouterr().err
     assert "learner at 127.0.0.1:1 cannot be reached" in message
     assert "--learner HOST:PORT" in message
+
+
+def test_a_disk_without_locks_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    RunDirectory(Path("run")).create(RunConfig())
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert main(["train", "--resume", "--run-directory", "run"]) == 1
+    assert capsys.readouterr().err.endswith("cannot be read or written: No locks available\n")
 
 
 def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
 """The store keeps segments whole, in order and once, around the ring and over restarts."""
 
 import dataclasses
+import errno
+import fcntl
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -220,6 +222,15 @@ def test_a_directory_is_open_once_at_a_time(tmp_path: Path) -> None:
         ReplayStore.open(tmp_path, SPEC, 100)
     store.close()
     ReplayStore.open(tmp_path, SPEC, 100).close()
+
+
+def test_a_disk_without_locks_is_not_told_as_another_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UserError, match=r"cannot be locked \(No locks available\)"):
+        ReplayStore.open(tmp_path, SPEC, 100)
 
 
 def test_a_missing_column_is_refused(tmp_path: Path) -> None:
