@@ -18,7 +18,10 @@ _OTHER = "other"
 
 
 def learner_metrics(run: Run, reporter: Reporter) -> Iterator[Metric]:
-    """The metric families of one run. Call on the event loop."""
+    """The metric families of one run; none until it is restored. Call on the event loop."""
+    if not run.lifecycle.restored.is_set():
+        # The counters would fall to 0 and come back, and a rate would count all of them again.
+        return
     status = reporter.status()
     yield from _progress(run, status)
     yield from _policies(status)

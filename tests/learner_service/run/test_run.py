@@ -13,6 +13,7 @@ from actorq.domain.trajectory import Role
 from actorq.errors import UnavailableError, UserError
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
+from learner_service.reporting.metrics import learner_metrics
 from learner_service.reporting.report import Reporter
 from learner_service.run.records import Records
 from learner_service.run.scaling import ScalingSignal
@@ -172,6 +173,19 @@ async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_pat
         status = Reporter(run).status()
         assert {usage.process.name for usage in status.processes} == {"learner", *roles}
         assert status.activation_s == 0.5
+
+
+@on_a_loop
+async def test_a_scrape_while_the_run_is_restored_does_not_see_counters_at_0(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        await opened(run)
+        reporter = Reporter(run)
+        assert list(learner_metrics(run, reporter))
+    async with a_run(tmp_path, resume=True) as run:
+        reporter = Reporter(run)
+        assert list(learner_metrics(run, reporter)) == []
+        await run.lifecycle.restore()
+        assert list(learner_metrics(run, reporter))
 
 
 @on_a_loop
