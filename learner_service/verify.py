@@ -78,7 +78,7 @@ def _evaluations(path: Path) -> Iterator[Finding]:
 def _checkpoints(directory: Path) -> Iterator[Finding]:
     folders = sorted(directory.iterdir(), reverse=True) if directory.is_dir() else []
     usable = False
-    damaged: list[tuple[str, str]] = []
+    damaged: list[tuple[str, str, bool]] = []
     for folder in folders:
         is_put_back = folder.suffix == ".replaced" and not folder.with_suffix("").exists()
         if not (folder.stem if is_put_back else folder.name).isdigit():
@@ -89,7 +89,7 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
         except UserError as error:
             yield Finding(folder.name, "damaged", str(error), "a resume is refused")
         except InvalidInputError as error:
-            damaged.append((folder.name, str(error)))
+            damaged.append((folder.name, str(error), usable))
         else:
             usable = True
             told = f"{checkpoint.updates:,} updates" + "; a resume puts it back" * is_put_back
@@ -97,8 +97,9 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
     on_resume = "a whole checkpoint is used" if usable else "training starts with new networks and the stored replay"
     if (directory.parent / OBJECT_STORAGE).exists():
         on_resume = "the newest copy in object storage is used" + (", unless a whole checkpoint is newer" * usable)
-    for name, reason in damaged:
-        yield Finding(name, "damaged", reason, f"{on_resume}; this one moves to {name}.damaged")
+    for name, reason, is_older in damaged:
+        moved = f"{on_resume}; this one moves to {name}.damaged"
+        yield Finding(name, "damaged", reason, "a newer whole checkpoint is used" if is_older else moved)
 
 
 def run() -> int:

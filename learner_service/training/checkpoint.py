@@ -82,7 +82,8 @@ class Checkpoints:
             folders = (path for path in self._directory.iterdir() if path.name.isdigit())
             for old in sorted(folders, reverse=True)[self._keep :]:
                 if old != final:
-                    shutil.rmtree(old)
+                    # Renamed first: half of it would look like a damaged one.
+                    shutil.rmtree(old.rename(old.with_suffix(".partial")))
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             raise

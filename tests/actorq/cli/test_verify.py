@@ -183,6 +183,16 @@ def test_a_checkpoint_whose_replacement_was_killed_is_one_that_a_resume_puts_bac
     assert (code, replaced["state"], replaced["detail"]) == (0, "whole", "16 updates; a resume puts it back")
 
 
+def test_a_damaged_checkpoint_behind_a_whole_one_stays_where_it_is(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(root / "checkpoints" / "000000000008" / "state.json")
+    _, findings = found(root, capsys)
+    assert findings["checkpoints/000000000008"]["on_resume"] == "a newer whole checkpoint is used"
+    Checkpoints(root / "checkpoints", 3).load_newest()
+    assert (root / "checkpoints" / "000000000008").exists()
+
+
 def test_what_the_quantizer_refuses_is_not_whole(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in root.glob("policies/run*.json"):
         write_document(path, {**read_document(path), "format": 2})

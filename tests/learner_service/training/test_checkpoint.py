@@ -86,6 +86,25 @@ def test_a_kill_while_one_is_replaced_leaves_a_whole_one(tmp_path: Path, new_one
     assert (loaded.values == state(8).values) == new_one_is_there
 
 
+def test_a_kill_while_an_old_one_is_removed_leaves_no_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(folder: Path, ignore_errors: bool = False) -> None:
+        if folder.exists():
+            (folder / "state.json").unlink()
+            raise KeyboardInterrupt
+
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(state(8))
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.save(state(16))
+    assert [name for name in names(tmp_path) if name.isdigit()] == ["000000000016"]
+    monkeypatch.undo()
+    Checkpoints(tmp_path, keep=1)
+    assert names(tmp_path) == ["000000000016"]
+
+
 def test_whoever_looks_while_one_is_saved_finds_whole_ones_only(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     checkpoints.save(large(1))
