@@ -38,6 +38,8 @@ def _identity(directory: Path) -> Iterator[Finding]:
     yield from identity or [Finding(run.name, "missing", "no learner has begun here", "a new run begins")]
     yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor decides it")
     yield from check_twice(outcome, lambda values: str(values["state"]), "the run continues as if it were not over")
+    volume = directory / OBJECT_STORAGE
+    yield from check_twice(volume, lambda values: f"volume {values['volume']}", "the URL counts as another volume's")
     published = directory / "published.json"
     if published.exists():
         yield check_document(published, lambda values: f"versions up to {values['mark']} are taken", _LEAP)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
-from actorq.statefiles.documents import copy_of, read_document, read_either, write_document, write_twice
+from actorq.statefiles.documents import copy_of, read_either, write_document, write_twice
 from actorq.statefiles.files import sync_folder
 from learner_service.files import OBJECT_STORAGE
 from learner_service.objectstorage.generations import Claim, Generations, Manifest
@@ -41,8 +41,8 @@ class Volume:
         self.generations = generations
         self._file = directory / OBJECT_STORAGE
         try:
-            self.name = str(read_document(self._file)["volume"])
-        except (FileNotFoundError, InvalidInputError, KeyError):
+            self.name = str((read_either(self._file) or {})["volume"])
+        except (InvalidInputError, KeyError):
             self.name = uuid.uuid4().hex
 
     @property
@@ -72,6 +72,8 @@ class Volume:
         """
         try:
             self.require_claim(run_id)
+            # One of the two files may be damaged.
+            write_twice(self._file, {"volume": self.name})
         except UnavailableError as error:
             _log.warning("checkpoints are not uploaded for now: %s", error)
         except (ConflictError, InvalidInputError, NotFoundError) as error:
@@ -104,7 +106,7 @@ class Volume:
 
     def _claim(self, number: int, claim: Claim) -> int:
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_document(self._file, {"volume": self.name})
+        write_twice(self._file, {"volume": self.name})
         self.generations.claim(number, claim)
         return number
 
