@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK
@@ -34,7 +33,10 @@ def verify(directory: Path) -> list[Finding]:
 
 def _identity(directory: Path) -> Iterator[Finding]:
     run, environment, outcome, clock = (directory / f"{name}.json" for name in _DOCUMENTS)
-    identity = check_twice(run, _describe_run, "a resume is refused: restore one of the two from a backup")
+    identity = check_twice(
+        *(run, lambda values: f"run {values['run_id']}, learner processes so far: {values['lives']}"),
+        "a resume is refused: restore one of the two from a backup",
+    )
     yield from identity or [Finding(run.name, "missing", "no learner has begun here", "a new run begins")]
     yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor decides it")
     yield from check_twice(outcome, lambda values: str(values["state"]), "the run continues as if it were not over")
@@ -49,10 +51,6 @@ def _identity(directory: Path) -> Iterator[Finding]:
     if identity:
         goes_on = "the time continues from the newest checkpoint or evaluation"
         yield check_document(clock, lambda values: f"{values['elapsed_s']:.0f} s", goes_on)
-
-
-def _describe_run(values: dict[str, Any]) -> str:
-    return f"run {values['run_id']}, learner processes so far: {values['lives']}"
 
 
 def _evaluations(path: Path) -> Iterator[Finding]:

@@ -35,7 +35,13 @@ def read_document(path: Path) -> dict[str, Any]:
 
     Raises FileNotFoundError when there is no file, and InvalidInputError when the file is damaged.
     """
-    return decode_document(path.name, _read(path))
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InvalidInputError(f"{path.name} cannot be read ({error.strerror})") from None
+    return decode_document(path.name, data)
 
 
 def decode_document(name: str, data: bytes) -> dict[str, Any]:
@@ -102,15 +108,6 @@ def is_as_signed(data: bytes) -> bool:
     """Whether the data is an unchanged text of `sign_text`."""
     signed = _SIGNED_TEXT.fullmatch(data)
     return signed is not None and _digest_of_bytes(signed[1]) == signed[2].decode()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise InvalidInputError(f"{path.name} cannot be read ({error.strerror})") from None
 
 
 def _digest(values: Mapping[str, Any]) -> str:

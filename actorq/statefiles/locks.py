@@ -1,7 +1,7 @@
-"""The lock of a folder: one launcher at a time, and no other before all its processes have ended."""
+"""Locks of files, and of a folder: one launcher at a time, and no other before all its processes have ended."""
 
 import fcntl
-import os
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +9,17 @@ from pathlib import Path
 from actorq.errors import UserError
 
 PROCESSES_LOCK = "processes.lock"
+
+
+def lock_file(path: Path, taken: Exception) -> io.FileIO:
+    """Lock a file until the returned one is closed, or the process ends. Raises `taken` while another has the lock."""
+    file = io.FileIO(path, "a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise taken from None
+    return file
 
 
 @contextmanager
@@ -21,18 +32,10 @@ def locked_folder(folder: Path, on_wait: Callable[[], None], in_use: str) -> Ite
 
     Raises UserError with the text `in_use` while another launcher lives.
     """
-    own, shared = (os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644) for name in ("launcher.lock", PROCESSES_LOCK))
-    try:
-        try:
-            fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(in_use) from None
+    with lock_file(folder / "launcher.lock", UserError(in_use)), (folder / PROCESSES_LOCK).open("ab") as shared:
         try:
             fcntl.flock(shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             on_wait()
             fcntl.flock(shared, fcntl.LOCK_EX)
-        yield shared
-    finally:
-        os.close(own)
-        os.close(shared)
+        yield shared.fileno()

@@ -17,7 +17,7 @@ from actorq.domain.policy import (
     RetainedPolicy,
 )
 from actorq.errors import InvalidInputError
-from actorq.statefiles.documents import read_document, write_document
+from actorq.statefiles.documents import read_document
 
 STORE_FORMAT = 3
 """The version of the file format; files without one have format 1. Other formats are refused, because the learner
@@ -120,11 +120,6 @@ def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
             ),
         }
     )
-
-
-def write_json(path: Path, tree: Mapping[str, Any]) -> None:
-    """Write a JSON file with a digest, whole or not at all."""
-    write_document(path, tree, sync=False)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,21 +9,20 @@ high_water.json                           the mark: any version up to it may hav
 writer.lock                               locked by the process that writes here
 """
 
-import fcntl
 import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph
 from actorq.errors import ConflictError, UnavailableError, UserError
 from actorq.statefiles import policies as stored
-from actorq.statefiles.documents import write_twice
+from actorq.statefiles.documents import write_document, write_twice
 from actorq.statefiles.files import replace_file, sync_file, sync_folder
 from actorq.statefiles.highwater import HighWaterMark
+from actorq.statefiles.locks import lock_file
 from quantizer_service.store import policy_files
 from quantizer_service.store.leases import Leases
 from quantizer_service.store.reader import Entry, PolicyReader
@@ -59,9 +58,13 @@ class PolicyStore(PolicyReader):
     ) -> None:
         self._retain_newest, self._retain_best, self._retain_every = retain_newest, retain_best, retain_every
         self._leases = Leases(clock)
+        taken = UserError(
+            f"--store: another quantizer writes to {directory}; stop it, give this one its own --store, or add "
+            "--read-only"
+        )
         try:
             (directory / "graphs").mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(directory)
+            self._lock = lock_file(directory / "writer.lock", taken)
             for folder in (directory, directory / "graphs", *directory.glob("[0-9]*")):
                 _remove_partial(folder)
         except OSError as error:
@@ -102,17 +105,11 @@ class PolicyStore(PolicyReader):
 
     def add_graph(self, graph: PolicyGraph) -> None:
         """Store a graph."""
-        name = self._directory / "graphs" / graph.topology.hex()
-        with _writing(name):
-            replace_file(name.with_suffix(".onnx"), graph.model)
-            stored.write_json(
-                name.with_suffix(".json"),
-                {
-                    "inputs": graph.inputs,
-                    "discrete_actions": graph.discrete_actions,
-                    "action_spans": graph.action_spans,
-                },
-            )
+        path = self._directory / "graphs" / graph.topology.hex()
+        with _writing(path):
+            replace_file(path.with_suffix(".onnx"), graph.model)
+            description = {name: getattr(graph, name) for name in ("inputs", "discrete_actions", "action_spans")}
+            write_document(path.with_suffix(".json"), description, sync=False)
         self.graphs[graph.topology] = graph
         self._drop_unused_graphs()
 
@@ -137,7 +134,7 @@ class PolicyStore(PolicyReader):
                 "sha256": digest.hex(),
                 "schemes": [policy.descriptor.scheme for policy in policies],
             }
-            stored.write_json(partial / "checkpoint.json", tree)
+            write_document(partial / "checkpoint.json", tree, sync=False)
             for policy in policies:
                 _write_policy(partial, policy)
                 entry.schemes.add(policy.descriptor.scheme)
@@ -173,7 +170,7 @@ class PolicyStore(PolicyReader):
         entry = self._entry(version)
         path = self._folder(version) / "evaluation.json"
         with _writing(path):
-            stored.write_json(path, {"mean_return": mean_return})
+            write_document(path, {"mean_return": mean_return}, sync=False)
         entry.mean_return = mean_return
         self._leases.end(version)
         self._retain()
@@ -228,27 +225,11 @@ class PolicyStore(PolicyReader):
             del self.graphs[digest]
 
 
-def _locked(directory: Path) -> IO[bytes]:
-    """Take the writer's lock of a store. The kernel releases it when the file closes or the process ends."""
-    lock = (directory / "writer.lock").open("ab")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        if not isinstance(error, BlockingIOError):
-            raise
-        raise UserError(
-            f"--store: another quantizer writes to {directory}; stop it, give this one its own --store, or add "
-            "--read-only"
-        ) from None
-    return lock
-
-
 def _write_policy(folder: Path, policy: Policy) -> None:
     path = folder / f"policy-{policy.descriptor.scheme}.json"
     # The descriptor last, because a model without a descriptor is ignored.
     replace_file(path.with_suffix(".onnx"), policy.model)
-    stored.write_json(path, stored.descriptor_to_json(policy.descriptor))
+    write_document(path, stored.descriptor_to_json(policy.descriptor), sync=False)
 
 
 def _remove_partial(directory: Path) -> None:

@@ -145,7 +145,7 @@ def _doing_of_actor(actor: ActorStatus | None) -> str:
 
 
 def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:
-    actors = {(actor.role, actor.name): actor for actor in status.actors}
+    actors: dict[tuple[str, str], ActorStatus] = {(actor.role, actor.name): actor for actor in status.actors}
     for usage in status.processes:
         process = usage.process
         actor = actors.pop((process.role, process.name), None)

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import fcntl
 import io
 import json
 import logging
@@ -18,6 +17,7 @@ from typing import Any
 from actorq.errors import ConflictError, UserError
 from actorq.statefiles.crc import crc32
 from actorq.statefiles.files import replace_file
+from actorq.statefiles.locks import lock_file
 
 PAGE_BYTES = 4096
 
@@ -62,22 +62,11 @@ def claim_directory(directory: Path) -> io.FileIO:
     (or another store of this process) has the directory open, and UserError when its disk has no locks.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    lock = _opened(directory / "lock", os.O_RDWR | os.O_CREAT)
+    where = f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise ConflictError(
-            f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
-        ) from None
+        return lock_file(directory / "lock", ConflictError(where))
     except OSError as error:
         raise UserError(f"replay: {directory} cannot be locked ({error.strerror})") from None
-    return lock
-
-
-def _opened(path: Path, flags: int) -> io.FileIO:
-    """An open file. Unlike a descriptor, it is closed with its last reference."""
-    return io.FileIO(path, "r", opener=lambda name, _: os.open(name, flags | os.O_CLOEXEC, 0o644))
 
 
 class MappedFile:
@@ -92,9 +81,10 @@ class MappedFile:
 
         A file of another size is damaged. Missing bytes become zeros, which the segments' checksums detect.
         """
-        access = os.O_RDONLY if machine.read_only else os.O_RDWR
+        flags = (os.O_RDONLY if machine.read_only else os.O_RDWR) | (os.O_CREAT | os.O_TRUNC if create else 0)
         try:
-            self._file = _opened(path, access | (os.O_CREAT | os.O_TRUNC if create else 0))
+            # Unlike a descriptor, it is closed with its last reference.
+            self._file = io.FileIO(path, "r", opener=lambda name, _: os.open(name, flags | os.O_CLOEXEC, 0o644))
         except FileNotFoundError:
             raise ConflictError(
                 f"replay: {path} is missing; restore it, or remove {path.parent} to start empty"
