@@ -19,14 +19,15 @@ from learner_service.sparsity import check_same_topology
 # A gap up to this length is a restart, and counts as the run's time. A longer gap is a pause.
 _RESTART_S = 60.0
 _OF_TRANSITIONS = ("first_transition_s", "last_transition_s")
-_EPOCH = time.time() - time.monotonic()
 
 _log = logging.getLogger(__name__)
 
 
-def steady_time() -> float:
-    """Unix seconds that go on evenly when somebody sets the machine's clock."""
-    return _EPOCH + time.monotonic()
+def steady_clock() -> Callable[[], float]:
+    """A clock of Unix seconds that goes on evenly when somebody sets the machine's clock."""
+    # Not when this module is imported: a fork server does that long before, perhaps before a suspension.
+    epoch = time.time() - time.monotonic()
+    return lambda: epoch + time.monotonic()
 
 
 @dataclass
@@ -95,10 +96,10 @@ class RunClock:
     """
 
     def __init__(
-        self, directory: Path, started_at: float, clock: Callable[[], float] = steady_time, known_s: float = 0.0
+        self, directory: Path, started_at: float, clock: Callable[[], float] | None = None, known_s: float = 0.0
     ) -> None:
         self._path = directory / "clock.json"
-        self._clock = clock
+        self._clock = clock or steady_clock()
         self._since = started_at
         self._before = known_s
         self._stopped_at: float | None = None

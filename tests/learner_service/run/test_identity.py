@@ -9,7 +9,7 @@ import pytest
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import UserError
 from actorq.statefiles.documents import read_document
-from learner_service.run.identity import RunClock, RunIdentity, steady_time
+from learner_service.run.identity import RunClock, RunIdentity
 from tests.learner_service.learner_parts import SPEC, ManualClock
 
 START = 1_700_000_000.0
@@ -124,10 +124,11 @@ def test_a_restart_belongs_to_the_run_and_a_pause_does_not(
 
 
 def test_a_clock_that_is_set_does_not_change_the_time_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = RunClock(tmp_path, steady_time())
+    run = RunClock(tmp_path, time.time())
     before = run.elapsed_s
     monkeypatch.setattr(time, "time", lambda: START)
     assert before <= run.elapsed_s < before + 60.0
+    assert 0.0 <= RunClock(tmp_path / "another", START).elapsed_s < 60.0
 
 
 def test_the_times_of_the_transitions_outlive_the_learner(tmp_path: Path) -> None:
