@@ -53,14 +53,14 @@ class ObjectStore:
             self._obstore.put(self._store, name, data, use_multipart=False)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write an object unless it exists. Returns False when another writer was first."""
-        with self._one_line():
-            try:
-                self._obstore.put(self._store, name, data, use_multipart=False, mode="create")
-            except self._errors.AlreadyExistsError:
-                return False
-        # Some services ignore the condition. The last writer then wins, so each writer reads the object again.
-        return self.get(name, len(data)) == data
+        """Write an object unless it exists. Returns False when a writer of other data was first."""
+        with self._one_line(), contextlib.suppress(self._errors.AlreadyExistsError):
+            self._obstore.put(self._store, name, data, use_multipart=False, mode="create")
+        # Some services ignore the condition, and the last writer wins. An object that exists may be ours, from an
+        # attempt whose answer was lost. So each writer reads the object again. A longer one is another's.
+        with contextlib.suppress(InvalidInputError):
+            return self.get(name, len(data)) == data
+        return False
 
     def get(self, name: str, most: int) -> bytes:
         """The content of an object.

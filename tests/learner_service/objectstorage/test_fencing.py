@@ -1,7 +1,11 @@
 """A learner whose run was continued elsewhere from object storage ends, and changes nothing there."""
 
 import json
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import grpc
 import pytest
@@ -10,8 +14,10 @@ import yaml
 from actorq.client import LearnerClient
 from actorq.config.sections import CheckpointConfig
 from actorq.process import EXIT_USER_ERROR
+from learner_service.objectstorage.store import ObjectStore
 from learner_service.objectstorage.volume import open_volume
 from learner_service.verify import verify
+from tests.builders.s3_server import CREDENTIALS
 from tests.builders.service_process import service_process
 from tests.learner_service.learner_parts import config
 from tests.learner_service.learner_servers import DEADLINE_S, joined, running_quantizer
@@ -50,6 +56,40 @@ def test_a_learner_that_lost_its_run_ends_and_leaves_it_interrupted(linger: bool
     assert json.loads((here / "summary.json").read_text())["state"] == "interrupted"
     assert not (here / "outcome.json").exists()
     assert list((here / "checkpoints").glob("[0-9]*"))
+
+
+class _LosesAnAnswer(BaseHTTPRequestHandler):
+    """An S3 service that stores the first object, and then answers that it is too busy."""
+
+    objects: ClassVar[dict[str, bytes]] = {}
+
+    def do_PUT(self) -> None:
+        data = self.rfile.read(int(self.headers["content-length"]))
+        code = HTTPStatus.PRECONDITION_FAILED if self.path in self.objects else HTTPStatus.SERVICE_UNAVAILABLE
+        self.objects.setdefault(self.path, data)
+        self._answer(code, b"")
+
+    def do_GET(self) -> None:
+        self._answer(HTTPStatus.OK, self.objects[self.path])
+
+    def _answer(self, code: HTTPStatus, data: bytes) -> None:
+        self.send_response(code)
+        for header in ("etag", "x"), ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT"), ("content-length", len(data)):
+            self.send_header(header[0], str(header[1]))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+def test_a_claim_whose_answer_was_lost_is_not_that_of_another_learner(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _LosesAnAnswer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        store = ObjectStore("s3://bucket/run", f"http://127.0.0.1:{server.server_port}")
+        assert store.create("claims/00000001.json", b"ours")
+        assert not store.create("claims/00000001.json", b"that of another")
+        assert not store.create("claims/00000001.json", b"his")
+        server.shutdown()
 
 
 @pytest.mark.parametrize("name", ["object_storage.json", "object_storage.copy.json"])
