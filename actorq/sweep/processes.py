@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
@@ -156,11 +157,7 @@ class Processes:
     def _so_far(self, trial: Trial) -> Progress:
         log = self.run(trial).evaluations
         lines = [values for _, values in read_lines(log) if values] if log.exists() else []
-        points = tuple(
-            (line["environment_steps"], sum(returns) / len(returns))
-            for line in lines
-            if (returns := line["evaluation"]["returns"])
-        )
+        points = tuple((line["environment_steps"], fmean(line["evaluation"]["returns"])) for line in lines)
         return Progress(points, lines[-1]["environment_steps"], lines[-1]["wall_clock_s"]) if lines else Progress()
 
 
