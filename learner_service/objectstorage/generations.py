@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from actorq.errors import ConflictError, InvalidInputError, NotFoundError
+from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
 from actorq.statefiles.documents import decode_document, encode_document
 from learner_service.objectstorage.store import ObjectStore
 
@@ -83,6 +83,8 @@ class Generations:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self.url = store.url
+        self.left_some = False
+        """Whether objects were not removed, because the storage has refused it."""
 
     def newest_claim(self) -> tuple[int, Claim] | None:
         """The highest claim with its number; None when no run was uploaded here."""
@@ -165,9 +167,15 @@ class Generations:
         return {part for part in parts if part.sha256 in names}
 
     def remove(self, generations: Iterable[str], objects: Iterable[str]) -> None:
-        """Remove generations, then objects that no other generation has."""
-        self._store.delete(f"manifests/{name}" for name in generations)
-        self._store.delete(objects)
+        """Remove generations, then objects that no other generation has. A refusal is logged; `kept` tries again."""
+        try:
+            self._store.delete(f"manifests/{name}" for name in generations)
+            self._store.delete(objects)
+            self.left_some = False
+        except UnavailableError as error:
+            if not self.left_some:
+                _log.warning("old copies stay in object storage: %s", error)
+            self.left_some = True
 
 
 def manifest_name(claim: int, number: int) -> str:

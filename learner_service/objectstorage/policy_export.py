@@ -85,10 +85,9 @@ class PolicyExport:
     def _attempt(self, store: ObjectStore, environment: EnvironmentSpec, evaluation: Evaluation | None) -> None:
         try:
             self._write(store, environment, evaluation)
-        except (ActorQError, OSError) as error:
-            _log.error("the best policy is not exported: %s", error)
-        except Exception:
-            _log.exception("the best policy is not exported")
+        except Exception as error:
+            known = isinstance(error, ActorQError | OSError)
+            _log.error("the best policy is not exported: %s", error, exc_info=not known)
 
     def _write(self, store: ObjectStore, environment: EnvironmentSpec, evaluation: Evaluation | None) -> None:
         retained = self._client.list()

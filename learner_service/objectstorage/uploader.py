@@ -128,7 +128,7 @@ class Uploader:
     def _upload(self) -> None:
         generations = self._volume.generations
         self._volume.require_claim(self._run_id)
-        if not self._number:
+        if not self._number or generations.left_some:
             self._generations = generations.kept(self._keep)
             self._number = 1 + max((number_of(name) for name, _ in self._generations), default=0)
             self._stored = self._needed()

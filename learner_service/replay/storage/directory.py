@@ -181,7 +181,10 @@ class SegmentDirectory:
 
     def _write(self, record: Record) -> None:
         at = HEADER_BYTES + record.index % self.slots * RECORD_BYTES
-        self._map[at : at + RECORD_BYTES] = _pack(record)
+        place = (record.index, record.start, record.rows, record.steps, record.environments)
+        totals = (record.transitions, record.cumulative_transitions)
+        body = _BODY.pack(*place, *totals, *record.source, record.checksum)
+        self._map[at : at + RECORD_BYTES] = sealed(body).ljust(RECORD_BYTES, b"\0")
 
     def _read(self, slot: int) -> Record | None:
         values = unsealed(self._map, HEADER_BYTES + slot * RECORD_BYTES, _BODY)
@@ -189,18 +192,3 @@ class SegmentDirectory:
             return None
         index, start, rows, steps, environments, transitions, total, *source, checksum = values
         return Record(index, start, rows, steps, environments, transitions, total, SegmentSource(*source), checksum)
-
-
-def _pack(record: Record) -> bytes:
-    body = _BODY.pack(
-        record.index,
-        record.start,
-        record.rows,
-        record.steps,
-        record.environments,
-        record.transitions,
-        record.cumulative_transitions,
-        *record.source,
-        record.checksum,
-    )
-    return sealed(body).ljust(RECORD_BYTES, b"\0")
