@@ -5,7 +5,6 @@ The result has the form of a learner's publication: data inputs first, then ever
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
 
 import numpy as np
 import onnx
@@ -81,17 +80,21 @@ def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
     """
     graph = model.graph
     constants = {tensor.name: tensor for tensor in graph.initializer}
-    made = {name: node for node in graph.node for name in node.output}
+    rearranging: list[onnx.NodeProto] = []
+    made: set[str] = set()
+    for node in graph.node:
+        if node.op_type in _REARRANGING and all(not name or name in constants or name in made for name in node.input):
+            rearranging.append(node)
+            made.update(node.output)
     weights = [name for node in graph.node if node.op_type in RECURRENT_OPERATORS for name in node.input[1:3]]
     names: dict[str, str] = {}
-    for weight in dict.fromkeys(name for name in weights if name not in constants):
-        nodes = _rearrangement(weight, made, constants.keys())
-        if nodes:
-            read = {name for node in nodes.values() for name in node.input if name in constants}
-            floats = [name for name in read if constants[name].data_type == TensorProto.FLOAT]
-            names[weight] = floats[0] if len(floats) == 1 else weight
-            value = _computed(model, nodes.values(), weight, [constants[name] for name in read])
-            graph.initializer.append(numpy_helper.from_array(value, weight))
+    for weight in dict.fromkeys(name for name in weights if name in made):
+        nodes, read = live_nodes(rearranging, [weight])
+        read &= constants.keys()
+        floats = [name for name in read if constants[name].data_type == TensorProto.FLOAT]
+        names[weight] = floats[0] if len(floats) == 1 else weight
+        value = _computed(model, nodes, weight, [constants[name] for name in read])
+        graph.initializer.append(numpy_helper.from_array(value, weight))
     if names:
         # The nodes that make these weights, and all nodes and constants that nothing else reads, are taken out.
         others = [node for node in graph.node if names.keys().isdisjoint(node.output)]
@@ -108,32 +111,14 @@ def _fold_recurrent_weights(model: onnx.ModelProto) -> None:
                 node.input[index] = renamed.get(name, name)
 
 
-def _rearrangement(
-    tensor: str, made: Mapping[str, onnx.NodeProto], constants: Set[str]
-) -> dict[str, onnx.NodeProto] | None:
-    """The nodes that make a tensor by rearranging constants, by their output, in order; None when others do."""
-    if not tensor or tensor in constants:
-        return {}
-    node = made.get(tensor)
-    if node is None or node.op_type not in _REARRANGING:
-        return None
-    nodes: dict[str, onnx.NodeProto] = {}
-    for name in node.input:
-        before = _rearrangement(name, made, constants)
-        if before is None:
-            return None
-        nodes |= before
-    return nodes | {tensor: node}
-
-
 def _computed(
-    model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto], output: str, constants: list[onnx.TensorProto]
+    model: onnx.ModelProto, nodes: list[onnx.NodeProto], output: str, constants: list[onnx.TensorProto]
 ) -> NDArray[np.float32]:
     # Few policies need it, and its import takes 20 ms.
     from onnx.reference import ReferenceEvaluator
 
     result = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
-    graph = helper.make_graph(list(nodes), "weight", [], [result], constants)
+    graph = helper.make_graph(nodes, "weight", [], [result], constants)
     part = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
     try:
         (value,) = ReferenceEvaluator(part).run(None, {})

@@ -97,3 +97,27 @@ def test_a_recurrent_weight_that_cannot_be_computed_is_refused(damaged: str) -> 
         InvalidInputError, match=r"model: the weight 'w' cannot be computed from its constants \(.*whole"
     ):
         Graph.from_model(model.SerializeToString())
+
+
+@pytest.mark.parametrize("doubled", [False, True])
+def test_a_recurrent_weight_behind_a_long_chain_of_nodes_is_computed_at_once(doubled: bool) -> None:
+    model = with_a_packed_kernel(complete_model(recurrent("LSTM")))
+    rows = len(next(numpy_helper.to_array(tensor) for tensor in model.graph.initializer if tensor.name == "kernel"))
+    assert rows == 2
+    chain, tensor = [], "kernel"
+    for step in range(40 if doubled else 1500):
+        # Each doubled tensor is cut to its first half again, so that the weight stays small.
+        last, tensor = tensor, f"step {step}"
+        nodes = [
+            helper.make_node("Concat", [last, last], [f"{tensor} doubled"], axis=0),
+            helper.make_node("Slice", [f"{tensor} doubled", "bound 0", "bound 2", "bound 0"], [tensor]),
+        ]
+        chain += nodes if doubled else [helper.make_node("Identity", [last], [tensor])]
+    for node in list(model.graph.node)[:2]:
+        node.input[0] = tensor
+    set_repeated(model.graph, "node", [*chain, *model.graph.node])
+
+    graph, parameters = Graph.from_model(model.SerializeToString(), discrete_actions=True)
+
+    assert {"w", "r"} <= parameters.keys()
+    assert len(graph.model.graph.node) == len(complete_model(recurrent("LSTM")).graph.node)
