@@ -13,7 +13,7 @@ from actorq.domain.policy import (
 )
 from actorq.domain.status import Receipt
 from actorq.errors import ExhaustedError, InvalidInputError
-from actorq.transport.options import MAX_BLOB_BYTES
+from actorq.transport.options import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES
 from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import policy_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
@@ -139,7 +139,13 @@ def retained_from_proto(message: quantizer_pb2.RetainedPolicy) -> RetainedPolicy
 def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
     """Encode a receipt."""
     policies = [descriptor_to_proto(descriptor) for descriptor in receipt.policies]
-    return quantizer_pb2.Receipt(**vars(receipt) | {"policies": policies, "process": process_to_proto(receipt.process)})
+    encoded = {"policies": policies, "process": process_to_proto(receipt.process)}
+    message = quantizer_pb2.Receipt(**vars(receipt) | encoded)
+    # Each policy with very many actions would fit a message, but not the policies in several schemes.
+    if message.ByteSize() > MAX_MESSAGE_BYTES // 2:
+        for policy in message.policies:
+            policy.fidelity.ClearField("outputs")
+    return message
 
 
 _RECEIPT = Fields(quantizer_pb2.Receipt, "receipt.", {bounds.version: "version", bounds.seconds: "emit_seconds"})

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq import wire
-from actorq.domain.policy import RetainedPolicy
+from actorq.domain.policy import OutputError, RetainedPolicy
 from actorq.domain.status import ActorSelfStatus, DynamicCapacityStatus, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.telemetry.energy import NodeEnergy
+from actorq.transport.options import MAX_MESSAGE_BYTES
 from actorq.v1 import learner_pb2, tensor_pb2
 from actorq.wire import bounds
 from benchmarks.faults.fuzz_corpus import EVALUATION, PROCESS, REPORT
@@ -190,3 +191,16 @@ def test_a_segment_with_a_broken_column_is_refused() -> None:
 )
 def test_a_message_stays_small(message: Message, limit: int) -> None:
     assert message.ByteSize() < limit
+
+
+def test_a_receipt_for_a_policy_of_very_many_actions_in_all_schemes_fits_a_message() -> None:
+    many = tuple(0.5 for _ in range(bounds.MAX_OUTPUT_COMPONENTS))
+    large = replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, outputs=(OutputError("q_values", many, many),)))
+    receipt = Receipt(35, (large,) * 5, 0.0125, 3, PROCESS)
+
+    message = wire.receipt_to_proto(receipt)
+
+    assert message.ByteSize() < MAX_MESSAGE_BYTES
+    without = replace(large, fidelity=replace(large.fidelity, outputs=()))
+    assert wire.receipt_from_proto(message) == replace(receipt, policies=(without,) * 5)
+    assert wire.descriptor_to_proto(large).ByteSize() < MAX_MESSAGE_BYTES
