@@ -128,7 +128,7 @@ class LoopedEnvironments(Environments):
 
     def render(self, index: int) -> NDArray[np.uint8]:
         """A picture by the environment's own `render`, uint8[height, width, 3]."""
-        return np.asarray(self._singles[index].render(), np.uint8)
+        return np.asarray(self._singles[index].render())
 
     def close(self) -> None:
         """Close all environments, even when one of them fails to close."""

@@ -18,7 +18,7 @@ from actor_service.policies.policy import OnnxPolicy, load_policy
 from actorq.domain.policy import Policy
 from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import Episode, Evaluation
-from actorq.errors import ActorQError, UnavailableError
+from actorq.errors import ActorQError, UnavailableError, UserError
 from actorq.watchdog import Watched
 
 MOST_ENVIRONMENTS = 32
@@ -136,8 +136,15 @@ class EvaluationEpisodes:
             self._environments.close()
 
     def _picture(self) -> NDArray[np.uint8]:
-        with self._watched:
-            return self._environments.render(0)
+        what = f"environment {self._spec.environment_id}: a picture must be uint8[height, width, 3], got"
+        try:
+            with self._watched:
+                picture = np.asarray(self._environments.render(0))
+        except Exception as error:  # A user's environment may raise any exception.
+            raise UserError(f"{what} {type(error).__name__}: {error}") from error
+        if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+            raise UserError(f"{what} {picture.dtype}{list(picture.shape)}")
+        return picture
 
     def _actions(
         self, policy: OnnxPolicy, seen: NDArray[Any], explorers: Sequence[Explorer] | None

@@ -1,8 +1,10 @@
 """Videos of evaluations, read back."""
 
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import av
 import numpy as np
@@ -86,3 +88,29 @@ def test_an_evaluation_is_filmed_from_its_first_observation_to_its_last(tmp_path
     assert seen == [*range(13), *range(13)]
     assert evaluator.pictures_per_second == 10
     evaluator.close()
+
+
+@pytest.mark.parametrize(
+    ("picture", "told"),
+    [
+        (np.zeros((5, 7), np.uint8), r"got uint8\[5, 7\]"),
+        (np.zeros((5, 7, 4), np.uint8), r"got uint8\[5, 7, 4\]"),
+        (np.zeros((5, 7, 3)), r"got float64\[5, 7, 3\]"),
+        (None, r"got object\[\]"),
+        (RuntimeError("no display"), "got RuntimeError: no display"),
+    ],
+    ids=["gray", "with transparency", "float", "none", "error"],
+)
+def test_an_environment_without_a_usable_picture_is_named(picture: object, told: str) -> None:
+    def render(self: object) -> object:
+        if isinstance(picture, Exception):
+            raise picture
+        return picture
+
+    with (
+        mock.patch("environment_doubles.Counting.render", render),
+        closing(make_environments("environment_doubles:Counting-v0", 1, rendered=True)) as environments,
+    ):
+        policy = OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 1)
+        with pytest.raises(UserError, match=r"a picture must be uint8\[height, width, 3\], " + told):
+            EvaluationEpisodes(environments, 1).run(policy, 0, 1, threading.Event(), on_picture=lambda picture: None)
