@@ -134,7 +134,8 @@ class Participant(Actor):
 
     @property
     def _acting_scheme(self) -> str:
-        return self._subscription.scheme if self._subscription else ""
+        assert self._membership is not None
+        return self._subscription.scheme if self._subscription else self._membership.run.scheme
 
     def _run(self) -> None:
         try:

@@ -2,13 +2,14 @@
 
 import logging
 import queue
+import threading
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from actor_service.environments import make_environments
+from actor_service.environments import Environments, make_environments
 from actorq.domain.status import Exploration, Membership
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, NotFoundError, UnavailableError, UserError
@@ -274,3 +275,24 @@ def test_an_actor_without_credit_reports_what_it_did_and_that_it_waits(
         assert waiting.steps_per_second == 0.0
         assert waiting.queued_segments == 1
         learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
+
+
+def test_an_actor_that_still_makes_its_environments_evaluates_in_the_scheme_of_the_run(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making, made = threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any, **keywords: Any) -> Environments:
+        making.set()
+        made.wait(DEADLINE_S)
+        return make_environments(*arguments, **keywords)
+
+    monkeypatch.setattr("actor_service.roles.explorer.make_environments", slowly)
+    quantizer.keep(constant_policy([0.0, 1.0], version=3))
+    with running_actor(beside(learner, quantizer)) as (client, ended):
+        assert making.wait(DEADLINE_S)
+        *_, evaluation = client.evaluate(1)
+        assert isinstance(evaluation, Evaluation)
+        assert quantizer.asked.get(timeout=DEADLINE_S) == membership().run.scheme
+        made.set()
+        stop(learner, ended)
