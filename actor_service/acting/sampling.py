@@ -15,6 +15,9 @@ from actor_service.acting.explorer import ActionColumns, Explorer
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.trajectory import EnvironmentSpec
 
+# Up to so many actions, a product with a triangle is faster than a cumulative sum.
+_FEW_ACTIONS = 64
+
 
 class CategoricalSampler(Explorer):
     """Draws discrete actions from the softmax of a policy's logits, by the inverse of the distribution function.
@@ -32,8 +35,9 @@ class CategoricalSampler(Explorer):
         # Logits, then less the row's largest one, and so at most 0.
         self._logits, self._weights = np.zeros((count, choices)), np.zeros((count, choices))
         self._largest = np.zeros(count)
-        # The weights up to each action are summed by a product with a triangle, which is faster than a cumulative sum.
-        self._up_to, self._sums = np.triu(np.ones((choices, choices))), np.zeros((count, choices))
+        # Its product with the weights gives their sums up to each action.
+        self._up_to = np.triu(np.ones((choices, choices))) if choices <= _FEW_ACTIONS else None
+        self._sums = np.zeros((count, choices))
         self._totals = self._sums[:, -1]
         self._limits, self._is_beyond = np.zeros(count), np.zeros((count, choices), np.bool_)
         self._one_a_row = self._largest[:, None], self._limits[:, None]
@@ -52,7 +56,10 @@ class CategoricalSampler(Explorer):
         logits.take(index, out=self._largest, mode="clip")
         np.subtract(logits, largest, out=logits)
         np.exp(logits, out=self._weights)
-        np.dot(self._weights, self._up_to, out=sums)
+        if self._up_to is not None:
+            np.dot(self._weights, self._up_to, out=sums)
+        else:
+            np.cumsum(self._weights, axis=1, out=sums)
         # Uniform numbers are below 1, so each limit is below its row's last sum.
         np.multiply(self._draws.row(self._steps), self._totals, out=self._limits)
         self._steps += 1

@@ -196,3 +196,16 @@ def test_other_settings_of_exploration_have_no_effect() -> None:
     for _ in range(50):
         np.testing.assert_array_equal(plain(loaded, observations), noisy(loaded, observations))
     assert noisy.columns.greedy is None
+
+
+def test_actions_are_drawn_from_very_many_at_once() -> None:
+    choices = 20_000
+    logits = np.full(choices, -100.0, np.float32)
+    logits[[7, choices - 1]] = np.log([3.0, 1.0])
+
+    found = drawn(discrete(choices), logits_policy(logits.tolist()), steps=100)
+
+    assert set(found.actions.ravel()) == {7, choices - 1}
+    assert 0.65 < (found.actions == 7).mean() < 0.85
+    told = np.where(found.actions == 7, np.log(0.75), np.log(0.25))
+    np.testing.assert_allclose(found.log_probabilities, told, rtol=1e-6)
