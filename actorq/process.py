@@ -34,7 +34,7 @@ from actorq.lifeline import READY, await_parents_end
 from actorq.statefiles.files import DISK_FULL, replace_file
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
-from actorq.transport.addresses import is_loopback, split_listen_address
+from actorq.transport.addresses import is_loopback, split_address
 from actorq.transport.options import Certificates
 from actorq.transport.server import Server
 
@@ -230,7 +230,7 @@ def run_process(service: Service, process: ProcessSettings, name: str, config: R
 
 
 def _is_private(flag: str, listen: str) -> bool:
-    host, _ = split_listen_address(flag, listen)
+    host, _ = split_address(flag, listen)
     return is_loopback(host)
 
 

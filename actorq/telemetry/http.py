@@ -12,7 +12,7 @@ from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from actorq.errors import UserError
-from actorq.transport.addresses import split_listen_address
+from actorq.transport.addresses import split_address
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class HttpServer:
         self, flag: str, listen: str, application: Callable[..., Iterable[bytes]], patience_s: float = 10.0
     ) -> None:
         """Bind and serve. Raises UserError that names `flag` when `listen` is malformed or cannot be bound."""
-        host, port = split_listen_address(flag, listen)
+        host, port = split_address(flag, listen)
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
             self._server = _Server(family, host, port, patience_s)

@@ -1,17 +1,20 @@
-"""Parses and classifies addresses to listen on."""
+"""Parses and classifies addresses of services."""
 
 import ipaddress
 
 from actorq.errors import UserError
 
 
-def split_listen_address(flag: str, address: str) -> tuple[str, int]:
-    """Host (IPv6 without brackets) and port of "HOST:PORT". Raises UserError that names `flag`."""
+def split_address(flag: str, address: str, lowest_port: int = 0) -> tuple[str, int]:
+    """Host (IPv6 without brackets) and port of "HOST:PORT". Raises UserError that names `flag`.
+
+    lowest_port: 0 if the system may choose the port.
+    """
     host, separator, port = address.rpartition(":")
-    if not (separator and host and port.isdecimal() and port.isascii() and int(port) < 65536):
+    if not (separator and host and port.isdecimal() and port.isascii() and lowest_port <= int(port) < 65536):
         raise UserError(f"{flag}: expected HOST:PORT, such as 127.0.0.1:50051, got {address!r}")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        # gRPC would read ::1:5005 as an address without a port, and so bind another address than the checked one.
+        # gRPC would bind another address than ::1:5005, because it reads no port in it, and cannot connect to it.
         raise UserError(f"{flag}: expected an IPv6 address in brackets, such as [::1]:50051, got {address!r}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -2,7 +2,7 @@
 
 import grpc
 
-from actorq.errors import UserError
+from actorq.transport.addresses import split_address
 from actorq.transport.options import CLIENT_OPTIONS, Certificates
 from actorq.transport.payload.checksums import ChecksummedChannel
 
@@ -12,9 +12,7 @@ def open_channel(address: str, certificates: Certificates | None = None) -> grpc
 
     Without TLS, messages carry checksums. TLS detects changed bytes itself.
     """
-    host, separator, port = address.rpartition(":")
-    if not (separator and host and port.isdigit() and 0 < int(port) < 65536):
-        raise UserError(f"address: expected HOST:PORT, such as 127.0.0.1:50051, got {address!r}")
+    split_address("address", address, lowest_port=1)
     if certificates is None:
         return ChecksummedChannel(grpc.insecure_channel(address, options=CLIENT_OPTIONS))
     credentials = grpc.ssl_channel_credentials(

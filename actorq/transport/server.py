@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from actorq.errors import UserError
-from actorq.transport.addresses import split_listen_address
+from actorq.transport.addresses import split_address
 from actorq.transport.calls import CallCounts
 from actorq.transport.health_servicer import Health
 from actorq.transport.interceptor import CallInterceptor
@@ -122,7 +122,7 @@ class Server:
         self._health.set(self._names, serving)
 
     def _bind(self) -> tuple[str, int]:
-        split_listen_address("--listen", self._listen)
+        split_address("--listen", self._listen)
         try:
             if self._certificates is None:
                 bound = self.grpc_server.add_insecure_port(self._listen)

@@ -3,7 +3,7 @@
 import pytest
 
 from actorq.errors import UserError
-from actorq.transport.addresses import is_loopback, split_listen_address
+from actorq.transport.addresses import is_loopback, split_address
 
 
 @pytest.mark.parametrize(
@@ -16,13 +16,13 @@ from actorq.transport.addresses import is_loopback, split_listen_address
     ],
 )
 def test_an_address_has_a_host_and_a_port(address: str, host: str, port: int) -> None:
-    assert split_listen_address("--listen", address) == (host, port)
+    assert split_address("--listen", address) == (host, port)
 
 
 @pytest.mark.parametrize("address", ["", "9090", ":9090", "host:", "host:http", "host:65536", "host:-1", "host:²"])
 def test_anything_else_is_refused_under_the_name_of_its_flag(address: str) -> None:
     with pytest.raises(UserError, match=r"^--metrics: expected HOST:PORT, such as 127\.0\.0\.1:50051, got "):
-        split_listen_address("--metrics", address)
+        split_address("--metrics", address)
 
 
 @pytest.mark.parametrize("address", ["::1:5005", ":::0", "[::1:5005", "localhost:1:2"])
@@ -30,7 +30,7 @@ def test_an_ipv6_address_needs_brackets_because_grpc_would_bind_something_else(a
     with pytest.raises(
         UserError, match=r"^--listen: expected an IPv6 address in brackets, such as \[::1\]:50051, got "
     ):
-        split_listen_address("--listen", address)
+        split_address("--listen", address)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "localhost", "LocalHost"])

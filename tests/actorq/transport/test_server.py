@@ -163,11 +163,17 @@ def test_an_address_to_listen_on_must_be_host_and_port(listen: str) -> None:
     assert str(caught.value) == f"--listen: expected HOST:PORT, such as 127.0.0.1:50051, got {listen!r}"
 
 
-@pytest.mark.parametrize("address", ["", "50051", ":50051", "127.0.0.1", "127.0.0.1:0", "host:-1", "h:65536"])
+@pytest.mark.parametrize("address", ["", "50051", ":50051", "127.0.0.1", "127.0.0.1:0", "host:-1", "h:65536", "h:²"])
 def test_an_address_to_call_must_be_host_and_port(address: str) -> None:
     with pytest.raises(UserError) as caught:
         open_channel(address)
     assert str(caught.value) == f"address: expected HOST:PORT, such as 127.0.0.1:50051, got {address!r}"
+
+
+def test_an_ipv6_address_to_call_needs_brackets() -> None:
+    with pytest.raises(UserError, match=r"^address: expected an IPv6 address in brackets, such as \[::1\]:50051, got "):
+        open_channel("::1:50051")
+    open_channel("[::1]:50051").close()
 
 
 async def started(listen: str) -> None:
