@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from actorq.config import settings
-from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from actorq.config.parser import OneLineParser
 from actorq.config.schemes import SchemeChoice
 from actorq.config.sections import GateConfig, QuantizerConfig
@@ -48,7 +48,9 @@ class QuantizeSettings(Settings):
     )
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
     force: bool = Field(False, description="replace an existing file, and write a scheme that the gate refused")
-    batch: PositiveInt = Field(1, description="environments that an actor steps as one batch, for auto")
+    batch: Annotated[int, Field(gt=0, le=65_536)] = Field(
+        1, description="environments that an actor steps as one batch, for auto"
+    )
     discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output")] = Field(
         False,
         description="the first output has a value for each action, or is the action: the gate checks agreement, not "

@@ -356,6 +356,7 @@ def test_an_output_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: p
         (("--schem", "int8"), "did you mean '--scheme'?"),
         (("--scheme", "int3"), "setting 'scheme': value should be 'fp32'"),
         (("--batch", "0"), "setting 'batch': value should be greater than 0"),
+        (("--batch", "3000000000"), "setting 'batch': value should be less than or equal to 65536"),
         (("--gate.min-agreement", "2"), "setting 'gate.min_agreement': value should be less than or equal to 1"),
         (("--action-spans", "2,2"), "expected an action span for each of the 3 components"),
     ],
