@@ -110,7 +110,9 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
         "environment_arguments": membership.run.environment_arguments.to_text(),
         "evaluation_sampling": _SAMPLINGS[membership.run.evaluation_sampling],
     }
-    exploration = _exploration_to_proto(membership.exploration) if membership.exploration else None
+    exploration = None
+    if (own := membership.exploration) is not None:
+        exploration = learner_pb2.Exploration(**vars(own) | {"sampling": _SAMPLINGS[own.sampling]})
     return learner_pb2.JoinResponse(
         **vars(membership) | {"run": learner_pb2.RunSpec(**run | encoded), "exploration": exploration}
     )
@@ -163,10 +165,6 @@ def _run_from_proto(message: learner_pb2.RunSpec) -> RunSpec:
             else RunSpec.policy_patience_s
         ),
     )
-
-
-def _exploration_to_proto(exploration: Exploration) -> learner_pb2.Exploration:
-    return learner_pb2.Exploration(**vars(exploration) | {"sampling": _SAMPLINGS[exploration.sampling]})
 
 
 def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:

@@ -202,8 +202,7 @@ class PolicyAssembler:
             )
         if descriptor.scheme != self._scheme:
             raise InvalidInputError(f"policy: expected one in {self._scheme}, got one in {descriptor.scheme}")
-        if not (descriptor.run_id and descriptor.version):
-            raise InvalidInputError("policy: expected a run id and a version of at least 1 in its descriptor, got none")
+        bounds.within("policy.version", descriptor.version, 1, bounds.MAX_VERSION)
         if descriptor.size_bytes > MAX_BLOB_BYTES:
             raise ExhaustedError(f"policy: expected at most {MAX_BLOB_BYTES} bytes, got {descriptor.size_bytes}")
         self._descriptor = descriptor

@@ -10,8 +10,8 @@ from actorq.wire.publications import encodings_from_proto
 # Environments take seeds up to this value. An actor adds the number of the environment to it.
 _MAX_SEED = 2**31 - 1
 _MAX_PAGE_SIZE = 1000
-# Longer than any service's grant.
-_MAX_HOLD_S = 366 * 86_400.0
+# From a nanosecond to longer than any service's grant.
+_HOLD_S = (1e-9, 366 * 86_400.0)
 _WATCH_PERIOD_S = (0.05, 3600.0)
 _POLICY_CHECKS = {bounds.optional_name: "scheme", bounds.version: "version"}
 _POLICY = Fields(quantizer_pb2.GetPolicyRequest, "", _POLICY_CHECKS)
@@ -86,7 +86,7 @@ def hold_request_from_proto(message: quantizer_pb2.HoldPolicyRequest) -> HoldReq
     """Decode a request to hold a version."""
     return HoldRequest(
         version=bounds.version("version", message.version),
-        seconds=bounds.duration_s("duration", message.duration, -_MAX_HOLD_S, _MAX_HOLD_S),
+        seconds=bounds.duration_s("duration", message.duration, *_HOLD_S),
     )
 
 

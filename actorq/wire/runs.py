@@ -162,13 +162,17 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         emitted=optional(message, "emitted", descriptor_from_proto),
         quantizer_connected=message.quantizer_connected,
         actors=tuple(map(_actor_status_from_proto, actors)),
-        processes=tuple(map(_usage_from_proto, processes)),
+        processes=tuple(
+            ProcessUsage(process_from_proto(usage.process), bounds.kwh("kwh", usage.kwh)) for usage in processes
+        ),
         energy=_energy_from_proto(message.energy),
         # Not checked: a loss of NaN or infinity shows that training diverged.
         loss=message.loss,
-        dynamic_capacity=optional(message, "dynamic_capacity", _dynamic_capacity_from_proto),
+        dynamic_capacity=optional(
+            message, "dynamic_capacity", lambda part: DynamicCapacityStatus(**_DYNAMIC_CAPACITY.of(part))
+        ),
         storage=optional(message, "storage", _storage_from_proto),
-        rollout_queue=optional(message, "rollout_queue", _rollout_queue_from_proto),
+        rollout_queue=optional(message, "rollout_queue", lambda part: RolloutQueueStatus(**_ROLLOUT_QUEUE.of(part))),
     )
 
 
@@ -197,10 +201,6 @@ def _actor_status_from_proto(message: learner_pb2.ActorStatus) -> ActorStatus:
     )
 
 
-def _usage_from_proto(message: learner_pb2.ProcessUsage) -> ProcessUsage:
-    return ProcessUsage(process_from_proto(message.process), bounds.kwh("kwh", message.kwh))
-
-
 _ENERGY = Fields(learner_pb2.Energy, "energy.", {bounds.kwh: "kwh co2_kg", bounds.text: "method"})
 
 
@@ -222,19 +222,11 @@ _DYNAMIC_CAPACITY = Fields(
 )
 
 
-def _dynamic_capacity_from_proto(message: learner_pb2.DynamicCapacity) -> DynamicCapacityStatus:
-    return DynamicCapacityStatus(**_DYNAMIC_CAPACITY.of(message))
-
-
 _ROLLOUT_QUEUE = Fields(
     learner_pb2.RolloutQueue,
     "rollout_queue.",
     {bounds.count: "waiting_transitions dropped_transitions", bounds.amount: "mismatch divergence policy_lag"},
 )
-
-
-def _rollout_queue_from_proto(message: learner_pb2.RolloutQueue) -> RolloutQueueStatus:
-    return RolloutQueueStatus(**_ROLLOUT_QUEUE.of(message))
 
 
 _STORAGE = Fields(

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 # Policies that a read-only quantizer keeps in memory besides the newest version's.
 _MAX_SERVED = 16
-DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 100, 1000
+_DEFAULT_PAGE_SIZE = 100
 
 
 class Catalog:
@@ -61,8 +61,6 @@ class Catalog:
         Any version up to it may have been served, even if a killed process did not store it. The first run to claim
         the store owns it. Raises ConflictError for another run.
         """
-        if not run_id:
-            raise InvalidInputError("run: expected a run id, got an empty one")
         self._writer.claim(run_id)
         return self._highest, tuple(self._store.graphs)
 
@@ -126,25 +124,18 @@ class Catalog:
     def list_versions(self, page_size: int = 0, page_token: str = "") -> tuple[tuple[RetainedPolicy, ...], str]:
         """A page of retained versions, newest first, and the token of the next page (empty at the end).
 
-        page_size: 1 to 1000; 0 for 100. Raises InvalidInputError for another size or an invalid token.
+        page_size: 0 for 100. page_token: the token of the page before; empty for the first page.
         """
-        if not 0 <= page_size <= MAX_PAGE_SIZE:
-            raise InvalidInputError(f"page_size: expected 1 to {MAX_PAGE_SIZE}, or 0 for the default, got {page_size}")
-        if page_token and not (page_token.isascii() and page_token.isdecimal()):
-            raise InvalidInputError(
-                f"page_token: expected the next_page_token of the previous page, or none, got {page_token!r}"
-            )
         # A token is the last version of its page, so that pages stay consistent while versions come and go.
         versions = [entry for entry in self._store.versions() if not page_token or entry.version < int(page_token)]
-        size = page_size or DEFAULT_PAGE_SIZE
+        size = page_size or _DEFAULT_PAGE_SIZE
         page = tuple(versions[:size])
         return page, str(page[-1].version) if len(versions) > size else ""
 
     def lease(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
-        Raises NotFoundError for a version that is not retained, InvalidInputError unless the seconds are above 0, and
-        ConflictError for a read-only store.
+        Raises NotFoundError for a version that is not retained, and ConflictError for a read-only store.
         """
         if self._writable is None:
             raise ConflictError(

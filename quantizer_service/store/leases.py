@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from actorq.errors import InvalidInputError
-
 # Longer than nearly any evaluation. A client that needs more time asks again. A dead client blocks no longer than this.
 MAX_LEASE_S = 3600.0
 # More than a run has evaluators. Each lease keeps the files of one version, which must not fill the disk.
@@ -24,10 +22,8 @@ class Leases:
     def grant(self, version: int, seconds: float) -> float:
         """Lease a version from now on. Returns the granted seconds, at most `MAX_LEASE_S`.
 
-        Ends the oldest lease when there are `MAX_LEASES`. Raises InvalidInputError unless the seconds are above 0.
+        Ends the oldest lease when there are `MAX_LEASES`.
         """
-        if not seconds > 0:
-            raise InvalidInputError(f"duration: expected more than 0 s, got {seconds} s")
         granted = min(seconds, MAX_LEASE_S)
         self.end(version)
         while len(self.versions()) >= MAX_LEASES:

@@ -159,7 +159,7 @@ class PolicyStore(PolicyReader):
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
         The version may be added later. Raises NotFoundError when it is no longer retained, InvalidInputError when it is
-        damaged or the seconds are not above 0.
+        damaged.
         """
         if version <= self.highest_version:
             self._entry(version)

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from actorq.client import QuantizerClient
 from actorq.domain.trajectory import Evaluation
-from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError
+from actorq.errors import ConflictError, NotFoundError, UnavailableError
 from actorq.v1 import quantizer_pb2, trajectory_pb2
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.leases import MAX_LEASE_S, MAX_LEASES, Leases
@@ -92,14 +92,6 @@ def test_the_version_that_was_asked_for_the_longest_ago_gives_way(clock: Clock) 
     clock.now = 10.0
     leases.grant(101, 10.0)
     assert leases.versions() == {1, *range(3, MAX_LEASES + 1), 101}
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
-def test_a_version_cannot_be_held_for_no_time(clock: Clock, seconds: float) -> None:
-    leases = Leases(clock)
-    with pytest.raises(InvalidInputError, match="duration: expected more than 0 s, got"):
-        leases.grant(1, seconds)
-    assert leases.versions() == set()
 
 
 def test_a_held_version_outlives_newer_ones_until_its_time_is_over(store: PolicyStore, clock: Clock) -> None:
@@ -185,7 +177,7 @@ def test_a_request_that_cannot_be_granted_has_its_status(client: QuantizerClient
         with pytest.raises(grpc.RpcError) as caught:
             client.stub.HoldPolicy(request)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "expected more than 0 s" in caught.value.details()
+        assert "duration (seconds): must be 1e-09 to" in caught.value.details()
 
 
 def test_a_quantizer_that_only_reads_holds_nothing(client: QuantizerClient, tmp_path: Path) -> None:
