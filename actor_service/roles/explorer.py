@@ -17,6 +17,7 @@ from actor_service.uploader import Uploader
 from actorq.client import LearnerClient
 from actorq.domain.status import ActorReport, Membership
 from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import CorruptedError
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,13 @@ class Explorer(Participant):
         super().__init__(host, learner, allowed_modules)
         self._rollout: Rollout | None = None
         self._last_report = (time.monotonic(), 0)
+
+    def _join(self) -> Membership:
+        membership = super()._join()
+        given, count = membership.exploration, membership.run.environments_per_actor
+        if given is None or not (given.sampling or len(given.epsilons) == len(given.noise) == count):
+            raise CorruptedError(f"{self._learner.peer} sent no exploration for each of {count} environments")
+        return membership
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run, count = membership.run, membership.run.environments_per_actor

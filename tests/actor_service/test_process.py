@@ -106,6 +106,27 @@ def test_an_answer_without_a_place_is_one_of_a_learner_that_may_be_mended(quanti
         assert peer.opened().actor_name == "actor-0"
 
 
+@pytest.mark.parametrize(
+    "exploration", [None, Exploration((), ()), Exploration((0.1,) * 3, (0.2,) * 3)], ids=["none", "empty", "too many"]
+)
+def test_an_answer_without_a_rate_for_each_environment_is_one_too(
+    learner: ScriptedLearner,
+    quantizer: ScriptedQuantizer,
+    caplog: pytest.LogCaptureFixture,
+    exploration: Exploration | None,
+) -> None:
+    good = learner.membership
+    learner.membership = replace(good, exploration=exploration)
+    with running_actor(beside(learner, quantizer)) as (client, ended):
+        status_when(client, "joining")
+        while "sent no exploration for each of 1 environments" not in caplog.text:
+            assert not ended.done()
+            threading.Event().wait(0.01)
+        learner.membership = good
+        assert learner.opened().actor_name == "actor-0"
+        stop(learner, ended)
+
+
 class LearnerWithTwoOfAName(ScriptedLearner):
     """Once `taken_over` is set, another process has joined under the actor's name."""
 
