@@ -1,18 +1,19 @@
 """The gRPC QuantizerService: decodes requests, calls a quantizer or relay, encodes responses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import grpc
 
 from actorq import wire
-from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.policy import Checkpoint, PolicyDescriptor, PolicyGraph
 from actorq.errors import UnavailableError
 from actorq.tasks import may_be_left
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
-from quantizer_service.serving.policy_stream import Messages, plain_messages
+from quantizer_service.serving.policy_stream import EncodedPolicy
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.relay import Relay
 from quantizer_service.serving.submissions import Submission, SubmissionAssembler
@@ -29,8 +30,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         self._policies = policies
         # Set when a newer publisher replaces the current one.
         self._replaced = asyncio.Event()
-        # The last policy converted to plain messages, because many callers without encodings ask for the same policy.
-        self._plain: tuple[Messages, Messages] = ((), ())
+        # The policies that are being sent: callers that read slowly share the messages of one policy.
+        self._sent: WeakValueDictionary[PolicyDescriptor, EncodedPolicy] = WeakValueDictionary()
 
     def register(self, server: grpc.aio.Server) -> str:
         """Add this servicer to a server. Returns the full name of its service."""
@@ -89,7 +90,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
             # Confirms the stream to the watcher, even before there is a policy.
             await context.send_initial_metadata(())
             while (policy := await subscription.next()) is not None:
-                for message in self._taken(policy.messages, wanted.encodings):
+                for message in policy.taken(wanted.encodings):
                     yield message
         # The status OK would mean that no newer policy will ever come.
         raise UnavailableError("this service is draining or begins another run; watch again later")
@@ -100,7 +101,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         """Send one retained policy."""
         wanted = wire.policy_request_from_proto(request)
         policy = await self._policies.get(wanted.scheme, wanted.version)
-        for message in self._taken(policy.messages, wanted.encodings):
+        policy = self._sent.setdefault(policy.descriptor, policy)
+        for message in policy.taken(wanted.encodings):
             yield message
 
     async def ListPolicies(
@@ -130,12 +132,6 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         wanted = wire.fidelity_request_from_proto(request)
         descriptor = await self._policies.describe(wanted.scheme, wanted.version)
         return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
-
-    def _taken(self, messages: Messages, encodings: Iterable[int]) -> Messages:
-        """These messages, or the same policy in plain messages if the caller does not accept their encoding."""
-        if not set(ENCODINGS).issubset(encodings) and self._plain[0] is not messages:
-            self._plain = (messages, plain_messages(messages))
-        return messages if set(ENCODINGS).issubset(encodings) else self._plain[1]
 
 
 async def _until(ends: Mapping[asyncio.Event, str], requests: AsyncIterator[R]) -> AsyncIterator[R]:

@@ -5,6 +5,7 @@ WatchPolicies and GetPolicy use identical messages under two names, so that both
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from google.protobuf.message import DecodeError
 
@@ -54,6 +55,14 @@ class EncodedPolicy:
     def of(cls, policy: Policy) -> "EncodedPolicy":
         """Encode a policy for any number of watchers."""
         return cls(policy.descriptor, policy_messages(policy))
+
+    def taken(self, encodings: Iterable[int]) -> Messages:
+        """The messages, or the same policy in plain messages if the caller does not accept their encoding."""
+        return self.messages if set(ENCODINGS).issubset(encodings) else self._plain
+
+    @cached_property
+    def _plain(self) -> Messages:
+        return plain_messages(self.messages)
 
 
 class StreamedPolicies:

@@ -1,5 +1,6 @@
 """Sparse policies travel packed on both links, to peers that take it."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,14 @@ from actorq.domain.policy import Checkpoint, Policy
 from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
-from quantizer_service.serving.policy_stream import StreamedPolicies, plain_messages, policy_messages
+from quantizer_service.servicer import QuantizerServicer
+from quantizer_service.serving.policy_stream import EncodedPolicy, StreamedPolicies, plain_messages, policy_messages
 from quantizer_service.store.policy_files import encode_tensors
 from tests.quantizer_service.policy_graphs import mlp
 from tests.quantizer_service.policy_runs import checkpoint, random_parameters
 from tests.quantizer_service.quantizer_server import SOURCE as DENSE_SOURCE
 from tests.quantizer_service.quantizer_server import Publisher, opened, running_quantizer, running_relay
+from tests.quantizer_service.scripted_upstream import policy
 
 SOURCE = mlp(256, 256)
 Responses = list[quantizer_pb2.WatchPoliciesResponse]
@@ -169,3 +172,28 @@ def test_messages_that_are_much_larger_than_their_chunks_are_refused(client: Qua
     # Field 1000 with 2000 bytes, which no version of this program knows.
     with pytest.raises(ExhaustedError, match="expected at most 1024 bytes besides a chunk, got 20"):
         policies.add(header + b"\xc2\x3e\xd0\x0f" + bytes(2000))
+
+
+class OldPolicies:
+    """Encodes a policy anew for each caller, as for a version that is not the newest."""
+
+    async def get(self, scheme: str, version: int) -> EncodedPolicy:
+        rng = np.random.default_rng(0)
+        mostly_zeros = (rng.integers(1, 256, 2**20) * (rng.random(2**20) < 0.1)).astype(np.uint8).tobytes()
+        return EncodedPolicy.of(replace(policy(version), model=mostly_zeros))
+
+
+@pytest.mark.parametrize("encodings", [ENCODINGS, ()])
+def test_callers_that_read_one_policy_slowly_share_its_messages(encodings: tuple[int, ...]) -> None:
+    async def two() -> tuple[list[bytes], list[bytes]]:
+        servicer = QuantizerServicer(OldPolicies())  # type: ignore[arg-type]
+        request = quantizer_pb2.GetPolicyRequest(scheme="int8", version=1, encodings=encodings)  # type: ignore[arg-type]
+        calls = [servicer.GetPolicy(request, None) for _ in range(2)]  # type: ignore[arg-type]
+        begun = [[await anext(call)] for call in calls]
+        first, second = [[*read, *[message async for message in call]] for read, call in zip(begun, calls, strict=True)]
+        return first, second
+
+    first, second = asyncio.run(two())
+
+    assert len(first) == len(second) > 2
+    assert all(one is other for one, other in zip(first, second, strict=True))
