@@ -140,7 +140,10 @@ class Quantizer:
         subscription = self.policies.subscribe(scheme, after_version)
         try:
             if not self._is_newest(scheme):
-                await self._emit_newest(scheme)
+                async with self._reader:
+                    # Of many watchers that come at once, only the first one emits.
+                    if not self._is_newest(scheme):
+                        await self._emit_newest(scheme)
         except BaseException:
             subscription.close()
             raise

@@ -23,6 +23,7 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.job import Job, OverdueError, current_job
 from quantizer_service.process import QuantizerProcess
+from quantizer_service.serving.policy_stream import EncodedPolicy, policy_messages
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.worker import Worker
 from quantizer_service.store.store import PolicyStore
@@ -237,6 +238,27 @@ def test_a_publication_does_not_wait_for_all_readers_before_it(tmp_path: Path) -
         await asyncio.gather(busy, *readers)
 
     asyncio.run(scenario())
+
+
+def test_watchers_that_come_at_once_have_a_policy_emitted_and_encoded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+
+    def encode(policy: Policy) -> EncodedPolicy:
+        encoded.append(policy.descriptor.scheme)
+        return EncodedPolicy(policy.descriptor, policy_messages(policy))
+
+    async def scenario() -> None:
+        quantizer = quantizer_at(tmp_path, Worker(DEADLINE_S))
+        await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
+        monkeypatch.setattr(EncodedPolicy, "of", encode)
+        subscriptions = await asyncio.gather(*(quantizer.subscribe("fp32", 0) for _ in range(20)))
+        found = [await subscription.next() for subscription in subscriptions]
+        assert {policy.descriptor.version for policy in found if policy} == {1}
+
+    asyncio.run(scenario())
+    assert encoded == ["fp32"]
 
 
 def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored(tmp_path: Path) -> None:
