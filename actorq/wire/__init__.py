@@ -52,9 +52,6 @@ from actorq.wire.publications import (
 )
 from actorq.wire.requests import (
     EvaluateRequest,
-    HoldRequest,
-    PageRequest,
-    PolicyRequest,
     evaluate_request_from_proto,
     fidelity_request_from_proto,
     hold_request_from_proto,

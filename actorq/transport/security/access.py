@@ -61,7 +61,8 @@ class Gate:
             raise _denied(identity)
         allowed = allowed_roles(path)
         if identity.role not in allowed:
-            raise DeniedError(f"{identity.role} may not call {_name(path)}: {_allowed(allowed)} may")
+            others = f"only {', '.join(sorted(allowed))}" if allowed else "nobody"
+            raise DeniedError(f"{identity.role} may not call {_name(path)}: {others} may")
         task = asyncio.current_task()
         if streaming and task is not None:
             self._streams[task] = identity
@@ -105,7 +106,3 @@ def _denied(identity: Identity) -> DeniedError:
 def _name(path: str) -> str:
     service, _, rpc = path.rpartition("/")
     return f"{service.rpartition('.')[2]}.{rpc}"
-
-
-def _allowed(roles: frozenset[Any]) -> str:
-    return f"only {', '.join(sorted(roles))}" if roles else "nobody"
