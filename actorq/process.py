@@ -75,10 +75,10 @@ class ProcessSettings(Settings):
 
     listen: str = Field("127.0.0.1:0", description="HOST:PORT to serve on; port 0 lets the system choose")
     name: Annotated[str, DefaultText("chosen by the service")] = Field(
-        "", description="name of this process in the run"
+        "", max_length=128, description="name of this process in the run"
     )
     node: Annotated[str, DefaultText("the host name")] = Field(
-        "", description="machine that this process runs on, as its energy meter calls it"
+        "", max_length=128, description="machine that this process runs on, as its energy meter calls it"
     )
     insecure: bool = Field(False, description="listen beyond loopback although there are no certificates")
     metrics: str = Field("", description="HOST:PORT to serve Prometheus metrics on over HTTP; not at all when empty")

@@ -42,6 +42,7 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
         (["--store", os.devnull], "error: --store: cannot write to"),
         (["--shop", "x"], "error: unknown argument"),
         (["--listen", "nowhere"], "error: --listen: expected HOST:PORT"),
+        (["--name", "x" * 129], "error: setting 'name': String should have at most 128 characters"),
         (["--store", "/absent", "--read-only"], "error: --store: cannot read /absent"),
     ],
 )
