@@ -108,7 +108,7 @@ class LoopedEnvironments(Environments):
         try:
             columns.rewards[:] = rewards
             np.concatenate(observations, out=columns.flat, casting="same_kind")
-        except (TypeError, ValueError):
+        except Exception:  # A value of an unknown type may raise any exception when it is converted.
             faults += self._replace_misfits(observations, rewards)
             columns.rewards[:] = rewards
             np.concatenate(observations, out=columns.flat, casting="same_kind")
@@ -163,7 +163,7 @@ class LoopedEnvironments(Environments):
                 if np.shape(rewards[index]) != ():
                     raise ValueError(f"a reward must be a number, got {rewards[index]!r}")
                 float(rewards[index])
-            except (TypeError, ValueError) as error:
+            except Exception as error:
                 observations[index], rewards[index] = self._restart(index, error), 0.0
                 faults.append(Fault(index, f"{type(error).__name__}: {error}", restarted=True))
         return faults

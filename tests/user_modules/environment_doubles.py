@@ -129,6 +129,28 @@ class VectorReward(Counting):
         return np.ones(1) if action == 2 else 1.0
 
 
+class EndlessReward(Counting):
+    """Action 2 is rewarded with a whole number that no float can hold."""
+
+    def reward(self, action: Any) -> Any:
+        return 10**400 if action == 2 else 1.0
+
+
+class Unreadable:
+    """No array can be made of it, as of a tensor that requires gradients."""
+
+    def __array__(self, *arguments: Any, **keywords: Any) -> Any:
+        raise RuntimeError("call detach() first")
+
+
+class UnreadableObservation(Counting):
+    """Action 2 leads to something of which no array can be made."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, *rest = super().step(action)
+        return (Unreadable() if action == 2 else observation), *rest  # type: ignore[return-value]
+
+
 class NoObservation(Counting):
     """Begins with an observation of another shape than its space's."""
 
@@ -237,6 +259,8 @@ doubles: tuple[type[Counting], ...] = (
     AlwaysNaN,
     LongObservation,
     VectorReward,
+    EndlessReward,
+    UnreadableObservation,
     NoObservation,
     Unclosable,
     Keeping,

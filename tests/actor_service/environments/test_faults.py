@@ -31,6 +31,8 @@ def actions(*fatal: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         ("Raising", True, "RuntimeError: the simulator is gone"),
         ("LongObservation", True, "ValueError: an observation must be float32[2], got float32[3]"),
         ("VectorReward", True, "ValueError: a reward must be a number, got array([1.])"),
+        ("EndlessReward", True, "OverflowError: int too large to convert to float"),
+        ("UnreadableObservation", True, "RuntimeError: call detach() first"),
     ],
 )
 def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bool, reason: str) -> None:
