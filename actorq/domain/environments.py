@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 from actorq.errors import InvalidInputError
 
@@ -35,7 +35,9 @@ class EnvironmentArguments:
         if not text:
             return cls()
         try:
-            values = json.loads(text, parse_constant=_refuse)
+            values = json.loads(text)
+            # JSON has no NaN and no infinity. 1e999 is read as infinity.
+            json.dumps(values, allow_nan=False)
         except (ValueError, RecursionError):
             values = None
         match values:
@@ -55,7 +57,3 @@ def _is_wrapper(value: Any) -> bool:
         case [str(), dict()]:
             return True
     return False
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

@@ -112,6 +112,7 @@ def test_the_text_of_arguments_gives_them_back() -> None:
     [
         *("x", "{}", "[]", '{"keywords": {}}', '{"keywords": 3, "wrappers": []}', '{"keywords": {}, "wrappers": {}}'),
         *('{"keywords": {}, "wrappers": [["a:B"]]}', '{"keywords": {}, "wrappers": [[{}, "a:B"]]}', "[" * 8000),
+        '{"keywords": {"a": -1e999}, "wrappers": []}',
         *('{"keywords": {"a": NaN}, "wrappers": []}', '{"keywords": {"a": 1' + "0" * 6000 + '}, "wrappers": []}'),
     ],
 )
