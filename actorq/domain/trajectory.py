@@ -46,8 +46,10 @@ class ArraySpec:
 
     @property
     def bounded(self) -> bool:
-        """Whether every element has both bounds, with the lower below the upper."""
-        return bool(self.low and self.high) and bool(np.all(self.bounds()[0] < self.bounds()[1]))
+        """Whether every element has both bounds, and their difference is above 0 and finite in float32."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            low, high = self.bounds()
+            return bool(self.low and self.high) and bool(np.all((low < high) & (high - low < np.inf)))
 
     def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Lowest and highest values, float32[*shape] each; infinite if unbounded."""

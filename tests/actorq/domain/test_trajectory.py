@@ -148,3 +148,12 @@ def test_actions_outside_of_the_bounds_are_refused(action: float) -> None:
         segment(bounded, actions=actions).check(bounded)
     # Drawn values, before they are clipped, may be larger.
     segment(bounded, actions=actions, log_probabilities=np.zeros((3, 2), np.float32)).check(bounded)
+
+
+@pytest.mark.parametrize("largest", [3e38, 1e300])
+def test_actions_without_a_finite_range_are_not_bounded(largest: float) -> None:
+    assert ArraySpec((2,), "float32", (-1.0,), (1.0, 2.0)).bounded
+    assert not ArraySpec((2,), "float32", (-largest,), (1.0, largest)).bounded
+    assert not ArraySpec((2,), "float32", (largest,), (largest,)).bounded
+    assert not ArraySpec((2,), "float32", (), (1.0,)).bounded
+    assert not ArraySpec((0,), "float32").bounded
