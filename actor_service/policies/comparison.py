@@ -1,7 +1,6 @@
 """Compares a quantized policy with the FP32 policy on this processor and this actor's observations."""
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ FACTOR = 4.0
 LEAST_ERROR = 0.01
 # The share of equal best actions may be this far below the reported share, if the error is above FACTOR too.
 MOST_DISAGREEMENT = 0.25
-# The error for outputs that are not finite, so that reports and metrics stay finite.
-_NOT_FINITE = 1e6
+# Larger errors, and those of outputs that are not finite, count as this one. A learner refuses very large ones.
+_LARGEST_ERROR = 1e6
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,8 @@ def compare(
     expected = np.stack([reference(batch).copy() for batch in batches])
     report = quantized.descriptor.fidelity
     error = float(np.abs(outputs - expected).mean()) / _range(report, expected)
-    if not math.isfinite(error):
-        error = _NOT_FINITE
+    if not error <= _LARGEST_ERROR:
+        error = _LARGEST_ERROR
     agreement = float((outputs.argmax(-1) == expected.argmax(-1)).mean()) if discrete else None
     scheme = quantized.descriptor.scheme
     return Comparison(scheme, error, report.relative_mean_error, agreement, report.argmax_agreement)

@@ -212,8 +212,9 @@ def test_errors_are_relative_to_the_range_of_the_report_and_stay_finite() -> Non
     compared = compare(load(policy("int8", factor=2.0)), load(policy("fp32")), batches, discrete=True)
     assert compared.error == pytest.approx(float(np.abs(WEIGHTS).mean()) / 5.0, rel=1e-5)
     assert compared.agreement == 1.0
-    broken = compare(load(policy("int8", factor=np.inf)), load(policy("fp32")), batches, discrete=False)
-    assert (broken.error, broken.agreement, broken.mismatch) == (1e6, None, True)
+    for factor in (1e30, np.inf):
+        broken = compare(load(policy("int8", factor=factor)), load(policy("fp32")), batches, discrete=False)
+        assert (broken.error, broken.agreement, broken.mismatch) == (1e6, None, True)
 
 
 def test_a_policy_that_tells_a_gaussian_is_compared_by_its_actions() -> None:
