@@ -181,13 +181,17 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
 @pytest.mark.parametrize("environments", [1, 16])
 @pytest.mark.parametrize(
     "spec",
-    [spec_of((1,), "float32"), spec_of((4,), "float32"), spec_of((7, 5, 3), "uint8"), spec_of((7, 5), "uint8", 4)],
-    ids=["1", "4", "image", "stacked frames"],
+    [
+        *(spec_of((1,), "uint8"), spec_of((1,), "float32"), spec_of((4,), "float32")),
+        *(spec_of((7, 5, 3), "uint8"), spec_of((7, 5), "uint8", 4)),
+    ],
+    ids=["a byte", "1", "4", "image", "stacked frames"],
 )
 def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, environments: int, max_bytes: int) -> None:
     steps = fitting_segment_length(spec, environments, longest=10_000, max_bytes=max_bytes)
-    size = wire.segment_to_proto(fullest_segment(spec, environments, steps)).ByteSize()
-    assert size <= max_bytes or steps == 1
+    message = wire.segment_to_proto(fullest_segment(spec, environments, steps))
+    assert message.ByteSize() <= max_bytes or steps == 1
+    assert wire.segment_from_proto(message).steps == steps
     if 1 < steps < 10_000:
         # And the limit is made use of.
         plain = wire.segment_to_proto(fullest_segment(spec, environments, 2 * steps)).ByteSize()
