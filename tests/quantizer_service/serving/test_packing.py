@@ -188,7 +188,7 @@ def test_callers_that_read_one_policy_slowly_share_its_messages(encodings: tuple
     async def two() -> tuple[list[bytes], list[bytes]]:
         servicer = QuantizerServicer(OldPolicies())  # type: ignore[arg-type]
         request = quantizer_pb2.GetPolicyRequest(scheme="int8", version=1, encodings=encodings)  # type: ignore[arg-type]
-        calls = [servicer.GetPolicy(request, None) for _ in range(2)]  # type: ignore[arg-type]
+        calls = [servicer.GetPolicy(request, None) for _ in range(2)]
         begun = [[await anext(call)] for call in calls]
         first, second = [[*read, *[message async for message in call]] for read, call in zip(begun, calls, strict=True)]
         return first, second
