@@ -171,7 +171,12 @@ class Uploader:
         self._resume_after(membership.resume_after_sequence)
         ended = threading.Event()
         opened = False
-        call = self._call = self._client.stub.StreamTrajectories(self._requests(ended))
+        assert self._spec is not None
+        # Encoded here, because gRPC takes an error in its thread for a broken stream.
+        opening = wire.upload_to_proto(
+            wire.StreamOpening(self._name, self._incarnation, self._spec, self._lost_through)
+        )
+        call = self._call = self._client.stub.StreamTrajectories(self._requests(opening, ended))
         try:
             for response in call:
                 opened = True
@@ -250,9 +255,10 @@ class Uploader:
             self._on_stop()
         return works
 
-    def _requests(self, ended: threading.Event) -> Iterator[learner_pb2.StreamTrajectoriesRequest]:
-        assert self._spec is not None
-        yield wire.upload_to_proto(wire.StreamOpening(self._name, self._incarnation, self._spec, self._lost_through))
+    def _requests(
+        self, opening: learner_pb2.StreamTrajectoriesRequest, ended: threading.Event
+    ) -> Iterator[learner_pb2.StreamTrajectoriesRequest]:
+        yield opening
         soon_s = self._period_s / 8
         report_at, period_s, sent = time.monotonic(), soon_s, 0
         while not (ended.is_set() or self._closed.is_set()):

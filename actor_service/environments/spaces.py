@@ -14,7 +14,8 @@ SUPPORTED_ACTIONS = f"Discrete, or a Box that is a vector with bounds from {-LAR
 
 
 def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
-    """The spec of single observations. The wire carries float64 as float32.
+    """The spec of single observations. The wire carries all floats and uint64 as float32, and other integers of 16 bits
+    and more as int32 or int64.
 
     Raises UserError for an unsupported space. The spec has no bounds: they are unused, and libraries give different
     ones for the same environment.
@@ -27,7 +28,8 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
             f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_in_one_line(space)}"
         )
     assert isinstance(space, spaces.Box)
-    return ArraySpec(tuple(space.shape), "float32" if space.dtype.kind == "f" else space.dtype.name)
+    carried = space.dtype if space.dtype.itemsize == 1 else np.result_type(space.dtype, np.int32)
+    return ArraySpec(tuple(space.shape), "float32" if carried.kind == "f" else carried.name)
 
 
 def action_spec(environment_id: str, space: spaces.Space[Any]) -> tuple[ArraySpec, int]:

@@ -6,9 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 from environment_doubles import copied
+from gymnasium import spaces
 
 from actor_service.environments import Step, describe_environment, make_environments
-from actorq.domain.trajectory import ArraySpec, Episode
+from actor_service.environments.spaces import observation_spec
+from actorq import wire
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode
 from actorq.errors import UserError
 
 IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
@@ -41,6 +44,22 @@ def test_images_of_bits_are_observations() -> None:
     spec = describe_environment("environment_doubles:Planes-v0")
     assert spec.observations == ArraySpec((10, 10, 4), "bool")
     assert spec.image == (4, 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "carried"),
+    [
+        *(("bool", "bool"), ("int8", "int8"), ("uint8", "uint8"), ("int16", "int32"), ("uint16", "int32")),
+        *(("int32", "int32"), ("uint32", "int64"), ("int64", "int64"), ("uint64", "float32")),
+        *(("float16", "float32"), ("float32", "float32"), ("float64", "float32"), ("longdouble", "float32")),
+    ],
+)
+def test_a_vector_of_any_numbers_is_carried_as_one_that_holds_them(dtype: str, carried: str) -> None:
+    spec = observation_spec("Any-v0", spaces.Box(0, 1, (3,), np.dtype(dtype).type))
+    assert spec == ArraySpec((3,), carried)
+    assert np.can_cast(np.dtype(dtype), spec.dtype, "same_kind")
+    described = EnvironmentSpec("Any-v0", spec, ArraySpec((), "int64"), discrete_actions=2)
+    assert wire.environment_from_proto(wire.environment_to_proto(described)) == described
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """A broken stream, a learner that was away and a power cut cost no segment that can be sent again."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
-from actorq.domain.trajectory import Evaluation
+from actorq.domain.trajectory import ArraySpec, Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner
-from tests.actor_service.uploading.uploader_side import FOREVER, Side, put, segments, wait_until
+from tests.actor_service.uploading.uploader_side import FOREVER, SPEC, Side, put, segments, wait_until
 
 EVALUATION = Evaluation(1, 4, 100, "int8", (9.0,), (9,), 0.1)
 
@@ -57,6 +58,13 @@ def test_attempts_count_until_the_learner_takes_what_it_refused(
     wait_until(lambda: "connected again" in caplog.text)
     told = [record.getMessage() for record in caplog.records if "connected again" in record.getMessage()]
     assert [text.partition(": ")[2] for text in told] == ["connected again after 2 attempts"]
+
+
+def test_an_environment_that_no_message_can_tell_is_a_fault(learner: ScriptedLearner, side: Side) -> None:
+    side.uploader.start(replace(SPEC, observations=ArraySpec((3,), "uint16")), capacity=2, period_s=1.0)
+    fault = side.fault()
+    assert isinstance(fault, InvalidInputError)
+    assert "dtype must be one of" in str(fault)
 
 
 def test_credit_of_a_broken_stream_is_forgotten(learner: ScriptedLearner, side: Side) -> None:
