@@ -35,13 +35,8 @@ def seal(data: bytes) -> bytes:
     return _HEADER.pack(crc32(data)) + data
 
 
-def unseal(data: bytes) -> bytes:
-    """The message behind the checksum. Raises CorruptedError when the checksum does not fit."""
-    return bytes(_verified(data))
-
-
-def _verified(data: bytes) -> memoryview:
-    """A view of the message in `data`. Protobuf reads it without a copy."""
+def unseal(data: bytes) -> memoryview:
+    """A view of the message behind the checksum. Raises CorruptedError when the checksum does not fit."""
     message = memoryview(data)[_HEADER.size :]
     expected = int.from_bytes(data[: _HEADER.size], "little")
     if len(data) < _HEADER.size or (found := crc32(message)) != expected:
@@ -62,7 +57,7 @@ class SealedCall:
 
     def deserialize(self, data: bytes) -> Any:
         """Decode a request. Raises CorruptedError when its checksum does not fit."""
-        return self._deserialize(_verified(data) if self._sealed else data)
+        return self._deserialize(unseal(data) if self._sealed else data)
 
     def serialize(self, message: Any) -> bytes:
         """Encode a response."""
@@ -132,7 +127,7 @@ class ChecksummedChannel(grpc.Channel):
             return seal(request if request_serializer is None else request_serializer(request))
 
         def deserialize(data: bytes) -> Any:
-            message = _verified(data)
+            message = unseal(data)
             return bytes(message) if response_deserializer is None else response_deserializer(message)
 
         return _Call(make(method, serialize, response_deserializer if method in _POLICIES else deserialize, **options))
