@@ -70,7 +70,7 @@ class FakeActor:
         self._open = self._channel.stream_stream(
             _STREAM,
             request_serializer=lambda request: seal(request.SerializeToString()),
-            response_deserializer=lambda data: learner_pb2.StreamTrajectoriesResponse.FromString(unseal(data)),
+            response_deserializer=lambda data: learner_pb2.StreamTrajectoriesResponse.FromString(bytes(unseal(data))),
         )
         self._message = learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(segment(steps, spec)))
         self._report = ActorReport(1, "int8", 0, 0.0, 0, (), replace(measure_process("x", "actor"), name=self._name))

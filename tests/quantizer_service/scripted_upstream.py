@@ -92,7 +92,7 @@ def scripted_upstream(address: str = "127.0.0.1:0") -> Iterator[tuple[str, Scrip
     upstream = ScriptedUpstream()
 
     def parse(data: bytes) -> quantizer_pb2.WatchPoliciesRequest:
-        return quantizer_pb2.WatchPoliciesRequest.FromString(unseal(data))
+        return quantizer_pb2.WatchPoliciesRequest.FromString(bytes(unseal(data)))
 
     handler: Any = grpc.unary_stream_rpc_method_handler(upstream.watch, parse)
     handlers = {"WatchPolicies": handler, "GetPolicy": grpc.unary_stream_rpc_method_handler(upstream.get)}
