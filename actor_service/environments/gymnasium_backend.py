@@ -31,8 +31,8 @@ def make(
         __import__(module)
     registered = gymnasium.spec(name)
     limit = (registered.max_episode_steps or 0) if max_episode_steps is None else max_episode_steps
-    if not isinstance(limit, int) or (limit < 1 and max_episode_steps is not None):
-        raise UserError(f"environment_args: max_episode_steps must be a whole number above 0, got {limit!r}")
+    if not isinstance(limit, int) or not (max_episode_steps is None or limit >= 1) or limit >= 2**32:
+        raise UserError(f"environment_args: max_episode_steps must be a whole number from 1 to 2^32 - 1, got {limit!r}")
     if wants_mujoco(registered.entry_point):
         prepare_mujoco(rendered)
 

@@ -70,8 +70,9 @@ def test_a_game_has_other_moves_and_modes_when_asked_for() -> None:
     [
         ("CartPole-v1", "python", made_with(gravty=5), "unexpected keyword argument 'gravty'"),
         ("CartPole-v1", "python", made_with(disable_env_checker=False), "multiple values for keyword argument"),
-        ("CartPole-v1", "python", made_with(max_episode_steps=0), "max_episode_steps must be a whole number above 0"),
-        ("CartPole-v1", "python", made_with(max_episode_steps="long"), "whole number above 0, got 'long'"),
+        ("CartPole-v1", "python", made_with(max_episode_steps=0), "max_episode_steps must be a whole number from 1"),
+        ("CartPole-v1", "python", made_with(max_episode_steps=10**10), "from 1 to 2^32 - 1, got 10000000000"),
+        ("CartPole-v1", "python", made_with(max_episode_steps="long"), "from 1 to 2^32 - 1, got 'long'"),
         ("dm_control/walker-walk", "python", made_with(gravty=5), "unexpected keyword argument 'gravty'"),
         ("dm_control/walker-walk", "python", made_with(random=5), "multiple values for keyword argument 'random'"),
         ("ALE/Pong-v5", "python", made_with(frameskip=2), "unexpected keyword argument 'frameskip'"),
