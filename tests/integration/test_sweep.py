@@ -13,7 +13,7 @@ from tests.builders.forked_commands import ForkedCommand
 from tests.integration.training_run import actorq
 
 # A run takes some seconds, so that it cannot end between two looks at it.
-STEPS = 5_000
+STEPS = 20_000
 TASK = (
     *("--max-environment-steps", str(STEPS), "--target-return", "501", "--no-energy.enabled"),
     *("--evaluation.episodes", "2", "--dqn.hidden-sizes", "16,16"),
