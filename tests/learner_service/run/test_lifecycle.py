@@ -249,3 +249,13 @@ async def test_a_run_that_cannot_be_restored_ends_with_its_fault(tmp_path: Path)
         assert isinstance(run.lifecycle.fault, UserError)
         assert "the checkpoint does not fit the configured networks" in str(run.lifecycle.fault)
         assert run.training is None
+
+
+@on_a_loop
+async def test_nothing_waits_any_more_for_a_run_that_is_restored(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        others = asyncio.all_tasks()
+        await run.lifecycle.until_restored()
+        # Canceled tasks end in the loop's next round.
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() <= others
