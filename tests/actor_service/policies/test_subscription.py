@@ -1,5 +1,6 @@
 """The newest good policy is in the slot, whatever the quantizer sends."""
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -163,14 +164,18 @@ def test_a_policy_that_was_not_asked_for_opens_the_stream_again(quantizer: Scrip
     ids=lambda error: type(error).__name__,
 )
 def test_a_quantizer_that_cannot_serve_now_is_asked_again(
-    quantizer: ScriptedQuantizer, side: Side, error: Exception
+    quantizer: ScriptedQuantizer, side: Side, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     quantizer.watched()
     quantizer.fail(error)
     quantizer.watched()
+    assert "connected again" not in caplog.text
     quantizer.serve(good(1))
     assert side.has(1)
     assert side.faults.empty()
+    # The first policy is the answer that ends the count of failures.
+    assert "connected again after 1 attempts" in caplog.text
 
 
 def test_an_unknown_scheme_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:
