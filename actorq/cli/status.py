@@ -89,8 +89,8 @@ def asking(flag: str, certificates: Certificates | None) -> Iterator[None]:
         yield
     except UnavailableError as error:
         hint = f": start it, or name one that runs with {flag} HOST:PORT" if "Connection refused" in str(error) else ""
-        if certificates is None and "it closed the connection" in str(error):
-            hint = ": give --certificates DIR"
+        if "TLS handshake failed" in str(error) or (certificates is None and "it closed the connection" in str(error)):
+            hint = ": give the certificates of its run with --certificates DIR"
         raise UserError(f"{error}{hint}") from None
 
 

@@ -140,7 +140,8 @@ def test_status_takes_the_certificates_that_it_is_given(secured: Secured, strang
     assert stranger.returncode == 2
     assert stranger.stderr.count("\n") == 1
     reason = "TLS handshake failed, unable to get local issuer certificate"
-    assert f"learner at {secured.learner.address} cannot be reached ({reason}): start it" in stranger.stderr
+    remedy = "give the certificates of its run with --certificates DIR"
+    assert stranger.stderr == f"error: learner at {secured.learner.address} cannot be reached ({reason}): {remedy}\n"
 
 
 @pytest.mark.parametrize("service", ["quantizer", "actor"])

@@ -51,6 +51,9 @@ def test_a_run_is_in_use_while_its_launcher_lives(run: RunDirectory) -> None:
     assert not run.is_in_use
 
 
+OF_ITS_RUN = ": give the certificates of its run with --certificates DIR"
+
+
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(arguments) == 2
     return capsys.readouterr().err.removeprefix("error: ").rstrip("\n")
@@ -77,7 +80,7 @@ def test_another_service_at_the_address_is_not_said_to_be_absent(
 def test_a_service_with_tls_needs_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server = Certificates.load(Authority().issue(tmp_path, "server"))
     with serving(StagedLearner(), server) as stage:
-        assert error_of(capsys, "status", "--learner", stage.address).endswith(": give --certificates DIR")
+        assert error_of(capsys, "status", "--learner", stage.address).endswith(OF_ITS_RUN)
 
 
 def test_a_run_that_refuses_certificates_is_not_starting(
@@ -86,7 +89,9 @@ def test_a_run_that_refuses_certificates_is_not_starting(
     server, stranger = (Authority().issue(tmp_path, name) for name in ("server", "stranger"))
     with serving(StagedLearner(), Certificates.load(server)) as stage, run.locked(on_wait=pytest.fail):
         run.write_addresses(Addresses(stage.address, stage.address))
-        assert "TLS handshake failed" in error_of(capsys, "status", "--certificates", str(stranger))
+        told = error_of(capsys, "status", "--certificates", str(stranger))
+    assert "TLS handshake failed" in told
+    assert told.endswith(OF_ITS_RUN)
 
 
 @pytest.mark.parametrize(("lines", "is_low"), [(24, True), (50, False)])
