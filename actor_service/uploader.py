@@ -59,6 +59,7 @@ class Uploader:
         self._full_since: float | None = None
         # Known once the actor has joined.
         self._incarnation: int
+        self._lost_through: int
         self._join = join
         self._report = report
         self._on_stop = on_stop
@@ -69,7 +70,6 @@ class Uploader:
         self._waiting: deque[Item] = deque()
         self._in_flight: deque[Item] = deque()
         self._kept = Kept()
-        self._lost_through = 0
         self._newest = 0
         self._credit = 0
         self._acknowledged = self._most_acknowledged = 0
