@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
 
@@ -155,9 +154,8 @@ def _check_scheme(name: str) -> None:
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
     """Raise UserError for a setting that a run cannot change, before anything is written or started."""
-    for name in earlier.kept:
-        expected, got = (attrgetter(name)(tree) for tree in (earlier, config))
-        if expected != got:
+    for name, expected in earlier.kept.items():
+        if expected != (got := config.kept.get(name)):
             raise UserError(
                 f"--resume: expected {name} {settings.value_text(expected)} as in {run.config}, got "
                 f"{settings.value_text(got)}; leave the setting out, or start a new run with another --run-directory"

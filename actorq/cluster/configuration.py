@@ -14,8 +14,6 @@ from actorq.errors import UserError
 # Annotation of a pod: the digest of the configuration at its start. A new digest replaces the pod.
 ANNOTATION = "actorq/configuration"
 _FILE = "config.yaml"
-# Decides a column of the replay. Not set, it follows from sparsity.method.
-_GREEDY = "dynamic_capacity.enabled"
 
 
 def stamp(manifests: Sequence[Object]) -> None:
@@ -41,13 +39,12 @@ def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Objec
         except UserError:
             # The configuration in the cluster is invalid, and this one repairs it.
             continue
-        kept = {*earlier.kept, _GREEDY}
         before, after = (
-            {**dict(settings.flat(config.model_dump(mode="json"))), _GREEDY: config.asks_for_greedy_actions}
+            dict(settings.flat(config.model_dump(mode="json") if over else json.loads(json.dumps(config.kept))))
             for config in (earlier, _config(each))
         )
         for name in {**before, **after}:
-            if before.get(name) != after.get(name) and (over or kept & {name, name.partition(".")[0]}):
+            if before.get(name) != after.get(name):
                 return f"{name} is {before.get(name)!r} and cannot become {after.get(name)!r}"
     return ""
 

@@ -5,6 +5,7 @@ Each field's description is its help text. The resolved tree is written to `conf
 
 import math
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -263,9 +264,11 @@ class RunConfig(Settings):
         return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """Names of the settings that a resumed run cannot change."""
-        return (*algorithms.KEPT, *(f"sparsity.{name}" for name in self.sparsity.topology), *self.horizon)
+    def kept(self) -> dict[str, Any]:
+        """Settings that a resumed run cannot change, with the values that they have or that follow from others."""
+        values = {name: attrgetter(name)(self) for name in algorithms.KEPT}
+        masks = {f"sparsity.{name}": value for name, value in self.sparsity.topology.items()}
+        return {**values, **masks, **self.horizon, "dynamic_capacity.enabled": self.asks_for_greedy_actions}
 
     @property
     def environment_arguments(self) -> EnvironmentArguments:

@@ -329,6 +329,17 @@ def test_a_replay_that_would_never_drop_anything_is_told_before_the_start(capsys
     assert not Path("runs").exists()
 
 
+def test_a_resumed_run_keeps_its_kind_of_replay_also_where_it_follows_from_the_masks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = RunDirectory(Path("run"))
+    run.create(RunConfig(environment="Pendulum-v1", algorithm="td3", sparsity={"method": "rlx2"}))
+    before = run.config.read_bytes()
+    error = error_of(capsys, "train", "--run-directory", "run", "--resume", "--no-dynamic-capacity.enabled")
+    assert error.startswith(f"--resume: expected dynamic_capacity.enabled True as in {run.config}, got False; leave")
+    assert run.config.read_bytes() == before
+
+
 def test_a_run_whose_budget_is_used_up_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     run = RunDirectory(Path("run"))
     run.create(RunConfig(max_environment_steps=5_000))
