@@ -265,15 +265,20 @@ def test_an_actor_waits_as_long_as_the_run_says_for_a_newer_policy(
 LARGE_SEED = 2
 
 
-def test_an_actor_begins_as_its_seed_says(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
+def test_an_actor_begins_as_its_seed_says_and_tells_the_end_of_the_run(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     learner.membership = replace(membership(segment_length=2), seed=LARGE_SEED)
     environment_seed = int(np.random.SeedSequence(LARGE_SEED).generate_state(2)[0])
     assert environment_seed >= 2**31
-    with running_actor(beside(learner, quantizer)):
+    with running_actor(beside(learner, quantizer)) as (_, ended):
         first_policy(learner, quantizer, constant_policy([0.0, 1.0]))
         learner.answer(credit=1)
         first = learner.segments.get(timeout=DEADLINE_S).observations[0]
-        learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
+        assert "the run is over" not in caplog.text
+        stop(learner, ended)
+    assert caplog.text.count("the run is over") == 1
     environments = make_environments("CartPole-v1", 1)
     np.testing.assert_array_equal(first, environments.reset(environment_seed % 2**31))
     environments.close()

@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -201,6 +202,21 @@ def test_a_lost_replay_is_filled_up_also_when_the_learner_is_killed_meanwhile(tm
     # The learner may be ahead by the error buffer, as after the first filling.
     assert buffer.limiter.can_sample(64)
     assert not buffer.limiter.can_sample(65)
+
+
+def test_a_replay_that_resets_have_emptied_is_filled_again_before_it_is_sampled(tmp_path: Path) -> None:
+    buffer = _buffer(tmp_path, capacity=10)
+    _insert(buffer, 0)
+    assert buffer.limiter.can_sample(1)
+    for number in range(2):
+        resets = plain_segment(number)
+        resets = replace(resets, valid=np.zeros_like(resets.valid))
+        assert buffer.limiter.try_reserve(4)
+        buffer.insert(resets, source(number, "another"), 4)
+    assert buffer.transitions == 0
+    assert not buffer.limiter.can_sample(1)
+    _insert(buffer, 1)
+    assert buffer.limiter.can_sample(1)
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
