@@ -5,6 +5,7 @@ import logging
 import os
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -99,7 +100,8 @@ def _watts_per_core(config: RunConfig) -> tuple[float | None, str]:
     """Watts of a busy core (None if unknown), and the method of measurement."""
     energy = config.energy
     tracker = partial(CodecarbonTracker, energy.country, energy.tdp_watts, energy.ram_watts)
-    reading = NodeMeter("profile", tracker).read()
+    with closing(NodeMeter("profile", tracker)) as meter:
+        reading = meter.read()
     watts = energy.tdp_watts or reading.tdp_watts
     if watts is None:
         return None, f"not known ({reading.method}); give --energy.tdp-watts"
