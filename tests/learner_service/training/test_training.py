@@ -62,14 +62,14 @@ def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> Non
     state = before.state(24, {"more": "of the run's own"})
     assert state.values["more"] == "of the run's own"
     insert(before, 3)
-    before.replay.close()
+    before.close()
     after = build(client, tmp_path, state)
     assert after.trainer.updates == 24
     assert after.replay.total_transitions == 24
     assert after.replay.sequences.last(*ACTOR.source_key) == 3
     assert after.intake.statistics().transitions_by_scheme == {"int8": 24}
     assert after.rng.bit_generator.state == before.rng.bit_generator.state
-    after.replay.close()
+    after.close()
 
 
 @pytest.mark.parametrize("prioritized", [True, False])
@@ -117,7 +117,7 @@ def test_a_run_whose_replay_was_lost_collects_again(client: QuantizerClient, tmp
         insert(before, sequence)
     assert not before.is_collecting
     state = before.state(0, {})
-    before.replay.close()
+    before.close()
     shutil.rmtree(tmp_path / "replay")
     after = build(client, tmp_path, state)
     assert after.is_collecting
@@ -125,7 +125,7 @@ def test_a_run_whose_replay_was_lost_collects_again(client: QuantizerClient, tmp
     for sequence in range(9, 17):
         insert(after, sequence)
     assert not after.is_collecting
-    after.replay.close()
+    after.close()
 
 
 def off_policy(training: Training) -> Algorithm:
@@ -167,7 +167,7 @@ def test_a_stochastic_policy_is_calibrated_with_noise(
         "observations": (1, 4),
         "noise": (1, 2),
     }
-    training.replay.close()
+    training.close()
 
 
 def test_what_replay_and_batches_take_is_told(
@@ -178,13 +178,13 @@ def test_what_replay_and_batches_take_is_told(
     # Two batches of eight minibatches of eight transitions, of 4 + 4 floats, an int64, 2 floats, an int64.
     assert training.batches.nbytes == 2 * 64 * (2 * 16 + 8 + 2 * 4 + 8)
     assert f"replay: 2000 rows, {training.replay.nbytes / 1e6:.1f} MB on disk; batches: 0.0 MB, for cpu" in caplog.text
-    training.replay.close()
+    training.close()
 
 
 def test_a_ring_too_small_for_stacked_segments_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
     stacked = replace(SPEC, frame_stack=4)
     small = config(replay={"capacity": 20, "min_size": 8, "prioritized": False})
-    build(client, tmp_path / "single", settings=small).replay.close()
+    build(client, tmp_path / "single", settings=small).close()
     with pytest.raises(UserError, match=r"at least twice the 16 rows of a segment, .* frame stack 4.*, got 20"):
         build(client, tmp_path / "stacked", spec=stacked, settings=small)
 
@@ -203,7 +203,7 @@ def test_a_policy_that_no_graph_can_be_made_of_is_told_in_one_line(
     with pytest.raises(UserError, match=f"the policy cannot be exported to ONNX: .*{reason}") as caught:
         build(client, tmp_path, settings=own)
     assert "\n" not in str(caught.value)
-    build(client, tmp_path).replay.close()
+    build(client, tmp_path).close()
 
 
 def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerCl
     before = build(client, tmp_path, settings=settings)
     insert(before, 1)
     state = before.state(0, {})
-    before.replay.close()
+    before.close()
     state.values["limiter"]["moments"]["mean"] = [0.0]
     with pytest.raises(UserError, match="the checkpoint does not fit"):
         build(client, tmp_path, state, settings=settings)
-    build(client, tmp_path, settings=settings).replay.close()
+    build(client, tmp_path, settings=settings).close()
 
 
 def test_frames_are_not_counted_for_a_normalization_that_they_do_not_have(
@@ -225,7 +225,7 @@ def test_frames_are_not_counted_for_a_normalization_that_they_do_not_have(
     training = build(client, tmp_path, spec=frames, settings=config(normalize_observations=True))
     assert training.state(0, {}).values["limiter"]["moments"] is None
     assert not any("normalizer" in name for name in training.algorithm.state())
-    training.replay.close()
+    training.close()
 
 
 def test_quantization_aware_training_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
@@ -237,15 +237,15 @@ def test_quantization_aware_training_goes_on_after_a_checkpoint(client: Quantize
         with before.quantization_aware.applied(updates, steps):
             pass
     state = before.state(24, {})
-    before.replay.close()
+    before.close()
     after = build(client, tmp_path, state, settings=settings)
     assert after.quantization_aware.since == 16
-    after.replay.close()
+    after.close()
     # As a learner wrote it that did not know of it.
     del state.values["quantization_aware"]
     older = build(client, tmp_path, state, settings=settings)
     assert older.quantization_aware.since is None
-    older.replay.close()
+    older.close()
 
 
 def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_pa
     off_policy(before).update(random_batch(rng, 24), np.ones(24, np.float32))
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     checkpoints.save(before.state(3, {}))
-    before.replay.close()
+    before.close()
     state = checkpoints.load_newest()
     assert state is not None
     assert state.values["sparsity"] == {"method": "rigl", "actor": 0.5, "critic": 0.85, "structured": False}
@@ -265,14 +265,14 @@ def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_pa
         off_policy(training).update(batch, np.ones(24, np.float32))
     expected = before.algorithm.state()
     assert all(torch.equal(value, expected[name]) for name, value in after.algorithm.state().items())
-    after.replay.close()
+    after.close()
 
 
 def test_a_checkpoint_of_other_masks_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
     sparse = make_algorithm(config(sparsity={"method": "rigl", "actor": 0.5}), SPEC).state()
     with pytest.raises(UserError, match="does not fit the configured networks: the saved networks are sparse"):
         build(client, tmp_path, LearnerState(8, sparse, {}))
-    build(client, tmp_path).replay.close()
+    build(client, tmp_path).close()
 
 
 def test_whatever_an_algorithm_raises_for_a_checkpoint_is_the_users_mistake(
@@ -289,7 +289,7 @@ def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: Quantiz
     for _ in range(2):
         with pytest.raises(UserError, match="the checkpoint does not fit the configured networks"):
             build(client, tmp_path / "run", state)
-    build(client, tmp_path / "run").replay.close()
+    build(client, tmp_path / "run").close()
 
 
 def test_a_replay_that_is_in_use_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_segments_have_to_hold_a_step(client: QuantizerClient, tmp_path: Path) -
 
     with pytest.raises(UserError, match=f"needs {needed} bytes .* is {needed - 1}; use fewer environments per actor"):
         build_with(needed - 1)
-    build_with(needed).replay.close()
+    build_with(needed).close()
 
 
 @pytest.mark.parametrize(
@@ -344,6 +344,6 @@ def test_an_algorithm_that_cannot_take_the_precision_is_told(
     told: bool,
 ) -> None:
     settings = config(algorithm=algorithm, learner={"precision": precision})
-    build(client, tmp_path, settings=settings).replay.close()
+    build(client, tmp_path, settings=settings).close()
     expected = f"learner.precision {precision}: algorithm {algorithm} uses fp32"
     assert (expected in caplog.messages) is told
