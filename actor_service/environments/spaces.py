@@ -14,8 +14,9 @@ SUPPORTED_ACTIONS = f"Discrete, or a Box that is a vector with bounds from {-LAR
 
 
 def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
-    """The spec of single observations. The wire carries all floats and uint64 as float32, and other integers of 16 bits
-    and more as int32 or int64.
+    """The spec of single observations.
+
+    Floats and uint64 become float32. Other integers of 16 bits and more become int32 or int64.
 
     Raises UserError for an unsupported space. The spec has no bounds: they are unused, and libraries give different
     ones for the same environment.

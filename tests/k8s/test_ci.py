@@ -87,8 +87,8 @@ def test_too_small_a_disk_is_told_before_anything_is_built(clone: Path) -> None:
     code, _, told = finish(start(clone, "cluster", NEEDED_GB="1000000000", KUBELAB_HOME=str(clone / "home")))
     assert code == 1
     assert re.fullmatch(
-        rf"error: 1000000000 GB are needed in {clone}/home, \d+ GB are free: remove files from this disk, or what "
-        r"earlier runs built \(./tool clean\)\n",
+        rf"error: 1000000000 GB are needed in {clone}/home, \d+ GB are free: remove files from this disk, or the "
+        r"images of earlier runs \(./tool clean\)\n",
         told,
     )
     assert not (clone / "calls").exists()
