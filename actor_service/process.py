@@ -21,6 +21,7 @@ from actor_service.roles.explorer import Explorer
 from actor_service.roles.standalone import StandaloneEvaluator
 from actor_service.servicer import ActorServicer
 from actor_service.uploader import Uploader
+from actorq.arithmetic import Arithmetic, arithmetic
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
@@ -37,6 +38,11 @@ class ActorSettings(Settings):
     role: Literal["actor", "evaluator", "standalone"] = Field(
         "actor",
         description="explore (actor), evaluate for the learner (evaluator), or evaluate on request (standalone)",
+    )
+    weight_encoding: Literal["auto", "signed", "unsigned"] = Field(
+        "auto",
+        description="encoding of int8 weights; auto: the fastest that this processor computes exactly, measured at the "
+        "start",
     )
     record: Path | None = Field(None, description="file for a video of each evaluation; only for role standalone")
     sampled: bool = Field(
@@ -79,6 +85,7 @@ class ActorService(Service):
             node,
             config.environment_backend,
             config.actor.environment_timeout_s,
+            partial(_arithmetic, settings.weight_encoding),
             load=load,
             uploader=uploader,
         )
@@ -131,6 +138,11 @@ class ActorService(Service):
         assert self._loop is not None
         self._fault = self._fault or fault
         self._loop.call_soon_threadsafe(self._ended.set)
+
+
+def _arithmetic(weight_encoding: str) -> Arithmetic:
+    """What this processor computes exactly, in the chosen encoding. Raises UserError if it does not."""
+    return arithmetic() if weight_encoding == "auto" else arithmetic().only(weight_encoding)
 
 
 def _evaluation_sampling(config: RunConfig) -> Sampling:

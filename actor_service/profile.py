@@ -16,12 +16,12 @@ from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
+from actorq.arithmetic import arithmetic
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32, FidelityReport, Policy, PolicyDescriptor
 from actorq.domain.status import Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import InvalidInputError, UserError
-from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK
 from actorq.profile.exchange import Order
 from actorq.timing import HOPELESS, time_calls
@@ -160,8 +160,7 @@ def measure(order: Order) -> dict[str, Any]:
         most = min(most, rollout["environment_steps"] // config.actor.segment_length)
     counts = sorted({min(most, max(1, round(factor * configured))) for factor in _FACTORS} | {configured})
     # Actors avoid these schemes too.
-    wrong = "this processor adds int8 products in 16 bits"
-    dropped = dict.fromkeys(saturating_schemes(processor_flags()), wrong)
+    dropped = dict.fromkeys(arithmetic().inexact_schemes, "this processor computes its products wrongly")
     seconds = order.seconds / len(counts)
     sizes = [_measure_count(config, spec, count, policies, seconds, dropped, sampling) for count in counts]
     segments = order.folder.segments()

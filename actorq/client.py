@@ -19,7 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actorq import wire
-from actorq.domain.policy import Policy, PolicyDescriptor, RetainedPolicy
+from actorq.domain.policy import SIGNED, Policy, PolicyDescriptor, RetainedPolicy, Variant, variant_of
 from actorq.domain.status import ActorSelfStatus, EnvironmentReset, Membership, RunStatus
 from actorq.domain.trajectory import Episode, Evaluation, Role
 from actorq.errors import CorruptedError, ExhaustedError, InvalidInputError, UnavailableError
@@ -221,13 +221,16 @@ class QuantizerClient(_Client):
     run_id: the run whose policies are taken; empty for any run. A policy of another run raises UnavailableError: a
         relay or a name may lead to another run for a while.
 
-    A policy of another scheme or version than requested raises CorruptedError. A policy of the requested scheme may act
-    in fp32: see `PolicyDescriptor.effective_scheme`.
+    weight_encoding: encoding of int8 weights that this processor computes exactly. Policies come in it.
+
+    A policy of another scheme, encoding or version than requested raises CorruptedError. A policy of the requested
+    scheme may act in fp32: see `PolicyDescriptor.effective_scheme`.
     """
 
     service = "quantizer"
     make_stub = quantizer_pb2_grpc.QuantizerServiceStub
     run_id = ""
+    weight_encoding = SIGNED
 
     def watch(self, scheme: str, after_version: int = 0) -> Iterator[Policy]:
         """The newest policy of a scheme, then each newer one as soon as it is available. A slow caller misses some.
@@ -235,9 +238,12 @@ class QuantizerClient(_Client):
         The stream never ends by itself. Raises UnavailableError when the quantizer drains, dies or begins another run,
         and after `close`. Call `watch` again to continue.
         """
-        request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, after_version=after_version, encodings=ENCODINGS)
+        variant = variant_of(scheme, self.weight_encoding)
+        request = quantizer_pb2.WatchPoliciesRequest(
+            after_version=after_version, encodings=ENCODINGS, **wire.variant_to_proto(variant)
+        )
         with self.calls():
-            for policy in self._policies(self.stub.WatchPolicies(request), scheme):
+            for policy in self._policies(self.stub.WatchPolicies(request), variant):
                 version = policy.descriptor.version
                 if version <= after_version:
                     raise CorruptedError(f"{self.peer}: expected a version above {after_version}, got {version}")
@@ -247,16 +253,17 @@ class QuantizerClient(_Client):
 
     def get(self, scheme: str, version: int = 0) -> Policy:
         """One retained policy, the newest for version 0. Raises NotFoundError when the version is not retained."""
-        request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
+        variant = variant_of(scheme, self.weight_encoding)
+        request = quantizer_pb2.GetPolicyRequest(version=version, encodings=ENCODINGS, **wire.variant_to_proto(variant))
         with self.calls():
-            for policy in self._policies(self.stub.GetPolicy(request, timeout=self._deadline), scheme):
+            for policy in self._policies(self.stub.GetPolicy(request, timeout=self._deadline), variant):
                 if version not in (0, policy.descriptor.version):
                     raise CorruptedError(f"{self.peer}: expected version {version}, got {policy.descriptor.version}")
                 return policy
         raise CorruptedError(f"{self.peer}: the stream of the policy ended before its last part")
 
-    def _policies(self, responses: Iterator[Any], scheme: str) -> Iterator[Policy]:
-        assembler = wire.PolicyAssembler(scheme)
+    def _policies(self, responses: Iterator[Any], variant: Variant) -> Iterator[Policy]:
+        assembler = wire.PolicyAssembler(variant)
         for response in responses:
             try:
                 policy = assembler.add(response)

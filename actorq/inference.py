@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from actorq.arithmetic import arithmetic
 from actorq.domain.policy import FALLBACK, NOISE_INPUT
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
-from actorq.machine import processor_flags, saturating_schemes
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.runpolicies import RunPolicies
+from actorq.weightencoding import weight_encoding_of, with_weight_encoding
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -119,14 +120,27 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
     scheme: of a run: by default the scheme of its actors. The run's folder must have the policy in this scheme.
 
     It needs ONNX Runtime and numpy (`pip install 'actorq[actor]'`), and no environment. Raises UserError for a missing
-    file or version, and for a damaged file. It logs a warning on a processor that computes int8 wrongly:
-    docs/decisions/0015-processors-without-vnni.md.
+    file or version, and for a damaged file.
+
+    A processor that computes the file's weight encoding wrongly gets the policy in its own encoding. A warning then
+    names the export for other programs: docs/concepts/schemes.md#weight-encodings.
     """
-    path = Path(path)
+    try:
+        return _load(Path(path), str(version), scheme)
+    except ImportError:
+        raise UserError("a policy needs ONNX Runtime: pip install 'actorq[actor]'") from None
+
+
+def description_file(model: Path) -> Path:
+    """The description file of an exported model: beside the model, with the suffix .json."""
+    return model.with_suffix(".json")
+
+
+def _load(path: Path, version: str, scheme: str) -> LoadedPolicy:
     if path.is_dir():
         policies = RunPolicies(RunDirectory(path))
-        found = policies.find(str(version))
-        stored = policies.stored(found, scheme or policies.scheme_of(found))
+        found = policies.find(version)
+        stored = policies.stored(found, scheme or policies.scheme_of(found), arithmetic().weight_encoding)
         return _loaded(path, stored.model, policies.run.read_environment(), found.version, stored.descriptor.scheme)
     if version or scheme:
         raise UserError(f"{path}: a file has one version and scheme; give the folder of a run to choose another")
@@ -137,7 +151,7 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
         if hashlib.sha256(model).hexdigest() != description["sha256"]:
             raise UserError(f"{path}: the file is not the one that {description_file(path)} describes; export it again")
         spec = EnvironmentSpec.from_json(description["environment"])
-        return _loaded(path, model, spec, description["version"], description["scheme"])
+        return _loaded(path, _exact(path, model), spec, description["version"], description["scheme"])
     except OSError as error:
         raise UserError(
             f"{error.filename}: cannot be read ({error.strerror}); actorq export writes a policy and its description"
@@ -146,17 +160,28 @@ def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> 
         raise UserError(f"{description_file(path)}: expected what actorq export writes, but {error!r}") from None
 
 
-def description_file(model: Path) -> Path:
-    """The description file of an exported model: beside the model, with the suffix .json."""
-    return model.with_suffix(".json")
+def _exact(path: Path, model: bytes) -> bytes:
+    """The model with int8 weights in an encoding that this processor computes exactly."""
+    written, here = weight_encoding_of(model), arithmetic().weight_encodings
+    if written is None or not here or written in here:
+        return model
+    _log.warning(
+        "%s: this processor does not compute %s weights exactly, so they were made %s here; for other programs, export "
+        "the policy with --weight-encoding %s",
+        path,
+        written,
+        here[0],
+        here[0],
+    )
+    return with_weight_encoding(model, here[0])
 
 
 def _loaded(path: Path, model: bytes, spec: EnvironmentSpec, version: int, scheme: str) -> LoadedPolicy:
-    if scheme in saturating_schemes(processor_flags()):
-        _log.warning("%s: this processor may compute %s wrongly; export the policy in %s", path, scheme, FALLBACK)
+    if scheme in arithmetic().inexact_schemes:
+        _log.warning("%s: this processor computes %s wrongly; export the policy in %s", path, scheme, FALLBACK)
     try:
         return LoadedPolicy(spec, version, scheme, open_session(model))
     except ImportError:
-        raise UserError("a policy needs ONNX Runtime: pip install 'actorq[actor]'") from None
+        raise
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
         raise UserError(f"{path}: ONNX Runtime cannot load the model ({' '.join(str(error).split())[:300]})") from None

@@ -9,9 +9,6 @@ import psutil
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
-# Instructions for sums of four int8 products in 32 bits, on x86-64 and on ARM.
-_X86_DOT_PRODUCTS = frozenset({"avx512_vnni", "avx_vnni"})
-_ARM_DOT_PRODUCT = "asimddp"
 
 
 @dataclass(frozen=True)
@@ -54,21 +51,6 @@ def gpu_models(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
 def processor_flags(path: Path = _CPU_INFO) -> frozenset[str]:
     """The flags of the first processor; empty on systems without this information."""
     return frozenset(next(iter(_values(path, "flags", "Features")), "").split())
-
-
-def lacks_dot_product(flags: frozenset[str]) -> bool:
-    """Whether ONNX Runtime must add int8 products without dot-product instructions.
-
-    On x86-64 it then adds pairs of products in 16 bits, which may saturate. False if the flags do not tell.
-    """
-    if "sse2" in flags:
-        return not flags & _X86_DOT_PRODUCTS
-    return "asimd" in flags and _ARM_DOT_PRODUCT not in flags
-
-
-def saturating_schemes(flags: frozenset[str]) -> tuple[str, ...]:
-    """The schemes whose policies ONNX Runtime may compute wrongly on a processor with these flags."""
-    return ("int8", "int8-static") if lacks_dot_product(flags) else ()
 
 
 def package_version(package: str) -> str:

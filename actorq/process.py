@@ -62,7 +62,7 @@ PROCESS_SETTINGS = (
     *("actor_module", "announce", "busy_at_start", "certificates", "days", "discard", "episodes", "insecure"),
     *("learner", "lifeline", "linger", "listen", "metrics", "name", "names", "namespace", "node"),
     *("open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
-    *("run_started", "sampled", "store", "upstream", "version", "watch"),
+    *("run_started", "sampled", "store", "upstream", "version", "watch", "weight_encoding"),
 )
 
 S = TypeVar("S", bound=Settings)

@@ -82,9 +82,9 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     async def WatchPolicies(
         self, request: quantizer_pb2.WatchPoliciesRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[bytes]:
-        """Send the newest policy of a scheme, and again whenever there is a newer one."""
+        """Send the newest policy of a variant, and again whenever there is a newer one."""
         wanted = wire.watch_request_from_proto(request)
-        with await self._policies.subscribe(wanted.scheme, wanted.version) as subscription:
+        with await self._policies.subscribe(wanted.variant, wanted.version) as subscription:
             # A cancelled call leaves its generator to the garbage collector. The callback ends the subscription now.
             context.add_done_callback(lambda _: subscription.close())
             # Confirms the stream to the watcher, even before there is a policy.
@@ -100,7 +100,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> AsyncIterator[bytes]:
         """Send one retained policy."""
         wanted = wire.policy_request_from_proto(request)
-        policy = await self._policies.get(wanted.scheme, wanted.version)
+        policy = await self._policies.get(wanted.variant, wanted.version)
         policy = self._sent.setdefault(policy.descriptor, policy)
         for message in policy.taken(wanted.encodings):
             yield message

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from actorq.domain.policy import Variant
 from actorq.errors import InvalidInputError
 from actorq.process import EXIT_OK
 from actorq.statefiles import policies as stored
@@ -60,13 +61,13 @@ def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
 
 
 def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
-    schemes = stored.emitted_schemes(folder)
-    damaged = [*_checkpoint(folder, graphs, schemes)]
-    for scheme in schemes:
+    variants = stored.emitted_variants(folder)
+    damaged = [*_checkpoint(folder, graphs, variants)]
+    for variant in variants:
         try:
-            stored.read_policy(folder, scheme)
+            stored.read_policy(folder, variant)
         except InvalidInputError as error:
-            damaged.append(Finding(f"policy-{scheme}.json", "damaged", _short(error), _TAKEN))
+            damaged.append(Finding(f"policy-{variant}.json", "damaged", _short(error), _TAKEN))
     evaluation = folder / "evaluation.json"
     returned = ""
     if evaluation.exists():
@@ -74,10 +75,10 @@ def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
         returned = found.detail if found.state == "whole" else ""
         if found.state != "whole":
             damaged.append(found)
-    yield from damaged or [Finding("", "whole", ", ".join(["fp32 tensors", *schemes]) + returned)]
+    yield from damaged or [Finding("", "whole", ", ".join(["fp32 tensors", *map(str, variants)]) + returned)]
 
 
-def _checkpoint(folder: Path, graphs: set[str], schemes: tuple[str, ...]) -> Iterator[Finding]:
+def _checkpoint(folder: Path, graphs: set[str], variants: tuple[Variant, ...]) -> Iterator[Finding]:
     path = folder / "checkpoint.json"
     try:
         tree = stored.read_json(path)
@@ -88,7 +89,7 @@ def _checkpoint(folder: Path, graphs: set[str], schemes: tuple[str, ...]) -> Ite
     if tree["topology"] not in graphs:
         yield Finding(path.name, "missing", f"its graph {tree['topology'][:12]} is not in the store", _AGAIN)
     try:
-        stored.require_emitted(folder, tree, schemes)
+        stored.require_emitted(folder, tree, variants)
     except InvalidInputError as error:
         yield Finding("", "missing", str(error).removeprefix(f"{folder}: "), _TAKEN)
 

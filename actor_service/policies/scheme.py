@@ -48,7 +48,7 @@ class SchemeSubscription:
         self._client = connect()
         self._requested = scheme
         if scheme in check.avoided:
-            _log.warning("this processor has no int8 dot product: acting with %s instead of %s", FALLBACK, scheme)
+            _log.warning("this processor computes %s wrongly: acting with %s instead", scheme, FALLBACK)
             scheme = FALLBACK
         self._current = self._subscription(scheme, 0)
         self._thread = threading.Thread(target=self._run, name="scheme", daemon=True)

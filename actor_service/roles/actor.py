@@ -15,12 +15,12 @@ from actor_service.policies.selection import Selection, select
 from actor_service.roles.evaluation import MOST_ENVIRONMENTS, EvaluationEpisodes, batch_size
 from actor_service.roles.video import Video
 from actor_service.uploader import Uploader
+from actorq.arithmetic import Arithmetic, arithmetic
 from actorq.client import QuantizerClient
 from actorq.domain.policy import AUTO, FP32, SCHEMES, Policy
 from actorq.domain.status import ActorReport, ActorSelfStatus, Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, Role
 from actorq.errors import ActorQError, ConflictError, ExhaustedError, UnavailableError
-from actorq.machine import processor_flags, saturating_schemes
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog, Watched
 
@@ -35,7 +35,7 @@ class Host:
     on_end: called once, from any thread, when the actor has ended; with its error or None.
     backend: the library that steps the environments.
     environment_timeout_s: longest call to the environments before the watchdog ends the process.
-    flags: returns the flags of this processor.
+    arithmetic: returns what this processor computes exactly.
     load, uploader: make sessions of policies and upload items. Benchmarks replace them to measure an actor.
     """
 
@@ -45,7 +45,7 @@ class Host:
     node: str = ""
     backend: Backend = "python"
     environment_timeout_s: float = 60.0
-    flags: Callable[[], frozenset[str]] = processor_flags
+    arithmetic: Callable[[], Arithmetic] = arithmetic
     load: LoadPolicy = load_policy
     uploader: type[Uploader] = Uploader
 
@@ -62,19 +62,24 @@ class Actor:
     def __init__(self, host: Host) -> None:
         self.counts = ActorCounts()
         self._host = host
-        self._quantizer = host.connect()
+        self._arithmetic = host.arithmetic()
+        self._quantizer = self._open_client()
         self._stop = threading.Event()
         self._slot = PolicySlot(self.counts)
         self._spec: EnvironmentSpec | None = None
         # Number of environments that the run's actors step as one batch. `auto` measures with this batch.
         self._batch = 0
-        # The schemes that this processor computes wrongly according to its flags.
-        self._avoided = saturating_schemes(host.flags())
         self._watchdog = Watchdog("an environment", host.environment_timeout_s, "actor.environment_timeout_s")
         self._own_call, self._requested_call = self._watchdog.watch(), self._watchdog.watch()
         self._evaluating = threading.Lock()
         self._leaving = threading.Event()
         self._activity = "starting"
+
+    def _open_client(self) -> QuantizerClient:
+        """A client whose policies this processor computes exactly."""
+        client = self._host.connect()
+        client.weight_encoding = self._arithmetic.weight_encoding
+        return client
 
     @property
     def name(self) -> str:
@@ -170,7 +175,7 @@ class Actor:
             return self._quantizer.get(scheme, version)
         policies: dict[str, Policy] = {}
         refused: ActorQError | None = None
-        for name in (scheme for scheme in SCHEMES if scheme not in self._avoided):
+        for name in (scheme for scheme in SCHEMES if scheme not in self._arithmetic.inexact_schemes):
             try:
                 policies[name] = self._quantizer.get(name, version)
             except UnavailableError:

@@ -111,7 +111,10 @@ class Participant(Actor):
         self._activity = "waiting for a policy"
         make = self._host.load
         check = PolicyCheck(
-            lambda policy: make(policy, spec, batch), self._slot.wake, bool(spec.discrete_actions), self._avoided
+            lambda policy: make(policy, spec, batch),
+            self._slot.wake,
+            bool(spec.discrete_actions),
+            self._arithmetic.inexact_schemes,
         )
 
         def load(policy: Policy) -> OnnxPolicy:
@@ -128,7 +131,7 @@ class Participant(Actor):
     def _connect(self) -> QuantizerClient:
         """A client that takes policies of this run only."""
         assert self._membership is not None
-        client = self._host.connect()
+        client = self._open_client()
         client.run_id = self._membership.run.run_id
         return client
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from actorq.arithmetic import arithmetic
 from actorq.config import settings
 from actorq.config.numbers import Episodes
 from actorq.config.run_config import RunConfig
@@ -18,7 +19,6 @@ from actorq.domain.policy import AUTO, FALLBACK
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
 from actorq.local.events import sigterm_as_exit
-from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.runpolicies import RunPolicies
@@ -139,8 +139,8 @@ def _print_result(result: EvaluationResult) -> None:
         f"policy v{policy.version} {policy.scheme}{fallen_back} ({policy.learner_step:,} updates): {close}"
         f"mean error {fidelity.mean_error:.3g} on {fidelity.observations:,} observations"
     )
-    if policy.effective_scheme in saturating_schemes(processor_flags()):
-        print(f"this processor may compute {policy.scheme} wrongly: take --scheme {FALLBACK}")
+    if policy.effective_scheme in arithmetic().inexact_schemes:
+        print(f"this processor computes {policy.scheme} wrongly: take --scheme {FALLBACK}")
 
 
 def _scheme_of_run(directory: RunDirectory, config: RunConfig) -> str:

@@ -15,7 +15,7 @@ from actorq.cli.status import asking
 from actorq.client import QuantizerClient
 from actorq.config.parser import OneLineParser
 from actorq.config.sections import CERTIFICATES_HELP
-from actorq.domain.policy import BEST, NEWEST, PolicyDescriptor, RetainedPolicy, chosen_version
+from actorq.domain.policy import BEST, NEWEST, SIGNED, PolicyDescriptor, RetainedPolicy, Variant, chosen_version
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
@@ -27,15 +27,19 @@ from actorq.transport.options import Certificates
 _DESCRIPTION = """List the policy versions of a run, newest first, one line for each version and scheme. A version can
 be exported and evaluated in every scheme; the list shows the stored ones."""
 
-Describe = Callable[[int, str], PolicyDescriptor]
+Describe = Callable[[int, Variant], PolicyDescriptor]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A policy of one version in one scheme, and whether its version is the best or the newest."""
+    """A policy of one version in one scheme, and whether its version is the best or the newest.
+
+    weight_encodings: those in which it was emitted.
+    """
 
     version: RetainedPolicy
     policy: PolicyDescriptor
+    weight_encodings: tuple[str, ...]
     marks: tuple[str, ...]
 
 
@@ -67,14 +71,14 @@ def _source(
         found = RunPolicies(RunDirectory(run))
         yield (
             found.versions,
-            lambda version, scheme: read_descriptor(version_folder(found.run.policies, version), scheme),
+            lambda version, variant: read_descriptor(version_folder(found.run.policies, version), variant),
         )
         return
     with asking("--quantizer", certificates), QuantizerClient(quantizer, certificates) as client:
         versions = client.list()
         if not versions:
             raise UserError(f"quantizer at {quantizer} has no policies: its run has not published any yet")
-        yield versions, lambda version, scheme: client.fidelity(scheme, version)
+        yield versions, lambda version, variant: client.fidelity(variant.scheme, version)
 
 
 def _rows(versions: list[RetainedPolicy], describe: Describe) -> Iterator[Row]:
@@ -82,9 +86,11 @@ def _rows(versions: list[RetainedPolicy], describe: Describe) -> Iterator[Row]:
     for version in versions:
         marks = tuple(choice for choice, found in chosen.items() if found is version)
         for scheme in version.schemes:
+            variants = [variant for variant in version.variants if variant.scheme == scheme]
             # A newer version may have replaced it meanwhile.
             with suppress(InvalidInputError, NotFoundError):
-                yield Row(version, describe(version.version, scheme), marks)
+                encodings = tuple(variant.weight_encoding for variant in variants)
+                yield Row(version, describe(version.version, variants[0]), encodings, marks)
 
 
 def _as_json(row: Row) -> dict[str, Any]:
@@ -94,6 +100,7 @@ def _as_json(row: Row) -> dict[str, Any]:
         "updates": policy.learner_step,
         "scheme": policy.scheme,
         "effective_scheme": policy.effective_scheme,
+        "weight_encodings": row.weight_encodings,
         "mean_return": row.version.mean_return,
         "argmax_agreement": report.argmax_agreement,
         "relative_mean_error": report.relative_mean_error,
@@ -103,6 +110,12 @@ def _as_json(row: Row) -> dict[str, Any]:
         "size_bytes": policy.size_bytes,
         "marks": row.marks,
     }
+
+
+def _scheme(row: Row) -> str:
+    """The scheme, with the encodings of its weights where these are not only the usual signed ones."""
+    told = "" if row.weight_encodings == (SIGNED,) else f" ({', '.join(row.weight_encodings)})"
+    return fidelity.scheme(row.policy) + told
 
 
 def _print(rows: Sequence[Row]) -> None:
@@ -115,7 +128,7 @@ def _print(rows: Sequence[Row]) -> None:
         table.add_row(
             str(policy.version),
             f"{policy.learner_step:,}",
-            fidelity.scheme(policy),
+            _scheme(row),
             numbers.optional(row.version.mean_return),
             fidelity.error(policy.fidelity)[1],
             size_text(policy.size_bytes),

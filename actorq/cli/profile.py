@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from actorq.arithmetic import arithmetic
 from actorq.cli.algorithm import environment_of, fit_algorithm
 from actorq.cli.display.display import wide_output
 from actorq.config.run_config import RunConfig
@@ -21,7 +22,6 @@ from actorq.domain.policy import FALLBACK, FP32
 from actorq.errors import UserError
 from actorq.local.events import sigterm_as_exit
 from actorq.local.forkserver import ForkServers, fork_servers
-from actorq.machine import processor_flags, saturating_schemes
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq.profile.advice import Outlook, Pods, explain, outlooks, pods, recommend
 from actorq.profile.exchange import DEFAULT_SECONDS, measuring_seconds
@@ -65,9 +65,9 @@ def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers:
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))
     console = wide_output()
-    if (asked := config.scheme) in saturating_schemes(processor_flags()):
+    if (asked := config.scheme) in arithmetic().inexact_schemes:
         config = config.model_copy(update={"scheme": FALLBACK})
-        _say(console, f"actors act with {FALLBACK} instead of {asked}: this processor has no int8 dot product")
+        _say(console, f"actors act with {FALLBACK} instead of {asked}: this processor computes it wrongly")
     figures = measure(config, namespace.seconds, lambda text: console.print(f"measuring {text}", style="dim"), servers)
     if (reason := figures.actor["dropped"].get(config.scheme)) is not None:
         raise UserError(

@@ -18,6 +18,14 @@ FLOAT_SCHEMES = (FP32, FALLBACK)
 # Each actor measures the schemes on its own processor and takes the fastest.
 AUTO = "auto"
 
+# Encodings of int8 weights. Both stand for the same numbers: unsigned ones have the zero point 128 and are 128 higher.
+# Without an int8 dot product an x86-64 processor adds pairs of signed products in 16 bits, which may saturate. The
+# unsigned form is exact there. With a dot product both are exact, and the signed form is faster.
+SIGNED, UNSIGNED = "signed", "unsigned"
+WEIGHT_ENCODINGS = (SIGNED, UNSIGNED)
+# Built-in schemes without int8 products. Their policies have a single form, which counts as signed.
+_ONE_ENCODING = (FP32, FALLBACK, "int4")
+
 # Names of versions besides numbers: the highest mean return in its newest evaluation, and the highest number.
 BEST, NEWEST = "best", "newest"
 
@@ -67,6 +75,35 @@ class PolicyGraph:
     def topology(self) -> bytes:
         """SHA-256 of the model. Two policies with the same topology differ only in their weights."""
         return hashlib.sha256(self.model).digest()
+
+
+class Variant(NamedTuple):
+    """A form of a version's policy: its scheme and the encoding of its int8 weights. See `variant_of`.
+
+    Its text is the scheme for signed weights, else SCHEME.unsigned, as in the names of files.
+    """
+
+    scheme: str
+    weight_encoding: str = SIGNED
+
+    @property
+    def siblings(self) -> "tuple[Variant, ...]":
+        """The variants with the same numbers in another encoding."""
+        return tuple(found for each in WEIGHT_ENCODINGS if (found := variant_of(self.scheme, each)) != self)
+
+    def __str__(self) -> str:
+        return self.scheme if self.weight_encoding == SIGNED else f"{self.scheme}.{self.weight_encoding}"
+
+
+def variant_of(scheme: str, weight_encoding: str) -> Variant:
+    """The variant of a scheme for a processor that needs this encoding: signed for schemes with a single form."""
+    return Variant(scheme, SIGNED if scheme in _ONE_ENCODING else weight_encoding)
+
+
+def parse_variant(text: str) -> Variant:
+    """The variant of a text that `str` made."""
+    scheme, _, weight_encoding = text.rpartition(".")
+    return Variant(scheme, weight_encoding) if scheme and weight_encoding in WEIGHT_ENCODINGS else Variant(text)
 
 
 class SealedBytes(NamedTuple):
@@ -185,6 +222,7 @@ class PolicyDescriptor:
 
     scheme: the requested scheme; `effective_scheme` is the one that acts.
     topology: SHA-256 of its graph; empty if not known.
+    weight_encoding: of its int8 weights. It changes the bytes, not the numbers, so all encodings have one fidelity.
     """
 
     run_id: str
@@ -197,6 +235,12 @@ class PolicyDescriptor:
     snapshot_at: float
     fidelity: FidelityReport
     topology: bytes = b""
+    weight_encoding: str = SIGNED
+
+    @property
+    def variant(self) -> Variant:
+        """Scheme and encoding."""
+        return Variant(self.scheme, self.weight_encoding)
 
     @property
     def effective_scheme(self) -> str:
@@ -215,12 +259,17 @@ class Policy:
 
 @dataclass(frozen=True)
 class RetainedPolicy:
-    """A version in a quantizer's store: the schemes emitted for it so far, and its newest evaluation if any."""
+    """A version in a quantizer's store: the variants emitted for it so far, and its newest evaluation if any."""
 
     version: int
     learner_step: int
-    schemes: tuple[str, ...]
+    variants: tuple[Variant, ...]
     mean_return: float | None
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The schemes emitted so far."""
+        return tuple(dict.fromkeys(variant.scheme for variant in self.variants))
 
 
 def chosen_version(choice: str, retained: Sequence[RetainedPolicy]) -> RetainedPolicy | None:

@@ -14,6 +14,7 @@ from actorq.domain.policy import Policy, RetainedPolicy
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.inference import DESCRIPTION_FORMAT
 from actorq.quantization.nodes import STANDARD
+from actorq.weightencoding import weight_encoding_of
 
 
 def describe(
@@ -48,6 +49,8 @@ def describe(
         "updates": version.learner_step,
         "scheme": descriptor.scheme,
         "effective_scheme": descriptor.effective_scheme,
+        # Of int8 products; null where there are none.
+        "weight_encoding": weight_encoding_of(model),
         "environment": environment.to_json(),
         "normalization": _normalization(parsed.graph),
         # JSON has no infinity, the error of a policy that did not run.

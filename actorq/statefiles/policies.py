@@ -15,6 +15,8 @@ from actorq.domain.policy import (
     PolicyDescriptor,
     RefusedRung,
     RetainedPolicy,
+    Variant,
+    parse_variant,
 )
 from actorq.errors import InvalidInputError
 from actorq.statefiles.documents import read_document
@@ -43,10 +45,10 @@ def retained_policies(store: Path) -> list[RetainedPolicy]:
     for folder in sorted(folders, key=lambda path: int(path.name), reverse=True):
         try:
             checkpoint = read_json(folder / "checkpoint.json")
-            schemes = emitted_schemes(folder)
-            require_emitted(folder, checkpoint, schemes)
+            variants = emitted_variants(folder)
+            require_emitted(folder, checkpoint, variants)
             step = field_of(folder / "checkpoint.json", checkpoint, "learner_step", int)
-            found.append(RetainedPolicy(int(folder.name), step, schemes, read_mean_return(folder)))
+            found.append(RetainedPolicy(int(folder.name), step, variants, read_mean_return(folder)))
         except InvalidInputError as error:
             # The writer of the store may have removed the version.
             if folder.exists():
@@ -54,17 +56,18 @@ def retained_policies(store: Path) -> list[RetainedPolicy]:
     return found
 
 
-def emitted_schemes(folder: Path) -> tuple[str, ...]:
-    """The schemes of a version's policies, by the names of their files."""
-    return tuple(sorted(path.stem.removeprefix("policy-") for path in folder.glob("policy-*.json")))
+def emitted_variants(folder: Path) -> tuple[Variant, ...]:
+    """The variants of a version's policies, by the names of their files."""
+    names = (path.stem.removeprefix("policy-") for path in folder.glob("policy-*.json"))
+    return tuple(sorted(map(parse_variant, names)))
 
 
-def require_emitted(folder: Path, checkpoint: Mapping[str, Any], schemes: Collection[str]) -> None:
-    """Raise InvalidInputError for a scheme that checkpoint.json names, but that is not among `schemes`.
+def require_emitted(folder: Path, checkpoint: Mapping[str, Any], variants: Collection[Variant]) -> None:
+    """Raise InvalidInputError for a variant that checkpoint.json names in `schemes`, but that is not among `variants`.
 
     A power cut may lose a file. A second emission might differ from the policy that actors have.
     """
-    if missing := set(checkpoint.get("schemes", ())).difference(schemes):
+    if missing := set(checkpoint.get("schemes", ())).difference(map(str, variants)):
         raise InvalidInputError(f"{folder}: expected a policy in {sorted(missing)}, got none")
 
 
@@ -80,19 +83,19 @@ def read_mean_return(folder: Path) -> float | None:
         return None
 
 
-def read_descriptor(folder: Path, scheme: str) -> PolicyDescriptor:
+def read_descriptor(folder: Path, variant: Variant) -> PolicyDescriptor:
     """The descriptor of an emitted policy. Raises InvalidInputError that names the file."""
-    path = folder / f"policy-{scheme}.json"
+    path = folder / f"policy-{variant}.json"
     try:
         return descriptor_from_json(read_json(path))
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(f"{path}: expected a policy's descriptor, got {error!r}; remove the file") from None
 
 
-def read_policy(folder: Path, scheme: str) -> Policy:
+def read_policy(folder: Path, variant: Variant) -> Policy:
     """An emitted policy with a verified digest. Raises InvalidInputError that names the file."""
-    descriptor = read_descriptor(folder, scheme)
-    return Policy(descriptor, read_verified(folder / f"policy-{scheme}.onnx", descriptor.sha256))
+    descriptor = read_descriptor(folder, variant)
+    return Policy(descriptor, read_verified(folder / f"policy-{variant}.onnx", descriptor.sha256))
 
 
 def descriptor_to_json(descriptor: PolicyDescriptor) -> dict[str, Any]:

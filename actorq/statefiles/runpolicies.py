@@ -8,11 +8,22 @@ import numpy as np
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, Policy, RetainedPolicy, chosen_version
+from actorq.domain.policy import (
+    AUTO,
+    BEST,
+    FP32,
+    NEWEST,
+    SIGNED,
+    Policy,
+    RetainedPolicy,
+    chosen_version,
+    variant_of,
+)
 from actorq.errors import InvalidInputError, UserError
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.lines import read_lines
 from actorq.statefiles.policies import read_policy, retained_policies, version_folder
+from actorq.weightencoding import in_weight_encoding
 
 
 class RunPolicies:
@@ -52,8 +63,11 @@ class RunPolicies:
         evaluation = self.evaluation(version) or {}
         return next((each for each in (evaluation.get("scheme"), *version.schemes) if each in version.schemes), FP32)
 
-    def stored(self, version: RetainedPolicy, scheme: str) -> Policy:
-        """A policy in the folder. Raises UserError if it is not stored in the scheme, or if its file is damaged."""
+    def stored(self, version: RetainedPolicy, scheme: str, weight_encoding: str = SIGNED) -> Policy:
+        """A policy in the folder, in this encoding. It is made from the stored one if that has another encoding.
+
+        Raises UserError if the policy is not stored in the scheme, or if its file is damaged.
+        """
         if scheme not in version.schemes:
             raise UserError(
                 f"version {version.version} of {self.run.root} is stored in {', '.join(version.schemes) or 'no scheme'}"
@@ -62,7 +76,9 @@ class RunPolicies:
             )
         folder = version_folder(self.run.policies, version.version)
         try:
-            return read_policy(folder, scheme)
+            wanted = variant_of(scheme, weight_encoding)
+            found = next(each for each in (wanted, *wanted.siblings) if each in version.variants)
+            return in_weight_encoding(read_policy(folder, found), wanted.weight_encoding)
         except InvalidInputError as error:
             gone = f"newer versions have just replaced version {version.version} of {self.run.root}; try again"
             raise UserError(str(error) if folder.exists() else gone) from None

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from actorq import __version__
+from actorq.domain.policy import Variant
 from actorq.errors import UnavailableError
 from actorq.telemetry.histogram import Histogram
 from actorq.telemetry.http import HttpServer
@@ -66,6 +67,16 @@ def scheme_gauge(name: str, text: str, values: Mapping[str, float | None]) -> Me
 def scheme_counter(name: str, text: str, values: Mapping[str, float]) -> Metric:
     """A counter for each scheme, served as `name`_total."""
     return labelled_counter(name, text, ("scheme",), {(scheme,): value for scheme, value in values.items()})
+
+
+def variant_gauge(name: str, text: str, values: Mapping[Variant, float | None]) -> Metric:
+    """A gauge for each variant with a known value."""
+    return labelled_gauge(name, text, Variant._fields, {tuple(variant): value for variant, value in values.items()})
+
+
+def variant_counter(name: str, text: str, values: Mapping[Variant, float]) -> Metric:
+    """A counter for each variant, served as `name`_total."""
+    return labelled_counter(name, text, Variant._fields, {tuple(variant): value for variant, value in values.items()})
 
 
 def histogram(name: str, text: str, values: Histogram) -> Metric:

@@ -2,12 +2,22 @@ import datetime
 
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class WeightEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WEIGHT_ENCODING_UNSPECIFIED: _ClassVar[WeightEncoding]
+    WEIGHT_ENCODING_SIGNED: _ClassVar[WeightEncoding]
+    WEIGHT_ENCODING_UNSIGNED: _ClassVar[WeightEncoding]
+WEIGHT_ENCODING_UNSPECIFIED: WeightEncoding
+WEIGHT_ENCODING_SIGNED: WeightEncoding
+WEIGHT_ENCODING_UNSIGNED: WeightEncoding
 
 class FidelityReport(_message.Message):
     __slots__ = ("observations", "mean_error", "max_error", "relative_mean_error", "relative_max_error", "argmax_agreement", "layers", "outputs", "passed", "refused", "mean_kl", "max_kl", "value_loss")
@@ -79,8 +89,16 @@ class RefusedRung(_message.Message):
     max_kl: float
     def __init__(self, float_layers: _Optional[_Iterable[str]] = ..., relative_mean_error: _Optional[float] = ..., relative_max_error: _Optional[float] = ..., argmax_agreement: _Optional[float] = ..., mean_kl: _Optional[float] = ..., max_kl: _Optional[float] = ...) -> None: ...
 
+class PolicyVariant(_message.Message):
+    __slots__ = ("scheme", "weight_encoding")
+    SCHEME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    scheme: str
+    weight_encoding: WeightEncoding
+    def __init__(self, scheme: _Optional[str] = ..., weight_encoding: _Optional[_Union[WeightEncoding, str]] = ...) -> None: ...
+
 class PolicyDescriptor(_message.Message):
-    __slots__ = ("run_id", "version", "learner_step", "scheme", "sha256", "size_bytes", "snapshot_at", "fidelity", "fp32_size_bytes", "topology")
+    __slots__ = ("run_id", "version", "learner_step", "scheme", "sha256", "size_bytes", "snapshot_at", "fidelity", "fp32_size_bytes", "topology", "weight_encoding")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +109,7 @@ class PolicyDescriptor(_message.Message):
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
     FP32_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_ENCODING_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     version: int
     learner_step: int
@@ -101,4 +120,5 @@ class PolicyDescriptor(_message.Message):
     fidelity: FidelityReport
     fp32_size_bytes: int
     topology: bytes
-    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fidelity: _Optional[_Union[FidelityReport, _Mapping]] = ..., fp32_size_bytes: _Optional[int] = ..., topology: _Optional[bytes] = ...) -> None: ...
+    weight_encoding: WeightEncoding
+    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fidelity: _Optional[_Union[FidelityReport, _Mapping]] = ..., fp32_size_bytes: _Optional[int] = ..., topology: _Optional[bytes] = ..., weight_encoding: _Optional[_Union[WeightEncoding, str]] = ...) -> None: ...

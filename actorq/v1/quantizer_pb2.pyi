@@ -94,14 +94,16 @@ class Receipt(_message.Message):
     def __init__(self, version: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.PolicyDescriptor, _Mapping]]] = ..., emit_seconds: _Optional[float] = ..., subscribers: _Optional[int] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ...) -> None: ...
 
 class WatchPoliciesRequest(_message.Message):
-    __slots__ = ("scheme", "after_version", "encodings")
+    __slots__ = ("scheme", "after_version", "encodings", "weight_encoding")
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     ENCODINGS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_ENCODING_FIELD_NUMBER: _ClassVar[int]
     scheme: str
     after_version: int
     encodings: _containers.RepeatedScalarFieldContainer[_tensor_pb2.BlobEncoding]
-    def __init__(self, scheme: _Optional[str] = ..., after_version: _Optional[int] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ...) -> None: ...
+    weight_encoding: _policy_pb2.WeightEncoding
+    def __init__(self, scheme: _Optional[str] = ..., after_version: _Optional[int] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ..., weight_encoding: _Optional[_Union[_policy_pb2.WeightEncoding, str]] = ...) -> None: ...
 
 class WatchPoliciesResponse(_message.Message):
     __slots__ = ("policy", "part")
@@ -112,14 +114,16 @@ class WatchPoliciesResponse(_message.Message):
     def __init__(self, policy: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., part: _Optional[_Union[_tensor_pb2.BlobPart, _Mapping]] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
-    __slots__ = ("version", "scheme", "encodings")
+    __slots__ = ("version", "scheme", "encodings", "weight_encoding")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     ENCODINGS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_ENCODING_FIELD_NUMBER: _ClassVar[int]
     version: int
     scheme: str
     encodings: _containers.RepeatedScalarFieldContainer[_tensor_pb2.BlobEncoding]
-    def __init__(self, version: _Optional[int] = ..., scheme: _Optional[str] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ...) -> None: ...
+    weight_encoding: _policy_pb2.WeightEncoding
+    def __init__(self, version: _Optional[int] = ..., scheme: _Optional[str] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ..., weight_encoding: _Optional[_Union[_policy_pb2.WeightEncoding, str]] = ...) -> None: ...
 
 class GetPolicyResponse(_message.Message):
     __slots__ = ("policy", "part")
@@ -138,16 +142,18 @@ class ListPoliciesRequest(_message.Message):
     def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class RetainedPolicy(_message.Message):
-    __slots__ = ("version", "learner_step", "schemes", "mean_return")
+    __slots__ = ("version", "learner_step", "schemes", "mean_return", "variants")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
     SCHEMES_FIELD_NUMBER: _ClassVar[int]
     MEAN_RETURN_FIELD_NUMBER: _ClassVar[int]
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
     version: int
     learner_step: int
     schemes: _containers.RepeatedScalarFieldContainer[str]
     mean_return: float
-    def __init__(self, version: _Optional[int] = ..., learner_step: _Optional[int] = ..., schemes: _Optional[_Iterable[str]] = ..., mean_return: _Optional[float] = ...) -> None: ...
+    variants: _containers.RepeatedCompositeFieldContainer[_policy_pb2.PolicyVariant]
+    def __init__(self, version: _Optional[int] = ..., learner_step: _Optional[int] = ..., schemes: _Optional[_Iterable[str]] = ..., mean_return: _Optional[float] = ..., variants: _Optional[_Iterable[_Union[_policy_pb2.PolicyVariant, _Mapping]]] = ...) -> None: ...
 
 class ListPoliciesResponse(_message.Message):
     __slots__ = ("policies", "next_page_token")

@@ -27,6 +27,7 @@ from actorq.wire.policies import (
     receipt_to_proto,
     retained_from_proto,
     retained_to_proto,
+    variant_to_proto,
 )
 from actorq.wire.processes import (
     node_energy_from_proto,

@@ -1,8 +1,12 @@
 """Messages about policies: descriptors, receipts, contents of a store."""
 
 import math
+from typing import Any
 
 from actorq.domain.policy import (
+    SIGNED,
+    UNSIGNED,
+    WEIGHT_ENCODINGS,
     FidelityReport,
     LayerReport,
     OutputError,
@@ -10,6 +14,7 @@ from actorq.domain.policy import (
     PolicyDescriptor,
     RefusedRung,
     RetainedPolicy,
+    Variant,
 )
 from actorq.domain.status import Receipt
 from actorq.errors import ExhaustedError, InvalidInputError
@@ -25,6 +30,12 @@ MAX_POLICY_MESSAGES = 8 * 1024
 """Senders use chunks of 512 KiB. Many tiny chunks are refused, because each message needs extra memory."""
 
 
+_WEIGHT_ENCODINGS = {
+    SIGNED: policy_pb2.WEIGHT_ENCODING_SIGNED,
+    UNSIGNED: policy_pb2.WEIGHT_ENCODING_UNSIGNED,
+}
+
+
 def _error(what: str, value: float) -> float:
     # The fidelity gate has refused a policy with an infinite error.
     return value if value == math.inf else bounds.amount(what, value)
@@ -32,8 +43,28 @@ def _error(what: str, value: float) -> float:
 
 def descriptor_to_proto(descriptor: PolicyDescriptor) -> policy_pb2.PolicyDescriptor:
     """Encode a policy's descriptor."""
-    snapshot_at, fidelity = timestamp_to_proto(descriptor.snapshot_at), _fidelity_to_proto(descriptor.fidelity)
-    return policy_pb2.PolicyDescriptor(**vars(descriptor) | {"snapshot_at": snapshot_at, "fidelity": fidelity})
+    encoded = {
+        "snapshot_at": timestamp_to_proto(descriptor.snapshot_at),
+        "fidelity": _fidelity_to_proto(descriptor.fidelity),
+        **variant_to_proto(descriptor.variant),
+    }
+    return policy_pb2.PolicyDescriptor(**vars(descriptor) | encoded)
+
+
+def variant_to_proto(variant: Variant) -> dict[str, Any]:
+    """The fields `scheme` and `weight_encoding` of a message. Signed weights are the default, as for older peers."""
+    number = 0 if variant.weight_encoding == SIGNED else _WEIGHT_ENCODINGS[variant.weight_encoding]
+    return {"scheme": variant.scheme, "weight_encoding": number}
+
+
+def weight_encoding(what: str, number: int) -> str:
+    """Decode an encoding of int8 weights."""
+    if not number:
+        return SIGNED
+    for name, known in _WEIGHT_ENCODINGS.items():
+        if known == number:
+            return name
+    raise InvalidInputError(f"{what}: expected {' or '.join(WEIGHT_ENCODINGS)}, got the unknown encoding {number}")
 
 
 _DESCRIPTOR = Fields(
@@ -44,6 +75,7 @@ _DESCRIPTOR = Fields(
         bounds.version: "version",
         bounds.count: "learner_step size_bytes fp32_size_bytes",
         bounds.digest: "sha256",
+        weight_encoding: "weight_encoding",
     },
 )
 
@@ -120,9 +152,11 @@ def _rung_from_proto(message: policy_pb2.RefusedRung) -> RefusedRung:
 
 def retained_to_proto(policy: RetainedPolicy) -> quantizer_pb2.RetainedPolicy:
     """Encode a retained version."""
-    return quantizer_pb2.RetainedPolicy(**vars(policy))
+    variants = [policy_pb2.PolicyVariant(**variant_to_proto(variant)) for variant in policy.variants]
+    return quantizer_pb2.RetainedPolicy(**vars(policy) | {"schemes": policy.schemes, "variants": variants})
 
 
+_VARIANT = Fields(policy_pb2.PolicyVariant, "retained.", {bounds.name: "scheme", weight_encoding: "weight_encoding"})
 _RETAINED = Fields(
     quantizer_pb2.RetainedPolicy,
     "retained.",
@@ -133,7 +167,10 @@ _RETAINED = Fields(
 def retained_from_proto(message: quantizer_pb2.RetainedPolicy) -> RetainedPolicy:
     """Decode a retained version."""
     schemes = each(bounds.name, "retained.schemes", message.schemes, bounds.MAX_SCHEMES)
-    return RetainedPolicy(schemes=schemes, **_RETAINED.of(message))
+    variants = bounds.items("retained.variants", message.variants, bounds.MAX_VARIANTS)
+    # An older quantizer tells schemes only.
+    found = tuple(Variant(**_VARIANT.of(variant)) for variant in variants) or tuple(map(Variant, schemes))
+    return RetainedPolicy(variants=found, **_RETAINED.of(message))
 
 
 def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
@@ -156,7 +193,7 @@ def receipt_from_proto(message: quantizer_pb2.Receipt) -> Receipt:
     return Receipt(
         **_RECEIPT.of(message),
         policies=tuple(
-            map(descriptor_from_proto, bounds.items("receipt.policies", message.policies, bounds.MAX_SCHEMES))
+            map(descriptor_from_proto, bounds.items("receipt.policies", message.policies, bounds.MAX_VARIANTS))
         ),
         subscribers=message.subscribers,
         process=process_from_proto(message.process),
@@ -166,11 +203,11 @@ def receipt_from_proto(message: quantizer_pb2.Receipt) -> Receipt:
 class PolicyAssembler:
     """Assembles and checks the policies of one stream: for each its descriptor, then the parts of its model.
 
-    scheme: the requested scheme.
+    variant: the requested variant.
     """
 
-    def __init__(self, scheme: str) -> None:
-        self._scheme = scheme
+    def __init__(self, variant: Variant) -> None:
+        self._variant = variant
         self._descriptor: PolicyDescriptor | None = None
         self._blob: BlobAssembler | None = None
         self._count = 0
@@ -200,8 +237,8 @@ class PolicyAssembler:
             raise InvalidInputError(
                 f"policy: version {descriptor.version} came before version {self._descriptor.version} was complete"
             )
-        if descriptor.scheme != self._scheme:
-            raise InvalidInputError(f"policy: expected one in {self._scheme}, got one in {descriptor.scheme}")
+        if descriptor.variant != self._variant:
+            raise InvalidInputError(f"policy: expected one in {self._variant}, got one in {descriptor.variant}")
         bounds.within("policy.version", descriptor.version, 1, bounds.MAX_VERSION)
         if descriptor.size_bytes > MAX_BLOB_BYTES:
             raise ExhaustedError(f"policy: expected at most {MAX_BLOB_BYTES} bytes, got {descriptor.size_bytes}")

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+from actorq.domain.policy import SIGNED, Variant, variant_of
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Fields
+from actorq.wire.policies import weight_encoding
 from actorq.wire.publications import encodings_from_proto
 
 # Environments take seeds up to this value. An actor adds the number of the environment to it.
@@ -13,9 +15,9 @@ _MAX_PAGE_SIZE = 1000
 # From a nanosecond to longer than any service's grant.
 _HOLD_S = (1e-9, 366 * 86_400.0)
 _WATCH_PERIOD_S = (0.05, 3600.0)
-_POLICY_CHECKS = {bounds.optional_name: "scheme", bounds.version: "version"}
-_POLICY = Fields(quantizer_pb2.GetPolicyRequest, "", _POLICY_CHECKS)
-_FIDELITY_REPORT = Fields(quantizer_pb2.GetFidelityReportRequest, "", _POLICY_CHECKS)
+_CHECKS = {bounds.optional_name: "scheme", bounds.version: "version"}
+_POLICY = Fields(quantizer_pb2.GetPolicyRequest, "", {**_CHECKS, weight_encoding: "weight_encoding"})
+_FIDELITY_REPORT = Fields(quantizer_pb2.GetFidelityReportRequest, "", _CHECKS)
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,18 @@ class PolicyRequest:
     """A request for a policy of a scheme. Version 0 is the newest; a watcher gets versions above `version`.
 
     encodings: encodings of blobs that the caller takes.
+    weight_encoding: encoding of int8 weights that its processor computes exactly.
     """
 
     scheme: str
     version: int
     encodings: tuple[tensor_pb2.BlobEncoding, ...] = ()
+    weight_encoding: str = SIGNED
+
+    @property
+    def variant(self) -> Variant:
+        """The variant to serve."""
+        return variant_of(self.scheme, self.weight_encoding)
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,7 @@ def watch_request_from_proto(message: quantizer_pb2.WatchPoliciesRequest) -> Pol
         scheme=bounds.optional_name("scheme", message.scheme),
         version=bounds.version("after_version", message.after_version),
         encodings=encodings_from_proto(message.encodings),
+        weight_encoding=weight_encoding("weight_encoding", message.weight_encoding),
     )
 
 

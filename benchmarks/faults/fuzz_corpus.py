@@ -8,7 +8,16 @@ import numpy as np
 from google.protobuf.message import Message
 
 from actorq import wire
-from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung, RetainedPolicy
+from actorq.domain.policy import (
+    UNSIGNED,
+    FidelityReport,
+    LayerReport,
+    OutputError,
+    PolicyDescriptor,
+    RefusedRung,
+    RetainedPolicy,
+    Variant,
+)
 from actorq.domain.status import (
     ActorReport,
     ActorSelfStatus,
@@ -134,7 +143,7 @@ def _answers() -> list[Message]:
         wire.actor_self_status_to_proto(ActorSelfStatus("actor-0", "acting", REPORT, ENVIRONMENT)),
         wire.descriptor_to_proto(DESCRIPTOR),
         wire.receipt_to_proto(Receipt(35, (DESCRIPTOR,), 0.0125, 3, PROCESS)),
-        wire.retained_to_proto(RetainedPolicy(35, 3500, ("int8", "fp32"), -3.5)),
+        wire.retained_to_proto(RetainedPolicy(35, 3500, (Variant("int8", UNSIGNED), Variant("fp32")), -3.5)),
         wire.environment_reset_to_proto(EnvironmentReset(Path("/data/run/before-reset-1"), ENVIRONMENT)),
         wire.stream_answer_to_proto(wire.StreamAnswer(7, 12, 5, evaluate_version=3)),
         wire.ready_to_proto(wire.Ready(35, (_DIGEST,), (tensor_pb2.BLOB_ENCODING_SPARSE,))),

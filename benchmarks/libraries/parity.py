@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment
 from actor_service.policies.policy import load_policy
-from actorq.domain.policy import Policy
+from actorq.domain.policy import Policy, Variant
 from actorq.rundirectory import RunDirectory
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_episodes import final_returns
@@ -153,7 +153,7 @@ def last_quantized(folder: Path) -> Policy:
     """The newest quantized int8 policy in a run's store. Raises SystemExit if there is none."""
     store = PolicyReader(RunDirectory(folder).policies)
     for retained in store.versions():
-        policy = store.policy(retained.version, INT8)
+        policy = store.policy(retained.version, Variant(INT8))
         if policy is not None and policy.descriptor.effective_scheme == INT8:
             return policy
     raise SystemExit(

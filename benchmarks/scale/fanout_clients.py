@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from actorq.domain.policy import Variant
 from actorq.v1 import quantizer_pb2
 from benchmarks.processes import connect
 from benchmarks.scale.fanout_baseline import ALL, EACH
@@ -43,7 +44,7 @@ class Arrivals:
 
 def _policies() -> Callable[[bytes], int | None]:
     """Checks policies as a relay does. Returns the version of each complete policy."""
-    assembler = StreamedPolicies(SCHEME)
+    assembler = StreamedPolicies(Variant(SCHEME))
 
     def take(message: bytes) -> int | None:
         delivery = assembler.add(message)

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from actorq.arithmetic import arithmetic
 from actorq.config import settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
 from actorq.config.schemes import SchemeName, VersionChoice
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
-from actorq.domain.policy import FP32, Policy, RetainedPolicy
+from actorq.domain.policy import FP32, Policy, RetainedPolicy, Variant, variant_of
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.inference import description_file
@@ -29,6 +30,7 @@ from actorq.rundirectory import RunDirectory
 from actorq.start import run_command
 from actorq.statefiles.files import replace_file
 from actorq.statefiles.runpolicies import RunPolicies
+from actorq.weightencoding import in_weight_encoding
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.store.reader import PolicyReader
@@ -48,6 +50,12 @@ class ExportSettings(Settings):
     )
     scheme: Annotated[SchemeName | None, DefaultText("the scheme of the run's actors")] = Field(
         None, description="number format of the policy"
+    )
+    weight_encoding: Annotated[
+        Literal["signed", "unsigned"] | None, DefaultText("the one that this processor computes exactly")
+    ] = Field(
+        None,
+        description="int8 weights for the target's processor: signed with an int8 dot product (VNNI), else unsigned",
     )
     form: Literal["onnxruntime", "standard"] = Field(
         "onnxruntime",
@@ -71,6 +79,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     root, how = _parse(arguments)
     if how.opset and how.form != "standard":
         raise UserError("--opset: only the standard form has a choice of opset; give --form standard")
+    if how.weight_encoding and how.form == "standard":
+        raise UserError("--weight-encoding: the standard form has no choice of encoding; leave it out")
     _check_output(how)
     policies = RunPolicies(RunDirectory(root))
     version = policies.find(how.version or "")
@@ -109,7 +119,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
     config = policies.config
     emitter = Emitter(PolicyReader(policies.run.policies), config.resolved_quantizer())
     scheme = how.scheme or policies.scheme_of(version)
-    policy = emitter.catalog.get(scheme, version.version)
+    policy = emitter.catalog.get(Variant(scheme), version.version)
     checkpoint = emitter.catalog.checkpoint(version.version)
     if _is_refused(policy):
         if not how.force:
@@ -126,6 +136,9 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         report = measure(Emission(model, stored.layers), expected, batch, source)
         report = replace(report, passed=stored.passed, refused=stored.refused)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
+    else:
+        encoding = how.weight_encoding or arithmetic().weight_encoding
+        policy = in_weight_encoding(policy, variant_of(scheme, encoding).weight_encoding)
     evaluation = policies.evaluation(version)
     description = describe(how.output.name, policy, version, environment, config.algorithm, evaluation, how.form)
     _write(how.output, policy.model, description)
@@ -158,6 +171,8 @@ def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:
         raise UserError(f"--output: cannot write {path}: {error.strerror}") from None
     effective, scheme = description["effective_scheme"], description["scheme"]
     acts = scheme if effective == scheme else f"{scheme} (in effect {effective})"
+    if description["weight_encoding"] is not None:
+        acts += f" with {description['weight_encoding']} weights"
     sys.stdout.write(
         f"{path}: version {description['version']}, {acts}, {description['form']} form, {len(model):,} bytes\n"
         f"{description_file(path)}: its description\n"

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import TypeVar
 
+from actorq.arithmetic import arithmetic
 from actorq.config.sections import GateConfig, QuantizerConfig
-from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph
+from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, Variant, variant_of
 from actorq.errors import ConflictError
 from actorq.quantization.calibration import Batch
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
+from actorq.weightencoding import in_weight_encoding
 from quantizer_service.emission.gate import FidelityGate
 from quantizer_service.emission.job import OverdueError
 from quantizer_service.emission.ladder import Attempt, Ladder
@@ -59,12 +61,15 @@ class Emitter:
         checkpoint: Checkpoint,
         schemes: Iterable[str],
         announce: Callable[[Sequence[Policy]], None] = lambda policies: None,
-        watched: Iterable[str] = (),
+        watched: Iterable[Variant] = (),
     ) -> tuple[Policy, ...]:
         """Emit a new version in each scheme, serve it from memory, then store it.
 
+        A scheme is emitted once, in all its watched weight encodings. Without watchers it gets the encoding that this
+        processor computes exactly.
+
         announce: called when the policies may be served, before they are stored.
-        watched: further schemes. One that fails is left out, with its traceback in the log.
+        watched: variants, perhaps of further schemes. A scheme that fails is left out, with its traceback in the log.
 
         These errors change nothing: ConflictError when the version is not above all others or its graph is missing;
         InvalidInputError when the version is too far above, or the tensors do not fit the graph, are not finite or do
@@ -76,16 +81,26 @@ class Emitter:
         valid = graph.validated(checkpoint)
         compact = graph.without_dead_units(valid)
         ladders = [graph.ladder(scheme) for scheme in schemes]
-        optional = [ladder for ladder in map(graph.ladder, watched) if ladder not in ladders]
+        encodings: dict[str, list[str]] = {}
+        for variant in watched:
+            encodings.setdefault(variant.scheme, []).append(variant.weight_encoding)
+        optional = [ladder for ladder in map(graph.ladder, encodings) if ladder not in ladders]
         passed = quantize_and_check(self.catalog.run_id, compact, ladders, self._thresholds, optional)
-        policies = tuple(_described(self.catalog.run_id, checkpoint, each) for each in passed)
+        policies = tuple(
+            in_weight_encoding(_described(self.catalog.run_id, checkpoint, attempt), each)
+            for attempt in passed
+            for each in encodings.get(attempt.scheme) or [_own_encoding(attempt.scheme)]
+        )
         self.catalog.serve(checkpoint, policies)
         announce(policies)
         self.catalog.store_newest()
         return policies
 
     def emit_again(self, checkpoint: Checkpoint, scheme: str, thresholds: GateConfig | None = None) -> Policy:
-        """Emit a retained version in a missing scheme. `thresholds` replace the thresholds of the run's gate."""
+        """Emit a retained version in a missing scheme, with signed weights.
+
+        thresholds: replace the thresholds of the run's gate.
+        """
         graph = self._prepared(checkpoint.topology)
         compact = graph.without_dead_units(graph.validated(checkpoint))
         newest = checkpoint.version == self.catalog.newest_version
@@ -145,6 +160,11 @@ def _result_of(step: Callable[[Ladder], T], ladder: Ladder) -> T | None:
     except Exception:
         _log.exception("%s is left out of this version", ladder.scheme)
         return None
+
+
+def _own_encoding(scheme: str) -> str:
+    """The weight encoding of a scheme that nobody watches: one that this processor computes exactly."""
+    return variant_of(scheme, arithmetic().weight_encoding).weight_encoding
 
 
 def _described(run_id: str, checkpoint: Checkpoint, passed: Attempt) -> Policy:

@@ -5,9 +5,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.arithmetic import arithmetic
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyGraph
 from actorq.quantization.calibration import Batch, rows_of
 from actorq.quantization.schemes.base import Emission
+from actorq.weightencoding import with_weight_encoding
 from actorq.wire import bounds
 from quantizer_service.emission.divergence import divergence, tells_distribution
 from quantizer_service.emission.inference import open_session, run_session
@@ -25,7 +27,9 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     integers is the chosen action itself, and is compared for equality, without a loss of value. Divergences are those
     of `divergence`.
     """
-    session = open_session(emission.model, "emitted policy")
+    # All encodings stand for the same numbers. This one gives them also on this processor.
+    model = with_weight_encoding(emission.model, arithmetic().weight_encoding)
+    session = open_session(model, "emitted policy")
     outputs = run_session(session, calibration, rows_of(calibration), "emitted policy")
     errors = {name: np.abs(outputs[name] - values) for name, values in expected.items()}
     first = next(iter(expected))

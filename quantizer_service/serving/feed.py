@@ -1,4 +1,4 @@
-"""A relay's stream of one scheme from its upstream, which reconnects forever."""
+"""A relay's stream of one variant from its upstream, which reconnects forever."""
 
 import asyncio
 import random
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from actorq.domain.policy import Variant
 from actorq.errors import ActorQError, ExhaustedError, InvalidInputError, NotFoundError, UnavailableError
 from actorq.transport.reconnect import Backoff, keep_connected
 from quantizer_service.serving.policy_stream import EncodedPolicy
@@ -20,8 +21,8 @@ class Feed:
 
     The feed calls these functions on the event loop until it is stopped:
     take: with each policy.
-    refused: with the scheme, when a received policy was refused.
-    end: with scheme and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
+    refused: with the variant, when a received policy was refused.
+    end: with variant and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
 
     thread: reads the stream.
     """
@@ -29,15 +30,15 @@ class Feed:
     def __init__(
         self,
         upstream: Upstream,
-        scheme: str,
+        variant: Variant,
         backoff: Backoff | None,
         take: Callable[[EncodedPolicy], None],
-        refused: Callable[[str], None],
-        end: Callable[[str, Exception], None],
+        refused: Callable[[Variant], None],
+        end: Callable[[Variant, Exception], None],
     ) -> None:
         self.connected = False
         self._upstream = upstream
-        self._scheme = scheme
+        self._variant = variant
         self._backoff = backoff
         self._on_policy, self._on_refused, self._on_end = take, refused, end
         self._loop = asyncio.get_running_loop()
@@ -46,7 +47,7 @@ class Feed:
         self._stream: UpstreamStream | None = None
         self._waiting: EncodedPolicy | None = None
         # A daemon thread, because a hanging upstream must not delay the end of the process. No data is lost with it.
-        self.thread = threading.Thread(target=self._run, name=f"upstream {scheme}", daemon=True)
+        self.thread = threading.Thread(target=self._run, name=f"upstream {variant}", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
@@ -60,10 +61,10 @@ class Feed:
         try:
             keep_connected(self._watch, self._stopped, self._upstream.peer, random.Random(), self._backoff)
         except Exception as error:
-            self._call(partial(self._on_end, self._scheme, error))
+            self._call(partial(self._on_end, self._variant, error))
 
     def _watch(self, connected: Callable[[], None]) -> None:
-        stream = self._upstream.watch(self._scheme)
+        stream = self._upstream.watch(self._variant)
         with self._lock:
             self._stream = stream
             if self._stopped.is_set():
@@ -79,12 +80,12 @@ class Feed:
             raise
         except ActorQError as error:
             if isinstance(error, (InvalidInputError, ExhaustedError)):
-                self._call(partial(self._on_refused, self._scheme))
+                self._call(partial(self._on_refused, self._variant))
             # A retry after any error, because the upstream may be repaired or replaced.
             raise UnavailableError(f"{self._upstream.peer}: {error}; the last valid policy stays served") from error
         finally:
             self.connected = False
-        raise UnavailableError(f"{self._upstream.peer} ended the stream of {self._scheme} policies")
+        raise UnavailableError(f"{self._upstream.peer} ended the stream of {self._variant} policies")
 
     def _hand_over(self, policy: EncodedPolicy) -> None:
         with self._lock:

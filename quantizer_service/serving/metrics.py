@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import Metric
 
-from actorq.domain.policy import PolicyDescriptor
-from actorq.telemetry.metrics import counter, gauge, histogram, scheme_counter, scheme_gauge
+from actorq.domain.policy import PolicyDescriptor, Variant
+from actorq.telemetry.metrics import counter, gauge, histogram, scheme_counter, variant_counter, variant_gauge
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.relay import Relay
 
 
 def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     """The metric families of one quantizer."""
-    yield scheme_counter("actorq_quantizer_policies", "Policies emitted for checkpoints.", quantizer.emitted)
+    yield variant_counter("actorq_quantizer_policies", "Policies emitted for checkpoints.", quantizer.emitted)
     yield scheme_counter(
         "actorq_quantizer_gate_refusals",
         "Rungs of the ladder that the fidelity gate refused, for checkpoints.",
@@ -33,55 +33,55 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
         "Jobs ended because they took longer than quantizer.work_limit_s.",
         quantizer.worker.cancelled,
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_subscribers",
         "Open streams of policies; relays count like actors.",
-        quantizer.policies.subscribers_by_scheme,
+        quantizer.policies.subscribers_by_variant,
     )
     yield from _newest_policies(quantizer.policies.descriptors)
 
 
-def _newest_policies(policies: Mapping[str, PolicyDescriptor]) -> Iterator[Metric]:
-    def newest(value: Callable[[PolicyDescriptor], float | None]) -> dict[str, float | None]:
-        return {scheme: value(policy) for scheme, policy in policies.items()}
+def _newest_policies(policies: Mapping[Variant, PolicyDescriptor]) -> Iterator[Metric]:
+    def newest(value: Callable[[PolicyDescriptor], float | None]) -> dict[Variant, float | None]:
+        return {variant: value(policy) for variant, policy in policies.items()}
 
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_policy_version", "Version of the newest policy.", newest(lambda policy: policy.version)
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_policy_bytes", "Size of the newest policy's model.", newest(lambda policy: policy.size_bytes)
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_parameters_bytes",
         "Size of the newest policy's FP32 parameters.",
         newest(lambda policy: policy.fp32_size_bytes),
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_float_layers",
         "Layers of the newest policy with weights in float.",
         newest(lambda policy: len(policy.fidelity.float_layers)),
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_argmax_agreement_ratio",
         "Share of calibration observations with the same best action in the newest policy and in FP32.",
         newest(lambda policy: policy.fidelity.argmax_agreement),
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_relative_mean_error_ratio",
         "Mean action error of the newest policy, relative to the action range.",
         newest(lambda policy: policy.fidelity.relative_mean_error),
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_relative_max_error_ratio",
         "Largest action error of the newest policy, relative to the action range.",
         newest(lambda policy: policy.fidelity.relative_max_error),
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_mean_kl_nats",
         "Mean KL divergence of the newest policy from FP32; only for policies that output a distribution.",
         newest(lambda policy: policy.fidelity.mean_kl),
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_quantizer_max_kl_nats",
         "Largest KL divergence of the newest policy from FP32; only for policies that output a distribution.",
         newest(lambda policy: policy.fidelity.max_kl),
@@ -91,21 +91,21 @@ def _newest_policies(policies: Mapping[str, PolicyDescriptor]) -> Iterator[Metri
 def relay_metrics(relay: Relay) -> Iterator[Metric]:
     """The metric families of one relay."""
     # Policies that nobody watches are kept for an upstream that goes away. They get no newer versions.
-    watched = relay.policies.schemes
-    versions = {scheme: relay.policies.version(scheme) for scheme in watched if relay.policies.version(scheme)}
-    lags = {scheme: lag for scheme, lag in relay.lag_seconds.items() if scheme in watched}
-    yield scheme_gauge(
-        "actorq_relay_subscribers", "Open streams of policies at this relay.", relay.policies.subscribers_by_scheme
+    watched = relay.policies.variants
+    versions = {variant: relay.policies.version(variant) for variant in watched if relay.policies.version(variant)}
+    lags = {variant: lag for variant, lag in relay.lag_seconds.items() if variant in watched}
+    yield variant_gauge(
+        "actorq_relay_subscribers", "Open streams of policies at this relay.", relay.policies.subscribers_by_variant
     )
-    yield scheme_gauge(
+    yield variant_gauge(
         "actorq_relay_upstream_connected",
-        "1 while the watched scheme's stream from the upstream is open, 0 while it reconnects.",
+        "1 while the watched variant's stream from the upstream is open, 0 while it reconnects.",
         relay.connected,
     )
-    yield scheme_counter("actorq_relay_policies", "Policies that the relay has passed on.", relay.relayed)
-    yield scheme_counter("actorq_relay_refused", "Policies of the upstream that the relay has refused.", relay.refused)
-    yield scheme_gauge("actorq_relay_policy_version", "Version of the newest policy.", versions)
-    yield scheme_gauge(
+    yield variant_counter("actorq_relay_policies", "Policies that the relay has passed on.", relay.relayed)
+    yield variant_counter("actorq_relay_refused", "Policies of the upstream that the relay has refused.", relay.refused)
+    yield variant_gauge("actorq_relay_policy_version", "Version of the newest policy.", versions)
+    yield variant_gauge(
         "actorq_relay_lag_seconds",
         "Time from the learner's snapshot to the newest policy's arrival here, by the clocks of both machines.",
         lags,

@@ -1,4 +1,4 @@
-"""Holds the newest policy of each scheme for the watchers.
+"""Holds the newest policy of each variant for the watchers.
 
 Watchers have no queues: a slow watcher skips versions, delays no other watcher, and is at most one policy behind. For
 use in one event loop.
@@ -8,21 +8,21 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
-from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.policy import PolicyDescriptor, Variant
 from actorq.errors import ActorQError
 from quantizer_service.serving.policy_stream import EncodedPolicy
 
 
 class NewestPolicies:
-    """The newest policy of each scheme, shared by all watchers.
+    """The newest policy of each variant, shared by all watchers.
 
-    on_idle: called with a scheme when its last watcher has left.
+    on_idle: called with a variant when its last watcher has left.
     """
 
-    def __init__(self, on_idle: Callable[[str], None] = lambda scheme: None) -> None:
-        self._newest: dict[str, EncodedPolicy] = {}
-        # By scheme, so that a new policy wakes only the watchers of its scheme.
-        self._watchers: dict[str, dict[Subscription, None]] = {}
+    def __init__(self, on_idle: Callable[[Variant], None] = lambda variant: None) -> None:
+        self._newest: dict[Variant, EncodedPolicy] = {}
+        # By variant, so that a new policy wakes only the watchers of its variant.
+        self._watchers: dict[Variant, dict[Subscription, None]] = {}
         self._on_idle = on_idle
         self._closed = False
 
@@ -32,78 +32,78 @@ class NewestPolicies:
         return sum(map(len, self._watchers.values()))
 
     @property
-    def subscribers_by_scheme(self) -> Mapping[str, int]:
-        """Number of watchers by watched scheme."""
-        return {scheme: len(watchers) for scheme, watchers in sorted(self._watchers.items())}
+    def subscribers_by_variant(self) -> Mapping[Variant, int]:
+        """Number of watchers by watched variant."""
+        return {variant: len(watchers) for variant, watchers in sorted(self._watchers.items())}
 
     @property
-    def schemes(self) -> tuple[str, ...]:
-        """The watched schemes."""
+    def variants(self) -> tuple[Variant, ...]:
+        """The watched variants."""
         return tuple(sorted(self._watchers))
 
     @property
-    def descriptors(self) -> Mapping[str, PolicyDescriptor]:
-        """The descriptors of the newest policies, by scheme."""
-        return {scheme: policy.descriptor for scheme, policy in self._newest.items()}
+    def descriptors(self) -> Mapping[Variant, PolicyDescriptor]:
+        """The descriptors of the newest policies, by variant."""
+        return {variant: policy.descriptor for variant, policy in self._newest.items()}
 
-    def version(self, scheme: str) -> int:
-        """The newest version in a scheme; 0 for none."""
-        return self._newest[scheme].descriptor.version if scheme in self._newest else 0
+    def version(self, variant: Variant) -> int:
+        """The newest version of a variant; 0 for none."""
+        return self._newest[variant].descriptor.version if variant in self._newest else 0
 
-    def get(self, scheme: str) -> EncodedPolicy | None:
-        """The newest policy in a scheme; None if there is none."""
-        return self._newest.get(scheme)
+    def get(self, variant: Variant) -> EncodedPolicy | None:
+        """The newest policy of a variant; None if there is none."""
+        return self._newest.get(variant)
 
     def put(self, policies: Iterable[EncodedPolicy]) -> None:
-        """Replace the policies of lower versions in the same schemes, and wake the watchers of these schemes."""
+        """Replace the policies of lower versions of the same variants, and wake the watchers of these."""
         for policy in policies:
-            scheme = policy.descriptor.scheme
-            if policy.descriptor.version > self.version(scheme):
-                self._newest[scheme] = policy
-                self._wake(scheme)
+            variant = policy.descriptor.variant
+            if policy.descriptor.version > self.version(variant):
+                self._newest[variant] = policy
+                self._wake(variant)
 
     def forget_unwatched(self, below: int) -> None:
         """Forget the policies of lower versions that nobody watches."""
-        for scheme in self._newest.keys() - self._watchers.keys():
-            if self.version(scheme) < below:
-                del self._newest[scheme]
+        for variant in self._newest.keys() - self._watchers.keys():
+            if self.version(variant) < below:
+                del self._newest[variant]
 
-    def subscribe(self, scheme: str, after_version: int = 0) -> "Subscription":
-        """Watch a scheme for versions above `after_version`. Close the subscription when done."""
-        subscription = Subscription(self, scheme, after_version)
-        self._watchers.setdefault(scheme, {})[subscription] = None
+    def subscribe(self, variant: Variant, after_version: int = 0) -> "Subscription":
+        """Watch a variant for versions above `after_version`. Close the subscription when done."""
+        subscription = Subscription(self, variant, after_version)
+        self._watchers.setdefault(variant, {})[subscription] = None
         return subscription
 
-    def refuse(self, scheme: str, error: ActorQError) -> None:
-        """Raise an error at each current watcher of a scheme, after it has seen the newest policy."""
-        for subscription in self._watchers.get(scheme, {}):
+    def refuse(self, variant: Variant, error: ActorQError) -> None:
+        """Raise an error at each current watcher of a variant, after it has seen the newest policy."""
+        for subscription in self._watchers.get(variant, {}):
             subscription._refused = error
-        self._wake(scheme)
+        self._wake(variant)
 
     def close(self) -> None:
         """End all subscriptions, after they have seen the newest policy."""
         self._closed = True
-        for scheme in self._watchers:
-            self._wake(scheme)
+        for variant in self._watchers:
+            self._wake(variant)
 
-    def _wake(self, scheme: str) -> None:
-        for subscription in self._watchers.get(scheme, {}):
+    def _wake(self, variant: Variant) -> None:
+        for subscription in self._watchers.get(variant, {}):
             subscription._wake()
 
     def _leave(self, subscription: "Subscription") -> None:
-        watchers = self._watchers[subscription._scheme]
+        watchers = self._watchers[subscription._variant]
         del watchers[subscription]
         if not watchers:
-            del self._watchers[subscription._scheme]
-            self._on_idle(subscription._scheme)
+            del self._watchers[subscription._variant]
+            self._on_idle(subscription._variant)
 
 
 class Subscription(AbstractContextManager["Subscription"]):
-    """One watcher's subscription to a scheme, a context manager. For use by one task."""
+    """One watcher's subscription to a variant, a context manager. For use by one task."""
 
-    def __init__(self, newest: NewestPolicies, scheme: str, after_version: int) -> None:
+    def __init__(self, newest: NewestPolicies, variant: Variant, after_version: int) -> None:
         self._newest = newest
-        self._scheme = scheme
+        self._variant = variant
         self._seen = after_version
         self._open = True
         self._refused: ActorQError | None = None
@@ -115,9 +115,9 @@ class Subscription(AbstractContextManager["Subscription"]):
         Raises the error of `refuse`.
         """
         while self._open:
-            if (version := self._newest.version(self._scheme)) > self._seen:
+            if (version := self._newest.version(self._variant)) > self._seen:
                 self._seen = version
-                return self._newest.get(self._scheme)
+                return self._newest.get(self._variant)
             if self._refused is not None:
                 raise self._refused
             if self._newest._closed:

@@ -10,7 +10,7 @@ from functools import cached_property
 from google.protobuf.message import DecodeError
 
 from actorq import wire
-from actorq.domain.policy import Policy, PolicyDescriptor
+from actorq.domain.policy import Policy, PolicyDescriptor, Variant
 from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
@@ -68,11 +68,11 @@ class EncodedPolicy:
 class StreamedPolicies:
     """The policies of one stream, each with its received messages.
 
-    scheme: the requested scheme.
+    variant: the requested variant.
     """
 
-    def __init__(self, scheme: str) -> None:
-        self._assembler = wire.PolicyAssembler(scheme)
+    def __init__(self, variant: Variant) -> None:
+        self._assembler = wire.PolicyAssembler(variant)
         self._messages: list[bytes] = []
 
     def add(self, message: bytes) -> EncodedPolicy | None:

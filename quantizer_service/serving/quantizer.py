@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from actorq.config.sections import QuantizerConfig
-from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy
+from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy, Variant
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, UnavailableError
@@ -41,7 +41,7 @@ class Quantizer:
     worker: does the CPU work; None for a worker with the default limit.
 
     policies: the newest policies, and their watchers.
-    emitted, refusals: emitted policies, and rungs that the fidelity gate refused, by scheme since the start.
+    emitted, refusals: emitted policies by variant, and rungs that the fidelity gate refused by scheme, since the start.
     emit_seconds: times from the last byte of a checkpoint to served policies, for all schemes together.
     """
 
@@ -57,7 +57,7 @@ class Quantizer:
         self._resources = resources
         self.policies = NewestPolicies()
         self.worker = worker or Worker(QuantizerConfig().work_limit_s)
-        self.emitted: Counter[str] = Counter()
+        self.emitted: Counter[Variant] = Counter()
         self.refusals: Counter[str] = Counter()
         self.emit_seconds = Histogram()
         self._publishing: set[asyncio.Task[Receipt]] = set()
@@ -79,7 +79,7 @@ class Quantizer:
     async def claim(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
         """Begin the stream of a learner whose actors use `scheme`. See Catalog.claim.
 
-        With "auto" each actor chooses, and versions are emitted in the watched schemes.
+        With "auto" each actor chooses, and versions are emitted in the watched variants.
         """
         if scheme != AUTO:
             scheme_named(scheme)
@@ -90,13 +90,13 @@ class Quantizer:
         await self.worker.do(self._emitter.add_graph, graph)
 
     async def publish(self, checkpoint: Checkpoint, scheme: str, received_at: float) -> Receipt:
-        """Emit a version in the run's scheme and the watched schemes, serve it, store it, and return the receipt.
+        """Emit a version in the run's scheme and the watched variants, serve it, store it, and return the receipt.
 
         received_at: arrival of its last byte, by `clock`.
         """
         own = () if scheme == AUTO else (scheme,)
         begun = threading.Event()
-        task = asyncio.create_task(self._publish(checkpoint, own, self.policies.schemes, received_at, begun))
+        task = asyncio.create_task(self._publish(checkpoint, own, self.policies.variants, received_at, begun))
         may_be_left(task, f"publication of version {checkpoint.version}")
         self._publishing.add(task)
         task.add_done_callback(self._publishing.discard)
@@ -108,16 +108,16 @@ class Quantizer:
                 task.cancel()
             raise
 
-    async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
+    async def get(self, variant: Variant, version: int = 0) -> EncodedPolicy:
         """A retained policy as encoded messages. See Catalog.get."""
-        newest = self.policies.get(scheme)
-        if newest is not None and self._is_newest(scheme) and version in (0, newest.descriptor.version):
+        newest = self.policies.get(variant)
+        if newest is not None and self._is_newest(variant) and version in (0, newest.descriptor.version):
             return newest
-        return await self._read(self._get, scheme, version)
+        return await self._read(self._get, variant, version)
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
-        """The descriptor of a retained policy. See Catalog.get."""
-        return (await self._read(self._catalog.get, scheme, version)).descriptor
+        """The descriptor of a retained policy. See Catalog.describe."""
+        return await self._read(self._catalog.describe, scheme, version)
 
     async def list_versions(self, page_size: int, page_token: str) -> tuple[tuple[RetainedPolicy, ...], str]:
         """See Catalog.list_versions."""
@@ -131,19 +131,19 @@ class Quantizer:
         """See Catalog.record_evaluation."""
         await self.worker.do(self._catalog.record_evaluation, evaluation)
 
-    async def subscribe(self, scheme: str, after_version: int) -> Subscription:
-        """Watch a scheme, which is emitted from now on. Raises NotFoundError for an unknown scheme."""
-        scheme_named(scheme)
+    async def subscribe(self, variant: Variant, after_version: int) -> Subscription:
+        """Watch a variant, which is emitted from now on. Raises NotFoundError for an unknown scheme."""
+        scheme_named(variant.scheme)
         if self.draining.is_set():
             raise UnavailableError("the quantizer is draining; connect again later")
-        # Subscribed before the newest is emitted, so that a version published meanwhile includes this scheme.
-        subscription = self.policies.subscribe(scheme, after_version)
+        # Subscribed before the newest is emitted, so that a version published meanwhile includes this variant.
+        subscription = self.policies.subscribe(variant, after_version)
         try:
-            if not self._is_newest(scheme):
+            if not self._is_newest(variant):
                 async with self._reader:
                     # Of many watchers that come at once, only the first one emits.
-                    if not self._is_newest(scheme):
-                        await self._emit_newest(scheme)
+                    if not self._is_newest(variant):
+                        await self._emit_newest(variant)
         except BaseException:
             subscription.close()
             raise
@@ -163,7 +163,7 @@ class Quantizer:
         self,
         checkpoint: Checkpoint,
         own: tuple[str, ...],
-        watched: tuple[str, ...],
+        watched: tuple[Variant, ...],
         received_at: float,
         begun: threading.Event,
     ) -> Receipt:
@@ -187,15 +187,17 @@ class Quantizer:
             emit_seconds = self.clock() - received_at
             self.emit_seconds.observe(emit_seconds)
             for policy in policies:
-                self.emitted[policy.descriptor.scheme] += 1
-                self.refusals[policy.descriptor.scheme] += len(policy.descriptor.fidelity.refused)
+                self.emitted[policy.descriptor.variant] += 1
+            # The variants of a scheme come from one emission.
+            refused = {policy.descriptor.scheme: policy.descriptor.fidelity.refused for policy in policies}
+            self.refusals.update({scheme: len(rungs) for scheme, rungs in refused.items()})
             served.set()
 
         try:
             policies = await self.worker.do(publish)
         finally:
             # Runs even if the version could not be stored, because it is served.
-            for late in self.policies.schemes:
+            for late in self.policies.variants:
                 # Watchers that came during this emission have only the previous version.
                 if not self._is_newest(late):
                     await self._emit_or_refuse(late)
@@ -207,22 +209,22 @@ class Quantizer:
             process=await self.worker.do(self._resources),
         )
 
-    def _is_newest(self, scheme: str) -> bool:
-        """Whether the watchers of this scheme have the newest version."""
-        return self.policies.version(scheme) >= self._catalog.newest_version
+    def _is_newest(self, variant: Variant) -> bool:
+        """Whether the watchers of this variant have the newest version."""
+        return self.policies.version(variant) >= self._catalog.newest_version
 
-    async def _emit_newest(self, scheme: str) -> None:
-        self.policies.put([await self.worker.do(self._get, scheme)])
+    async def _emit_newest(self, variant: Variant) -> None:
+        self.policies.put([await self.worker.do(self._get, variant)])
 
-    async def _emit_or_refuse(self, scheme: str) -> None:
-        """Emit the newest version for watchers. A scheme that fails ends only its own watchers' streams."""
+    async def _emit_or_refuse(self, variant: Variant) -> None:
+        """Emit the newest version for watchers. A variant that fails ends only its own watchers' streams."""
         try:
-            await self._emit_newest(scheme)
+            await self._emit_newest(variant)
         except ActorQError as error:
-            self.policies.refuse(scheme, error)
+            self.policies.refuse(variant, error)
         except Exception as error:
-            _log.exception("no policy in %s", scheme)
-            self.policies.refuse(scheme, UnavailableError(f"{scheme}: emitting the policy failed: {error!r}"))
+            _log.exception("no policy in %s", variant)
+            self.policies.refuse(variant, UnavailableError(f"{variant}: emitting the policy failed: {error!r}"))
 
-    def _get(self, scheme: str, version: int = 0) -> EncodedPolicy:
-        return EncodedPolicy.of(self._catalog.get(scheme, version))
+    def _get(self, variant: Variant, version: int = 0) -> EncodedPolicy:
+        return EncodedPolicy.of(self._catalog.get(variant, version))

@@ -1,6 +1,6 @@
 """A relay: serves the policies of a quantizer or of another relay to its own watchers, from memory.
 
-The relay has one upstream stream for each watched scheme. It keeps the newest policy of each scheme as the received
+The relay has one upstream stream for each watched variant. It keeps the newest policy of each variant as the received
 bytes. Relays of relays form a tree.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from actorq.config.schemes import is_scheme, scheme_names
+from actorq.domain.policy import Variant
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError
 from actorq.transport.reconnect import Backoff
 from quantizer_service.serving.feed import Feed
@@ -30,8 +31,8 @@ class Relay:
     now: clock in Unix seconds, for the lag.
 
     policies: the newest policies of the current run, and their watchers.
-    relayed, refused: numbers of policies passed on and refused, by scheme.
-    lag_seconds: time from the learner's snapshot to the newest policy's arrival, by scheme and both machines' clocks.
+    relayed, refused: numbers of policies passed on and refused, by variant.
+    lag_seconds: time from the learner's snapshot to the newest policy's arrival, by variant and both machines' clocks.
     run_id: run of the served policies; empty before the first.
     failed: holds the error after an unexpected failure of a feed.
     describe, list_versions, lease: calls that the upstream answers.
@@ -45,52 +46,52 @@ class Relay:
         self._backoff = backoff
         self._now = now
         self.policies = NewestPolicies(self._leave)
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[Variant, Feed] = {}
         self._ended: list[Feed] = []
         self.draining = asyncio.Event()
         self.failed: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
         self.run_id = ""
-        self.relayed: Counter[str] = Counter()
-        self.refused: Counter[str] = Counter()
-        self.lag_seconds: dict[str, float] = {}
+        self.relayed: Counter[Variant] = Counter()
+        self.refused: Counter[Variant] = Counter()
+        self.lag_seconds: dict[Variant, float] = {}
 
     @property
-    def connected(self) -> Mapping[str, bool]:
-        """Whether the stream from the upstream is open, by watched scheme."""
-        return {scheme: feed.connected for scheme, feed in self._feeds.items()}
+    def connected(self) -> Mapping[Variant, bool]:
+        """Whether the stream from the upstream is open, by watched variant."""
+        return {variant: feed.connected for variant, feed in self._feeds.items()}
 
     def intake(self) -> NoReturn:
         """Raise ConflictError, because a relay accepts no publications."""
         raise ConflictError(f"this is a relay, which accepts no publications; publish to its {self._upstream.peer}")
 
-    async def subscribe(self, scheme: str, after_version: int) -> Subscription:
-        """Watch a scheme, even while the upstream is down. Raises NotFoundError for an unknown scheme."""
-        if not is_scheme(scheme):
-            raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {scheme!r}")
+    async def subscribe(self, variant: Variant, after_version: int) -> Subscription:
+        """Watch a variant, even while the upstream is down. Raises NotFoundError for an unknown scheme."""
+        if not is_scheme(variant.scheme):
+            raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {variant.scheme!r}")
         if self.draining.is_set():
             raise UnavailableError("the relay is draining; connect again later")
-        subscription = self.policies.subscribe(scheme, after_version)
-        if scheme not in self._feeds:
+        subscription = self.policies.subscribe(variant, after_version)
+        if variant not in self._feeds:
             calls = self._take, self._count_refusal, self._end
-            self._feeds[scheme] = Feed(self._upstream, scheme, self._backoff, *calls)
+            self._feeds[variant] = Feed(self._upstream, variant, self._backoff, *calls)
         return subscription
 
-    async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
-        """A retained policy. The newest of a watched scheme comes from memory, others come from the upstream.
+    async def get(self, variant: Variant, version: int = 0) -> EncodedPolicy:
+        """A retained policy. The newest of a watched variant comes from memory, others come from the upstream.
 
         While the upstream is down, the policy in memory counts as the newest.
         """
-        newest = self.policies.get(scheme)
-        live = scheme in self._feeds and self._feeds[scheme].connected
+        newest = self.policies.get(variant)
+        live = variant in self._feeds and self._feeds[variant].connected
         if newest is not None and (version == newest.descriptor.version or (not version and live)):
             return newest
         try:
-            found = await self._upstream.get(scheme, version)
+            found = await self._upstream.get(variant, version)
         except UnavailableError:
             if version or newest is None:
                 raise
             return newest
-        newest = self.policies.get(scheme)
+        newest = self.policies.get(variant)
         if version or newest is None or found.descriptor.run_id != self.run_id:
             return found
         return max(found, newest, key=lambda each: each.descriptor.version)
@@ -110,33 +111,33 @@ class Relay:
     def _take(self, policy: EncodedPolicy) -> None:
         """Serve a policy, unless the same run has an equal or newer version here."""
         descriptor = policy.descriptor
-        scheme = descriptor.scheme
+        variant = descriptor.variant
         if self.run_id and descriptor.run_id != self.run_id:
             self._begin_run(descriptor.run_id)
         self.run_id = descriptor.run_id
-        newest = self.policies.get(scheme)
-        version = self.policies.version(scheme)
+        newest = self.policies.get(variant)
+        version = self.policies.version(variant)
         if newest is not None and descriptor.version == version and descriptor.sha256 != newest.descriptor.sha256:
-            self.refused[scheme] += 1
+            self.refused[variant] += 1
             _log.error(
                 "%s serves version %d in %s with other bytes than before; the first bytes stay served",
                 self._upstream.peer,
                 descriptor.version,
-                scheme,
+                variant,
             )
         if descriptor.version <= version:
             return
         self.policies.put([policy])
-        self.relayed[scheme] += 1
-        self.lag_seconds[scheme] = self._now() - descriptor.snapshot_at
+        self.relayed[variant] += 1
+        self.lag_seconds[variant] = self._now() - descriptor.snapshot_at
 
-    def _count_refusal(self, scheme: str) -> None:
-        self.refused[scheme] += 1
+    def _count_refusal(self, variant: Variant) -> None:
+        self.refused[variant] += 1
 
-    def _end(self, scheme: str, error: Exception) -> None:
-        self._stop((scheme,))
+    def _end(self, variant: Variant, error: Exception) -> None:
+        self._stop((variant,))
         if isinstance(error, ActorQError):
-            self.policies.refuse(scheme, error)
+            self.policies.refuse(variant, error)
         elif not self.failed.done():
             self.failed.set_exception(error)
 
@@ -149,13 +150,13 @@ class Relay:
         self._stop(tuple(self._feeds))
         old.close()
 
-    def _leave(self, scheme: str) -> None:
+    def _leave(self, variant: Variant) -> None:
         # Also called for the watchers of an old run.
-        if scheme not in self.policies.schemes:
-            self._stop((scheme,))
+        if variant not in self.policies.variants:
+            self._stop((variant,))
 
-    def _stop(self, schemes: Iterable[str]) -> None:
-        for scheme in schemes:
-            if feed := self._feeds.pop(scheme, None):
+    def _stop(self, variants: Iterable[Variant]) -> None:
+        for variant in variants:
+            if feed := self._feeds.pop(variant, None):
                 feed.stop()
                 self._ended = [*(ended for ended in self._ended if ended.thread.is_alive()), feed]

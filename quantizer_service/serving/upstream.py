@@ -7,8 +7,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from google.protobuf.message import Message
 
+from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.domain.policy import PolicyDescriptor, RetainedPolicy
+from actorq.domain.policy import PolicyDescriptor, RetainedPolicy, Variant
 from actorq.errors import InvalidInputError, UnavailableError
 from actorq.transport.errors import translated
 from actorq.transport.options import UNARY_DEADLINE_S
@@ -36,9 +37,9 @@ class Upstream:
         self._closed = False
         self.peer = f"upstream {client.peer}"
 
-    async def get(self, scheme: str, version: int = 0) -> EncodedPolicy:
+    async def get(self, variant: Variant, version: int = 0) -> EncodedPolicy:
         """A retained policy; version 0 for the newest."""
-        return await self._call(self._get, scheme, version)
+        return await self._call(self._get, variant, version)
 
     async def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
         """The descriptor of a retained policy."""
@@ -52,10 +53,10 @@ class Upstream:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds."""
         return await self._call(self._client.hold, version, seconds)
 
-    def watch(self, scheme: str) -> "UpstreamStream":
-        """Open a stream of a scheme's newest policies, which begins with the current one. Thread-safe."""
-        request = quantizer_pb2.WatchPoliciesRequest(scheme=scheme, encodings=ENCODINGS)
-        return UpstreamStream(self._stream("WatchPolicies", request), scheme, self.peer)
+    def watch(self, variant: Variant) -> "UpstreamStream":
+        """Open a stream of a variant's newest policies, which begins with the current one. Thread-safe."""
+        request = quantizer_pb2.WatchPoliciesRequest(encodings=ENCODINGS, **wire.variant_to_proto(variant))
+        return UpstreamStream(self._stream("WatchPolicies", request), variant, self.peer)
 
     def close(self) -> None:
         """Close the connection. Streams end with UnavailableError."""
@@ -63,11 +64,11 @@ class Upstream:
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
-    def _get(self, scheme: str, version: int) -> EncodedPolicy:
-        request = quantizer_pb2.GetPolicyRequest(scheme=scheme, version=version, encodings=ENCODINGS)
+    def _get(self, variant: Variant, version: int) -> EncodedPolicy:
+        request = quantizer_pb2.GetPolicyRequest(version=version, encodings=ENCODINGS, **wire.variant_to_proto(variant))
         with self._client.calls():
             call = self._stream("GetPolicy", request, UNARY_DEADLINE_S)
-        for policy in UpstreamStream(call, scheme, self.peer):
+        for policy in UpstreamStream(call, variant, self.peer):
             return policy
         raise InvalidInputError(f"{self.peer}: the stream of the policy ended before its last part")
 
@@ -86,9 +87,9 @@ class Upstream:
 class UpstreamStream:
     """The complete and checked policies of one stream. Another thread may cancel it."""
 
-    def __init__(self, call: Any, scheme: str, peer: str) -> None:
+    def __init__(self, call: Any, variant: Variant, peer: str) -> None:
         self._call = call
-        self._scheme = scheme
+        self._variant = variant
         self._peer = peer
 
     def wait(self) -> None:
@@ -100,7 +101,7 @@ class UpstreamStream:
         self._call.cancel()
 
     def __iter__(self) -> Iterator[EncodedPolicy]:
-        assembler = StreamedPolicies(self._scheme)
+        assembler = StreamedPolicies(self._variant)
         try:
             with translated(self._peer):
                 for message in self._call:

@@ -2,11 +2,23 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
-from actorq.domain.policy import MAX_VERSION_STEP, Checkpoint, Policy, PolicyGraph, RetainedPolicy
+from actorq.domain.policy import (
+    MAX_VERSION_STEP,
+    WEIGHT_ENCODINGS,
+    Checkpoint,
+    Policy,
+    PolicyDescriptor,
+    PolicyGraph,
+    RetainedPolicy,
+    Variant,
+    variant_of,
+)
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError
 from actorq.quantization.schemes import scheme_named
+from actorq.weightencoding import in_weight_encoding
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
 
@@ -21,15 +33,15 @@ class Catalog:
     """The retained versions of one run. For one thread at a time.
 
     store: a PolicyStore to publish to, or a PolicyReader, which keeps the versions of the moment when it was opened.
-    emit_again: emits a retained version in a missing scheme.
+    emit_again: emits a retained version in a missing scheme, with signed weights.
     """
 
     def __init__(self, store: PolicyReader, emit_again: Callable[[Checkpoint, str], Policy]) -> None:
         self._store = store
         self._writable = store if isinstance(store, PolicyStore) else None
         self._emit_again = emit_again
-        self._served: dict[tuple[int, str], Policy] = {}
-        # The newest version in memory, and its emitted policies by scheme. It is served before the disk has it.
+        self._served: dict[tuple[int, Variant], Policy] = {}
+        # The newest version in memory, and its emitted policies by variant. It is served before the disk has it.
         self._newest, self._policies = _newest(store)
         self._highest = store.taken_version
 
@@ -88,34 +100,47 @@ class Catalog:
         """
         self._writer.reserve(checkpoint.version)
         self._highest = checkpoint.version
-        self._newest, self._policies = checkpoint, {policy.descriptor.scheme: policy for policy in policies}
+        self._newest, self._policies = checkpoint, {policy.descriptor.variant: policy for policy in policies}
 
     def store_newest(self) -> None:
         """Store the newest version. Raises UnavailableError when the disk cannot store it."""
         if self._newest is not None:
             self._writer.add_version(self._newest, self._policies.values())
 
-    def get(self, scheme: str, version: int = 0) -> Policy:
-        """A policy of a retained version (0 for the newest). Emits and stores a missing scheme now.
+    def get(self, variant: Variant, version: int = 0) -> Policy:
+        """A policy of a retained version (0 for the newest). Emits and stores a missing variant now.
 
         Raises NotFoundError for an unknown scheme or version, InvalidInputError for a damaged file.
         """
-        scheme_named(scheme)
+        scheme_named(variant.scheme)
         if self._newest is None:
             raise self._nothing_to_serve()
         if version in (0, self.newest_version):
-            if scheme not in self._policies:
-                self._policies[scheme] = self._missing(self._newest, scheme)
-            return self._policies[scheme]
-        if (version, scheme) in self._served:
-            return self._served[version, scheme]
-        policy = self._store.policy(version, scheme) or self._missing(self._store.checkpoint(version), scheme)
+            if variant not in self._policies:
+                self._policies[variant] = self._missing(self._newest, variant, self._policies.get)
+            return self._policies[variant]
+        if (version, variant) in self._served:
+            return self._served[version, variant]
+        stored = partial(self._store.policy, version)
+        policy = stored(variant) or self._missing(self._store.checkpoint(version), variant, stored)
         if self._writable is None:
             # Kept in memory, because the store's writer may remove the version at any time.
-            self._served[version, scheme] = policy
+            self._served[version, variant] = policy
             while len(self._served) > _MAX_SERVED:
                 del self._served[next(iter(self._served))]
         return policy
+
+    def describe(self, scheme: str, version: int = 0) -> PolicyDescriptor:
+        """The descriptor of a retained policy (version 0 for the newest), in an encoding that is emitted if one is.
+
+        Raises as `get` does.
+        """
+        variants = [variant_of(scheme, each) for each in WEIGHT_ENCODINGS]
+        if version in (0, self.newest_version):
+            emitted = [variant for variant in variants if variant in self._policies]
+        else:
+            emitted = [variant for variant in variants if self._store.has(version, variant)]
+        return self.get((emitted or variants)[0], version).descriptor
 
     def checkpoint(self, version: int) -> Checkpoint:
         """The FP32 tensors of a retained version. Raises NotFoundError, or InvalidInputError for a damaged file."""
@@ -153,9 +178,12 @@ class Catalog:
         else:
             _log.info("evaluation of version %d dropped: it is not retained", evaluation.policy_version)
 
-    def _missing(self, checkpoint: Checkpoint, scheme: str) -> Policy:
-        policy = self._emit_again(checkpoint, scheme)
-        # A version that is served but not yet stored gets no file for this scheme, which can be emitted again.
+    def _missing(self, checkpoint: Checkpoint, variant: Variant, emitted: Callable[[Variant], Policy | None]) -> Policy:
+        """Make a variant from one with the same numbers, or else emit it. emitted: finds other variants."""
+        sibling = next(filter(None, map(emitted, variant.siblings)), None)
+        policy = sibling or self._emit_again(checkpoint, variant.scheme)
+        policy = in_weight_encoding(policy, variant.weight_encoding)
+        # A version that is served but not yet stored gets no file for this variant, which can be emitted again.
         if self._writable is not None and self._writable.retains(checkpoint.version):
             self._writable.add_policy(policy)
         return policy
@@ -181,14 +209,14 @@ class Catalog:
         return self._writable
 
 
-def _newest(store: PolicyReader) -> tuple[Checkpoint | None, dict[str, Policy]]:
-    """The newest version of a store, and its emitted policies by scheme."""
+def _newest(store: PolicyReader) -> tuple[Checkpoint | None, dict[Variant, Policy]]:
+    """The newest version of a store, and its emitted policies by variant."""
     for retained in store.versions():
         try:
-            policies = {scheme: store.policy(retained.version, scheme) for scheme in retained.schemes}
+            policies = {variant: store.policy(retained.version, variant) for variant in retained.variants}
             checkpoint = store.checkpoint(retained.version)
         except NotFoundError:
             # The store's writer has removed it for newer ones. The next version here may still be retained.
             continue
-        return checkpoint, {scheme: policy for scheme, policy in policies.items() if policy is not None}
+        return checkpoint, {variant: policy for variant, policy in policies.items() if policy is not None}
     return None, {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actorq.domain.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy
+from actorq.domain.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy, Variant
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import read_either
@@ -23,7 +23,7 @@ class Entry:
 
     learner_step: int
     topology: bytes
-    schemes: set[str] = field(default_factory=set)
+    variants: set[Variant] = field(default_factory=set)
     mean_return: float | None = None
 
 
@@ -64,7 +64,7 @@ class PolicyReader:
     def versions(self) -> list[RetainedPolicy]:
         """The retained versions, newest first."""
         return [
-            RetainedPolicy(version, entry.learner_step, tuple(sorted(entry.schemes)), entry.mean_return)
+            RetainedPolicy(version, entry.learner_step, tuple(sorted(entry.variants)), entry.mean_return)
             for version, entry in sorted(self._entries.items(), reverse=True)
         ]
 
@@ -74,12 +74,16 @@ class PolicyReader:
         with self._unless_removed(version):
             return self._read_checkpoint(version)
 
-    def policy(self, version: int, scheme: str) -> Policy | None:
-        """An emitted policy; None when this scheme was not emitted yet. Raises like `checkpoint`."""
-        if scheme not in self._entry(version).schemes:
+    def policy(self, version: int, variant: Variant) -> Policy | None:
+        """An emitted policy; None when this variant was not emitted yet. Raises like `checkpoint`."""
+        if not self.has(version, variant):
             return None
         with self._unless_removed(version):
-            return stored.read_policy(self._folder(version), scheme)
+            return stored.read_policy(self._folder(version), variant)
+
+    def has(self, version: int, variant: Variant) -> bool:
+        """Whether this variant was emitted. Raises like `checkpoint`."""
+        return variant in self._entry(version).variants
 
     def _folder(self, version: int) -> Path:
         return version_folder(self._directory, version)
@@ -157,8 +161,10 @@ class PolicyReader:
             )
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
         folder = self._folder(version)
-        entry.schemes |= {stored.read_policy(folder, each).descriptor.scheme for each in stored.emitted_schemes(folder)}
-        stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), entry.schemes)
+        entry.variants |= {
+            stored.read_policy(folder, each).descriptor.variant for each in stored.emitted_variants(folder)
+        }
+        stored.require_emitted(folder, stored.read_json(folder / "checkpoint.json"), entry.variants)
         entry.mean_return = stored.read_mean_return(folder)
         return entry
 

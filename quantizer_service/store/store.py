@@ -4,6 +4,7 @@ run.json, run.copy.json                   the run and the format
 graphs/<digest>.onnx, .json               each graph once
 00000012/checkpoint.safetensors, .json    the FP32 tensors, from which any scheme can be emitted later
 00000012/policy-int8.onnx, .json          an emitted policy and its descriptor
+00000012/policy-int8.unsigned.onnx, .json the same one with unsigned weights
 00000012/evaluation.json                  its newest evaluation
 high_water.json                           the mark: any version up to it may have been served
 writer.lock                               locked by the process that writes here
@@ -132,28 +133,28 @@ class PolicyStore(PolicyReader):
                 "topology": checkpoint.topology.hex(),
                 "snapshot_at": checkpoint.snapshot_at,
                 "sha256": digest.hex(),
-                "schemes": [policy.descriptor.scheme for policy in policies],
+                "schemes": [str(policy.descriptor.variant) for policy in policies],
             }
             write_document(partial / "checkpoint.json", tree, sync=False)
             for policy in policies:
                 _write_policy(partial, policy)
-                entry.schemes.add(policy.descriptor.scheme)
+                entry.variants.add(policy.descriptor.variant)
             partial.replace(folder)
         self._entries[checkpoint.version] = entry
         self.highest_version = max(self.highest_version, checkpoint.version)
         self._retain()
 
     def add_policy(self, policy: Policy) -> None:
-        """Store another scheme of a retained version. Flushed before it is served: a second emission might differ."""
+        """Store another variant of a retained version. Flushed before it is served: a second emission might differ."""
         version = policy.descriptor.version
         entry = self._entry(version)
         folder = self._folder(version)
         with _writing(folder):
             _write_policy(folder, policy)
-            for path in folder.glob(f"policy-{policy.descriptor.scheme}.*"):
+            for path in folder.glob(f"policy-{policy.descriptor.variant}.*"):
                 sync_file(path)
             sync_folder(folder)
-        entry.schemes.add(policy.descriptor.scheme)
+        entry.variants.add(policy.descriptor.variant)
 
     def lease(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
@@ -226,7 +227,7 @@ class PolicyStore(PolicyReader):
 
 
 def _write_policy(folder: Path, policy: Policy) -> None:
-    path = folder / f"policy-{policy.descriptor.scheme}.json"
+    path = folder / f"policy-{policy.descriptor.variant}.json"
     # The descriptor last, because a model without a descriptor is ignored.
     replace_file(path.with_suffix(".onnx"), policy.model)
     write_document(path, stored.descriptor_to_json(policy.descriptor), sync=False)

@@ -11,6 +11,7 @@ import pytest
 from actor_service.environments import make_environments
 from actor_service.process import ActorSettings
 from actor_service.roles.evaluation import EvaluationEpisodes
+from actorq.arithmetic import arithmetic
 from actorq.client import ActorClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SCHEMES
@@ -31,7 +32,6 @@ from tests.actor_service.actor_process import (
     status_when,
     stop,
 )
-from tests.builders.processors import SATURATING
 
 
 def evaluate_when_free(client: ActorClient, episodes: int) -> list[Episode | Evaluation]:
@@ -119,7 +119,7 @@ def test_a_standalone_actor_finds_the_fastest_scheme_of_a_version(quantizer: Scr
         # All are the same model, so that any may be the fastest by a little; fp32 is taken among equals.
         assert evaluation.scheme in SCHEMES
         # This processor may compute some of them wrongly.
-        usable = [scheme for scheme in SCHEMES if scheme not in SATURATING]
+        usable = [scheme for scheme in SCHEMES if scheme not in arithmetic().inexact_schemes]
         assert [quantizer.asked.get(timeout=DEADLINE_S) for _ in usable] == usable
         *_, evaluation = client.evaluate(1)
         assert isinstance(evaluation, Evaluation)

@@ -18,6 +18,7 @@ from actorq.domain.policy import (
     LayerReport,
     PolicyDescriptor,
     RetainedPolicy,
+    Variant,
 )
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import CorruptedError, NotFoundError, UnavailableError, UserError
@@ -28,7 +29,7 @@ from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, ser
 
 MODEL = bytes(range(256)) * 4_096
 PAGE = 2
-RETAINED = [RetainedPolicy(version, version * 50, ("int8",), None) for version in (5, 4, 3, 2, 1)]
+RETAINED = [RetainedPolicy(version, version * 50, (Variant("int8"),), None) for version in (5, 4, 3, 2, 1)]
 
 
 def descriptor(version: int, model: bytes = MODEL) -> PolicyDescriptor:

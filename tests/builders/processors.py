@@ -1,16 +1,13 @@
-"""What this processor computes, for tests of whole runs and of exact numbers."""
+"""What this processor computes, for tests of exact numbers and of whole runs on any machine."""
 
-import pytest
+from actorq.arithmetic import arithmetic
+from actorq.domain.policy import variant_of
+from actorq.weightencoding import with_weight_encoding
 
-from actorq.domain.policy import FALLBACK
-from actorq.machine import processor_flags, saturating_schemes
-
-SATURATING = saturating_schemes(processor_flags())
-# What the actors of an int8 run act in here.
-INT8_HERE = FALLBACK if "int8" in SATURATING else "int8"
+# What the actors of an int8 run act with here.
+INT8_HERE = variant_of("int8", arithmetic().weight_encoding)
 
 
-def skip_if_saturating(scheme: str) -> None:
-    """Skip a test of exact numbers where ONNX Runtime adds pairs of int8 products in 16 bits, which may saturate."""
-    if scheme in SATURATING:
-        pytest.skip(f"this processor has no int8 dot product: {scheme} is not exact")
+def exact_here(model: bytes) -> bytes:
+    """An emitted model in a weight encoding that this processor computes exactly. The numbers are the same."""
+    return with_weight_encoding(model, arithmetic().weight_encoding)

@@ -22,7 +22,6 @@ from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
 from actorq.transport.errors import translated
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
-from tests.builders.processors import INT8_HERE
 from tests.cluster.cluster_run import ACTOR_PORT, ClusterRun, acting, on_cluster
 from tests.cluster.older_kubernetes import Overlays
 
@@ -129,12 +128,12 @@ def test_keda_hears_how_many_actors_the_run_can_use(run: ClusterRun) -> None:
 
 def test_the_quantizer_gives_its_policies(run: ClusterRun) -> None:
     with run.quantizer() as quantizer:
-        newest = quantizer.get(INT8_HERE)
+        newest = quantizer.get("int8")
         assert newest.model
-        descriptor: PolicyDescriptor = quantizer.fidelity(INT8_HERE, newest.descriptor.version)
+        descriptor: PolicyDescriptor = quantizer.fidelity("int8", newest.descriptor.version)
         assert descriptor.version == newest.descriptor.version
         assert newest.descriptor.version in {policy.version for policy in quantizer.list()}
-        versions = [policy.descriptor.version for policy in itertools.islice(quantizer.watch(INT8_HERE), 2)]
+        versions = [policy.descriptor.version for policy in itertools.islice(quantizer.watch("int8"), 2)]
         assert versions[0] < versions[1]
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 
 from actorq.domain.status import RunState
-from tests.builders.processors import INT8_HERE
 from tests.cluster.cluster_run import ClusterRun, Timings, on_cluster
 from tests.cluster.older_kubernetes import Overlays
 
@@ -26,7 +25,7 @@ def test_one_command_trains_cartpole_to_its_target(
     assert "solved" in run.status_command()
     with run.quantizer() as quantizer:
         assert status.evaluation
-        assert quantizer.get(INT8_HERE, status.evaluation.policy_version).model
+        assert quantizer.get("int8", status.evaluation.policy_version).model
     # It is over, and stays over when its learner moves; its pods wait without a fuss.
     run.delete_pod("learner-0")
     assert run.until(lambda status: status.state.final).state is RunState.SOLVED

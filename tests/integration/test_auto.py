@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from actorq.arithmetic import arithmetic
 from actorq.domain.policy import FP32, SCHEMES
-from tests.builders.processors import SATURATING
 from tests.integration.training_run import TrainingRun, actorq
 
 # Wide enough for int8 to be worth it on most processors; the run is right whatever is chosen.
@@ -34,7 +34,7 @@ def test_each_actor_measures_all_schemes_and_chooses(trained: TrainingRun) -> No
         # Again only where the gate has held a scheme back.
         assert choices(trained, name)
         log = (trained.directory / "logs" / f"{name}.log").read_text()
-        assert all(f"{scheme} " in log for scheme in SCHEMES if scheme not in SATURATING)
+        assert all(f"{scheme} " in log for scheme in SCHEMES if scheme not in arithmetic().inexact_schemes)
 
 
 def test_transitions_come_from_the_schemes_that_the_actors_chose(trained: TrainingRun) -> None:

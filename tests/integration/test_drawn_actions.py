@@ -13,6 +13,7 @@ from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.runpolicies import RunPolicies
+from tests.builders.processors import INT8_HERE
 from tests.builders.stored_policies import stored_run
 from tests.integration.training_run import actorq as command
 from tests.quantizer_service.policy_graphs import policy_graph
@@ -110,7 +111,7 @@ def test_a_policy_that_tells_no_distribution_is_refused_in_one_line(tmp_path: Pa
 def output(run: RunDirectory, name: str, observations: NDArray[np.float32]) -> NDArray[np.float32]:
     """One output of the int8 model of a run with one version."""
     policies = RunPolicies(run)
-    model = policies.stored(policies.versions[0], "int8").model
+    model = policies.stored(policies.versions[0], *INT8_HERE).model
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     (found,) = session.run([name], {"observation": observations})
     return np.asarray(found)

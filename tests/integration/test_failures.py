@@ -11,7 +11,6 @@ import pytest
 
 from actorq.client import LearnerClient
 from actorq.domain.status import RunStatus
-from tests.builders.processors import INT8_HERE
 from tests.integration.training_run import ENDLESS, TrainingRun, process_id, trained
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +51,7 @@ def test_a_run_survives_the_end_of_each_service(tmp_path: Path) -> None:
     summary = run.summary()
     assert summary["state"] == "stopped"
     # The fidelity gate may let a version through in fp32 alone.
-    assert INT8_HERE in summary["transitions_by_scheme"]
+    assert "int8" in summary["transitions_by_scheme"]
 
 
 def test_a_run_survives_a_stranger_that_takes_an_actors_name(tmp_path: Path) -> None:

@@ -145,21 +145,23 @@ def test_a_learner_tells_how_its_run_goes(scraped: dict[str, Scraped]) -> None:
 
 def test_a_quantizer_tells_what_it_emitted_and_how_faithful_it_is(scraped: dict[str, Scraped]) -> None:
     samples = scraped["quantizer"].samples
-    assert samples["actorq_quantizer_policies_total", INT8_HERE] >= 1
-    assert samples["actorq_quantizer_emit_seconds_count",] == samples["actorq_quantizer_policies_total", INT8_HERE]
+    assert samples["actorq_quantizer_policies_total", *INT8_HERE] >= 1
+    assert samples["actorq_quantizer_emit_seconds_count",] == samples["actorq_quantizer_policies_total", *INT8_HERE]
     # The actor and the relay.
-    assert samples["actorq_quantizer_subscribers", INT8_HERE] == 2
-    assert 0.5 <= samples["actorq_quantizer_argmax_agreement_ratio", INT8_HERE] <= 1
-    assert samples["actorq_quantizer_policy_bytes", INT8_HERE] < samples["actorq_quantizer_parameters_bytes", INT8_HERE]
+    assert samples["actorq_quantizer_subscribers", *INT8_HERE] == 2
+    assert 0.5 <= samples["actorq_quantizer_argmax_agreement_ratio", *INT8_HERE] <= 1
+    assert (
+        samples["actorq_quantizer_policy_bytes", *INT8_HERE] < samples["actorq_quantizer_parameters_bytes", *INT8_HERE]
+    )
 
 
 def test_a_relay_tells_what_it_hands_on(scraped: dict[str, Scraped]) -> None:
     samples = scraped["relay"].samples
-    assert samples["actorq_relay_subscribers", INT8_HERE] == 1
-    assert samples["actorq_relay_upstream_connected", INT8_HERE] == 1
-    assert samples["actorq_relay_policies_total", INT8_HERE] >= 1
-    assert samples["actorq_relay_policy_version", INT8_HERE] >= 1
-    assert samples["actorq_relay_lag_seconds", INT8_HERE] > 0
+    assert samples["actorq_relay_subscribers", *INT8_HERE] == 1
+    assert samples["actorq_relay_upstream_connected", *INT8_HERE] == 1
+    assert samples["actorq_relay_policies_total", *INT8_HERE] >= 1
+    assert samples["actorq_relay_policy_version", *INT8_HERE] >= 1
+    assert samples["actorq_relay_lag_seconds", *INT8_HERE] > 0
 
 
 def test_an_actor_tells_what_it_does(scraped: dict[str, Scraped]) -> None:

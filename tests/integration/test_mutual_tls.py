@@ -16,7 +16,6 @@ from actorq.errors import DeniedError, UnavailableError
 from actorq.transport.errors import translated
 from actorq.transport.options import CLIENT_OPTIONS, Certificates
 from actorq.v1 import learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
-from tests.builders.processors import INT8_HERE
 from tests.builders.service_process import ServiceProcess, refusal, service_process
 from tests.documentation.code_blocks import run_python
 from tests.integration.training_run import ENDLESS, TrainingRun, actorq
@@ -211,7 +210,7 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
     assert code == 130, printed
     summary = run.summary()
     assert summary["environment_steps"] > 0
-    assert summary["evaluation"]["scheme"] == INT8_HERE
+    assert summary["evaluation"]["scheme"] == "int8"
     assert everybody <= set(summary["peak_memory_mb"])
     configured = (tmp_path / "run" / "config.yaml").read_text()
     assert f"certificates: {certificates}" in configured

@@ -15,6 +15,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Emission
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
+from tests.builders.processors import exact_here
 from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, Tensors
 
 
@@ -121,4 +122,4 @@ def _session(model: bytes, folded: bool) -> ort.InferenceSession:
     options.intra_op_num_threads = 1
     if folded:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(exact_here(model), options, providers=["CPUExecutionProvider"])

@@ -141,7 +141,7 @@ def _doing_of_actor(actor: ActorStatus | None) -> str:
     doing = "evaluating" if actor.role == "evaluator" else f"acting, {actor.report.queued_segments} queued"
     if (avoided := actor.report.avoided_scheme) and actor.report.scheme_error:
         return f"{doing}; avoids {avoided}: error {actor.report.scheme_error:.0%} here"
-    return f"{doing}; avoids {avoided}: no dot product" if avoided else doing
+    return f"{doing}; avoids {avoided}: wrong here" if avoided else doing
 
 
 def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:

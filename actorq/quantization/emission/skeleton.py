@@ -10,6 +10,7 @@ from onnx import helper
 
 from actorq.quantization.graph import Graph
 from actorq.quantization.nodes import live_nodes, set_repeated
+from actorq.weightencoding import varint
 
 # Tags of length-delimited fields in onnx.proto.
 _GRAPH = 7 << 3 | 2
@@ -71,7 +72,7 @@ class Skeleton:
             size += len(head) + data.nbytes
         entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
         properties = onnx.ModelProto(metadata_props=entries).SerializeToString()
-        return b"".join((self._frame, properties, bytes([_GRAPH]), _varint(size), self._graph, *parts))
+        return b"".join((self._frame, properties, bytes([_GRAPH]), varint(size), self._graph, *parts))
 
 
 def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:
@@ -79,15 +80,5 @@ def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:
     array = value if value.flags.c_contiguous else np.ascontiguousarray(value)
     data = array.reshape(-1).view(np.uint8).data
     tensor = onnx.TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
-    head = tensor.SerializeToString(deterministic=True) + bytes([_RAW_DATA]) + _varint(data.nbytes)
-    return bytes([_INITIALIZER]) + _varint(len(head) + data.nbytes) + head, data
-
-
-def _varint(number: int) -> bytes:
-    """A length in protobuf's encoding: 7 bits per byte, the lowest first."""
-    result = bytearray()
-    while number > 127:
-        result.append(number & 127 | 128)
-        number >>= 7
-    result.append(number)
-    return bytes(result)
+    head = tensor.SerializeToString(deterministic=True) + bytes([_RAW_DATA]) + varint(data.nbytes)
+    return bytes([_INITIALIZER]) + varint(len(head) + data.nbytes) + head, data

@@ -145,7 +145,7 @@ def test_a_newest_version_that_proves_nothing_leaves_the_comparison_to_a_later_o
     assert quantizer.watched().scheme == "int8-weights"
 
 
-def test_without_a_dot_product_it_is_int8_weights_from_the_start(
+def test_a_scheme_that_is_wrong_in_each_encoding_is_int8_weights_from_the_start(
     quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -157,7 +157,7 @@ def test_without_a_dot_product_it_is_int8_weights_from_the_start(
         side.slot.close()
         side.subscription.close()
     (record,) = caplog.records
-    assert "no int8 dot product: acting with int8-weights instead of int8" in record.getMessage()
+    assert record.getMessage() == "this processor computes int8 wrongly: acting with int8-weights instead"
 
 
 @pytest.mark.parametrize(

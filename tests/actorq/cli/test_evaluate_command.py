@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from actorq.arithmetic import Arithmetic
 from actorq.cli import evaluate
+from actorq.domain.policy import SIGNED, UNSIGNED
 from actorq.domain.trajectory import Evaluation
 from actorq.local.evaluation import EvaluationResult
 from actorq.statefiles.runpolicies import RunPolicies
@@ -15,12 +17,17 @@ from tests.quantizer_service.policy_runs import checkpoint
 
 
 @pytest.mark.parametrize(
-    ("scheme", "flags", "warns"),
-    [("int8", {"sse2"}, True), ("int8", {"sse2", "avx_vnni"}, False), ("int8-weights", {"sse2"}, False)],
+    ("scheme", "exact", "warns"),
+    [
+        ("int8", (), True),
+        ("int8", (UNSIGNED,), False),
+        ("int8", (SIGNED, UNSIGNED), False),
+        ("int8-weights", (), False),
+    ],
 )
-def test_a_scheme_that_may_be_computed_wrongly_is_told(
+def test_a_scheme_that_is_computed_wrongly_in_each_encoding_is_told(
     scheme: str,
-    flags: set[str],
+    exact: tuple[str, ...],
     warns: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -35,8 +42,8 @@ def test_a_scheme_that_may_be_computed_wrongly_is_told(
     def evaluated(*arguments: object) -> Iterator[EvaluationResult]:
         yield EvaluationResult(Evaluation(1, 1, 1, scheme, (5.0,), (5,), 0.1), policy)
 
-    monkeypatch.setattr(evaluate, "processor_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(evaluate, "arithmetic", lambda: Arithmetic(exact))
     monkeypatch.setattr(evaluate, "evaluate_run", evaluated)
     assert evaluate.run([str(run.root)]) == 0
-    told = f"this processor may compute {scheme} wrongly: take --scheme int8-weights"
+    told = f"this processor computes {scheme} wrongly: take --scheme int8-weights"
     assert (told in capsys.readouterr().out) == warns

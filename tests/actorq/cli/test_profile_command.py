@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from actorq.arithmetic import Arithmetic
 from actorq.cli import profile
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import SCHEMES
+from actorq.domain.policy import SCHEMES, UNSIGNED
 from actorq.errors import UserError
 from actorq.profile.links import Counters, LinkFigures
 from actorq.profile.measure import Figures
@@ -17,18 +18,18 @@ _PAUSED = Counters(1.0, 1.0, 100_000, 0, 0, actors_s=1.0, learner_s=0.5, quantiz
 _TRAINING = Counters(2.5, 0.5, 20_000, 400, 20, actors_s=0.4, learner_s=1.8, quantizer_s=0.1)
 
 
-@pytest.mark.parametrize(("flags", "scheme"), [({"sse2"}, "int8-weights"), ({"sse2", "avx_vnni"}, "int8")])
+@pytest.mark.parametrize(("exact", "scheme"), [((), "int8-weights"), ((UNSIGNED,), "int8")])
 def test_what_actors_use_here_is_measured(
-    flags: set[str], scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    exact: tuple[str, ...], scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(config: RunConfig, seconds: float, tell: Callable[[str], None], servers: object) -> None:
         raise UserError(f"measured in {config.scheme}")
 
-    monkeypatch.setattr(profile, "processor_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(profile, "arithmetic", lambda: Arithmetic(exact))
     monkeypatch.setattr(profile, "measure", measured)
     with pytest.raises(UserError, match=f"^measured in {scheme}$"):
         profile.run(["--scheme", "int8"])
-    told = "actors act with int8-weights instead of int8: this processor has no int8 dot product"
+    told = "actors act with int8-weights instead of int8: this processor computes it wrongly"
     assert (told in capsys.readouterr().out) == (scheme != "int8")
 
 

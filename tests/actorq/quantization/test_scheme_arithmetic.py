@@ -15,7 +15,6 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.int8_static import MARGIN
-from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_graphs import Tensors, policy_graph
 from tests.quantizer_service.policy_runs import emitted, outputs_of, random_parameters
 
@@ -53,7 +52,6 @@ def constants(model: bytes) -> Tensors:
 @pytest.mark.parametrize(("form", "error"), FORMS.items())
 @pytest.mark.parametrize("shift", [0.0, 100.0, -100.0])
 def test_int8_is_what_its_formulas_say(form: str, error: float, shift: float) -> None:
-    skip_if_saturating("int8")
     source = bare_layer()
     parameters = random_parameters(source, 0)
     x = batch()["observation"] + np.float32(shift)
@@ -95,7 +93,6 @@ def int8_sums(
 
 @pytest.mark.parametrize("error", FORMS.values(), ids=FORMS)
 def test_int8_static_is_what_its_formulas_say(error: float) -> None:
-    skip_if_saturating("int8-static")
     source = two_layers()
     parameters = random_parameters(source, 1)
     # Further out than the calibration batch, so that values are clipped.

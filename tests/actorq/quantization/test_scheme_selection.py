@@ -14,7 +14,6 @@ from actorq.quantization.layers import LINEAR, MAX_INPUTS, RECURRENT
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
-from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_graphs import GRAPHS, policy_graph
 from tests.quantizer_service.policy_runs import (
     emission,
@@ -80,7 +79,6 @@ def test_what_stands_in_the_way_is_named(scheme: str, reason: str) -> None:
 @pytest.mark.parametrize("reason", OBSTACLES)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_computes_the_same_all_the_same(scheme: str, reason: str) -> None:
-    skip_if_saturating(scheme)
     source = OBSTACLES[reason]
     graph = Graph.parse(source)
     parameters, inputs = random_parameters(source, 1), random_inputs(graph)

@@ -11,7 +11,6 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.schemes.int8_static import activation_scale
-from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, policy_graph
 from tests.quantizer_service.policy_runs import (
     emission,
@@ -85,7 +84,6 @@ def test_only_a_positive_factor_keeps_frames_exact(scaling: str, constant: float
         return
     assert operators(plan) == ["Transpose", "QLinearConv", "Flatten", "DequantizeLinear", "Gemm"]
     assert constants(emitted(plan, random_parameters(source, 1)))["x:scale"] == np.float32(scale)
-    skip_if_saturating("int8-static")
     parameters, inputs = random_parameters(source, 2), random_inputs(plan.graph)
     (expected,) = reference_of(plan.graph).run(parameters, inputs).values()
     assert np.abs(outputs_of(emitted(plan, parameters, inputs), inputs) - expected).max() < 0.02 * np.ptp(expected)
@@ -102,7 +100,6 @@ def test_frames_that_others_read_too_are_there_in_float_as_well() -> None:
     plan = static(source)
 
     assert operators(plan) == ["Cast", "QGemm", "Concat", "Gemm"]
-    skip_if_saturating("int8-static")
     parameters, inputs = random_parameters(source, 1), random_inputs(plan.graph)
     (expected,) = reference_of(plan.graph).run(parameters, inputs).values()
     assert np.abs(outputs_of(emitted(plan, parameters, inputs), inputs) - expected).max() < 0.01 * np.ptp(expected)

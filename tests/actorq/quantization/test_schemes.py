@@ -11,7 +11,6 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.inference import open_session
-from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_graphs import GRAPHS
 from tests.quantizer_service.policy_runs import (
     all_outputs_of,
@@ -77,7 +76,6 @@ def test_an_emitted_model_is_valid_and_has_only_data_inputs(plan: Plan, source: 
 
 @pytest.mark.parametrize("ends", [False, True])
 def test_outputs_stay_close_to_fp32(scheme: str, source: PolicyGraph, ends: bool, compensate: bool) -> None:
-    skip_if_saturating(scheme)
     graph = Graph.parse(source)
     plan = Plan(graph, scheme_named(scheme), Options(ends=ends, compensate=compensate))
     parameters, inputs = random_parameters(source, 2), random_inputs(graph, 256, seed=1)
@@ -104,7 +102,6 @@ def test_int8_weights_computes_in_float_only_with_the_option_of_sessions() -> No
 
     assert folded < 1e-6 * np.ptp(expected)
     # ONNX Runtime fuses MatMul and DequantizeLinear, and rounds activations.
-    skip_if_saturating("int8")
     assert default > 1e-3 * np.ptp(expected)
 
 

@@ -13,7 +13,6 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.quantization.standard_form import standard_form
-from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp
 from tests.quantizer_service.policy_runs import all_outputs_of, emitted, random_inputs, random_parameters
 
@@ -42,7 +41,6 @@ def plainly(model: bytes, feeds: Tensors) -> list[NDArray[np.float32]]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_it_computes_what_the_stored_policy_computes(name: str, scheme: str, ends: bool) -> None:
-    skip_if_saturating(scheme)
     model, feeds = emitted_as(scheme, name, ends)
     standard = standard_form(model)
     stored, reference = all_outputs_of(model, feeds), ReferenceEvaluator(standard).run(None, feeds)

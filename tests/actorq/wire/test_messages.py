@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq import wire
-from actorq.domain.policy import OutputError, RetainedPolicy
+from actorq.domain.policy import UNSIGNED, OutputError, RetainedPolicy, Variant
 from actorq.domain.status import ActorSelfStatus, DynamicCapacityStatus, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
 from actorq.errors import InvalidInputError
@@ -52,7 +52,7 @@ PAIRS: list[tuple[str, object]] = [
     ("descriptor", replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, argmax_agreement=0.0))),
     ("descriptor", replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, value_loss=0.25))),
     ("descriptor", REFUSED),
-    ("retained", RetainedPolicy(35, 3500, ("int8", "fp32"), -3.5)),
+    ("retained", RetainedPolicy(35, 3500, (Variant("int8"), Variant("int8", UNSIGNED), Variant("fp32")), -3.5)),
     ("retained", RetainedPolicy(35, 3500, (), None)),
     ("retained", RetainedPolicy(35, 3500, (), 0.0)),
     ("receipt", Receipt(35, (DESCRIPTOR, DESCRIPTOR), 0.0125, 3, PROCESS)),
@@ -92,7 +92,7 @@ def test_a_value_survives_the_wire(name: str, value: object) -> None:
 def test_every_pair_of_converters_is_tried() -> None:
     pairs = {name for name, _ in PAIRS} | {"role", "run_state", "tensor", "segment"}
     halves = {"upload_to_proto", "publication_to_proto", "timestamp_to_proto"}
-    halves |= {"encodings_from_proto", "processes_from_proto", "watch_period_from_proto"}
+    halves |= {"encodings_from_proto", "processes_from_proto", "watch_period_from_proto", "variant_to_proto"}
     halves |= {f"{name}_request_from_proto" for name in ("watch", "policy", "fidelity", "page", "hold", "evaluate")}
     converters = {name for name in vars(wire) if name.endswith("_proto")}
     assert {f"{name}_{way}_proto" for name in pairs for way in ("to", "from")} | halves == converters

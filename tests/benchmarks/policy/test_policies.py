@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from actor_service.policies.policy import OnnxPolicy
+from actorq.arithmetic import arithmetic
 from actorq.quantization.schemes import SCHEMES
 from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, emit, frame_network, vector_network
-from tests.builders.processors import SATURATING
 
 NETWORKS: dict[str, Callable[[], PolicyNetwork]] = {
     "mlp": lambda: vector_network("mlp", 32),
@@ -25,7 +25,7 @@ def test_every_scheme_acts_nearly_as_torch_does(kind: str) -> None:
     with torch.inference_mode():
         expected = network.module.eval()(torch.from_numpy(rows)).numpy()
     graph, checkpoint = checkpoint_of(network)
-    for scheme in (each for each in SCHEMES if each not in SATURATING):
+    for scheme in (each for each in SCHEMES if each not in arithmetic().inexact_schemes):
         policy = as_policy(graph, checkpoint, scheme, emit(graph, checkpoint, scheme))
         got = OnnxPolicy(policy, network.spec.observations, 8)(rows)
         # int4 has 15 levels; the others 255.

@@ -26,7 +26,7 @@ from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.straight_through import Grid, Weights
 from quantizer_service.emission.inference import open_session
 from quantizer_service.emission.prepared_graph import PreparedGraph
-from tests.builders.processors import skip_if_saturating
+from tests.builders.processors import exact_here
 
 pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
@@ -174,7 +174,7 @@ class Trained:
 
 
 def run(emission: Emission, batch: Observations) -> NDArray[np.float32]:
-    (outputs,) = open_session(emission.model, "emitted policy").run(None, {"observations": batch})
+    (outputs,) = open_session(exact_here(emission.model), "emitted policy").run(None, {"observations": batch})
     return np.asarray(outputs)
 
 
@@ -206,7 +206,6 @@ def disagreeing_rows(ours: NDArray[np.float32], theirs: NDArray[np.float32]) -> 
 def test_the_fake_quantized_policy_computes_what_actors_run(
     trained: Trained, scheme: str, ends: bool, per_tensor: bool
 ) -> None:
-    skip_if_saturating(scheme)
     emission = trained.emitted(scheme, Options(ends=ends, per_tensor_error=1.0 if per_tensor else 0.0))
     fake = trained.faked(scheme, emission)
     assert set(fake.layers) == {layer.name for layer in emission.layers if not layer.in_float}
@@ -323,7 +322,6 @@ HARD = EnvironmentSpec("Hard-v0", ArraySpec((32,), "float32"), ArraySpec((), "in
 @pytest.mark.parametrize("per_tensor", [False, True], ids=["per channel", "per tensor"])
 @pytest.mark.parametrize("scheme", ["int8", "int8-static", "int4"])
 def test_one_layer_is_the_same_to_the_last_bit(scheme: str, per_tensor: bool) -> None:
-    skip_if_saturating(scheme)
     torch.manual_seed(2)
     policy = OneLayer(32)
     source = export_policy_graph(policy, HARD)
@@ -364,7 +362,6 @@ WRONG_BY_A_LEVEL: dict[str, tuple[type, str, Any]] = {
 
 @pytest.mark.parametrize("what", WRONG_BY_A_LEVEL)
 def test_one_layer_shows_a_single_wrong_level(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_if_saturating("int8")
     torch.manual_seed(2)
     policy, batch = OneLayer(32), halves(16, 32)
     trained = Trained(policy, export_policy_graph(policy, HARD), {"observations": batch})

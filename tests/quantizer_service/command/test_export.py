@@ -14,12 +14,15 @@ import pytest
 
 import actorq
 from actorq import __version__
+from actorq.arithmetic import Arithmetic
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import PolicyGraph
+from actorq.domain.policy import SIGNED, UNSIGNED, WEIGHT_ENCODINGS, PolicyGraph
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import main
 from actorq.rundirectory import RunDirectory
+from actorq.weightencoding import weight_encoding_of
 from quantizer_service.command import export
+from tests.builders.processors import INT8_HERE
 from tests.builders.stored_policies import CONTINUOUS, DISCRETE, stored_run
 from tests.quantizer_service.policy_graphs import ACTIONS, OBSERVATION_SIZE, categorical, d4pg, mlp
 from tests.quantizer_service.policy_runs import checkpoint, outputs_of, random_observations, random_parameters
@@ -75,8 +78,12 @@ def description(path: str = "policy.json") -> Any:
 
 
 def test_the_best_version_is_written_as_it_is_stored(run: RunDirectory, command: Exit) -> None:
-    stored = (run.policies / "00000001" / "policy-int8.onnx").read_bytes()
-    out = f"policy.onnx: version 1, int8, onnxruntime form, {len(stored):,} bytes\npolicy.json: its description\n"
+    stored = (run.policies / "00000001" / f"policy-{INT8_HERE}.onnx").read_bytes()
+    out = (
+        f"policy.onnx: version 1, int8 with {INT8_HERE.weight_encoding} weights, onnxruntime form, "
+        f"{len(stored):,} bytes\n"
+        "policy.json: its description\n"
+    )
     assert command(run.root) == (0, out, "")
     assert Path("policy.onnx").read_bytes() == stored
 
@@ -164,15 +171,48 @@ def test_without_onnx_runtime_one_line_names_the_package(run: RunDirectory, monk
         actorq.load_policy(run.root)
 
 
-def test_a_processor_that_may_compute_int8_wrongly_is_told(
+def test_a_processor_that_computes_int8_wrongly_in_each_encoding_is_told(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("actorq.inference.processor_flags", lambda: frozenset({"sse2", "avx512_vnni"}))
+    monkeypatch.setattr("actorq.inference.arithmetic", lambda: Arithmetic((UNSIGNED,)))
     actorq.load_policy(run.root)
     assert not caplog.records
-    monkeypatch.setattr("actorq.inference.processor_flags", lambda: frozenset({"sse2", "avx2"}))
+    monkeypatch.setattr("actorq.inference.arithmetic", lambda: Arithmetic(()))
     actorq.load_policy(run.root)
-    assert f"{run.root}: this processor may compute int8 wrongly; export the policy in int8-weights" in caplog.text
+    assert f"{run.root}: this processor computes int8 wrongly; export the policy in int8-weights" in caplog.text
+
+
+@pytest.mark.parametrize("encoding", WEIGHT_ENCODINGS)
+def test_a_policy_is_exported_in_the_encoding_for_its_target(
+    run: RunDirectory, encoding: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "policy.onnx"
+    assert export.run([str(run.root), "--weight-encoding", encoding, "-o", str(path)]) == 0
+    assert weight_encoding_of(path.read_bytes()) == encoding
+    assert json.loads(path.with_suffix(".json").read_text())["weight_encoding"] == encoding
+    assert f"int8 with {encoding} weights" in capsys.readouterr().out
+
+
+def test_a_policy_for_another_processor_is_loaded_exactly_and_the_right_export_is_told(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, rows = tmp_path / "policy.onnx", random_observations(4)["observation"]
+    assert export.run([str(run.root), "--weight-encoding", SIGNED, "-o", str(path)]) == 0
+    monkeypatch.setattr("actorq.inference.arithmetic", lambda: Arithmetic((UNSIGNED,)))
+    actions = actorq.load_policy(path).predict(rows)
+    assert caplog.messages == [
+        f"{path}: this processor does not compute signed weights exactly, so they were made unsigned here; for other "
+        "programs, export the policy with --weight-encoding unsigned"
+    ]
+    assert np.array_equal(actions, actorq.load_policy(run.root).predict(rows))
+
+
+def test_float_policies_and_standard_forms_have_no_encoding(run: RunDirectory, tmp_path: Path) -> None:
+    path = tmp_path / "policy.onnx"
+    assert export.run([str(run.root), "--scheme", "fp32", "-o", str(path)]) == 0
+    assert json.loads(path.with_suffix(".json").read_text())["weight_encoding"] is None
+    with pytest.raises(UserError, match=r"^--weight-encoding: the standard form has no choice of encoding"):
+        export.run([str(run.root), "--form", "standard", "--weight-encoding", SIGNED, "-o", str(tmp_path / "s.onnx")])
 
 
 def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 from quantizer_service.command import export
-from tests.builders.processors import skip_if_saturating
 from tests.builders.stored_policies import stored_run
 from tests.learner_service.algorithms import on_policy_parts
 from tests.learner_service.algorithms.algorithm_parts import (
@@ -106,7 +105,6 @@ def feeds(session: onnxruntime.InferenceSession, spec: EnvironmentSpec) -> dict[
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_any_runtime_computes_what_onnx_runtime_computes(stored: Policy, scheme: str, tmp_path: Path) -> None:
-    skip_if_saturating(scheme)
     run, _, spec = stored
     for form in ("onnxruntime", "standard"):
         path = tmp_path / f"{form}.onnx"

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from actorq.config.sections import GateConfig, QuantizerConfig
-from actorq.domain.policy import SCHEMES, Checkpoint, Policy
+from actorq.domain.policy import SCHEMES, Checkpoint, Policy, Variant
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from quantizer_service.command.comparison import compact, compare
@@ -115,8 +115,8 @@ def test_widths_are_stored_with_the_policy(tmp_path: Path) -> None:
     version = sparse(1)
     policies = emitter.publish(version, ["int8"])
 
-    assert Emitter(PolicyReader(tmp_path)).catalog.get("int8").descriptor == policies[0].descriptor
-    assert Emitter(PolicyReader(tmp_path)).catalog.get("fp32").descriptor.fidelity.layers[1].units == 12
+    assert Emitter(PolicyReader(tmp_path)).catalog.get(Variant("int8")).descriptor == policies[0].descriptor
+    assert Emitter(PolicyReader(tmp_path)).catalog.get(Variant("fp32")).descriptor.fidelity.layers[1].units == 12
 
 
 def test_actorq_quantize_takes_units_out_too() -> None:

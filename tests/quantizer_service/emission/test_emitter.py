@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from actorq.config.sections import GateConfig, QuantizerConfig
-from actorq.domain.policy import Checkpoint, Policy
+from actorq.domain.policy import Checkpoint, Policy, Variant
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError
 from actorq.statefiles.highwater import BLOCK
@@ -63,8 +63,8 @@ def test_a_version_is_served_before_it_is_stored(tmp_path: Path) -> None:
 
     def announce(policies: Sequence[Policy]) -> None:
         announced.extend(policies)
-        assert emitter.catalog.get("int8") is announced[0]
-        assert emitter.catalog.get("fp32", 1).descriptor.scheme == "fp32"
+        assert emitter.catalog.get(Variant("int8")) is announced[0]
+        assert emitter.catalog.get(Variant("fp32"), 1).descriptor.scheme == "fp32"
         assert reading(tmp_path).catalog.newest_version == 0
 
     assert emitter.publish(checkpoint(SOURCE, 1), ["int8"], announce) == tuple(announced)
@@ -92,7 +92,7 @@ def test_versions_only_rise_also_after_a_restart_and_above_damaged_ones(tmp_path
 
 def test_a_restarted_emitter_has_the_same_newest_policies(tmp_path: Path) -> None:
     before = ready(tmp_path, versions=2)
-    before.catalog.get("fp32")
+    before.catalog.get(Variant("fp32"))
 
     again = reading(tmp_path)
 
@@ -106,21 +106,23 @@ def test_a_policy_that_is_emitted_later_equals_one_that_was_emitted_at_once(tmp_
     other = ready(tmp_path / "other")
     at_once = other.publish(checkpoint(SOURCE, 1), ["int8", "fp32"])[1]
 
-    assert reading(tmp_path / "one").catalog.get("fp32", 1) == at_once == emitter.catalog.get("fp32", 1)
+    assert (
+        reading(tmp_path / "one").catalog.get(Variant("fp32"), 1) == at_once == emitter.catalog.get(Variant("fp32"), 1)
+    )
 
 
 def test_a_reader_emits_into_memory_and_serves_what_it_served_before_also_when_it_is_gone(tmp_path: Path) -> None:
     writer = ready(tmp_path, versions=2)
     reader = reading(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    served = [reader.catalog.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")]
+    served = [reader.catalog.get(Variant(scheme), version) for version in (1, 2) for scheme in ("int8", "fp32")]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
     for version in range(3, 9):
         taken = checkpoint(SOURCE, version)
         writer.publish(taken, ["int8"])
 
-    assert [reader.catalog.get(scheme, version) for version in (1, 2) for scheme in ("int8", "fp32")] == served
+    assert [reader.catalog.get(Variant(scheme), version) for version in (1, 2) for scheme in ("int8", "fp32")] == served
     assert not (tmp_path / "00000001").exists()
 
 
@@ -131,13 +133,13 @@ def test_a_reader_keeps_the_policies_that_it_served_last(tmp_path: Path) -> None
     for version in range(1, 19):
         emitter.publish(checkpoint(SOURCE, version), ["int8"])
     reader = reading(tmp_path)
-    served = [reader.catalog.get("int8", version) for version in range(1, 18)]
+    served = [reader.catalog.get(Variant("int8"), version) for version in range(1, 18)]
     for version in range(1, 18):
         shutil.rmtree(tmp_path / f"{version:08d}")
 
-    assert [reader.catalog.get("int8", version) for version in range(2, 18)] == served[1:]
+    assert [reader.catalog.get(Variant("int8"), version) for version in range(2, 18)] == served[1:]
     with pytest.raises(NotFoundError):
-        reader.catalog.get("int8", 1)
+        reader.catalog.get(Variant("int8"), 1)
 
 
 def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path:
         writer.publish(taken, ["int8"])
 
     with pytest.raises(NotFoundError, match="version 1 is no longer retained"):
-        reader.catalog.get("fp32", 1)
+        reader.catalog.get(Variant("fp32"), 1)
 
 
 def test_a_reader_whose_versions_were_all_replaced_before_it_could_read_them_says_so(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ def test_a_reader_whose_versions_were_all_replaced_before_it_could_read_them_say
     (tmp_path / "00000001").rename(tmp_path / ".00000001.removed")
 
     with pytest.raises(NotFoundError, match="newer versions replaced the versions in the store"):
-        Emitter(store).catalog.get("int8")
+        Emitter(store).catalog.get(Variant("int8"))
 
 
 def test_nothing_can_be_published_to_a_reader(tmp_path: Path) -> None:
@@ -176,9 +178,9 @@ def test_a_store_of_damaged_versions_says_so_and_what_is_wrong_with_the_newest(
         (tmp_path / f"{version:08d}" / "checkpoint.safetensors").write_bytes(b"")
 
     with pytest.raises(InvalidInputError, match=f"{told}; version {versions}: .*{versions}/checkpoint.safetensors: "):
-        reading(tmp_path).catalog.get("int8")
+        reading(tmp_path).catalog.get(Variant("int8"))
     with pytest.raises(NotFoundError, match="no policy has been published yet"):
-        opened(tmp_path / "empty").catalog.get("int8")
+        opened(tmp_path / "empty").catalog.get(Variant("int8"))
 
 
 def test_a_refused_checkpoint_changes_nothing(tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_what_is_asked_for_later_has_passed_the_gate_too(tmp_path: Path) -> None
         emitter.publish(taken, ["fp32"])
 
     for version in (1, 2):
-        fidelity = emitter.catalog.get("int8", version).descriptor.fidelity
+        fidelity = emitter.catalog.get(Variant("int8"), version).descriptor.fidelity
         assert (fidelity.passed, bool(fidelity.refused), bool(fidelity.gated_layers)) == (True, True, True)
 
 
@@ -242,7 +244,7 @@ def test_what_an_old_version_needs_does_not_raise_the_next_one(tmp_path: Path) -
     emitter = gated(tmp_path)
     for taken in (ruined(1, "layers.2"), ruined(2)):
         emitter.publish(taken, ["fp32"])
-    assert emitter.catalog.get("int8", 1).descriptor.fidelity.gated_layers == ("layers.2",)
+    assert emitter.catalog.get(Variant("int8"), 1).descriptor.fidelity.gated_layers == ("layers.2",)
 
     (policy,) = emitter.publish(ruined(3), ["int8"])
 
@@ -281,8 +283,8 @@ def test_a_version_that_nobody_asked_for_in_any_scheme_is_checked_and_kept(tmp_p
     nan = {name: array * float("nan") for name, array in random_parameters(SOURCE, 2).items()}
     with pytest.raises(InvalidInputError, match="finite"):
         emitter.publish(checkpoint(SOURCE, 2, parameters=nan), [])
-    assert emitter.catalog.get("int8").descriptor.version == 1
-    assert reading(tmp_path).catalog.get("int8").descriptor == emitter.catalog.get("int8").descriptor
+    assert emitter.catalog.get(Variant("int8")).descriptor.version == 1
+    assert reading(tmp_path).catalog.get(Variant("int8")).descriptor == emitter.catalog.get(Variant("int8")).descriptor
 
 
 @pytest.mark.parametrize(("others", "climbs_again"), [(3, False), (4, True)])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actorq.client import QuantizerClient
-from actorq.domain.policy import MAX_VERSION_STEP, Policy
+from actorq.domain.policy import MAX_VERSION_STEP, Policy, Variant
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.statefiles.highwater import BLOCK, HighWaterMark
 from actorq.telemetry.process_stats import measure_process
@@ -66,7 +66,7 @@ def test_a_version_that_a_watcher_has_is_taken_whatever_is_stored(tmp_path: Path
 
     async def scenario() -> None:
         quantizer = serving(ready(store))
-        with await quantizer.subscribe("int8", 0) as subscription:
+        with await quantizer.subscribe(Variant("int8"), 0) as subscription:
             for version in range(1, 2 * BLOCK, 7):
                 publishing = asyncio.create_task(quantizer.publish(checkpoint(SOURCE, version), "int8", 0.0))
                 await subscription.next()
@@ -105,13 +105,13 @@ def test_a_version_that_cannot_be_stored_is_served_also_in_schemes_that_are_aske
 
     async def scenario() -> None:
         quantizer = serving(emitter)
-        with await quantizer.subscribe("int8", 0) as subscription:
+        with await quantizer.subscribe(Variant("int8"), 0) as subscription:
             with pytest.raises(UnavailableError, match="cannot write"):
                 await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
             found = await subscription.next()
             assert found is not None
             assert found.descriptor.version == 1
-        assert (await quantizer.get("fp32")).descriptor.version == 1
+        assert (await quantizer.get(Variant("fp32"))).descriptor.version == 1
         assert emitter.catalog.list_versions() == ((), "")
         in_the_way.rmdir()
         await quantizer.publish(checkpoint(SOURCE, 2), "int8", 0.0)
@@ -128,11 +128,11 @@ def test_nobody_watches_a_scheme_that_cannot_be_emitted_or_a_quantizer_that_drai
         await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
         (tmp_path / "00000001" / ".policy-fp32.onnx.partial").mkdir()
         with pytest.raises(UnavailableError, match="cannot write"):
-            await quantizer.subscribe("fp32", 0)
+            await quantizer.subscribe(Variant("fp32"), 0)
         assert quantizer.policies.subscribers == 0
         quantizer.begin_drain()
         with pytest.raises(UnavailableError, match="the quantizer is draining"):
-            await quantizer.subscribe("int8", 0)
+            await quantizer.subscribe(Variant("int8"), 0)
 
     asyncio.run(scenario())
 
@@ -140,9 +140,11 @@ def test_nobody_watches_a_scheme_that_cannot_be_emitted_or_a_quantizer_that_drai
 def test_a_scheme_that_was_served_before_the_version_was_stored_is_stored_with_it(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
     late: list[Policy] = []
-    emitter.publish(checkpoint(SOURCE, 1), ["int8"], lambda _: late.append(emitter.catalog.get("int8-weights")))
+    emitter.publish(
+        checkpoint(SOURCE, 1), ["int8"], lambda _: late.append(emitter.catalog.get(Variant("int8-weights")))
+    )
 
-    assert PolicyStore.policy(opened_again(tmp_path), 1, "int8-weights") == late[0]
+    assert PolicyStore.policy(opened_again(tmp_path), 1, Variant("int8-weights")) == late[0]
 
 
 def opened_again(path: Path) -> PolicyStore:

@@ -11,7 +11,6 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import training_forms
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.store import PolicyStore
-from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_graphs import Tensors, categorical, gaussian
 from tests.quantizer_service.policy_runs import all_outputs_of, checkpoint, random_observations, random_parameters
 
@@ -38,7 +37,6 @@ def outputs(policy: Policy) -> list[np.ndarray]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", SOURCES)
 def test_every_scheme_emits_them_close_to_fp32(tmp_path: Path, name: str, scheme: str, ends: bool) -> None:
-    skip_if_saturating(scheme)
     source, parameters = SOURCES[name], random_parameters(SOURCES[name], 1)
     report = published(tmp_path, source, parameters, scheme, QuantizerConfig(quantize_ends=ends)).descriptor.fidelity
     assert (report.passed, report.refused) == (True, ())
@@ -81,7 +79,6 @@ def test_they_lose_their_dead_units_and_nothing_else(tmp_path: Path, name: str, 
 @pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme != "fp32"])
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_ruined_layer_is_found_by_the_divergence(tmp_path: Path, name: str, scheme: str) -> None:
-    skip_if_saturating(scheme)
     source, parameters = SOURCES[name], random_parameters(SOURCES[name], 1)
     # An input that is always nearly 0 has outgoing weights so large that on their scale the others are 0.
     parameters["0.weight"][0], parameters["0.bias"][0], parameters["2.weight"][:, 0] = 1e-9, 0, 1e5
@@ -111,7 +108,6 @@ def test_nearly_equal_logits_pass_although_their_largest_one_changes(tmp_path: P
 
 
 def test_the_deviation_decides_how_large_an_error_of_the_mean_may_be(tmp_path: Path) -> None:
-    skip_if_saturating("int8")
     parameters = random_parameters(SOURCES["gaussian"], 1)
     found = {}
     for log_std in (0.0, -2.0, -6.0):

@@ -16,7 +16,6 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
-from tests.builders.processors import skip_if_saturating
 from tests.quantizer_service.policy_runs import (
     all_outputs_of,
     emitted,
@@ -94,7 +93,6 @@ def test_an_exported_policy_is_quantized_and_computes_what_torch_computes(
     assert np.allclose(outputs_of(emitted(fp32, parameters), observations), expected, atol=1e-5)
     # Nothing of the exporter's stack traces goes out to actors.
     assert b"pkg.torch" not in emitted(int8, parameters)
-    skip_if_saturating("int8")
     error = np.abs(outputs_of(emitted(int8, parameters), observations) - expected).max()
     assert error < 0.03 * np.ptp(expected)
 
@@ -135,7 +133,6 @@ class Squashed(nn.Module):
 def test_a_complete_model_of_torchscript_is_quantized(
     policy: type[nn.Module], scheme: str, batch: str, opset: int
 ) -> None:
-    skip_if_saturating(scheme)
     torch.manual_seed(0)
     module = policy().eval()
     examples = {

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from actorq.config.schemes import installed_schemes
+from actorq.domain.policy import Variant
 from actorq.errors import UnavailableError
 from actorq.telemetry.process_stats import measure_process
 from quantizer_service.emission.emitter import Emitter
@@ -63,7 +64,10 @@ def test_it_ends_the_streams_of_its_watchers_alone(
         quantizer = Quantizer(Emitter(PolicyStore(tmp_path / "store", 4, 1)), lambda: measure_process("x", "quantizer"))
         await quantizer.claim("run", own)
         await quantizer.add_graph(SOURCE)
-        with quantizer.policies.subscribe(scheme) as failing, quantizer.policies.subscribe("int8") as watching:
+        with (
+            quantizer.policies.subscribe(Variant(scheme)) as failing,
+            quantizer.policies.subscribe(Variant("int8")) as watching,
+        ):
             receipt = await quantizer.publish(checkpoint(SOURCE, 1), own, 0.0)
             assert [policy.scheme for policy in receipt.policies] == ["int8"]
             found = await watching.next()

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actorq.client import QuantizerClient
 from actorq.config.sections import QuantizerConfig
-from actorq.domain.policy import Policy, PolicyGraph
+from actorq.domain.policy import Policy, PolicyGraph, Variant
 from actorq.errors import NotFoundError
 from actorq.telemetry.process_stats import measure_process
 from actorq.transport.options import CHUNK_BYTES, CLIENT_OPTIONS
@@ -75,13 +75,13 @@ def test_all_who_get_a_scheme_of_a_version_share_its_bytes(tmp_path: Path) -> No
         quantizer = Quantizer(emitter, lambda: measure_process("quantizer", "quantizer"))
         await quantizer.claim("run", "int8")
         await quantizer.add_graph(SOURCE)
-        watches = [await quantizer.subscribe(scheme, 0) for scheme in ("int8", "fp32") * 10]
+        watches = [await quantizer.subscribe(Variant(scheme), 0) for scheme in ("int8", "fp32") * 10]
         for version in (1, 2, 3):
             await quantizer.publish(checkpoint(SOURCE, version), "int8", quantizer.clock())
             items = [await watch.next() for watch in watches]
             assert all(item is items[number % 2] for number, item in enumerate(items))
             for _ in range(5):
-                assert await quantizer.get("int8") is await quantizer.get("int8", version) is items[0]
+                assert await quantizer.get(Variant("int8")) is await quantizer.get(Variant("int8"), version) is items[0]
 
     asyncio.run(scenario())
 
@@ -190,13 +190,13 @@ def test_who_comes_while_a_version_is_emitted_gets_that_version(tmp_path: Path) 
         quantizer = Quantizer(Held(PolicyStore(tmp_path, 5, 5)), lambda: measure_process("x", "quantizer"))
         await quantizer.claim("run", "auto")
         await quantizer.add_graph(SOURCE)
-        with await quantizer.subscribe("int8", 0) as before:
+        with await quantizer.subscribe(Variant("int8"), 0) as before:
             await quantizer.publish(checkpoint(SOURCE, 1), "auto", 0.0)
             await before.next()
         publication = asyncio.create_task(quantizer.publish(checkpoint(SOURCE, 2), "auto", 0.0))
         await asyncio.to_thread(emitting.wait, DEADLINE_S)
         # Version 1 is the newest that is served, and version 2 is emitted in no scheme.
-        with await quantizer.subscribe("int8", 1) as late:
+        with await quantizer.subscribe(Variant("int8"), 1) as late:
             goes_on.set()
             found = await late.next()
             assert found is not None

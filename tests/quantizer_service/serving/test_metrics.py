@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
-from actorq.domain.policy import PolicyDescriptor, PolicyGraph
+from actorq.domain.policy import PolicyDescriptor, PolicyGraph, Variant
 from actorq.telemetry.process_stats import ProcessStats
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.metrics import quantizer_metrics
@@ -43,7 +43,7 @@ def test_policies_refused_rungs_and_times_are_counted(tmp_path: Path) -> None:
         for number in (1, 2):
             ruined = deep_parameters(number, ("layers.2",))
             version = checkpoint(DEEP, number, parameters=ruined, calibration=dead_observations())
-            with await quantizer.subscribe("fp32", 0):
+            with await quantizer.subscribe(Variant("fp32"), 0):
                 receipt = await quantizer.publish(version, "int8", quantizer.clock())
             refused += sum(len(policy.fidelity.refused) for policy in receipt.policies)
         found = [sample for family in quantizer_metrics(quantizer) for sample in family.samples]

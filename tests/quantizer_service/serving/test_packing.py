@@ -10,7 +10,7 @@ import pytest
 
 from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.domain.policy import Checkpoint, Policy
+from actorq.domain.policy import Checkpoint, Policy, Variant
 from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
@@ -147,7 +147,7 @@ def test_what_is_sent_plain_is_checked_by_what_was_announced(client: QuantizerCl
 
     assert plain_messages(plain) is plain
     for form in (messages, plain):
-        assembler = StreamedPolicies("int8")
+        assembler = StreamedPolicies(Variant("int8"))
         deliveries = [assembler.add(message) for message in form]
         assert deliveries[-1] is not None
         assert deliveries[-1].messages == form
@@ -156,7 +156,7 @@ def test_what_is_sent_plain_is_checked_by_what_was_announced(client: QuantizerCl
 def test_a_packed_policy_larger_than_its_descriptor_says_is_refused(client: QuantizerClient) -> None:
     policy = policy_of(client)
     lying = Policy(replace(policy.descriptor, size_bytes=policy.descriptor.size_bytes + 1), policy.model)
-    assembler = StreamedPolicies("int8")
+    assembler = StreamedPolicies(Variant("int8"))
     *others, last = policy_messages(lying)
     for message in others:
         assembler.add(message)
@@ -167,7 +167,7 @@ def test_a_packed_policy_larger_than_its_descriptor_says_is_refused(client: Quan
 
 def test_messages_that_are_much_larger_than_their_chunks_are_refused(client: QuantizerClient) -> None:
     descriptor, header, *_ = policy_messages(policy_of(client))
-    policies = StreamedPolicies("int8")
+    policies = StreamedPolicies(Variant("int8"))
     assert policies.add(descriptor) is None
     # Field 1000 with 2000 bytes, which no version of this program knows.
     with pytest.raises(ExhaustedError, match="expected at most 1024 bytes besides a chunk, got 20"):

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from actorq.client import QuantizerClient
+from actorq.domain.policy import Variant
 from actorq.errors import NotFoundError, UnavailableError
 from actorq.transport.reconnect import Backoff
 from quantizer_service.serving.policy_stream import policy_messages
@@ -40,18 +41,18 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def until_connected(relay: Relay, connected: bool) -> None:
-    await until(lambda: relay.connected == {"int8": connected})
+    await until(lambda: relay.connected == {Variant("int8"): connected})
 
 
 async def version_of(relay: Relay) -> tuple[str, int]:
-    descriptor = (await relay.get("int8")).descriptor
+    descriptor = (await relay.get(Variant("int8"))).descriptor
     return descriptor.run_id, descriptor.version
 
 
 def test_a_policy_that_came_on_a_stream_of_the_run_before_is_not_taken() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe("int8", 0) as watching, await relay.subscribe("fp32", 0):
+            with await relay.subscribe(Variant("int8"), 0) as watching, await relay.subscribe(Variant("fp32"), 0):
                 upstream.send(policy_messages(policy(5, "first")))
                 assert await watching.next() is not None
                 # Both streams were opened, and that of int8 once more.
@@ -64,7 +65,7 @@ def test_a_policy_that_came_on_a_stream_of_the_run_before_is_not_taken() -> None
                 upstream.wait_for_call()
                 await all_that_waits_is_done()
                 assert relay.run_id == "second"
-                assert relay.policies.version("fp32") == 0
+                assert relay.policies.version(Variant("fp32")) == 0
 
     asyncio.run(scenario())
 
@@ -72,12 +73,12 @@ def test_a_policy_that_came_on_a_stream_of_the_run_before_is_not_taken() -> None
 def test_a_policy_that_comes_after_the_last_watcher_has_left_is_not_taken() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe("int8", 0):
+            with await relay.subscribe(Variant("int8"), 0):
                 upstream.wait_for_call()
                 upstream.send(policy_messages(policy(1)))
                 upstream.wait_for_call()
             await all_that_waits_is_done()
-            assert (relay.policies.version("int8"), relay.relayed["int8"]) == (0, 0)
+            assert (relay.policies.version(Variant("int8")), relay.relayed[Variant("int8")]) == (0, 0)
 
     asyncio.run(scenario())
 
@@ -85,7 +86,7 @@ def test_a_policy_that_comes_after_the_last_watcher_has_left_is_not_taken() -> N
 def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and_upstream() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe("int8", 0) as watching:
+            with await relay.subscribe(Variant("int8"), 0) as watching:
                 upstream.send(policy_messages(policy(7)))
                 assert await watching.next() is not None
             assert await version_of(relay) == ("run", 7)
@@ -103,11 +104,11 @@ def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and
 def test_a_version_that_is_here_is_not_asked_for_upstream() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe("int8", 0) as watching:
+            with await relay.subscribe(Variant("int8"), 0) as watching:
                 upstream.send(policy_messages(policy(7)))
                 assert await watching.next() is not None
                 upstream.newest = policy_messages(policy(8))
-                assert (await relay.get("int8", 7)).descriptor.version == 7
+                assert (await relay.get(Variant("int8"), 7)).descriptor.version == 7
 
     asyncio.run(scenario())
 
@@ -115,23 +116,29 @@ def test_a_version_that_is_here_is_not_asked_for_upstream() -> None:
 def test_what_is_measured_of_a_run_ends_with_it() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe("int8", 0) as watching, await relay.subscribe("fp32", 0) as floats:
+            with (
+                await relay.subscribe(Variant("int8"), 0) as watching,
+                await relay.subscribe(Variant("fp32"), 0) as floats,
+            ):
                 for scheme, subscription in (("int8", watching), ("fp32", floats)):
                     upstream.send(policy_messages(policy(4, "first", scheme)), scheme)
                     assert await subscription.next() is not None
-                assert relay.lag_seconds == {"int8": 6.0, "fp32": 6.0}
+                assert relay.lag_seconds == {Variant("int8"): 6.0, Variant("fp32"): 6.0}
                 # The same version with other bytes is refused, and one whose bytes are not the described ones.
                 # One after the other: a loop that is late takes only the newest policy that has come.
                 upstream.send(policy_messages(policy(4, "first", size=2_000)))
-                await until(lambda: relay.refused["int8"] == 1)
+                await until(lambda: relay.refused[Variant("int8")] == 1)
                 upstream.send(policy_messages(replace(policy(5, "first"), model=bytes(1_000))))
-                await until(lambda: relay.refused["int8"] == 2)
+                await until(lambda: relay.refused[Variant("int8")] == 2)
                 upstream.send(policy_messages(policy(5, "first")))
                 assert await watching.next() is not None
-                assert (relay.relayed, relay.refused) == ({"int8": 2, "fp32": 1}, {"int8": 2})
+                assert (relay.relayed, relay.refused) == (
+                    {Variant("int8"): 2, Variant("fp32"): 1},
+                    {Variant("int8"): 2},
+                )
                 upstream.send(policy_messages(policy(1, "second")))
                 assert await watching.next() is None
-                assert relay.lag_seconds == {"int8": 9.0}
+                assert relay.lag_seconds == {Variant("int8"): 9.0}
 
     asyncio.run(scenario())
 
@@ -139,12 +146,12 @@ def test_what_is_measured_of_a_run_ends_with_it() -> None:
 def test_who_comes_after_a_refusal_has_the_upstream_asked_again() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe("int8", 0) as refused:
+            with await relay.subscribe(Variant("int8"), 0) as refused:
                 upstream.refuse("scheme: expected one of fp32")
                 with pytest.raises(NotFoundError, match="expected one of fp32"):
                     await refused.next()
                 # Also while those who were refused are still there.
-                with await relay.subscribe("int8", 0) as later:
+                with await relay.subscribe(Variant("int8"), 0) as later:
                     upstream.send(policy_messages(policy(1)))
                     assert await later.next() is not None
 
@@ -156,14 +163,14 @@ def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drai
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             relay = Relay(Upstream(QuantizerClient(f"127.0.0.1:{nobody.getsockname()[1]}")))
-            with await relay.subscribe("int8", 0):
-                assert relay.connected == {"int8": False}
+            with await relay.subscribe(Variant("int8"), 0):
+                assert relay.connected == {Variant("int8"): False}
                 relay.begin_drain()
                 with pytest.raises(UnavailableError, match="the relay is draining"):
-                    await relay.subscribe("int8", 0)
+                    await relay.subscribe(Variant("int8"), 0)
             await relay.settle()
             # Its connections are closed. Calls that are still open may succeed elsewhere.
-            for call in (relay.describe("int8"), relay.get("int8", 1), relay.lease(1, 1.0)):
+            for call in (relay.describe("int8"), relay.get(Variant("int8"), 1), relay.lease(1, 1.0)):
                 with pytest.raises(UnavailableError, match="this relay is ending"):
                     await call
 
@@ -175,7 +182,7 @@ def test_a_relay_tells_that_its_upstream_has_gone_away() -> None:
         with ExitStack() as there:
             address, upstream = there.enter_context(scripted_upstream())
             relay = Relay(Upstream(QuantizerClient(address)), Backoff(0.01, 0.1))
-            with await relay.subscribe("int8", 0) as watching:
+            with await relay.subscribe(Variant("int8"), 0) as watching:
                 upstream.send(policy_messages(policy(1)))
                 assert await watching.next() is not None
                 # The upstream has ended that stream, and the next one stays open.
@@ -193,7 +200,7 @@ def test_a_stream_that_fails_unexpectedly_is_a_failure_of_the_relay() -> None:
         upstream = Upstream(QuantizerClient("127.0.0.1:1"))
         relay = Relay(upstream)
         upstream.close()
-        with await relay.subscribe("int8", 0):
+        with await relay.subscribe(Variant("int8"), 0):
             with pytest.raises(ValueError, match="Channel closed"):
                 await relay.failed
             assert relay.connected == {}
@@ -205,7 +212,7 @@ def test_a_stream_that_fails_unexpectedly_is_a_failure_of_the_relay() -> None:
 def test_the_end_of_a_stream_that_brought_a_policy_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe("int8", 0) as watching:
+            with await relay.subscribe(Variant("int8"), 0) as watching:
                 for messages in (policy_messages(policy(1)), ()):
                     upstream.send(messages)
                 assert await watching.next() is not None

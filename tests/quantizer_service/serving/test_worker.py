@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import Checkpoint, Policy
+from actorq.domain.policy import Checkpoint, Policy, Variant
 from actorq.errors import InvalidInputError, NotFoundError, UnavailableError
 from actorq.process import EXIT_HUNG
 from actorq.telemetry.process_stats import measure_process
@@ -227,7 +227,7 @@ def test_a_publication_does_not_wait_for_all_readers_before_it(tmp_path: Path) -
 
         busy = asyncio.ensure_future(worker.do(wait))
         await asyncio.to_thread(begun.wait, DEADLINE_S)
-        reading = (quantizer.get("int8", 1), quantizer.describe("int8", 1), quantizer.list_versions(10, ""))
+        reading = (quantizer.get(Variant("int8"), 1), quantizer.describe("int8", 1), quantizer.list_versions(10, ""))
         readers = [asyncio.ensure_future(each) for each in (*reading, *(quantizer.lease(1, 1.0) for _ in range(20)))]
         await asyncio.sleep(0)
         publication = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 3), "int8", 0.0))
@@ -253,7 +253,7 @@ def test_watchers_that_come_at_once_have_a_policy_emitted_and_encoded_once(
         quantizer = quantizer_at(tmp_path, Worker(DEADLINE_S))
         await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
         monkeypatch.setattr(EncodedPolicy, "of", encode)
-        subscriptions = await asyncio.gather(*(quantizer.subscribe("fp32", 0) for _ in range(20)))
+        subscriptions = await asyncio.gather(*(quantizer.subscribe(Variant("fp32"), 0) for _ in range(20)))
         found = [await subscription.next() for subscription in subscriptions]
         assert {policy.descriptor.version for policy in found if policy} == {1}
 
@@ -284,7 +284,7 @@ def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored
         release.set()
         await quantizer.settle()
         assert store.versions()[0].version == 1
-        assert await quantizer.get("int8")
+        assert await quantizer.get(Variant("int8"))
 
     asyncio.run(scenario())
 

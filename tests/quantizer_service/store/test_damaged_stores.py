@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from actorq.domain.policy import Variant
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import read_document, write_document, write_twice
@@ -48,7 +49,7 @@ def test_a_descriptor_of_before_divergences_were_measured_is_read(tmp_path: Path
         del report["mean_kl"], report["max_kl"]
     write_document(path, tree)
 
-    found = stored.read_descriptor(path.parent, "int8").fidelity
+    found = stored.read_descriptor(path.parent, Variant("int8")).fidelity
 
     assert (found.mean_kl, found.max_kl, found.refused[0].mean_kl) == (None, None, None)
     assert found.argmax_agreement == 0.75
@@ -82,7 +83,7 @@ def test_a_damaged_version_tells_which_file_is_damaged_and_what_to_do(tmp_path: 
     store = opened(tmp_path)
 
     with pytest.raises(InvalidInputError, match=f"{damaged}: expected sha256 .* remove its folder"):
-        store.policy(1, "int8")
+        store.policy(1, Variant("int8"))
     assert damaged.read_bytes() == b"other"
 
 
@@ -117,7 +118,7 @@ def test_a_file_that_is_damaged_later_is_refused_with_both_digests(tmp_path: Pat
     (folder / "policy-int8.onnx").write_bytes(b"other")
     (folder / "checkpoint.safetensors").write_bytes(b"other")
 
-    for attempt in (lambda: store.policy(1, "int8"), lambda: store.checkpoint(1)):
+    for attempt in (lambda: store.policy(1, Variant("int8")), lambda: store.checkpoint(1)):
         with pytest.raises(InvalidInputError, match=r"00000001/.*: expected sha256 \w{64}, got \w{64}; .*remove"):
             attempt()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from actorq.domain.policy import Variant
 from actorq.errors import NotFoundError, UserError
 from actorq.statefiles import policies as stored
 from tests.quantizer_service.policy_runs import checkpoint
@@ -43,7 +44,7 @@ def test_a_reader_beside_the_writer_sees_the_same_and_changes_nothing(tmp_path: 
     reader = read(tmp_path)
 
     assert (reader.run_id, reader.versions(), reader.highest_version) == ("run", store.versions(), 3)
-    assert reader.policy(2, "int8") == policy(2)
+    assert reader.policy(2, Variant("int8")) == policy(2)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -52,10 +53,10 @@ def test_a_version_that_the_writer_removes_is_gone_for_the_reader_and_not_damage
     reader = read(tmp_path)
     store.add_version(checkpoint(SOURCE, 4), [policy(4)])
 
-    for attempt in (lambda: reader.policy(1, "int8"), lambda: reader.checkpoint(1)):
+    for attempt in (lambda: reader.policy(1, Variant("int8")), lambda: reader.checkpoint(1)):
         with pytest.raises(NotFoundError, match="version 1 is no longer retained"):
             attempt()
-    assert reader.policy(3, "int8") == policy(3)
+    assert reader.policy(3, Variant("int8")) == policy(3)
 
 
 def test_a_version_that_the_writer_removes_while_the_store_is_opened_is_skipped(
@@ -96,7 +97,7 @@ def test_a_reader_may_open_and_read_at_any_moment_while_a_writer_goes_on(tmp_pat
         for version in retained(reader):
             with suppress(NotFoundError):
                 reader.checkpoint(version)
-                reader.policy(version, "int8")
+                reader.policy(version, Variant("int8"))
     writer.join()
     assert opens
 

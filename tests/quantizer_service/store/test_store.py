@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from actorq.domain.policy import Variant
 from actorq.errors import ConflictError, NotFoundError, UnavailableError
 from tests.quantizer_service.policy_graphs import dueling, mlp
 from tests.quantizer_service.policy_runs import checkpoint
@@ -26,8 +27,8 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
     assert dict(again.graphs) == {SOURCE.topology: SOURCE}
     assert again.versions() == store.versions()
     assert (again.versions()[0].version, again.highest_version) == (2, 2)
-    assert again.policy(1, "fp32") == policy(1, "fp32", b"another")
-    assert again.policy(2, "fp32") is None
+    assert again.policy(1, Variant("fp32")) == policy(1, "fp32", b"another")
+    assert again.policy(2, Variant("fp32")) is None
     loaded, saved = again.checkpoint(2), checkpoint(SOURCE, 2)
     assert (loaded.learner_step, loaded.topology, loaded.snapshot_at) == (200, SOURCE.topology, saved.snapshot_at)
     for tensors, expected in ((loaded.parameters, saved.parameters), (loaded.calibration, saved.calibration)):

@@ -1,0 +1,107 @@
+"""Finds out which integer products ONNX Runtime computes exactly on this processor.
+
+Without an int8 dot product, x86-64 processors add pairs of products in 16 bits, which may saturate. A processor's flags
+say too little: containers may hide them, and ONNX Runtime chooses its instructions by itself. So the products of each
+scheme run on extreme integers, beside the same products in float32. This takes some milliseconds once in a process.
+"""
+
+import functools
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.domain.policy import SIGNED, WEIGHT_ENCODINGS
+from actorq.errors import UserError
+from actorq.weightencoding import with_weight_encoding
+
+PROBES = Path(__file__).with_name("probes")
+"""Folder of the models. actorq.quantization.probes makes them."""
+INT8_INPUTS, INT4_INPUTS, PIXELS = 64, 128, (16, 4, 4)
+
+_INT4 = "int4"
+# Kernels for one row and for several may differ.
+_BATCHES = (1, 8)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What a processor computes exactly.
+
+    weight_encodings: encodings of int8 weights, the fastest first.
+    int4: whether products of int4 weights.
+    """
+
+    weight_encodings: tuple[str, ...] = WEIGHT_ENCODINGS
+    int4: bool = True
+
+    @property
+    def weight_encoding(self) -> str:
+        """The encoding of int8 weights to act with. Signed if none is exact; see `inexact_schemes`."""
+        return self.weight_encodings[0] if self.weight_encodings else SIGNED
+
+    def only(self, weight_encoding: str) -> "Arithmetic":
+        """This arithmetic with a single encoding. Raises UserError when the processor does not compute it exactly."""
+        if weight_encoding not in self.weight_encodings:
+            others = ", ".join(("auto", *self.weight_encodings))
+            raise UserError(
+                f"--weight-encoding: this processor computes products of {weight_encoding} int8 weights wrongly (their "
+                f"sums saturate); expected one of {others}"
+            )
+        return replace(self, weight_encodings=(weight_encoding,))
+
+    @property
+    def inexact_schemes(self) -> tuple[str, ...]:
+        """The schemes that this processor computes wrongly in each encoding."""
+        return (*(() if self.weight_encodings else ("int8", "int8-static")), *(() if self.int4 else (_INT4,)))
+
+
+@functools.cache
+def arithmetic() -> Arithmetic:
+    """The arithmetic of this processor, measured once in a process."""
+    signed = (PROBES / f"{SIGNED}.onnx").read_bytes()
+    return Arithmetic(
+        tuple(each for each in WEIGHT_ENCODINGS if is_exact(with_weight_encoding(signed, each))),
+        is_exact((PROBES / f"{_INT4}.onnx").read_bytes()),
+    )
+
+
+def is_exact(probe: bytes) -> bool:
+    """Whether ONNX Runtime computes this probe exactly, for one row and for several. False if it cannot load it.
+
+    Raises ImportError without ONNX Runtime.
+    """
+    # Deferred, as ONNX Runtime is: commands without policies do without it.
+    from actorq.inference import open_session
+
+    try:
+        session = open_session(probe, arena=False)
+        names = [source.name for source in session.get_inputs()]
+        feeds = (_int8_feeds if "pixels" in names else _int4_feeds)()
+        return all(
+            not np.any(output)
+            for batch in _BATCHES
+            for output in session.run(None, {name: array[:batch] for name, array in feeds.items()})
+        )
+    except ImportError:
+        raise
+    except Exception:  # ONNX Runtime's exceptions share no base class.
+        return False
+
+
+def _int8_feeds() -> dict[str, NDArray[np.generic]]:
+    """Rows of integers from 0 to 255, the first of the largest ones, and pixels."""
+    rng, most = np.random.default_rng(0), max(_BATCHES)
+    rows = rng.choice([0, 1, 128, 254, 255, 255], (most, INT8_INPUTS)).astype(np.float32)
+    rows[0], rows[0, 0] = 255, 0
+    pixels = rng.choice([0, 128, 255, 255], (most, *PIXELS)).astype(np.uint8)
+    pixels[0] = 255
+    return {"rows": rows, "pixels": pixels}
+
+
+def _int4_feeds() -> dict[str, NDArray[np.generic]]:
+    """Rows of integers from -127 to 127 that have one of both."""
+    rows = np.random.default_rng(0).choice([-127, -126, 0, 1, 127, 127], (max(_BATCHES), INT4_INPUTS))
+    rows[:, :2] = (-127, 127)
+    return {"rows": rows.astype(np.float32)}

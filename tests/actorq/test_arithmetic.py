@@ -1,0 +1,111 @@
+"""A process finds out what its processor computes exactly, and policies act the same on every processor."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from actorq.arithmetic import PROBES, Arithmetic, arithmetic, is_exact
+from actorq.domain.policy import SCHEMES, SIGNED, UNSIGNED, WEIGHT_ENCODINGS
+from actorq.errors import UserError
+from actorq.quantization.graph import Graph
+from actorq.quantization.probes import int4_probe, int8_probe
+from actorq.quantization.schemes import Options, scheme_named
+from actorq.quantization.schemes.base import Plan
+from actorq.weightencoding import with_weight_encoding
+from tests.builders.emulation import without_dot_product
+from tests.quantizer_service.policy_graphs import GRAPHS
+from tests.quantizer_service.policy_runs import all_outputs_of, emission, random_inputs, random_parameters
+
+# What another processor's arithmetic is, and the first output of each model in the folder.
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from typing import Any
+import numpy as np
+from actorq.arithmetic import PROBES, arithmetic, is_exact
+from actorq.inference import open_session
+from actorq.weightencoding import with_weight_encoding
+
+folder, here = Path(sys.argv[1]), arithmetic()
+for path in sorted(folder.glob("*.onnx")):
+    session = open_session(with_weight_encoding(path.read_bytes(), here.weight_encoding))
+    inputs = {name: array for name, array in np.load(folder / f"{path.name.split('-')[0]}.npz").items()}
+    np.save(path.with_suffix(".npy"), session.run(None, inputs)[0])
+print(json.dumps([here.weight_encodings, here.inexact_schemes]))
+"""
+
+
+def test_the_probes_are_those_that_their_module_makes() -> None:
+    assert (PROBES / f"{SIGNED}.onnx").read_bytes() == int8_probe()
+    assert (PROBES / "int4.onnx").read_bytes() == int4_probe()
+
+
+def test_this_processor_computes_some_encoding_exactly() -> None:
+    here = arithmetic()
+    assert here.weight_encodings
+    assert here.weight_encoding == here.weight_encodings[0]
+    assert here.inexact_schemes == ()
+
+
+def test_a_wrong_product_is_found() -> None:
+    probe = (PROBES / f"{SIGNED}.onnx").read_bytes()
+    # One weight of a product differs from that of its reference.
+    at = probe.index(b"\x7f" * 16)
+    damaged = probe[:at] + b"\x7e" + probe[at + 1 :]
+    assert not is_exact(with_weight_encoding(damaged, arithmetic().weight_encoding))
+    assert not is_exact(b"no model")
+
+
+@pytest.mark.parametrize(
+    ("exact", "int4", "encoding", "inexact"),
+    [
+        (WEIGHT_ENCODINGS, True, SIGNED, ()),
+        ((UNSIGNED,), True, UNSIGNED, ()),
+        ((), True, SIGNED, ("int8", "int8-static")),
+        ((SIGNED,), False, SIGNED, ("int4",)),
+    ],
+)
+def test_the_fastest_exact_encoding_is_taken(
+    exact: tuple[str, ...], int4: bool, encoding: str, inexact: tuple[str, ...]
+) -> None:
+    found = Arithmetic(exact, int4)
+    assert (found.weight_encoding, found.inexact_schemes) == (encoding, inexact)
+
+
+def test_an_encoding_that_is_computed_wrongly_cannot_be_chosen() -> None:
+    assert Arithmetic().only(UNSIGNED).weight_encoding == UNSIGNED
+    expected = (
+        r"^--weight-encoding: this processor computes products of signed int8 weights wrongly \(their sums saturate\); "
+        r"expected one of auto, unsigned$"
+    )
+    with pytest.raises(UserError, match=expected):
+        Arithmetic((UNSIGNED,)).only(SIGNED)
+
+
+def test_without_a_dot_product_every_scheme_acts_as_with_one(tmp_path: Path) -> None:
+    expected = {}
+    for name in ("mlp", "nature cnn"):
+        source = GRAPHS[name]
+        inputs = random_inputs(Graph.parse(source), 8)
+        arrays: dict[str, Any] = dict(inputs)
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        for scheme in SCHEMES:
+            plan = Plan(Graph.parse(source), scheme_named(scheme), Options(ends=True))
+            parameters = random_parameters(source, 1)
+            # Weights of the largest size only, and observations of one sign: pairs of signed products saturate.
+            extreme = {key: np.sign(value) if value.ndim > 1 else value for key, value in parameters.items()}
+            model = emission(plan, extreme).model
+            (tmp_path / f"{name}-{scheme}.onnx").write_bytes(model)
+            expected[f"{name}-{scheme}"] = all_outputs_of(model, inputs)[0]
+
+    encodings, inexact = json.loads(without_dot_product(SCRIPT, str(tmp_path)))
+
+    assert (encodings, inexact) == ([UNSIGNED], [])
+    for name, outputs in expected.items():
+        found = np.load(tmp_path / f"{name}.npy")
+        span = float(np.ptp(outputs)) or 1.0
+        # Sums in float32 have another order there.
+        np.testing.assert_allclose(found, outputs, rtol=0, atol=1e-5 * span, err_msg=name)

@@ -1,0 +1,49 @@
+"""Python in a process whose processor has no int8 dot product, on any machine.
+
+The first way that this machine offers is taken: its own processor, hidden instructions, emulation by qemu.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from actorq.arithmetic import arithmetic
+from actorq.domain.policy import SIGNED
+from actorq.errors import UserError
+from benchmarks.hidden import hiding
+
+ROOT = Path(__file__).parents[2]
+QEMU = ("qemu-x86_64", "-cpu", "Haswell")
+DEADLINE_S = 80.0
+
+
+def without_dot_product(script: str, *arguments: str) -> str:
+    """The standard output of a Python script there. Skips the test where there is no way."""
+    before, variables = _way()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    command = (*before, sys.executable, "-c", script, *arguments)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stdout
+
+
+@cache
+def _way() -> tuple[tuple[str, ...], dict[str, str]]:
+    """What comes before the command, and environment variables."""
+    if SIGNED not in arithmetic().weight_encodings:
+        return (), {}
+    # It has to outlive the tests of this process.
+    folder = Path(tempfile.mkdtemp(prefix="actorq-hidden-"))
+    try:
+        return (), dict(hiding(folder))
+    except UserError as error:
+        shutil.rmtree(folder)
+        if shutil.which(QEMU[0]):
+            return QEMU, {}
+        pytest.skip(f"{error}; nor is there {QEMU[0]} of the package qemu-user")
