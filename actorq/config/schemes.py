@@ -3,10 +3,11 @@
 import functools
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
+from actorq.config.settings import DefaultText
 from actorq.domain.policy import AUTO, BEST, NEWEST, SCHEMES
 from actorq.errors import NotFoundError
 from actorq.text import reason_of
@@ -76,4 +77,9 @@ SchemeChoice = Annotated[str, AfterValidator(functools.partial(_checked, or_auto
 # YAML gives integers for numbers.
 VersionChoice = Annotated[str, BeforeValidator(str), AfterValidator(_checked_version)]
 """A setting: a version of a policy, as actorq.domain.policy.chosen_version takes it."""
+ExportEncoding = Annotated[
+    Literal["signed", "unsigned"] | None, DefaultText("the one that this processor computes exactly")
+]
+"""A setting: the weight encoding of a file."""
+ENCODING_HELP = "int8 weights for the target's processor: signed with an int8 dot product (VNNI), else unsigned"
 CHOICES_HELP = f"quantization of policies: {', '.join(SCHEMES)}, or a scheme of an installed package"

@@ -8,10 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from actorq.arithmetic import arithmetic
 from actorq.config import settings
 from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from actorq.config.parser import OneLineParser
-from actorq.config.schemes import SchemeChoice
+from actorq.config.schemes import ENCODING_HELP, ExportEncoding, SchemeChoice
 from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import AUTO
@@ -21,6 +22,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
 from actorq.start import run_command
 from actorq.statefiles.files import replace_file
+from actorq.weightencoding import weight_encoding_of
 from quantizer_service.command.comparison import Comparison, check_read, compact, compare, without_gate
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
 from quantizer_service.command.table import print_table
@@ -46,6 +48,7 @@ class QuantizeSettings(Settings):
     calibration: Annotated[Path | None, DefaultText(f"{RANDOM_ROWS} random rows")] = Field(
         None, description=".npz of observations: an array [rows, ...] for each data input, by its name"
     )
+    weight_encoding: ExportEncoding = Field(None, description=ENCODING_HELP)
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
     force: bool = Field(False, description="replace an existing file, and write a scheme that the gate refused")
     batch: Annotated[int, Field(gt=0, le=65_536)] = Field(
@@ -82,7 +85,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     batches = tuple(sorted({*_TABLE_BATCHES, how.batch}))
     try:
         policy = _read(path, how)
-        comparison = compare(policy, batches, how.gate)
+        encoding = how.weight_encoding or arithmetic().weight_encoding
+        comparison = compare(policy, batches, how.gate, encoding)
     except InvalidInputError as error:
         raise UserError(f"{path}: {error}") from None
     scheme = comparison.fastest(how.batch) if how.scheme == AUTO else how.scheme
@@ -96,8 +100,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )
         return EXIT_REFUSED
     if how.output is not None:
-        model = without_gate(policy, scheme) if chosen.refused else chosen.model
-        _write(how.output, scheme, model)
+        model = without_gate(policy, scheme, encoding) if chosen.refused else chosen.model
+        written = weight_encoding_of(model)
+        _write(how.output, f"{scheme} with {written} weights" if written else scheme, model)
         if chosen.refused:
             sys.stderr.write(f"warning: the fidelity gate refused {scheme}; written because of --force\n")
     return EXIT_OK
@@ -150,12 +155,12 @@ def _check_output(path: Path, force: bool) -> None:
         raise UserError(f"--output: there is no folder {path.parent}")
 
 
-def _write(path: Path, scheme: str, model: bytes) -> None:
+def _write(path: Path, what: str, model: bytes) -> None:
     try:
         replace_file(path, model, sync=True)
     except OSError as error:
         raise UserError(f"--output: cannot write {path}: {error.strerror}") from None
-    _say(f"{path}: {scheme}, {len(model):,} bytes")
+    _say(f"{path}: {what}, {len(model):,} bytes")
 
 
 def _say(text: str) -> None:

@@ -1,17 +1,18 @@
 """Compares one policy in every scheme: size, speed, errors, and the fidelity gate's verdict."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from actorq.config.schemes import scheme_names
 from actorq.config.sections import NO_LIMITS, GateConfig
-from actorq.domain.policy import FP32, SCHEMES, Checkpoint, FidelityReport
+from actorq.domain.policy import FP32, SCHEMES, SIGNED, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError, UserError
 from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.schemes import Options
 from actorq.timing import fastest
+from actorq.weightencoding import with_weight_encoding
 from quantizer_service.command.timing import time_models
 from quantizer_service.emission.emitter import quantize_and_check
 from quantizer_service.emission.inference import open_session, run_session
@@ -112,15 +113,19 @@ def check_read(model: bytes, policy: CompactVersion) -> None:
             )
 
 
-def compare(policy: CompactVersion, batches: tuple[int, ...], thresholds: GateConfig) -> Comparison:
+def compare(
+    policy: CompactVersion, batches: tuple[int, ...], thresholds: GateConfig, weight_encoding: str = SIGNED
+) -> Comparison:
     """Emit a policy in all schemes through the gate and its ladder, and time the emitted policies.
 
-    batches: batch sizes to time. Raises InvalidInputError when the policy itself does not run.
+    batches: batch sizes to time. weight_encoding: of the emitted policies.
+
+    Raises InvalidInputError when the policy itself does not run.
     """
     passed, failed = {}, {}
     for name in scheme_names():
         try:
-            passed[name] = _emitted(policy, name, thresholds)
+            passed[name] = _emitted(policy, name, thresholds, weight_encoding)
         except InvalidInputError as error:
             if name == FP32:
                 raise
@@ -131,11 +136,11 @@ def compare(policy: CompactVersion, batches: tuple[int, ...], thresholds: GateCo
     return Comparison(tuple(emitted), failed)
 
 
-def without_gate(policy: CompactVersion, scheme: str) -> bytes:
+def without_gate(policy: CompactVersion, scheme: str, weight_encoding: str) -> bytes:
     """The model of a policy in a scheme, whatever its errors are."""
-    return _emitted(policy, scheme, NO_LIMITS).model
+    return _emitted(policy, scheme, NO_LIMITS, weight_encoding).model
 
 
-def _emitted(policy: CompactVersion, scheme: str, thresholds: GateConfig) -> Attempt:
+def _emitted(policy: CompactVersion, scheme: str, thresholds: GateConfig, weight_encoding: str) -> Attempt:
     (emitted,) = quantize_and_check(RUN_ID, policy, [Ladder(scheme)], thresholds, all_rows=True)
-    return emitted
+    return replace(emitted, model=with_weight_encoding(emitted.model, weight_encoding))

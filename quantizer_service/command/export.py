@@ -15,7 +15,7 @@ from actorq.arithmetic import arithmetic
 from actorq.config import settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
-from actorq.config.schemes import SchemeName, VersionChoice
+from actorq.config.schemes import ENCODING_HELP, ExportEncoding, SchemeName, VersionChoice
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import FP32, Policy, RetainedPolicy, Variant, variant_of
@@ -51,12 +51,7 @@ class ExportSettings(Settings):
     scheme: Annotated[SchemeName | None, DefaultText("the scheme of the run's actors")] = Field(
         None, description="number format of the policy"
     )
-    weight_encoding: Annotated[
-        Literal["signed", "unsigned"] | None, DefaultText("the one that this processor computes exactly")
-    ] = Field(
-        None,
-        description="int8 weights for the target's processor: signed with an int8 dot product (VNNI), else unsigned",
-    )
+    weight_encoding: ExportEncoding = Field(None, description=ENCODING_HELP)
     form: Literal["onnxruntime", "standard"] = Field(
         "onnxruntime",
         description="onnxruntime: the form that actors run; standard: only standard ONNX operators, for any runtime",

@@ -13,11 +13,13 @@ import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from actorq.domain.policy import SCHEMES, PolicyGraph
+from actorq.domain.policy import SCHEMES, WEIGHT_ENCODINGS, PolicyGraph
 from actorq.process import main
+from actorq.weightencoding import weight_encoding_of
 from quantizer_service.command import command
 from quantizer_service.command.model_files import MAX_FILE_BYTES
 from quantizer_service.emission.divergence import divergence
+from tests.builders.processors import INT8_HERE
 from tests.quantizer_service.complete_models import chosen_actions, complete_model, written
 from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, categorical, gaussian, mlp, recurrent, two_inputs
 from tests.quantizer_service.policy_runs import all_outputs_of, outputs_of
@@ -79,7 +81,8 @@ def test_the_table_has_a_row_for_each_scheme(compared: Compared) -> None:
 def test_the_chosen_scheme_is_marked_and_written(compared: Compared) -> None:
     assert compared.marked == "int8"
     model = compared.output.read_bytes()
-    assert f"{compared.output}: int8, {len(model):,} bytes" in compared.printed
+    written = f"int8 with {INT8_HERE.weight_encoding} weights"
+    assert f"{compared.output}: {written}, {len(model):,} bytes" in compared.printed
     onnx.checker.check_model(onnx.ModelProto.FromString(model))
     feeds = {"observation": observations(8)}
     of_file, of_original = outputs_of(model, feeds), outputs_of(compared.model.read_bytes(), feeds)
@@ -375,3 +378,11 @@ def test_a_batch_that_was_exported_as_one_becomes_free(tmp_path: Path, capsys: p
         shape.dim[0].CopyFrom(helper.make_tensor_value_info("x", 1, [1]).type.tensor_type.shape.dim[0])
     assert command.run([str(written(tmp_path / "policy.onnx", model))]) == 0
     assert "us, batch 32" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("encoding", WEIGHT_ENCODINGS)
+def test_a_policy_is_written_in_the_encoding_for_its_target(encoding: str, tmp_path: Path) -> None:
+    path, output = tmp_path / "policy.onnx", tmp_path / "out.onnx"
+    path.write_bytes(complete_model(mlp(16, 16)).SerializeToString())
+    assert command.run([str(path), "--scheme", "int8", "--weight-encoding", encoding, "-o", str(output)]) == 0
+    assert weight_encoding_of(output.read_bytes()) == encoding
