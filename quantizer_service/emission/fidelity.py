@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.arithmetic import arithmetic
-from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyGraph
+from actorq.domain.policy import SIGNED, FidelityReport, LayerReport, OutputError, PolicyGraph
 from actorq.quantization.calibration import Batch, rows_of
 from actorq.quantization.schemes.base import Emission
 from actorq.weightencoding import with_weight_encoding
@@ -27,8 +27,9 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
     integers is the chosen action itself, and is compared for equality, without a loss of value. Divergences are those
     of `divergence`.
     """
-    # All encodings stand for the same numbers. This one gives them also on this processor.
-    model = with_weight_encoding(emission.model, arithmetic().weight_encoding)
+    encoding = arithmetic().weight_encoding
+    # Emissions have signed weights. Where this processor computes them wrongly, the same numbers are measured unsigned.
+    model = emission.model if encoding == SIGNED else with_weight_encoding(emission.model, encoding)
     session = open_session(model, "emitted policy")
     outputs = run_session(session, calibration, rows_of(calibration), "emitted policy")
     errors = {name: np.abs(outputs[name] - values) for name, values in expected.items()}
