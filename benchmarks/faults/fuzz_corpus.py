@@ -39,7 +39,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evalua
 from actorq.externalscaler import externalscaler_pb2
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
-from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
+from actorq.v1 import actor_pb2, learner_pb2, policy_pb2, quantizer_pb2, tensor_pb2
 
 _NOW = 1_700_000_000.25
 _DIGEST = hashlib.sha256(b"").digest()
@@ -177,7 +177,12 @@ def _requests() -> list[Message]:
         wire.opening_to_proto(wire.Opening("run", "int8")),
         wire.graph_header_to_proto(wire.GraphHeader(_DIGEST, ("observations",), True, ())),
         wire.checkpoint_header_to_proto(wire.CheckpointHeader(35, 3500, _DIGEST, _NOW)),
-        quantizer_pb2.WatchPoliciesRequest(scheme="int8", after_version=0, encodings=[tensor_pb2.BLOB_ENCODING_SPARSE]),
+        quantizer_pb2.WatchPoliciesRequest(
+            scheme="int8",
+            after_version=0,
+            weight_encoding=policy_pb2.WEIGHT_ENCODING_UNSIGNED,
+            encodings=[tensor_pb2.BLOB_ENCODING_SPARSE],
+        ),
         quantizer_pb2.GetPolicyRequest(scheme="int8", version=0, encodings=[tensor_pb2.BLOB_ENCODING_SPARSE]),
         quantizer_pb2.GetFidelityReportRequest(scheme="int8", version=0),
         quantizer_pb2.ListPoliciesRequest(page_size=10, page_token="7"),

@@ -25,6 +25,7 @@ import numpy as np
 import yaml
 
 from actorq.client import LearnerClient
+from actorq.domain.policy import UNSIGNED
 from benchmarks.faults.chaos.actor import LEDGERS
 from benchmarks.faults.chaos.environment import codes_of
 from benchmarks.faults.chaos.faults import ACTORS, KINDS, Fault, applied, drawn
@@ -92,7 +93,9 @@ class Chaos:
         )
         peers = [f"--{peer}={self._links[f'actors-{peer}'].address}" for peer in ("learner", "quantizer")]
         for name in ACTORS:
-            self.fleet.start(name, "benchmarks.faults.chaos.actor", *given, *peers, "--name", name)
+            # A mixed fleet: one actor takes the same policies in the encoding for another kind of processor.
+            encoding = ("--weight-encoding", UNSIGNED) if name == ACTORS[-1] else ()
+            self.fleet.start(name, "benchmarks.faults.chaos.actor", *given, *peers, "--name", name, *encoding)
         self.fleet.start("evaluator", "actor_service", *given, *peers, "--name", "evaluator", "--role", "evaluator")
         self.observer = Observer(learner, quantizer, ("int8", "fp32"))
         self.begun = time.monotonic()
