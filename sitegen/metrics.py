@@ -7,6 +7,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
+from actorq.domain.policy import Variant
 from sitegen.markdown import names, table
 
 _ROOT = Path(__file__).parents[1]
@@ -18,7 +19,11 @@ _MAKERS = {
     "labelled_counter": "counter",
     "scheme_gauge": "gauge",
     "scheme_counter": "counter",
+    "variant_gauge": "gauge",
+    "variant_counter": "counter",
 }
+# The labels that a maker gives by itself, by the beginning of its name.
+_LABELS = {"scheme": ("scheme",), "variant": Variant._fields}
 # Names begin with these. Metrics of every service have another beginning.
 _SERVICES = ("learner", "quantizer", "relay", "actor", "operator")
 LEARNER, QUANTIZER, RELAY, ACTOR, OPERATOR = _PREFIXES = tuple(f"actorq_{name}_" for name in _SERVICES)
@@ -74,7 +79,7 @@ def _made_in(file: Path) -> Iterator[DocumentedMetric]:
         maker = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
         if isinstance(node, ast.Call) and maker in _MAKERS and isinstance(node.args[0], ast.Constant):
             name, text = (ast.literal_eval(each) for each in node.args[:2])
-            of_maker = ("scheme",) if maker.startswith("scheme") else ()
+            of_maker = _LABELS.get(maker.partition("_")[0], ())
             labels = ast.literal_eval(node.args[2]) if maker.startswith("labelled") else of_maker
             yield DocumentedMetric(_served(name, _MAKERS[maker]), _MAKERS[maker], labels, text)
 
