@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from actorq.machine import this_machine
+from benchmarks.processor import features, told
 
-# As JSON has them: date (UTC), commit, changes, load_average (1, 5 and 15 minutes) and machine.
+# As JSON has them: date (UTC), commit, changes, load_average (1, 5 and 15 minutes) and machine. The machine has
+# `features` too: what its processor computes fast, of the names in benchmarks.processor.
 Conditions = dict[str, Any]
 
 NOT_RECORDED = "not recorded"
@@ -28,12 +30,14 @@ def conditions() -> Conditions:
     commit in tracked files other than documents and results.
     """
     commit, difference = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--", *_CODE)
+    machine = asdict(this_machine())
+    processor = {"cpu": told(machine["cpu"]), "features": list(features())}
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "commit": commit.decode().strip() or NOT_RECORDED,
         "changes": hashlib.sha256(difference).hexdigest()[:12] if difference else None,
         "load_average": [round(load, 2) for load in os.getloadavg()],
-        "machine": {**asdict(this_machine()), "system": platform.platform()},
+        "machine": {**machine, **processor, "system": platform.platform()},
     }
 
 

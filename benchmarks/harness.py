@@ -5,7 +5,7 @@ import importlib
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
 from benchmarks.conditions import conditions
+from benchmarks.processor import absent, features, has
 
 ONE_SEED = "one seed gives no verdict"
 
@@ -22,6 +23,8 @@ class Target:
     """One stated target: a measured figure and its bound.
 
     refused: why the figure gives no verdict. The figure is shown, and the target counts as missed.
+    needs: what the target needs of the processor, a name in benchmarks.processor. On a processor that lacks it the
+        figure is shown, and the target is neither met nor missed.
     """
 
     name: str
@@ -29,24 +32,34 @@ class Target:
     bound: float
     at_most: bool = True
     refused: str = ""
+    needs: str = ""
 
     @property
     def met(self) -> bool:
-        """Whether the measured figure meets the bound."""
+        """Whether the measured figure meets the bound, on any processor."""
         if self.refused:
             return False
         return self.measured <= self.bound if self.at_most else self.measured >= self.bound
 
     def __str__(self) -> str:
         relation = "at most" if self.at_most else "at least"
-        mark = "NONE" if self.refused else "ok  " if self.met else "MISS"
-        reason = f"; {self.refused}" if self.refused else ""
+        lacks = "" if has(self.needs) else absent(self.needs)
+        mark = "----" if lacks else "NONE" if self.refused else "ok  " if self.met else "MISS"
+        reason = f"; {lacks or self.refused}" if lacks or self.refused else ""
         return f"{mark} {self.name}: {self.measured:.4g} ({relation} {self.bound:g}){reason}"
 
 
 def without_verdict(targets: Sequence[Target], reason: str) -> list[Target]:
     """The targets, refused for this reason; unchanged when the reason is empty."""
     return [replace(target, refused=target.refused or reason) for target in targets]
+
+
+def verdict(target: Target, found: Collection[str]) -> bool | None:
+    """Whether a target is met on a processor with these features (benchmarks.processor); None where it lacks the need.
+
+    A target of an absent need is neither met nor missed.
+    """
+    return target.met if not target.needs or target.needs in found else None
 
 
 def optional_module(name: str, install: str) -> Any:
@@ -65,6 +78,8 @@ def run_benchmark(
     measure: Callable[[argparse.Namespace], tuple[dict[str, Any], list[Target]]],
 ) -> int:
     """Parse flags, measure, print the targets, write --json. With --check, return 1 when a target is missed or refused.
+
+    A target whose need the processor lacks does not fail the check. It is stored with `met` null.
 
     An error of the user is one line and returns 2. Ctrl-C returns 130.
 
@@ -90,11 +105,11 @@ def run_benchmark(
             "command": " ".join(["python", "-m", _module(Path(sys.argv[0])), *map(_without_folder, sys.argv[1:])]),
             **before,
             "figures": figures,
-            "targets": [{**asdict(target), "met": target.met} for target in targets],
+            "targets": [{**asdict(target), "met": verdict(target, features())} for target in targets],
         }
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    missed = [target for target in targets if not target.met]
+    missed = [target for target in targets if verdict(target, features()) is False]
     return 1 if arguments.check and missed else 0
 
 

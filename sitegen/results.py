@@ -9,10 +9,16 @@ from typing import Any
 
 from actorq.machine import Machine
 from benchmarks.conditions import NOT_RECORDED
+from benchmarks.processor import absent
 from sitegen.markdown import number, table
 
 _ROOT = Path(__file__).parents[1]
 _BENCHMARKS = _ROOT / "benchmarks"
+# Results that pages show as soon as they are stored.
+AWAITED = (
+    *(f"{name}_without_vnni" for name in ("actor", "actorq", "inference", "learner", "start")),
+    "encodings",
+)
 # Where a command put its files says nothing.
 _PLACES = re.compile(r"--(json|plot|directory|cache|environments) \S+")
 
@@ -51,6 +57,7 @@ def conditions(name: str) -> str:
             ("date", _date(result)),
             ("commit", f"{result.get('commit', NOT_RECORDED)[:12]}{changes}"),
             ("machine", f"{known.hardware}, {machine['system']}"),
+            ("processor has", ", ".join(machine.get("features", [NOT_RECORDED]))),
             ("load before", " ".join(map(str, load_average)) if load_average else NOT_RECORDED),
             ("software", f"Python {machine['python']}, {packages}"),
         ],
@@ -73,8 +80,10 @@ def targets(name: str) -> str:
 
 
 def missed() -> str:
-    """All targets of all results that are missed, or that have no verdict."""
-    rows = [(f"`{name}`", *_row(target)) for name in stored() for target in load(name)["targets"] if not target["met"]]
+    """All targets of all results that are missed, or that have no verdict. Those of other processors are left out."""
+    rows = [
+        (f"`{name}`", *_row(target)) for name in stored() for target in load(name)["targets"] if target["met"] is False
+    ]
     return table(("result", "target", "measured", "bound", "verdict"), rows)
 
 
@@ -82,7 +91,7 @@ def overview() -> str:
     """All results: what made them, when, and how many targets are met."""
     rows = []
     for name in stored():
-        verdicts = [target["met"] for target in load(name)["targets"]]
+        verdicts = [target["met"] for target in load(name)["targets"] if target["met"] is not None]
         rows.append((f"`{name}`", f"`{command(name)}`", _date(load(name)), f"{sum(verdicts)} of {len(verdicts)}"))
     return table(("result", "command", "date", "targets met"), rows)
 
@@ -93,5 +102,10 @@ def _date(result: dict[str, Any]) -> str:
 
 def _row(target: dict[str, Any]) -> tuple[str, str, str, str]:
     relation = "at most" if target["at_most"] else "at least"
-    verdict = "met" if target["met"] else f"**none**: {target['refused']}" if target.get("refused") else "**missed**"
+    if target["met"] is None:
+        verdict = f"none: {absent(target['needs'])}"
+    else:
+        verdict = (
+            "met" if target["met"] else f"**none**: {target.get('refused')}" if target.get("refused") else "**missed**"
+        )
     return target["name"], number(target["measured"]), f"{relation} {number(target['bound'])}", verdict

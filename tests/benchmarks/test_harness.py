@@ -1,10 +1,19 @@
 """The frame that all benchmarks share."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from actorq.arithmetic import arithmetic
+from actorq.domain.policy import SIGNED
 from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
-from benchmarks.harness import run_benchmark
+from benchmarks import harness, hidden, processor
+from benchmarks.conditions import conditions
+from benchmarks.harness import Target, run_benchmark, verdict
+from benchmarks.processor import BFLOAT16, DOT_PRODUCT, NO_DOT_PRODUCT
+from tests.builders.emulation import without_dot_product
 
 
 @pytest.mark.parametrize(
@@ -31,3 +40,70 @@ def test_mistakes_and_ctrl_c_get_no_traceback(
     monkeypatch.setattr("sys.argv", ["benchmark", "--check"])
     assert run_benchmark("A benchmark.", lambda parser: None, measure) == code  # type: ignore[arg-type]
     assert capsys.readouterr().err == told
+
+
+FAST = Target("times faster", 7.0, 6.0, at_most=False, needs=DOT_PRODUCT)
+SLOW = Target("times faster", 7.0, 8.0, at_most=False, needs=NO_DOT_PRODUCT)
+
+
+def test_a_target_of_an_absent_need_is_neither_met_nor_missed() -> None:
+    assert [verdict(target, [DOT_PRODUCT]) for target in (FAST, SLOW)] == [True, None]
+    assert [verdict(target, [NO_DOT_PRODUCT]) for target in (FAST, SLOW)] == [None, False]
+
+
+@pytest.mark.parametrize(
+    ("features", "code", "lines", "met"),
+    [
+        (
+            (DOT_PRODUCT,),
+            0,
+            [
+                "ok   times faster: 7 (at least 6)",
+                "---- times faster: 7 (at least 8); for processors with no int8 dot product; this one has it",
+            ],
+            [True, None],
+        ),
+        (
+            (NO_DOT_PRODUCT,),
+            1,
+            [
+                "---- times faster: 7 (at least 6); needs an int8 dot product, which this processor lacks",
+                "MISS times faster: 7 (at least 8)",
+            ],
+            [None, False],
+        ),
+    ],
+)
+def test_only_targets_of_this_processor_can_fail_the_check(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    features: tuple[str, ...],
+    code: int,
+    lines: list[str],
+    met: list[bool | None],
+) -> None:
+    monkeypatch.setattr(processor, "features", lambda: features)
+    monkeypatch.setattr(harness, "features", lambda: features)
+    monkeypatch.setattr("sys.argv", ["benchmark", "--check", "--json", str(tmp_path / "result.json")])
+    assert run_benchmark("A benchmark.", lambda parser: None, lambda arguments: ({}, [FAST, SLOW])) == code
+    assert capsys.readouterr().out.splitlines() == lines
+    stored = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["targets"]
+    assert [target["met"] for target in stored] == met
+    assert [target["needs"] for target in stored] == [DOT_PRODUCT, NO_DOT_PRODUCT]
+
+
+def test_a_result_says_what_its_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = conditions()["machine"]["features"]
+    assert (DOT_PRODUCT in features) == (SIGNED in arithmetic().weight_encodings)
+    assert (NO_DOT_PRODUCT in features) != (DOT_PRODUCT in features)
+    assert processor.has("")
+    before = conditions()["machine"]["cpu"].removesuffix(f" ({hidden.HIDDEN})")
+    monkeypatch.setenv("LD_PRELOAD", "/anywhere/libhidden.so")
+    assert conditions()["machine"]["cpu"] == f"{before} (AVX-512, VNNI and bfloat16 hidden)"
+
+
+def test_a_processor_without_the_instructions_has_neither_of_both() -> None:
+    told = without_dot_product("from benchmarks.processor import features; print(features())")
+    assert told.strip() == str((NO_DOT_PRODUCT,))
+    assert BFLOAT16 not in told

@@ -81,7 +81,7 @@ def test_a_missed_target_is_shown_as_missed(site: dict[str, str]) -> None:
         (f"<code>{name}</code>", target["name"]): "<strong>none" if target.get("refused") else "<strong>missed"
         for name in results.stored()
         for target in results.load(name)["targets"]
-        if not target["met"]
+        if target["met"] is False
     }
     assert {of: verdict[: len(expected.get(of, ""))] for of, verdict in verdicts.items()} == expected
 
