@@ -10,12 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from actorq.arithmetic import arithmetic
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import Checkpoint, FidelityReport, Policy, PolicyDescriptor, PolicyGraph
+from actorq.domain.policy import Checkpoint, FidelityReport, Policy, PolicyDescriptor, PolicyGraph, variant_of
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Emission, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
+from actorq.weightencoding import in_weight_encoding
 from learner_service.networks import QNetwork
 from learner_service.networks.observations import feature_layers
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
@@ -110,7 +112,10 @@ def fidelity_of(
 
 
 def as_policy(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, emission: Emission) -> Policy:
-    """An emitted model as an actor receives it, with its errors on the calibration batch."""
+    """An emitted model as an actor on this processor receives it, with its errors on the calibration batch.
+
+    Its int8 weights are in the encoding that this processor computes exactly.
+    """
     descriptor = PolicyDescriptor(
         run_id="benchmark",
         version=checkpoint.version,
@@ -123,4 +128,5 @@ def as_policy(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, emission:
         fidelity=fidelity_of(graph, checkpoint, emission, checkpoint.calibration),
         topology=graph.topology,
     )
-    return Policy(descriptor, emission.model)
+    own = variant_of(scheme, arithmetic().weight_encoding).weight_encoding
+    return in_weight_encoding(Policy(descriptor, emission.model), own)

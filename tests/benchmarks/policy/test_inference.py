@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from actor_service.policies.policy import OnnxPolicy
+from actorq.arithmetic import Arithmetic
+from actorq.domain.policy import SIGNED, UNSIGNED
+from actorq.weightencoding import in_weight_encoding, weight_encoding_of
+from benchmarks.policies import vector_network
 from benchmarks.policy.figures import Cell
-from benchmarks.policy.inference import targets
+from benchmarks.policy.inference import SEVEN_BITS, compared, emitted, targets
 from benchmarks.policy.inference_plot import plot
 from benchmarks.policy.inference_timing import Timing, cold, tight
+from benchmarks.processor import DOT_PRODUCT, NO_DOT_PRODUCT
 
 
 class Work:
@@ -62,9 +69,33 @@ def test_targets_are_stated_for_the_cells_that_have_them() -> None:
         cell("cnn", 8, fp32=900, int8_static=400),
     ]
     found = targets(cells)
-    assert [round(target.measured, 3) for target in found] == [8.0, 1.5, 2.25, 1.667, 20.0]
-    assert [target.met for target in found] == [True, False, True, True, False]
+    assert [round(target.measured, 3) for target in found] == [8.0, 1.5, 2.25, 1.667, 8.0, 20.0]
+    assert [target.met for target in found] == [True, False, True, True, True, False]
+    assert [target.needs for target in found] == [DOT_PRODUCT] * 3 + ["", NO_DOT_PRODUCT, ""]
     assert "mlp 64, batch 1" in found[-1].name
+
+
+def test_the_other_encoding_is_timed_where_it_is_exact_and_seven_bits_where_it_is_not() -> None:
+    network = vector_network("mlp", 32)
+    policies = emitted(network)
+    both = compared(policies, Arithmetic())
+    assert {name: weight_encoding_of(policy.model) for name, policy in both.items()} == {
+        "int8, unsigned weights": UNSIGNED
+    }
+    found = compared(policies, Arithmetic((UNSIGNED,)))
+    assert list(found) == [SEVEN_BITS]
+    assert weight_encoding_of(found[SEVEN_BITS].model) == SIGNED
+    assert compared({}, Arithmetic()) == {}
+
+
+def test_weights_of_seven_bits_are_nearly_those_of_eight() -> None:
+    network = vector_network("mlp", 32)
+    policies = emitted(network)
+    seven = compared(policies, Arithmetic((UNSIGNED,)))[SEVEN_BITS]
+    assert seven.model != in_weight_encoding(policies["int8"], SIGNED).model
+    rows = network.calibration[:8]
+    expected, got = (OnnxPolicy(each, network.spec.observations, 8)(rows) for each in (policies["int8"], seven))
+    assert np.abs(got - expected).max() <= 0.1 * np.ptp(expected)
 
 
 def test_the_plot_has_a_panel_for_each_batch(tmp_path: Path) -> None:

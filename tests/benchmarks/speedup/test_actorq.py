@@ -8,6 +8,7 @@ import pytest
 from actorq.config.run_config import RunConfig
 from actorq.process import Sources, argument_parser
 from benchmarks.harness import ONE_SEED
+from benchmarks.processor import DOT_PRODUCT, NO_DOT_PRODUCT
 from benchmarks.speedup.actorq import SCHEMES, TASKS, flags_of, interval, rows, tasks_of, verdicts
 from benchmarks.speedup.actorq_plot import plot
 from tests.actorq.comparison.comparison_parts import comparison, run
@@ -42,7 +43,7 @@ def _run(scheme: str, seed: int, speed: float, starved: float) -> Any:
 
 
 def test_the_better_of_int8_and_int4_decides_by_its_time() -> None:
-    torch, fp32, starved, carbon, returns = verdicts(WIDE, result(3), "long")
+    torch, fp32, _, _, starved, carbon, returns = verdicts(WIDE, result(3), "long")
     assert (round(torch.measured, 3), round(fp32.measured, 3)) == (10.0, 5.0)
     assert "int4, time to the target over torch" in torch.name
     assert all(target.met is True for target in (torch, fp32, starved, carbon, returns))
@@ -54,18 +55,24 @@ def test_too_slow_actors_miss() -> None:
     assert not fp32.met
 
 
+def test_a_processor_without_a_dot_product_has_lower_bounds() -> None:
+    speeds = verdicts(WIDE, result(3, {**_SPEEDS, "int8": 500.0, "int4": 500.0}), "short")[:4]
+    assert [target.needs for target in speeds] == [DOT_PRODUCT] * 2 + [NO_DOT_PRODUCT] * 2
+    assert [target.met for target in speeds] == [False, False, True, True]
+
+
 def test_a_return_below_the_interval_of_fp32_misses() -> None:
     *_, returns = verdicts(WIDE, result(3, int4=470.0), "long")
     assert not returns.met
 
 
 def test_learners_that_did_not_starve_miss() -> None:
-    _, _, starved, *_ = verdicts(WIDE, result(3, starved=0.4), "long")
+    _, _, _, _, starved, *_ = verdicts(WIDE, result(3, starved=0.4), "long")
     assert not starved.met
 
 
 def test_the_short_form_decides_steps_per_second_and_nothing_else() -> None:
-    torch, fp32, starved = verdicts(WIDE, result(1), "short")
+    torch, fp32, _, _, starved = verdicts(WIDE, result(1), "short")
     assert "steps/s over torch" in torch.name
     assert torch.met
     assert fp32.met
