@@ -79,7 +79,7 @@ def int8_probe() -> bytes:
 
 
 def int4_probe() -> bytes:
-    """The product of int4: input rows float32[B, 128], integers from -127 to 127 with one of both in each row."""
+    """The product of int4: input rows float32[B, 128] of 0 and 127, with both in each row."""
     values = np.random.default_rng(0).choice([0, 15, 15], (_UNITS, INT4_INPUTS)).astype(np.uint8)
     constants = {
         "weights": (values[:, 1::2] << 4 | values[:, 0::2])[:, None],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actorq.arithmetic import PROBES, Arithmetic, arithmetic, is_exact
+from actorq.arithmetic import PROBES, Arithmetic, arithmetic, int4_feeds, is_exact
 from actorq.domain.policy import SCHEMES, SIGNED, UNSIGNED, WEIGHT_ENCODINGS
 from actorq.errors import UserError
 from actorq.quantization.graph import Graph
@@ -41,6 +41,14 @@ print(json.dumps([here.weight_encodings, here.inexact_schemes]))
 def test_the_probes_are_those_that_their_module_makes() -> None:
     assert (PROBES / f"{SIGNED}.onnx").read_bytes() == int8_probe()
     assert (PROBES / "int4.onnx").read_bytes() == int4_probe()
+
+
+def test_rows_for_int4_are_exact_however_a_processor_quantizes_them() -> None:
+    rows = int4_feeds()["rows"]
+    lowest, highest = rows.min(1, keepdims=True), rows.max(1, keepdims=True)
+    # Around zero as on x86-64, and from the lowest to the highest value as on ARM with a dot product.
+    for step in (np.abs(rows).max(1, keepdims=True) / 127, (highest - lowest) / 255):
+        np.testing.assert_allclose(np.round(rows / step) * step, rows, atol=1e-5)
 
 
 def test_this_processor_computes_some_encoding_exactly() -> None:
