@@ -73,9 +73,11 @@ def test_a_read_only_quantizer_serves_beside_the_writer_and_takes_nothing(
     client: QuantizerClient, tmp_path: Path
 ) -> None:
     opened(client, versions=2)
+    # This may store another encoding of the version.
+    newest = client.get("int8")
     files = sorted(tmp_path.rglob("*"))
     with running_quantizer(tmp_path / "store", read_only=True) as address, QuantizerClient(address) as reader:
-        assert reader.get("int8") == client.get("int8")
+        assert reader.get("int8") == newest
         assert reader.get("fp32", 1).descriptor == reader.fidelity("fp32", 1)
         assert next(reader.watch("int8")).descriptor.version == 2
         with pytest.raises(grpc.RpcError) as caught:

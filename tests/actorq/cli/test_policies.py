@@ -8,10 +8,11 @@ import pytest
 
 from actorq.cli.main import main
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import AUTO
+from actorq.domain.policy import AUTO, SIGNED
 from actorq.errors import UserError
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.runpolicies import RunPolicies
+from tests.builders.processors import INT8_HERE
 from tests.builders.stored_policies import stored_run
 from tests.quantizer_service.policy_graphs import gaussian, mlp
 from tests.quantizer_service.policy_runs import checkpoint
@@ -46,11 +47,13 @@ def test_versions_are_listed_newest_first_and_best_and_newest_are_marked(
 ) -> None:
     header, *lines = printed(capsys, str(run.root)).splitlines()
     assert header.split() == ["version", "updates", "scheme", "return", "argmax", "agreement", "size"]
-    assert [line.split()[:4] for line in lines] == [
-        ["4", "400", "int8", "-"],
-        ["3", "300", "int8", "40.0"],
-        ["2", "200", "int8", "50.0"],
-        ["1", "100", "int8", "30.0"],
+    # Unsigned weights are told.
+    unsigned = () if INT8_HERE.weight_encoding == SIGNED else ("(unsigned)",)
+    assert [line.split()[: 4 + len(unsigned)] for line in lines] == [
+        ["4", "400", "int8", *unsigned, "-"],
+        ["3", "300", "int8", *unsigned, "40.0"],
+        ["2", "200", "int8", *unsigned, "50.0"],
+        ["1", "100", "int8", *unsigned, "30.0"],
     ]
     assert [line.split()[-1] for line in lines if line.split()[-1] in ("best", "newest")] == ["newest", "best"]
 
@@ -62,7 +65,7 @@ def test_json_has_the_fields_of_each_policy(run: RunDirectory, capsys: pytest.Ca
     assert 0.0 <= best["argmax_agreement"] <= 1.0
     assert (best["mean_kl"], best["max_kl"]) == (None, None)
     folder = run.policies / "00000002"
-    assert best["size_bytes"] == (folder / "policy-int8.onnx").stat().st_size
+    assert best["size_bytes"] == (folder / f"policy-{INT8_HERE}.onnx").stat().st_size
 
 
 def test_policies_that_tell_a_distribution_are_listed_with_their_divergence(
@@ -74,7 +77,7 @@ def test_policies_that_tell_a_distribution_are_listed_with_their_divergence(
     assert header.split()[4:6] == ["KL,", "nats"]
     (policy,) = json.loads(printed(capsys, root, "--json"))
     assert 0 < policy["mean_kl"] < policy["max_kl"] < 0.01
-    assert line.split()[4:7] == [f"{policy['mean_kl']:.1g}", "/", f"{policy['max_kl']:.1g}"]
+    assert line.partition("-  ")[2].split()[:3] == [f"{policy['mean_kl']:.1g}", "/", f"{policy['max_kl']:.1g}"]
 
 
 def test_a_quantizer_lists_the_same(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,9 +120,9 @@ def test_a_version_that_is_replaced_meanwhile_is_not_called_damaged(run: RunDire
     copied = RunDirectory(shutil.copytree(run.root, tmp_path / "run"))
     policies = RunPolicies(copied)
     found = policies.find("1")
-    model = copied.policies / "00000001" / "policy-int8.onnx"
+    model = copied.policies / "00000001" / f"policy-{INT8_HERE}.onnx"
     model.write_bytes(b"changed")
-    with pytest.raises(UserError, match=r"policy-int8\.onnx: expected sha256 .*; the file is damaged"):
+    with pytest.raises(UserError, match=rf"policy-{INT8_HERE}\.onnx: expected sha256 .*; the file is damaged"):
         policies.stored(found, "int8")
     shutil.rmtree(model.parent)
     with pytest.raises(UserError, match=r"newer versions have just replaced version 1 of .*; try again"):

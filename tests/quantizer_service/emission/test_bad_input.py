@@ -12,6 +12,7 @@ import pytest
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Checkpoint
 from tests.builders.forked_commands import run
+from tests.builders.processors import INT8_HERE
 from tests.builders.service_process import service_process
 from tests.quantizer_service.bad_submissions import (
     CHECKPOINTS,
@@ -133,6 +134,7 @@ def ruined(version: int) -> Checkpoint:
 
 def test_a_policy_that_quantization_ruins_is_no_bad_input_and_climbs(tmp_path: Path) -> None:
     with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
+        client.weight_encoding = INT8_HERE.weight_encoding
         publisher = Publisher(client)
         publisher.open()
         publisher.send_graph(DEEP)
@@ -145,6 +147,7 @@ def test_a_policy_that_quantization_ruins_is_no_bad_input_and_climbs(tmp_path: P
     assert descriptor.fidelity.refused
     assert descriptor.fidelity.gated_layers
     with running_quantizer(tmp_path) as address, QuantizerClient(address) as client:
+        client.weight_encoding = INT8_HERE.weight_encoding
         assert next(client.watch("int8")) == before
         assert client.fidelity("int8") == descriptor
 

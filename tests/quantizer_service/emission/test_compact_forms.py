@@ -15,6 +15,7 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.prepared_graph import MAX_FORMS, PreparedGraph
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
+from tests.builders.processors import INT8_HERE
 from tests.quantizer_service.policy_graphs import Tensors, mlp
 from tests.quantizer_service.policy_runs import all_outputs_of, checkpoint, fp32_outputs, random_parameters
 from tests.quantizer_service.ruined_policies import DEEP, dead_observations, deep_parameters
@@ -115,7 +116,7 @@ def test_widths_are_stored_with_the_policy(tmp_path: Path) -> None:
     version = sparse(1)
     policies = emitter.publish(version, ["int8"])
 
-    assert Emitter(PolicyReader(tmp_path)).catalog.get(Variant("int8")).descriptor == policies[0].descriptor
+    assert Emitter(PolicyReader(tmp_path)).catalog.get(INT8_HERE).descriptor == policies[0].descriptor
     assert Emitter(PolicyReader(tmp_path)).catalog.get(Variant("fp32")).descriptor.fidelity.layers[1].units == 12
 
 

@@ -13,6 +13,7 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import PolicyStore
+from tests.builders.processors import INT8_HERE
 from tests.quantizer_service.policy_graphs import dueling, mlp
 from tests.quantizer_service.policy_runs import checkpoint, random_observations, random_parameters
 from tests.quantizer_service.ruined_policies import DEEP, dead_observations, deep_parameters
@@ -63,7 +64,7 @@ def test_a_version_is_served_before_it_is_stored(tmp_path: Path) -> None:
 
     def announce(policies: Sequence[Policy]) -> None:
         announced.extend(policies)
-        assert emitter.catalog.get(Variant("int8")) is announced[0]
+        assert emitter.catalog.get(INT8_HERE) is announced[0]
         assert emitter.catalog.get(Variant("fp32"), 1).descriptor.scheme == "fp32"
         assert reading(tmp_path).catalog.newest_version == 0
 

@@ -18,6 +18,7 @@ from actorq.telemetry.process_stats import measure_process
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
+from tests.builders.processors import INT8_HERE
 from tests.builders.service_process import service_process
 from tests.quantizer_service.policy_runs import checkpoint, random_parameters
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher
@@ -165,7 +166,7 @@ def test_a_version_that_lacks_a_policy_that_was_stored_is_damaged(tmp_path: Path
     store = opened_again(tmp_path)
 
     assert store.versions()[0].version == 1
-    assert "expected a policy in ['int8'], got none" in store.damaged[2]
+    assert f"expected a policy in ['{INT8_HERE}'], got none" in store.damaged[2]
 
 
 def test_versions_beyond_the_step_are_refused_and_change_nothing(tmp_path: Path) -> None:
