@@ -1,6 +1,7 @@
 """The generated parts by the names that pages call them by."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sitegen import commands, configuration, metrics, results, rpcs
@@ -30,8 +31,15 @@ _OF: dict[str, Callable[[str], str]] = {"conditions": results.conditions, "targe
 
 
 def part(name: str) -> str:
-    """The Markdown of a part; raises KeyError for a name that there is not."""
+    """The Markdown of a part; raises KeyError for a name that there is not.
+
+    The parts of a result that is still awaited say so.
+    """
     kind, _, what = name.partition(" of ")
-    if what and kind in _OF:
-        return _OF[kind](what)
-    return TABLES[name]() if name in TABLES else _PARTS[name]()
+    made = partial(_OF[kind], what) if what and kind in _OF else TABLES[name] if name in TABLES else _PARTS[name]
+    try:
+        return made()
+    except FileNotFoundError as error:
+        if (awaited := Path(error.filename)).stem not in results.AWAITED:
+            raise
+        return f"*`{awaited.name}` is not measured yet.*"

@@ -49,11 +49,22 @@ def foreign() -> str:
 
 def inference() -> str:
     """Time of a call of each network at each batch size."""
-    cells = figures("inference")["cells"]
+    return _inference("inference")
+
+
+def inference_without_vnni() -> str:
+    """The same on a processor without an int8 dot product."""
+    return _inference("inference_without_vnni")
+
+
+def _inference(result: str) -> str:
+    cells = figures(result)["cells"]
     schemes = list(cells[0]["timings"])
     rows = []
     for found in cells:
-        timings, fastest = found["timings"], min(each["median"] for each in found["timings"].values())
+        timings = found["timings"]
+        # Further forms of a scheme have a comma in their names. They are there for comparison alone.
+        fastest = min(each["median"] for name, each in timings.items() if "," not in name)
         times = [number(timings[each]["median"]) for each in schemes]
         bold = [
             f"**{text}**" if timings[each]["median"] == fastest else text
@@ -61,6 +72,22 @@ def inference() -> str:
         ]
         rows.append((found["network"], found["batch"], *bold, found["auto"], percent(found["regret"], 1)))
     return table(("network", "batch", *schemes, "auto takes", "regret of auto"), rows)
+
+
+def encodings() -> str:
+    """Versions in two weight encodings beside versions in one, by width."""
+    rows = [
+        (
+            width,
+            *(1e3 * each["seconds"][fleet] for fleet in ("one", "two")),
+            each["ratio"],
+            *(each["bytes"][name] for name in ("int8", "int8.unsigned")),
+            sum(each["unequal"].values()),
+        )
+        for width, each in figures("encodings")["widths"].items()
+    ]
+    head = ("width", "one encoding, ms", "two encodings, ms", "ratio", "bytes, signed", "bytes, unsigned")
+    return table((*head, "unequal outputs"), rows)
 
 
 def swap() -> str:

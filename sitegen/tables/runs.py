@@ -32,6 +32,11 @@ def speedup_in_steps() -> str:
     return "\n\n".join(_speedup_of(task) for task in figures("actorq_steps")["tasks"])
 
 
+def speedup_without_vnni() -> str:
+    """The same on a processor without an int8 dot product."""
+    return "\n\n".join(_speedup_of(task) for task in figures("actorq_without_vnni")["tasks"])
+
+
 def speedup_on_a_gpu() -> str:
     """The same with the learner on a GPU and 14 actors: runs of equal length, and runs to the target."""
     of = ("actorq_gpu", "actorq_gpu_to_target")
@@ -104,6 +109,15 @@ def energy_shares() -> str:
 
 def start() -> str:
     """Short runs, by seed."""
+    return _start("start")
+
+
+def start_without_vnni() -> str:
+    """The same on a processor without an int8 dot product."""
+    return _start("start_without_vnni")
+
+
+def _start(result: str) -> str:
     head = (
         "seed",
         "solved",
@@ -114,7 +128,7 @@ def start() -> str:
         "Wh",
     )
     keys = ("seed", "solved", "command_s", "first_action_s", "updates", "evaluations_taken", "wh")
-    return table(head, ([run[key] for key in keys] for run in figures("start")["runs"]))
+    return table(head, ([run[key] for key in keys] for run in figures(result)["runs"]))
 
 
 def cartpole() -> str:

@@ -9,6 +9,15 @@ from sitegen.results import figures
 
 def learner() -> str:
     """Updates per second beside other libraries."""
+    return _learner("learner")
+
+
+def learner_without_vnni() -> str:
+    """The same on a processor without AVX-512, VNNI and bfloat16."""
+    return _learner("learner_without_vnni")
+
+
+def _learner(result: str) -> str:
     rows = [
         (
             task,
@@ -17,7 +26,7 @@ def learner() -> str:
             each["updates_per_second"]["wall"],
             each["speedup_of_ours"]["cpu"],
         )
-        for task, libraries in figures("learner").items()
+        for task, libraries in figures(result).items()
         for library, each in libraries.items()
     ]
     return table(("update", "library", "updates/s of CPU time", "updates/s", "ActorQ is faster by"), rows)
@@ -62,10 +71,19 @@ def sparse_learner() -> str:
 
 def actor() -> str:
     """Steps per second of the acting loop beside bare loops."""
+    return _actor("actor")
+
+
+def actor_without_vnni() -> str:
+    """The same on a processor without an int8 dot product."""
+    return _actor("actor_without_vnni")
+
+
+def _actor(result: str) -> str:
     ways = {"bare": "bare loop", "actor": "ActorQ's actor", "torch": "PyTorch loop", "envpool": "EnvPool, synchronous"}
     rows = [
         (each["task"], text, each["steps_per_second"][way], percent(each["wall_shares"][way]))
-        for each in figures("actor")["results"]
+        for each in figures(result)["results"]
         for way, text in ways.items()
         if way in each["steps_per_second"]
     ]

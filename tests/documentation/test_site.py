@@ -15,7 +15,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import leaves
 from actorq.process import PROCESS_SETTINGS
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
-from sitegen import metrics, results
+from sitegen import metrics, parts, results
 from sitegen.docstrings import listed
 from sitegen.tables import TABLES
 from tests.documentation.code_blocks import ROOT
@@ -134,3 +134,11 @@ def test_names_that_a_docstring_explains_are_a_list() -> None:
     items = "- `observations`, `dones`: float32[B, N],\n    of a batch.\n- `seed`: of the noise."
     assert listed(text) == f"Act.\n\n{items}\n\nRaises UserError."
     assert listed("Act.\nseed: of the noise.") == "Act.\n\n- `seed`: of the noise."
+
+
+def test_only_an_awaited_result_may_be_missing() -> None:
+    for name in results.AWAITED:
+        if name not in results.stored():
+            assert parts.part(f"targets of {name}") == f"*`{name}.json` is not measured yet.*"
+    with pytest.raises(FileNotFoundError):
+        parts.part("targets of nothing")
