@@ -15,6 +15,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import leaves
 from actorq.process import PROCESS_SETTINGS
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+from benchmarks.processor import DOT_PRODUCT
 from sitegen import metrics, parts, results
 from sitegen.docstrings import listed
 from sitegen.tables import TABLES
@@ -142,3 +143,13 @@ def test_only_an_awaited_result_may_be_missing() -> None:
             assert parts.part(f"targets of {name}") == f"*`{name}.json` is not measured yet.*"
     with pytest.raises(FileNotFoundError):
         parts.part("targets of nothing")
+
+
+def test_a_target_of_another_processor_is_neither_met_nor_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = {"name": "times", "measured": 7.0, "bound": 6.0, "at_most": False, "refused": "", "needs": DOT_PRODUCT}
+    stored = {"targets": [{**target, "met": None}, {**target, "met": False}], "command": "python -m benchmarks.x"}
+    monkeypatch.setattr(results, "load", lambda name: {**stored, "date": "2026-01-02"})
+    monkeypatch.setattr(results, "stored", lambda: ["x"])
+    assert "| none: needs an int8 dot product, which this processor lacks |" in results.targets("x")
+    assert results.missed().count("| times |") == 1
+    assert "| 0 of 1 |" in results.overview()
