@@ -10,8 +10,8 @@ import pytest
 from actorq.arithmetic import PROBES, Arithmetic, arithmetic, int4_feeds, is_exact
 from actorq.domain.policy import SCHEMES, SIGNED, UNSIGNED, WEIGHT_ENCODINGS
 from actorq.errors import UserError
+from actorq.quantization.emission.probes import int4_probe, int8_probe
 from actorq.quantization.graph import Graph
-from actorq.quantization.probes import int4_probe, int8_probe
 from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.weightencoding import with_weight_encoding

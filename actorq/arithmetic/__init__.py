@@ -17,7 +17,7 @@ from actorq.errors import UserError
 from actorq.weightencoding import with_weight_encoding
 
 PROBES = Path(__file__).with_name("probes")
-"""Folder of the models. actorq.quantization.probes makes them."""
+"""Folder of the models. actorq.quantization.emission.probes makes them."""
 INT8_INPUTS, INT4_INPUTS, PIXELS = 64, 128, (16, 4, 4)
 
 _INT4 = "int4"
@@ -73,7 +73,7 @@ def is_exact(probe: bytes) -> bool:
     Raises ImportError without ONNX Runtime.
     """
     # Deferred, as ONNX Runtime is: commands without policies do without it.
-    from actorq.inference import open_session
+    from actorq.inference.sessions import open_session
 
     try:
         session = open_session(probe, arena=False)

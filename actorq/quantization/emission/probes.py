@@ -1,6 +1,6 @@
 """Makes the models with which a process finds out what ONNX Runtime computes exactly here (actorq.arithmetic).
 
-    python -m actorq.quantization.probes      # writes them to actorq/probes
+    python -m actorq.quantization.emission.probes      # writes them to actorq/arithmetic/probes
 
 They are files, because actors do without onnx. Each has the products that schemes emit, and the same products in
 float32, which are exact for integers below 2^24. Its outputs are the largest differences of both. Weights and inputs

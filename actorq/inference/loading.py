@@ -1,18 +1,11 @@
-"""Acts with trained policies in ONNX Runtime: `load_policy` for users, and the one way to open a model.
-
-    policy = actorq.load_policy("policy.onnx")
-    action = policy.predict(observation)
-
-ONNX Runtime is imported at the first use, because commands and the learner do without it.
-"""
+"""Acts with trained policies: `actorq.load_policy` for users."""
 
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,43 +14,15 @@ from actorq.arithmetic import arithmetic
 from actorq.domain.policy import FALLBACK, NOISE_INPUT
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
+from actorq.inference.sessions import Session, open_session
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.runpolicies import RunPolicies
 from actorq.weightencoding import weight_encoding_of, with_weight_encoding
 
-if TYPE_CHECKING:
-    import onnxruntime
-
 # Version of the format of an exported policy's description.
 DESCRIPTION_FORMAT = 1
-# ONNX Runtime logs warnings, and errors that it also raises.
-_FATAL_ONLY = 4
 
 _log = logging.getLogger(__name__)
-
-
-def open_session(model: bytes, arena: bool = True, without: Sequence[str] = ()) -> "onnxruntime.InferenceSession":
-    """A session on one CPU thread, as in actors. Raises ONNX Runtime's errors.
-
-    arena: keep memory between calls. This makes many calls faster; for a few calls it only holds the memory.
-    without: names of ONNX Runtime's optimizations to leave out.
-    """
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    # By default ONNX Runtime makes as many threads as the host has cores, whatever the container may use.
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = _FATAL_ONLY
-    # Weights stored in int8 become float when the model is loaded, not at each call. All other optimizations stay on:
-    # they take 0.1 ms of a load, and make convolutions 1.7 times faster.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.enable_cpu_mem_arena = arena
-    # The fallback would print to standard output and try the same provider again.
-    providers = ["CPUExecutionProvider"]
-    return onnxruntime.InferenceSession(
-        model, options, providers=providers, enable_fallback=0, disabled_optimizers=list(without)
-    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +36,7 @@ class LoadedPolicy:
     environment: EnvironmentSpec
     version: int
     scheme: str
-    _session: "onnxruntime.InferenceSession" = field(repr=False)
+    _session: Session = field(repr=False)
 
     def predict(self, observation: ArrayLike) -> Any:
         """The action for one observation, or the actions for a batch of observations.

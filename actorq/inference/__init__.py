@@ -1,0 +1,10 @@
+"""Acts with trained policies in ONNX Runtime: `load_policy` for users, and the one way to open a model.
+
+policy = actorq.load_policy("policy.onnx")
+action = policy.predict(observation)
+"""
+
+from actorq.inference.loading import DESCRIPTION_FORMAT, LoadedPolicy, description_file, load_policy
+from actorq.inference.sessions import open_session
+
+__all__ = ["DESCRIPTION_FORMAT", "LoadedPolicy", "description_file", "load_policy", "open_session"]
