@@ -70,7 +70,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         for algorithm in ("sac", "td3"):
             threads = _auto(config_of(algorithm, threads="auto"))
             runs: Runs = {"actorq, 1 thread": contender(1, algorithm)}
-            for number in sorted({1, threads}):
+            for number in sorted({1, threads}) if _has_bf16() else ():
                 runs[f"actorq bf16, {number} threads"] = contender(number, algorithm, precision="bf16")
             runs["actorq, auto"] = contender(threads, algorithm)
             for number in sorted({1, usable_cores(), threads}):
@@ -156,6 +156,11 @@ def _ratio(seconds: Seconds, ours: str, theirs: str) -> float:
     return median(b / a for a, b in zip(seconds[ours], seconds[theirs], strict=True))
 
 
+def _has_bf16() -> bool:
+    """Whether this processor multiplies bfloat16, and torch may use it."""
+    return bool(processor_flags() & _BF16_FLAGS) and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
 def _figures(seconds: Seconds) -> dict[str, Any]:
     first = next(iter(seconds))
     return {
@@ -174,8 +179,8 @@ def _faster(name: str, seconds: Seconds, other: str, bound: float) -> Target:
 
 def _targets(algorithm: str, seconds: Seconds) -> list[Target]:
     theirs = min((name for name in seconds if name.startswith("Stable")), key=lambda name: median(seconds[name]))
-    has_bf16 = bool(processor_flags() & _BF16_FLAGS) and torch.backends.cpu.get_cpu_capability() == "AVX512"
-    ours = [name for name in seconds if name.startswith("actorq") and (has_bf16 or "bf16" not in name)]
+    has_bf16 = _has_bf16()
+    ours = [name for name in seconds if name.startswith("actorq")]
     needs = "needs a processor with bf16" if has_bf16 else "for a processor without bf16"
     return [
         Target(
