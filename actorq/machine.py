@@ -1,13 +1,17 @@
-"""Describes the machine of a measurement: processor, memory, GPUs, versions of packages."""
+"""Describes the machine: processor, cores that a process may use, memory, GPUs, versions of packages."""
 
+import os
 import platform
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import psutil
 
 _CPU_INFO = Path("/proc/cpuinfo")
+_CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
 
 
@@ -51,6 +55,45 @@ def gpu_models(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
 def processor_flags(path: Path = _CPU_INFO) -> frozenset[str]:
     """The flags of the first processor; empty on systems without this information."""
     return frozenset(next(iter(_values(path, "flags", "Features")), "").split())
+
+
+def usable_cores(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
+    """The whole cores that this process may use at once, at least 1: its CPU affinity and the limits of its cgroups.
+
+    cgroups: where they are mounted, of version 1 or 2. membership: the file with the cgroups of this process.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min([affinity, *_cpu_limits(cgroups, membership)])))
+
+
+def _cpu_limits(cgroups: Path, membership: Path) -> Iterator[float]:
+    """The CPU limits, in cores, of the cgroups of this process and of those above them."""
+    lines = []
+    with suppress(OSError):
+        lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        # A container may name the path of its host. The files of its own cgroup are then in the mount's top folder.
+        names = [name for name in PurePosixPath(path).parts if name not in ("/", "..")]
+        mounts = ("", "unified") if number == "0" else (controllers, "cpu")
+        for folder in (cgroups / mount for mount in dict.fromkeys(mounts)):
+            for depth in range(len(names) + 1):
+                yield from _cpu_limit(folder.joinpath(*names[:depth]))
+
+
+def _cpu_limit(cgroup: Path) -> Iterator[float]:
+    """The CPU limit of one cgroup; none without a limit."""
+    # ValueError: the limit is "max", or there is nothing in the file.
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = (cgroup / "cpu.max").read_text(encoding="utf-8").split()
+        yield int(quota) / int(period)
+    with suppress(OSError, ValueError, ZeroDivisionError):
+        quota, period = ((cgroup / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period"))
+        if int(quota) > 0:
+            yield int(quota) / int(period)
 
 
 def package_version(package: str) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
-import torch
 from prometheus_client import Metric
 from pydantic import Field
 
@@ -31,6 +30,7 @@ from learner_service.run.failure import fails_again
 from learner_service.run.lifecycle import written_at_the_end
 from learner_service.run.run import Run
 from learner_service.servicer import LearnerServicer
+from learner_service.training.threads import set_configured
 
 _log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def run() -> int:
     assert isinstance(settings, LearnerSettings)
     settings.require_first_pod()
     keep_memory()
-    torch.set_num_threads(config.learner.torch_threads)
+    set_configured(config)
     if config.algorithm not in ALGORITHMS:
         # Report a mistake in a user's algorithm before an actor joins.
         chosen_algorithm(config)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
-import torch
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
@@ -24,6 +23,7 @@ from learner_service.kernels.memory import keep_memory
 from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
 from learner_service.replay import SegmentSource
 from learner_service.training.drawing import sampling_of
+from learner_service.training.threads import set_configured
 from learner_service.training.trainer import is_stochastic
 from learner_service.training.training import Training, build_training
 
@@ -59,7 +59,7 @@ def measure(order: Order) -> dict[str, Any]:
     """
     config = _unlimited(order.config)
     keep_memory()
-    torch.set_num_threads(config.learner.torch_threads)
+    set_configured(config)
     client = QuantizerClient(_NOWHERE)
     training, graph = build_training(
         *(config, order.folder.spec(), order.folder.path / "learner", _NAME, client, None),

@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from actorq.config.numbers import Episodes, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from actorq.config.numbers import (
+    CountOrAuto,
+    Episodes,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
 from actorq.transport.options import MAX_SEGMENT_BYTES, Certificates
@@ -230,7 +238,11 @@ class PolicyExportConfig(Settings):
 class LearnerConfig(Settings):
     """Resources of the learner."""
 
-    torch_threads: PositiveInt = Field(1, description="threads of a torch operation")
+    torch_threads: CountOrAuto = Field(
+        1,
+        description="threads of a torch operation on the CPU: a number, or auto; auto is the smallest number within "
+        "10% of the fastest, measured at the start within the CPU limit; for a learner with cores of its own",
+    )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
         "auto", description="device that trains: cpu, cuda, cuda:N, or auto for a GPU if there is one"
     )

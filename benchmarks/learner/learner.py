@@ -22,7 +22,7 @@ are drawn at once, and target networks that do not change in between run once fo
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,28 +191,29 @@ def store_of(directory: Path, spec: EnvironmentSpec, rows: Rows) -> ReplayStore:
     return store
 
 
-def updates(
+def config_of(
     algorithm: str,
-    spec: EnvironmentSpec,
-    store: ReplayStore,
     compiled: bool = False,
     precision: str = "fp32",
     device: str = "cpu",
     batch: int | None = None,
-) -> Callable[[], object]:
-    """`UPDATES` updates of the learner, from replay rows to new priorities. batch: that of `BATCHES` by default."""
-    networks = _WIDE if algorithm == "d4pg" else {"hidden_sizes": _SIZES, "n_step": 1}
+    sizes: Sequence[int] = _SIZES,
+    threads: int | str = 1,
+) -> RunConfig:
+    """The configuration of a measured algorithm. batch: that of `BATCHES` by default."""
+    networks = _WIDE if algorithm == "d4pg" else {"hidden_sizes": sizes, "n_step": 1}
     section: dict[str, Any] = {**networks, "batch_size": batch or BATCHES[algorithm]}
     if algorithm == "dqn":
         # The same as in Stable-Baselines3.
         section |= {"double": False, "dueling": False}
-    config = RunConfig.model_validate(
-        {
-            "algorithm": algorithm,
-            algorithm: section,
-            "learner": {"compile": compiled, "device": device, "precision": precision},
-        }
-    )
+    learner = {"compile": compiled, "device": device, "precision": precision, "torch_threads": threads}
+    return RunConfig.model_validate({"algorithm": algorithm, algorithm: section, "learner": learner})
+
+
+def updates(algorithm: str, spec: EnvironmentSpec, store: ReplayStore, **options: Any) -> Callable[[], object]:
+    """`UPDATES` updates of the learner, from replay rows to new priorities. options: of `config_of`."""
+    config = config_of(algorithm, **options)
+    device = config.learner.device
     made = make_algorithm(config, spec, torch.device(device))
     sampler, returns = UniformSampler(store, np.random.default_rng(1)), Returns(1, made.discount)
     out = batches_for(torch.device(device), spec, returns)(UPDATES * made.batch_size)

@@ -44,7 +44,8 @@ class Recorded:
     """A function that is recorded when it is first called with inputs of a shape. Call it on one thread.
 
     function: takes tensors on `device`, named tuples of them, and None; returns tensors. It depends on nothing else
-        that changes, but for tensors that are changed in place, such as parameters. Python's numbers become constants.
+        that changes, but for tensors that are changed in place, such as parameters, and for whether torch has one
+        thread or more. Python's numbers become constants.
         It writes only to memory that it does not read before, such as gradients.
     kind: of a number of rows. Numbers of one kind have the same operations and share a recording. By default each
         number of rows has its own. Only for the CPU.
@@ -71,9 +72,11 @@ class Recorded:
 
     def _signature(self, inputs: Sequence[Input]) -> "_Signature":
         kind = self._kind
+        # With several threads some layers have other operations.
+        threads = torch.get_num_threads() > 1
         if kind is None:
-            return tuple([None if x is None else (x.shape, x.dtype) for x in _leaves(inputs)])
-        return tuple(
+            return (threads, *[None if x is None else (x.shape, x.dtype) for x in _leaves(inputs)])
+        return threads, *(
             None if x is None else (kind(len(x)) if x.ndim else None, x.shape[1:], x.dtype) for x in _leaves(inputs)
         )
 

@@ -33,6 +33,7 @@ from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
 from learner_service.training.publisher import Publisher
+from learner_service.training.threads import Threads, choose
 from learner_service.training.trainer import Trainer, is_stochastic
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,8 @@ class Training:
     flusher: Flusher
     rng: np.random.Generator
     dynamic_capacity: DynamicCapacity | None = None
+    threads: Threads | None = None
+    """The measured number of torch's threads; None for a configured one."""
 
     def start(self, graph: PolicyGraph) -> None:
         """Publish the first policy and start training."""
@@ -83,6 +86,7 @@ class Training:
                 "rng": self.rng.bit_generator.state,
                 "intake": self.intake.state(),
                 "quantization_aware": self.quantization_aware.state(),
+                **({} if self.threads is None else {"torch_threads": self.threads.state()}),
             },
         )
         self.replay.flush()
@@ -155,6 +159,10 @@ def build_training(
         _log.warning("learner.precision %s: algorithm %s uses fp32", config.learner.precision, config.algorithm)
     rng = np.random.default_rng(config.seed)
     values = state.values if state else {}
+    # The trainer's thread starts later. It takes the number that was set last.
+    learner = config.learner.model_copy(update={"precision": getattr(algorithm, "precision", FP32)})
+    settled = config.model_copy(update={"learner": learner})
+    chosen = choose(settled, spec, device, values.get("torch_threads"))
     try:
         earlier = values.get("limiter", {}).get("stored", 0)
         replay = open_buffer(config, spec, directory / "replay", algorithm, rng, earlier)
@@ -188,7 +196,8 @@ def build_training(
         *(replay.capacity, replay.nbytes / 1e6, batches.nbytes / 1e6, device),
     )
     training = Training(
-        *(config, spec, algorithm, replay, intake, publisher, trainer, batches, aware, flusher, rng, dynamic)
+        *(config, spec, algorithm, replay, intake, publisher, trainer, batches, aware, flusher, rng, dynamic),
+        threads=chosen,
     )
     return training, graph
 

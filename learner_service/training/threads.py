@@ -1,0 +1,205 @@
+"""Chooses the number of threads of torch's operations on the CPU (`learner.torch_threads`).
+
+`auto` takes the smallest number within 10% of the fastest. It measures updates of a second algorithm with the run's
+configuration, on random data. The run's own algorithm stays as it is.
+
+A sum over several threads adds numbers in another order than on one thread. Updates are therefore reproducible for a
+fixed number. A checkpoint has the number that was measured, and a learner that resumes takes it again. It measures
+anew only when the limit of cores is another one.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from statistics import median
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.machine import usable_cores
+from learner_service.algorithms import make_algorithm
+from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
+from learner_service.replay import NStepBatch, Returns, empty_batch
+
+_log = logging.getLogger(__name__)
+
+AUTO: Literal["auto"] = "auto"
+Measure = Callable[[RunConfig, EnvironmentSpec, Sequence[int]], dict[int, float]]
+# A number of threads is good enough with this share of the best speed.
+_GOOD_ENOUGH = 0.9
+# Time for the turns after the first one of each number of threads.
+_BUDGET_S = 0.3
+_MOST_ROUNDS = 30
+# Minibatches of one call. Their number is small, so that few calls of large networks take little time.
+_MINIBATCHES = 2
+# Larger networks are measured without a recording, because making one takes as long as several updates.
+_LARGEST_RECORDED = 1_000_000
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The number of threads that `auto` has chosen, and the limit of cores that it was measured under."""
+
+    chosen: int
+    limit: int
+
+    def state(self) -> dict[str, int]:
+        """The values for a checkpoint."""
+        return {"chosen": self.chosen, "limit": self.limit}
+
+
+def set_configured(config: RunConfig, limit: int | None = None) -> None:
+    """Set the configured number of threads for all threads that start from now on; 1 for `auto` until `choose`.
+
+    limit: the cores of this process; those that the system tells by default. A larger number gets a warning only. The
+    updates are right, and a run with this number can continue on a machine with fewer cores.
+    """
+    configured, limit = config.learner.torch_threads, limit or usable_cores()
+    asked = 1 if configured == AUTO else configured
+    if asked > limit:
+        _log.warning(
+            "learner.torch_threads is %d, but this process may use %d cores: the threads wait for each other, and "
+            "updates are slower than with %d; set it to %d or auto",
+            *(asked, limit, limit, limit),
+        )
+    torch.set_num_threads(asked)
+
+
+def choose(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    device: torch.device,
+    saved: Mapping[str, int] | None = None,
+    limit: int | None = None,
+    measure: Measure | None = None,
+) -> Threads | None:
+    """Choose and set the number of threads if `learner.torch_threads` is auto; None for a fixed number.
+
+    config: with the precision that the run's algorithm has chosen. saved: of the checkpoint of a resumed run.
+    limit: the cores of this process; those that the system tells by default.
+    measure: returns seconds of an update by number of threads.
+    """
+    if config.learner.torch_threads != AUTO:
+        return None
+    limit = limit or usable_cores()
+    if device.type != "cpu":
+        threads, reason = Threads(1, limit), "updates are on a GPU"
+    elif saved and saved.get("limit") == limit:
+        threads, reason = Threads(saved["chosen"], limit), "as before in this run, with the same limit of cores"
+    elif limit == 1:
+        threads, reason = Threads(1, limit), "this process may use one core"
+    else:
+        threads, reason = _measured(config, spec, limit, measure or update_seconds)
+    _log.info("learner.torch_threads auto: %d of %d; %s", threads.chosen, limit, reason)
+    torch.set_num_threads(threads.chosen)
+    return threads
+
+
+def smallest_good(seconds: Mapping[int, float]) -> int:
+    """The smallest number of threads within 10% of the best speed. seconds: of an update, by number of threads."""
+    best = min(seconds.values())
+    return min(threads for threads, each in seconds.items() if best >= _GOOD_ENOUGH * each)
+
+
+def numbers_of_threads(limit: int) -> list[int]:
+    """The numbers to measure: powers of two up to the limit, and the limit."""
+    return sorted({2**power for power in range(limit.bit_length()) if 2**power <= limit} | {limit})
+
+
+def time_threads(
+    call: Callable[[], object],
+    numbers: Sequence[int],
+    clock: Callable[[], float] = time.perf_counter,
+    set_threads: Callable[[int], None] = torch.set_num_threads,
+    budget_s: float = _BUDGET_S,
+) -> dict[int, float]:
+    """Median seconds of a call with each number of threads, which take turns.
+
+    Turns end after the budget, but each number has at least one. The first turn does not count if there are more,
+    because threads start in it.
+    """
+    call()
+    seconds: dict[int, list[float]] = {number: [] for number in numbers}
+    deadline = clock() + budget_s
+    for _ in range(_MOST_ROUNDS):
+        for number, turns in seconds.items():
+            set_threads(number)
+            started = clock()
+            call()
+            turns.append(clock() - started)
+        if clock() >= deadline:
+            break
+    return {number: median(turns[1:] or turns) for number, turns in seconds.items()}
+
+
+def update_seconds(config: RunConfig, spec: EnvironmentSpec, numbers: Sequence[int]) -> dict[int, float]:
+    """Seconds of updates on random data by number of threads. Leaves the number of threads at one of them."""
+    torch.set_num_threads(1)
+    algorithm: AnyAlgorithm = make_algorithm(config, spec, torch.device("cpu"))
+    networks = list(algorithm.policy.parameters())
+    if hasattr(algorithm, "can_record") and sum(each.numel() for each in networks) > _LARGEST_RECORDED:
+        algorithm.can_record = False
+    return time_threads(_passes(algorithm, spec) if is_on_policy(algorithm) else _updates(algorithm, spec), numbers)
+
+
+def _measured(
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    limit: int,
+    measure: Measure,
+) -> tuple[Threads, str]:
+    try:
+        seconds = measure(config, spec, numbers_of_threads(limit))
+    except Exception as error:
+        # A user's algorithm may refuse random data.
+        return Threads(1, limit), f"the measurement has failed: {type(error).__name__}: {error}".splitlines()[0]
+    rates = ", ".join(f"{1 / each:.4g} with {number}" for number, each in seconds.items())
+    return Threads(smallest_good(seconds), limit), f"calls per second by number of threads: {rates}"
+
+
+def _updates(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], object]:
+    """A call that makes some updates of an off-policy algorithm."""
+    algorithm = cast(Algorithm, algorithm)
+    windows = bool(getattr(algorithm, "needs_windows", False))
+    rows = _MINIBATCHES * algorithm.batch_size
+    batch = random_batch(spec, rows, Returns(algorithm.n_step, algorithm.discount, windows=windows))
+    weights = np.ones(rows, np.float32)
+    return lambda: algorithm.update(batch, weights)
+
+
+def _passes(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], object]:
+    """A call with a forward and a backward pass of the policy, because an on-policy update needs a whole rollout."""
+    batch = random_batch(spec, algorithm.batch_size, Returns(1, 1.0))
+    observations = torch.from_numpy(batch.observations)
+
+    def run() -> None:
+        outputs = algorithm.policy(observations)
+        parts = (outputs,) if isinstance(outputs, Tensor) else outputs
+        torch.autograd.backward([each.float().sum() for each in parts])
+
+    return run
+
+
+def random_batch(spec: EnvironmentSpec, rows: int, returns: Returns) -> NStepBatch:
+    """A batch of random transitions."""
+    rng, batch = np.random.default_rng(0), empty_batch(spec, rows, returns)
+    for column in (getattr(batch, field.name) for field in fields(batch)):
+        column[...] = _random(rng, column)
+    if spec.discrete_actions:
+        batch.actions[...] = rng.integers(spec.discrete_actions, size=batch.actions.shape)
+    else:
+        low, high = spec.actions.bounds()
+        batch.actions[...] = rng.uniform(low, high, batch.actions.shape)
+    return batch
+
+
+def _random(rng: np.random.Generator, column: NDArray[Any]) -> NDArray[Any]:
+    if np.issubdtype(column.dtype, np.floating):
+        return rng.random(column.shape)
+    return rng.integers(100, size=column.shape)
