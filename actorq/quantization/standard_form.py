@@ -69,11 +69,12 @@ class _Form:
             raise InvalidInputError(f"operator {node.op_type} of {node.domain} has no standard form")
 
     def _dynamic(self, node: onnx.NodeProto) -> None:
-        values, weight, weight_scale, _, bias = _padded(node.input, 5)
+        values, weight, weight_scale, weight_zero_point, bias = _padded(node.input, 5)
         at = node.output[0]
         integers, scale, zero_point = (f"{at}:{part}" for part in ("uint8", "scale", "zero_point"))
         self._make("DynamicQuantizeLinear", [values], [integers, scale, zero_point])
-        self._make("MatMulInteger", [integers, weight, zero_point], [f"{at}:int32"])
+        zero_points = [zero_point, weight_zero_point] if weight_zero_point else [zero_point]
+        self._make("MatMulInteger", [integers, weight, *zero_points], [f"{at}:int32"])
         self._make("Cast", [f"{at}:int32"], [f"{at}:sum"], to=TensorProto.FLOAT)
         # In the same order as ONNX Runtime.
         self._make("Mul", [scale, weight_scale], [f"{at}:unit"])

@@ -124,16 +124,18 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
         report = replace(policy.descriptor.fidelity, passed=False)
         policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
+    encoding = how.weight_encoding or arithmetic().weight_encoding
+    encoded = in_weight_encoding(policy, variant_of(scheme, encoding).weight_encoding)
     if how.form == "standard":
         model, stored = standard_form(policy.model, how.opset or 0), policy.descriptor.fidelity
-        # The fidelity of this form, measured on the version's observations.
+        # The fidelity of this form, measured on the version's observations, with weights that are exact here.
+        exact = standard_form(encoded.model, how.opset or 0)
         batch, expected, source = emitter.reference_outputs(checkpoint)
-        report = measure(Emission(model, stored.layers), expected, batch, source)
+        report = measure(Emission(exact, stored.layers), expected, batch, source)
         report = replace(report, passed=stored.passed, refused=stored.refused)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
     else:
-        encoding = how.weight_encoding or arithmetic().weight_encoding
-        policy = in_weight_encoding(policy, variant_of(scheme, encoding).weight_encoding)
+        policy = encoded
     evaluation = policies.evaluation(version)
     description = describe(how.output.name, policy, version, environment, config.algorithm, evaluation, how.form)
     _write(how.output, policy.model, description)

@@ -174,10 +174,10 @@ def test_without_onnx_runtime_one_line_names_the_package(run: RunDirectory, monk
 def test_a_processor_that_computes_int8_wrongly_in_each_encoding_is_told(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("actorq.inference.arithmetic", lambda: Arithmetic((UNSIGNED,)))
+    monkeypatch.setattr("actorq.inference.loading.arithmetic", lambda: Arithmetic((UNSIGNED,)))
     actorq.load_policy(run.root)
     assert not caplog.records
-    monkeypatch.setattr("actorq.inference.arithmetic", lambda: Arithmetic(()))
+    monkeypatch.setattr("actorq.inference.loading.arithmetic", lambda: Arithmetic(()))
     actorq.load_policy(run.root)
     assert f"{run.root}: this processor computes int8 wrongly; export the policy in int8-weights" in caplog.text
 
@@ -198,7 +198,7 @@ def test_a_policy_for_another_processor_is_loaded_exactly_and_the_right_export_i
 ) -> None:
     path, rows = tmp_path / "policy.onnx", random_observations(4)["observation"]
     assert export.run([str(run.root), "--weight-encoding", SIGNED, "-o", str(path)]) == 0
-    monkeypatch.setattr("actorq.inference.arithmetic", lambda: Arithmetic((UNSIGNED,)))
+    monkeypatch.setattr("actorq.inference.loading.arithmetic", lambda: Arithmetic((UNSIGNED,)))
     actions = actorq.load_policy(path).predict(rows)
     assert caplog.messages == [
         f"{path}: this processor does not compute signed weights exactly, so they were made unsigned here; for other "
