@@ -21,6 +21,8 @@ from tests.integration.training_run import actorq
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
 SCHEME = "int8"
+# Labels of what a client gets that asks for no encoding.
+VARIANT = '{scheme="int8",weight_encoding="signed"}'
 
 
 @contextmanager
@@ -127,14 +129,14 @@ def test_what_a_relay_tells_prometheus(tmp_path: Path) -> None:
             text = response.read().decode()
 
     for sample in (
-        'actorq_relay_subscribers{scheme="int8"} 1.0',
-        'actorq_relay_upstream_connected{scheme="int8"} 1.0',
-        f'actorq_relay_policy_version{{scheme="int8"}} {version}.0',
+        f"actorq_relay_subscribers{VARIANT} 1.0",
+        f"actorq_relay_upstream_connected{VARIANT} 1.0",
+        f"actorq_relay_policy_version{VARIANT} {version}.0",
     ):
         assert sample in text, text
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    assert float(values['actorq_relay_policies_total{scheme="int8"}']) >= 1
-    assert 0 < float(values['actorq_relay_lag_seconds{scheme="int8"}']) < 60
+    assert float(values[f"actorq_relay_policies_total{VARIANT}"]) >= 1
+    assert 0 < float(values[f"actorq_relay_lag_seconds{VARIANT}"]) < 60
     assert "actorq_grpc_handled_total" in text
 
 

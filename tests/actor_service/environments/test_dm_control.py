@@ -125,7 +125,9 @@ from pathlib import Path
 from actor_service.environments import make_environments
 from actor_service.roles.actor import Host
 from actor_service.roles.standalone import StandaloneEvaluator
-StandaloneEvaluator(Host("evaluator", lambda: None, print), "dm_control/cheetah-run", "fp32", 8, Path("film.mp4"))
+from actorq.client import QuantizerClient
+host = Host("evaluator", lambda: QuantizerClient("127.0.0.1:1"), print)
+StandaloneEvaluator(host, "dm_control/cheetah-run", "fp32", 8, Path("film.mp4"))
 environments = make_environments("dm_control/cheetah-run", 1, rendered=True)
 environments.reset(0)
 environments.render(0)

@@ -248,9 +248,11 @@ def test_several_updates_in_one_call_are_those_of_several_calls(name: str) -> No
     expected = together.update(batch, weights)
     parts = [slice(start, start + BATCH) for start in range(0, 6 * BATCH, BATCH)]
     losses = [apart.update(rows(batch, part), weights[part]) for part in parts]
-    np.testing.assert_array_equal(np.concatenate([part.priorities for part in losses]), expected.priorities)
+    # The sums of a row in a larger batch may have another order, as on processors without AVX-512.
+    priorities = np.concatenate([part.priorities for part in losses])
+    np.testing.assert_allclose(priorities, expected.priorities, rtol=1e-5, atol=1e-6)
     assert np.mean([part.loss for part in losses]) == pytest.approx(expected.loss, rel=1e-5)
-    assert_equal_states(together, apart)
+    torch.testing.assert_close(together.state(), apart.state(), rtol=1e-5, atol=1e-6)
 
 
 def test_rows_that_are_no_whole_minibatches_are_refused(name: str) -> None:
