@@ -35,6 +35,7 @@ from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Seg
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.learner.learner_baselines import Rows, cleanrl, stable_baselines
 from benchmarks.learner.learner_timing import Clock, Turns, speedup, take_turns
+from benchmarks.processor import BFLOAT16
 from learner_service.algorithms import make_algorithm
 from learner_service.kernels.memory import keep_memory
 from learner_service.replay import ReplayStore, Returns, SegmentSource, UniformSampler, assemble
@@ -52,6 +53,8 @@ _OURS, _BF16, _COMPILED = "actorq", "actorq bf16", "actorq compiled"
 _THEIRS, _CLEANRL = "Stable-Baselines3", "CleanRL's update"
 # Speed relative to Stable-Baselines3 in the faster precision; for D4PG, speed of bf16 relative to fp32.
 _TARGETS = {"dqn": 1.5, "td3": 3.0, "sac": 3.0, "d4pg": 1.4}
+# These rest on products in bfloat16.
+_NEEDS = {"td3": BFLOAT16, "sac": BFLOAT16, "d4pg": BFLOAT16}
 
 # The groups of --profile, by parts of the names of torch's operations. The rest are small operations and autograd's.
 _KINDS = {
@@ -117,6 +120,7 @@ def _target(algorithm: str, name: str, turns: dict[str, Turns], clock: Clock) ->
         max(speedup(turns[each], turns[other], clock) for each in ours),
         _TARGETS[algorithm],
         at_most=False,
+        needs=_NEEDS.get(algorithm, ""),
     )
 
 

@@ -23,17 +23,17 @@ import psutil
 import torch
 
 from actorq.config.run_config import RunConfig
-from actorq.machine import processor_flags, usable_cores
+from actorq.machine import usable_cores
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.learner.learner import BATCHES, HALF_CHEETAH, UPDATES, config_of, random_rows, store_of, updates
 from benchmarks.learner.learner_baselines import stable_baselines
+from benchmarks.processor import BFLOAT16, has
 from learner_service.kernels.memory import keep_memory
 from learner_service.training.threads import choose
 
 _SIZES, _WIDE = (256, 256), (1024, 1024, 1024)
 # Speed relative to Stable-Baselines3 with and without bfloat16 products, relative to one thread, and of a wide network.
 _WITH_BF16, _WITHOUT_BF16, _TWO_CORES = 3.3, 2.2, 1.3
-_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 # Share of a core that other processes may use in a turn.
 _OTHERS = 0.125
 _FEWEST_ROUNDS = 3
@@ -70,7 +70,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         for algorithm in ("sac", "td3"):
             threads = _auto(config_of(algorithm, threads="auto"))
             runs: Runs = {"actorq, 1 thread": contender(1, algorithm)}
-            for number in sorted({1, threads}) if _has_bf16() else ():
+            for number in sorted({1, threads}) if has(BFLOAT16) else ():
                 runs[f"actorq bf16, {number} threads"] = contender(number, algorithm, precision="bf16")
             runs["actorq, auto"] = contender(threads, algorithm)
             for number in sorted({1, usable_cores(), threads}):
@@ -156,11 +156,6 @@ def _ratio(seconds: Seconds, ours: str, theirs: str) -> float:
     return median(b / a for a, b in zip(seconds[ours], seconds[theirs], strict=True))
 
 
-def _has_bf16() -> bool:
-    """Whether this processor multiplies bfloat16, and torch may use it."""
-    return bool(processor_flags() & _BF16_FLAGS) and torch.backends.cpu.get_cpu_capability() == "AVX512"
-
-
 def _figures(seconds: Seconds) -> dict[str, Any]:
     first = next(iter(seconds))
     return {
@@ -179,16 +174,11 @@ def _faster(name: str, seconds: Seconds, other: str, bound: float) -> Target:
 
 def _targets(algorithm: str, seconds: Seconds) -> list[Target]:
     theirs = min((name for name in seconds if name.startswith("Stable")), key=lambda name: median(seconds[name]))
-    has_bf16 = _has_bf16()
-    ours = [name for name in seconds if name.startswith("actorq")]
-    needs = "needs a processor with bf16" if has_bf16 else "for a processor without bf16"
+    measured = max(_ratio(seconds, name, theirs) for name in seconds if name.startswith("actorq"))
+    bound, needs = (_WITH_BF16, BFLOAT16) if has(BFLOAT16) else (_WITHOUT_BF16, "")
+    name = f"{algorithm}: times as fast as {theirs}, which is their better number"
     return [
-        Target(
-            f"{algorithm}: times as fast as {theirs}, which is their better number; {needs}",
-            max(_ratio(seconds, name, theirs) for name in ours),
-            _WITH_BF16 if has_bf16 else _WITHOUT_BF16,
-            at_most=False,
-        ),
+        Target(name, measured, bound, at_most=False, needs=needs),
         _faster(f"{algorithm}: auto as fast as one thread", seconds, "actorq, 1 thread", _TWO_CORES),
     ]
 
