@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from actorq.arithmetic import PROBES, Arithmetic, arithmetic, int4_feeds, is_exact
 from actorq.domain.policy import SCHEMES, SIGNED, UNSIGNED, WEIGHT_ENCODINGS
 from actorq.errors import UserError
 from actorq.quantization.emission.probes import int4_probe, int8_probe
 from actorq.quantization.graph import Graph
+from actorq.quantization.nodes import MICROSOFT
 from actorq.quantization.schemes import Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from actorq.weightencoding import with_weight_encoding
@@ -36,6 +38,63 @@ for path in sorted(folder.glob("*.onnx")):
     np.save(path.with_suffix(".npy"), session.run(None, inputs)[0])
 print(json.dumps([here.weight_encodings, here.inexact_schemes]))
 """
+
+# The sums of saturation_model() in each encoding.
+SUMS = """
+import json, sys
+from pathlib import Path
+import numpy as np
+from actorq.inference import open_session
+from actorq.weightencoding import with_weight_encoding
+
+model, sums = Path(sys.argv[1]).read_bytes(), {}
+for encoding in ("signed", "unsigned"):
+    session = open_session(with_weight_encoding(model, encoding))
+    outputs = session.run(None, {"row": np.full((1, 64), 255, np.float32)})
+    sums[encoding] = [int(np.unique(output).item()) for output in outputs]
+print(json.dumps(sums))
+"""
+# Of 64 products of 127 and 255. In 16 bits the sum of a pair of them is 32,767 instead of 64,770.
+EXACT, SATURATED = 64 * 127 * 255, 32 * 32_767
+# The scale of the convolution's outputs. The exact sum is 255 of it.
+STEP = EXACT // 255
+
+
+def saturation_model() -> bytes:
+    """Each int8 product that schemes emit: sums of row float32[1, 64], with weights of 127."""
+    constants: dict[str, Any] = {
+        "one": np.float32(1),
+        "step": np.float32(STEP),
+        "uint8 zero": np.uint8(0),
+        "int8 zero": np.int8(0),
+        "shape": np.array([1, 64, 1, 1]),
+        "linear": np.full((64, 8), 127, np.int8),
+        "transposed": np.full((8, 64), 127, np.int8),
+        "kernels": np.full((8, 64, 1, 1), 127, np.int8),
+        "bias": np.zeros(8, np.int32),
+    }
+    static = ["integers", "one", "uint8 zero", "transposed", "one", "int8 zero", "bias"]
+    convolution = ["pixels", "one", "uint8 zero", "kernels", "one", "int8 zero", "step", "uint8 zero"]
+    nodes = [
+        helper.make_node("DynamicQuantizeMatMul", ["row", "linear", "one", "", ""], ["dynamic"], domain=MICROSOFT),
+        helper.make_node("QuantizeLinear", ["row", "one", "uint8 zero"], ["integers"]),
+        helper.make_node("QGemm", static, ["static"], domain=MICROSOFT, transB=1),
+        helper.make_node("Reshape", ["integers", "shape"], ["pixels"]),
+        helper.make_node("QLinearConv", convolution, ["convolution"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("row", TensorProto.FLOAT, [1, 64])],
+        [
+            helper.make_tensor_value_info("dynamic", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("static", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("convolution", TensorProto.UINT8, None),
+        ],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 def test_the_probes_are_those_that_their_module_makes() -> None:
@@ -93,6 +152,17 @@ def test_an_encoding_that_is_computed_wrongly_cannot_be_chosen() -> None:
         Arithmetic((UNSIGNED,)).only(SIGNED)
 
 
+@pytest.mark.timeout(300)
+def test_without_a_dot_product_sums_of_signed_weights_saturate_and_those_of_unsigned_ones_are_exact(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "products.onnx"
+    path.write_bytes(saturation_model())
+    sums = json.loads(without_dot_product(SUMS, str(path)))
+    assert sums == {"signed": [SATURATED, SATURATED, SATURATED // STEP], "unsigned": [EXACT, EXACT, EXACT // STEP]}
+
+
+@pytest.mark.timeout(300)
 def test_without_a_dot_product_every_scheme_acts_as_with_one(tmp_path: Path) -> None:
     expected = {}
     for name in ("mlp", "nature cnn"):
