@@ -23,6 +23,7 @@ from learner_service.networks.observations import feature_layers
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.emission.reference import Reference
+from quantizer_service.store.reader import PolicyReader
 
 # Observations and actions of dm_control's walker, a common size.
 OBSERVATION_SIZE, ACTION_SIZE = 24, 6
@@ -128,5 +129,18 @@ def as_policy(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, emission:
         fidelity=fidelity_of(graph, checkpoint, emission, checkpoint.calibration),
         topology=graph.topology,
     )
-    own = variant_of(scheme, arithmetic().weight_encoding).weight_encoding
-    return in_weight_encoding(Policy(descriptor, emission.model), own)
+    return _exact_here(Policy(descriptor, emission.model))
+
+
+def stored_policy(store: PolicyReader, version: int, scheme: str) -> Policy | None:
+    """A policy of a run as an actor on this processor receives it, whatever encodings are stored; None without one."""
+    wanted = variant_of(scheme, arithmetic().weight_encoding)
+    found = (store.policy(version, each) for each in (wanted, *wanted.siblings))
+    policy = next((each for each in found if each is not None), None)
+    return policy and _exact_here(policy)
+
+
+def _exact_here(policy: Policy) -> Policy:
+    """The policy with its int8 weights in the encoding that this processor computes exactly."""
+    own = variant_of(policy.descriptor.scheme, arithmetic().weight_encoding)
+    return in_weight_encoding(policy, own.weight_encoding)

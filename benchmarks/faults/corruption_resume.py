@@ -11,7 +11,6 @@ from actorq.cli.verify import launcher_files
 from actorq.client import QuantizerClient
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import Variant
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.findings import Finding
@@ -114,9 +113,9 @@ def _resume_store(root: Path, config: RunConfig) -> State:
     store = PolicyStore(root / "policies", quantizer.retain_newest, quantizer.retain_best, quantizer.retain_every)
     try:
         policies = {
-            (version.version, scheme): store.policy(version.version, Variant(scheme))
+            (version.version, str(variant)): store.policy(version.version, variant)
             for version in store.versions()
-            for scheme in version.schemes
+            for variant in version.variants
         }
         return {
             "run of the store": store.run_id,

@@ -30,12 +30,13 @@ from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment
 from actor_service.policies.policy import load_policy
-from actorq.domain.policy import Policy, Variant
+from actorq.domain.policy import Policy
 from actorq.rundirectory import RunDirectory
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_episodes import final_returns
 from benchmarks.libraries.parity_plot import plot
 from benchmarks.libraries.parity_settings import SAC, TD3, Hyperparameters
+from benchmarks.policies import stored_policy
 from benchmarks.runs import CONFIRMATION_SEED, add_task_flag, chosen, forget_incomplete, in_order, kept, refusal, train
 from quantizer_service.store.reader import PolicyReader
 
@@ -153,7 +154,7 @@ def last_quantized(folder: Path) -> Policy:
     """The newest quantized int8 policy in a run's store. Raises SystemExit if there is none."""
     store = PolicyReader(RunDirectory(folder).policies)
     for retained in store.versions():
-        policy = store.policy(retained.version, Variant(INT8))
+        policy = stored_policy(store, retained.version, INT8)
         if policy is not None and policy.descriptor.effective_scheme == INT8:
             return policy
     raise SystemExit(

@@ -30,6 +30,7 @@ from actorq.domain.policy import Policy
 from actorq.domain.trajectory import ArraySpec
 from actorq.rundirectory import RunDirectory
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
+from benchmarks.policies import stored_policy
 from benchmarks.policy.inference_timing import tight
 from benchmarks.runs import refusal
 from benchmarks.training.rlx2 import add_task_flags, chosen_tasks, runs_of
@@ -96,7 +97,7 @@ def last_policy(run: Path) -> tuple[Policy, Any]:
     """The policy of a run's last evaluation, in the run's scheme, and its calibration observations."""
     evaluation = RunDirectory(run).read_summary()["evaluation"]
     reader = PolicyReader(RunDirectory(run).policies)
-    policy = reader.policy(evaluation["policy_version"], evaluation["scheme"])
+    policy = stored_policy(reader, evaluation["policy_version"], evaluation["scheme"])
     if policy is None:
         raise SystemExit(f"{run}: expected the policy of the last evaluation in its store, got none")
     return policy, next(iter(reader.checkpoint(evaluation["policy_version"]).calibration.values()))
