@@ -34,7 +34,7 @@ from benchmarks.faults.fuzz_messages import mutated
 from benchmarks.faults.fuzz_targets import Member, Publishing, Target, all_targets
 from benchmarks.harness import Target as Goal
 from benchmarks.harness import run_benchmark
-from benchmarks.scale.processes import ServiceProcess, serving
+from benchmarks.processes import ServiceProcess, serving
 from learner_service.algorithms import make_algorithm
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 

@@ -34,7 +34,7 @@ from actorq.client import LearnerClient
 from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError
 from benchmarks.harness import Target, run_benchmark
-from benchmarks.scale.processes import serving
+from benchmarks.processes import serving
 from learner_service.replay import ReplayStore, SegmentSource
 from learner_service.replay.storage.mapped_files import Machine
 from learner_service.training.checkpoint import Checkpoints

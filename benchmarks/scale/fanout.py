@@ -24,10 +24,10 @@ from actorq.client import QuantizerClient
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.v1 import quantizer_pb2
 from benchmarks.harness import Target, run_benchmark
+from benchmarks.processes import Cost, ServiceProcess, serving
 from benchmarks.scale.fanout_baseline import ALL, EACH
 from benchmarks.scale.fanout_clients import SCHEME, WATCH
 from benchmarks.scale.fanout_plot import plot
-from benchmarks.scale.processes import Cost, ServiceProcess, serving
 from benchmarks.scale.watchers import Source
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)

@@ -16,8 +16,8 @@ from typing import Any
 
 from actorq.domain.policy import Variant
 from actorq.v1 import quantizer_pb2
+from benchmarks.processes import connect
 from benchmarks.scale.fanout_baseline import ALL, EACH
-from benchmarks.scale.processes import connect
 from quantizer_service.serving.policy_stream import StreamedPolicies
 
 SCHEME = "int8"

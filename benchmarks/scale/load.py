@@ -26,8 +26,8 @@ import psutil
 from actorq.client import LearnerClient
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from benchmarks.harness import Target, run_benchmark
+from benchmarks.processes import ServiceProcess, serving
 from benchmarks.scale.load_peers import Peer, attack
-from benchmarks.scale.processes import ServiceProcess, serving
 from benchmarks.scale.streams import ENVIRONMENTS, FakeActor, idle_learner
 
 _STEPS = 16

@@ -10,7 +10,7 @@ import grpc
 from actorq import wire
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.v1 import learner_pb2, learner_pb2_grpc
-from benchmarks.scale.processes import connect
+from benchmarks.processes import connect
 from benchmarks.scale.streams import segment
 
 # Seconds between two attacks of one peer: the shortest allowed time between connections.

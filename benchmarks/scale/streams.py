@@ -24,7 +24,7 @@ from actorq.telemetry.process_stats import measure_process
 from actorq.transport.payload.checksums import SEALED, seal, unseal
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from benchmarks.harness import Target, run_benchmark
-from benchmarks.scale.processes import ServiceProcess, connect, serving
+from benchmarks.processes import ServiceProcess, connect, serving
 from benchmarks.scale.watchers import measure_watchers
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)

@@ -15,7 +15,7 @@ from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
-from benchmarks.scale.processes import ServiceProcess, connect, serving
+from benchmarks.processes import ServiceProcess, connect, serving
 from learner_service.algorithms import make_algorithm
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.training.publisher import Publisher, Snapshot

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.faults.fuzz import _log_faults, _publishing
 from benchmarks.faults.fuzz_targets import Member, all_targets
-from benchmarks.scale.processes import ServiceProcess
+from benchmarks.processes import ServiceProcess
 from tests.builders.forked_commands import run
 
 ROOT = Path(__file__).parents[3]
