@@ -11,7 +11,8 @@ import pytest
 from benchmarks.harness import Target, verdict
 from benchmarks.learner import sparse_learner
 from benchmarks.libraries import parity
-from benchmarks.policy import encodings, fidelity, inference, sparse_policy, swap
+from benchmarks.policy import fidelity, inference, sparse_policy, swap
+from benchmarks.policy.encodings import __main__ as encodings
 from benchmarks.policy.figures import Bytes, Calls, Cell, Errors, Figures
 from benchmarks.policy.foreign import __main__ as foreign
 from benchmarks.policy.inference_timing import Timing

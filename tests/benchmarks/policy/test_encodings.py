@@ -3,7 +3,7 @@
 from actorq.arithmetic import arithmetic
 from actorq.domain.policy import WEIGHT_ENCODINGS
 from benchmarks.policies import vector_network
-from benchmarks.policy.encodings import SCHEMES, measure, targets
+from benchmarks.policy.encodings.__main__ import SCHEMES, measure, targets
 from benchmarks.processor import DOT_PRODUCT
 
 

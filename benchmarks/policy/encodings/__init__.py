@@ -1,0 +1,1 @@
+"""What a second weight encoding costs the quantizer of a mixed fleet."""
