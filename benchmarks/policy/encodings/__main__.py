@@ -2,9 +2,8 @@
 
 Some actors of such a fleet have processors with an int8 dot product, and some have not. The quantizer emits each
 version once and makes the second encoding from the first. Two quantizers take the same versions in turn, each with a
-store of its own. One has watchers of one encoding, the other of both. Seconds are those of `Emitter.publish`:
-validation, quantization, the fidelity gate, serving and storing. They are by the wall clock, because a store waits for
-its disk.
+store of its own. One has watchers of one encoding, the other of both. The seconds are those until watchers are served:
+validation, quantization, the fidelity gate and the second encoding. Storing comes after that and is told apart.
 
 Both encodings stand for the same numbers. So their outputs are equal where the processor computes both exactly.
 """
@@ -59,6 +58,7 @@ def measure(network: PolicyNetwork, repeats: int) -> dict[str, Any]:
     graph, checkpoint = checkpoint_of(network)
     generator = torch.Generator().manual_seed(0)
     seconds: dict[str, list[float]] = {name: [] for name in FLEETS}
+    stored: dict[str, list[float]] = {name: [] for name in FLEETS}
     with tempfile.TemporaryDirectory() as folder:
         emitters = {name: _emitter(Path(folder) / name, graph) for name in FLEETS}
         # The first version of each warms up.
@@ -67,17 +67,26 @@ def measure(network: PolicyNetwork, repeats: int) -> dict[str, Any]:
             checkpoint = replace(checkpoint, version=version, parameters=snapshot_parameters(network.module))
             for name in reversed(FLEETS) if version % 2 else FLEETS:
                 watched = [Variant("int8", each) for each in FLEETS[name]]
-                started = time.perf_counter()
-                emitters[name].publish(checkpoint, ["int8"], watched=watched)
-                seconds[name].append(time.perf_counter() - started)
+                emission, storing = _publish_seconds(emitters[name], checkpoint, watched)
+                seconds[name].append(emission)
+                stored[name].append(storing)
         policies = _in_both(emitters["two"], replace(checkpoint, version=repeats + 2))
     timed = {name: found[1:] for name, found in seconds.items()}
     return {
         "seconds": {name: statistics.median(found) for name, found in timed.items()},
+        "storing_seconds": {name: statistics.median(found[1:]) for name, found in stored.items()},
         "ratio": statistics.median(two / one for one, two in zip(timed["one"], timed["two"], strict=True)),
         "bytes": {str(variant): policy.descriptor.size_bytes for variant, policy in policies.items()},
         "unequal": {scheme: _unequal(network, policies, scheme) for scheme in SCHEMES},
     }
+
+
+def _publish_seconds(emitter: Emitter, checkpoint: Checkpoint, watched: Sequence[Variant]) -> tuple[float, float]:
+    """Seconds until the version may be served, and of its storing."""
+    served: list[float] = []
+    started = time.perf_counter()
+    emitter.publish(checkpoint, ["int8"], lambda policies: served.append(time.perf_counter()), watched)
+    return served[0] - started, time.perf_counter() - served[0]
 
 
 def targets(widths: Mapping[int, Mapping[str, Any]]) -> list[Target]:
