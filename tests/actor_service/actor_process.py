@@ -9,9 +9,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from actor_service.process import ActorService, ActorSettings
+from actorq.arithmetic import arithmetic
 from actorq.client import ActorClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import Policy
+from actorq.domain.policy import Policy, variant_of
 from actorq.domain.status import ActorSelfStatus
 from actorq.domain.trajectory import Role
 from actorq.process import EXIT_OK
@@ -98,8 +99,11 @@ def status_when(client: ActorClient, activity: str) -> ActorSelfStatus:
 
 
 def in_scheme(scheme: str, version: int = 1) -> Policy:
+    """A policy in the encoding that an actor asks for here."""
     policy = constant_policy([0.0, 1.0], version=version)
-    return replace(policy, descriptor=replace(policy.descriptor, scheme=scheme, learner_step=version))
+    here = variant_of(scheme, arithmetic().weight_encoding)
+    descriptor = replace(policy.descriptor, scheme=scheme, learner_step=version, weight_encoding=here.weight_encoding)
+    return replace(policy, descriptor=descriptor)
 
 
 def at_step(version: int, learner_step: int) -> Policy:

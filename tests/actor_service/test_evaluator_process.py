@@ -132,10 +132,9 @@ def test_an_auto_evaluator_evaluates_what_it_has_chosen_only(
     learner.membership = membership(scheme="auto", evaluation_episodes=2)
     # Of the candidates only int4 takes these observations.
     wrong = constant_policy([0.0, 1.0], observation_size=9)
-    others = [scheme for scheme in SCHEMES if scheme != "int4"]
-    quantizer.offer(
-        *(replace(wrong, descriptor=replace(wrong.descriptor, scheme=scheme)) for scheme in others), in_scheme("int4")
-    )
+    found: dict[str, Any] = {"sha256": wrong.descriptor.sha256, "size_bytes": wrong.descriptor.size_bytes}
+    others = [in_scheme(scheme).descriptor for scheme in SCHEMES if scheme != "int4"]
+    quantizer.offer(*(replace(wrong, descriptor=replace(each, **found)) for each in others), in_scheme("int4"))
     with running_actor(beside(learner, quantizer, "evaluator")) as (_, ended):
         learner.opened()
         assert quantizer.watched().scheme == "fp32"

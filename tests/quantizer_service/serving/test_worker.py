@@ -27,6 +27,7 @@ from quantizer_service.serving.policy_stream import EncodedPolicy, policy_messag
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.worker import Worker
 from quantizer_service.store.store import PolicyStore
+from tests.builders.processors import INT8_HERE
 from tests.quantizer_service.hostile_graphs import squares
 from tests.quantizer_service.policy_graphs import mlp
 from tests.quantizer_service.policy_runs import checkpoint
@@ -284,7 +285,7 @@ def test_a_version_whose_publisher_goes_while_it_is_emitted_is_served_and_stored
         release.set()
         await quantizer.settle()
         assert store.versions()[0].version == 1
-        assert await quantizer.get(Variant("int8"))
+        assert await quantizer.get(INT8_HERE)
 
     asyncio.run(scenario())
 
