@@ -3,6 +3,7 @@
 The first way that this machine offers is taken: its own processor, hidden instructions, emulation by qemu.
 """
 
+import atexit
 import os
 import shutil
 import subprocess
@@ -51,12 +52,12 @@ def _way() -> tuple[tuple[str, ...], dict[str, str]]:
     """What comes before the command, and environment variables."""
     if SIGNED not in arithmetic().weight_encodings:
         return (), {}
-    # It has to outlive the tests of this process.
+    # All tests of this process use it.
     folder = Path(tempfile.mkdtemp(prefix="actorq-hidden-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
         return (), dict(hiding(folder))
     except UserError as error:
-        shutil.rmtree(folder)
         if shutil.which(QEMU[0]):
             return QEMU, {}
         pytest.skip(f"{error}; nor is there {QEMU[0]} of the package qemu-user")
