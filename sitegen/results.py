@@ -16,7 +16,7 @@ _ROOT = Path(__file__).parents[1]
 _BENCHMARKS = _ROOT / "benchmarks"
 # Results that pages show as soon as they are stored.
 AWAITED = (
-    *(f"{name}_without_vnni" for name in ("actor", "actorq", "learner", "start")),
+    *(f"{name}_without_vnni" for name in ("actorq", "learner", "start")),
     *("learner_cores", "learner_cores_without_vnni"),
 )
 # Where a command put its files says nothing.
