@@ -1,7 +1,8 @@
 """Chooses the number of threads of torch's operations on the CPU (`learner.torch_threads`).
 
 `auto` takes the smallest number within 10% of the fastest. It measures updates of a second algorithm with the run's
-configuration, on random data. The run's own algorithm stays as it is.
+configuration, on random data; for large networks and on-policy algorithms, passes through its policy. The run's own
+algorithm stays as it is.
 
 A sum over several threads adds numbers in another order than on one thread. Updates are therefore reproducible for a
 fixed number. A checkpoint has the number that was measured, and a learner that resumes takes it again. It measures
@@ -36,10 +37,13 @@ _GOOD_ENOUGH = 0.9
 # Time for the turns after the first one of each number of threads.
 _BUDGET_S = 0.3
 _MOST_ROUNDS = 30
+# A short operation takes this many times as long if its threads wait for a core that another program uses.
+_BUSY = 5.0
+_PROBES, _PROBED_NUMBERS = 20, 2**18
 # Minibatches of one call. Their number is small, so that few calls of large networks take little time.
 _MINIBATCHES = 2
-# Larger networks are measured without a recording, because making one takes as long as several updates.
-_LARGEST_RECORDED = 1_000_000
+# With more parameters only passes through the policy are measured. Updates take seconds there, and mostly products.
+_LARGEST_UPDATED = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,39 @@ def numbers_of_threads(limit: int) -> list[int]:
     return sorted({2**power for power in range(limit.bit_length()) if 2**power <= limit} | {limit})
 
 
+def free_numbers(
+    numbers: Sequence[int],
+    clock: Callable[[], float] = time.perf_counter,
+    set_threads: Callable[[int], None] = torch.set_num_threads,
+    probe: Callable[[], object] | None = None,
+) -> list[int]:
+    """The numbers of threads, up to the first one for which there are not enough free cores.
+
+    An update has hundreds of operations. On busy cores it could take seconds. A probe has few operations.
+    """
+    if probe is None:
+        x = torch.ones(_PROBED_NUMBERS)
+
+        def probe() -> None:
+            for _ in range(_PROBES):
+                x.mul_(1.0)
+
+    found: list[int] = []
+    alone = 0.0
+    for number in sorted(numbers):
+        set_threads(number)
+        # Threads start in the first call.
+        probe()
+        started = clock()
+        probe()
+        took = clock() - started
+        alone = alone or took
+        if took > _BUSY * alone:
+            break
+        found.append(number)
+    return found
+
+
 def time_threads(
     call: Callable[[], object],
     numbers: Sequence[int],
@@ -142,10 +179,9 @@ def update_seconds(config: RunConfig, spec: EnvironmentSpec, numbers: Sequence[i
     """Seconds of updates on random data by number of threads. Leaves the number of threads at one of them."""
     torch.set_num_threads(1)
     algorithm: AnyAlgorithm = make_algorithm(config, spec, torch.device("cpu"))
-    networks = list(algorithm.policy.parameters())
-    if hasattr(algorithm, "can_record") and sum(each.numel() for each in networks) > _LARGEST_RECORDED:
-        algorithm.can_record = False
-    return time_threads(_passes(algorithm, spec) if is_on_policy(algorithm) else _updates(algorithm, spec), numbers)
+    is_large = sum(each.numel() for each in algorithm.policy.parameters()) > _LARGEST_UPDATED
+    measured = _passes if is_large or is_on_policy(algorithm) else _updates
+    return time_threads(measured(algorithm, spec), free_numbers(numbers))
 
 
 def _measured(
@@ -174,7 +210,10 @@ def _updates(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], obj
 
 
 def _passes(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], object]:
-    """A call with a forward and a backward pass of the policy, because an on-policy update needs a whole rollout."""
+    """A call with a forward and a backward pass of the policy.
+
+    For on-policy algorithms, whose updates need a whole rollout, and for large networks.
+    """
     batch = random_batch(spec, algorithm.batch_size, Returns(1, 1.0))
     observations = torch.from_numpy(batch.observations)
 

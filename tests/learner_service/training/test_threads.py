@@ -17,6 +17,7 @@ from learner_service.replay import Returns
 from learner_service.training.threads import (
     Threads,
     choose,
+    free_numbers,
     numbers_of_threads,
     random_batch,
     set_configured,
@@ -120,6 +121,17 @@ def test_the_first_turn_in_which_threads_start_does_not_count() -> None:
     assert found == {1: pytest.approx(0.02), 2: pytest.approx(0.01)}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "numbers"),
+    [({1: 0.1, 2: 0.06, 4: 0.04}, [1, 2, 4]), ({1: 0.1, 2: 0.2, 4: 0.9}, [1, 2]), ({1: 0.1, 2: 5.0, 4: 0.1}, [1])],
+)
+def test_numbers_from_the_first_without_free_cores_are_not_measured(
+    seconds: dict[int, float], numbers: list[int]
+) -> None:
+    machine = Machine(seconds)
+    assert free_numbers([1, 2, 4], machine.clock, machine.set, machine.call) == numbers
+
+
 def test_the_log_says_the_number_and_the_rates(caplog: pytest.LogCaptureFixture) -> None:
     asked: list[list[int]] = []
     with caplog.at_level(logging.INFO):
@@ -205,7 +217,8 @@ def test_updates_of_every_algorithm_are_measured(name: str, n_step: int) -> None
         {"environment": "Small-v0", "algorithm": name, name: {"batch_size": 16, **section}}
     )
     found = update_seconds(config, DISCRETE if name in ("dqn", "impala") else CONTINUOUS, [1, 2])
-    assert list(found) == [1, 2]
+    # Without 2 where other programs use the cores.
+    assert 1 in found
     assert all(each > 0 for each in found.values())
 
 
