@@ -17,7 +17,7 @@ _BENCHMARKS = _ROOT / "benchmarks"
 # Results that pages show as soon as they are stored.
 AWAITED = (
     *(f"{name}_without_vnni" for name in ("actorq", "learner", "start")),
-    *("learner_cores", "learner_cores_without_vnni"),
+    "learner_cores_without_vnni",
 )
 # Where a command put its files says nothing.
 _PLACES = re.compile(r"--(json|plot|directory|cache|environments) \S+")
