@@ -19,8 +19,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.builders import forked_commands
 
-# The same examples in every run. New ones: pytest --hypothesis-profile=default
-settings.register_profile("same", derandomize=True)
+# The same examples in every run, however long a busy machine takes. New ones: pytest --hypothesis-profile=default
+settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 
 

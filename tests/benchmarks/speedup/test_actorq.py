@@ -56,7 +56,7 @@ def test_too_slow_actors_miss() -> None:
 
 
 def test_a_processor_without_a_dot_product_has_lower_bounds() -> None:
-    speeds = verdicts(WIDE, result(3, {**_SPEEDS, "int8": 500.0, "int4": 500.0}), "short")[:4]
+    speeds = verdicts(WIDE, result(3, {**_SPEEDS, "int8": 650.0, "int4": 700.0}), "short")[:4]
     assert [target.needs for target in speeds] == [DOT_PRODUCT] * 2 + [NO_DOT_PRODUCT] * 2
     assert [target.met for target in speeds] == [False, False, True, True]
 
