@@ -12,7 +12,7 @@ from typing import TypeVar
 from actorq.arithmetic import arithmetic
 from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, Variant, variant_of
-from actorq.errors import ConflictError
+from actorq.errors import ConflictError, InvalidInputError
 from actorq.quantization.calibration import Batch
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
@@ -87,9 +87,12 @@ class Emitter:
         optional = [ladder for ladder in map(graph.ladder, encodings) if ladder not in ladders]
         passed = quantize_and_check(self.catalog.run_id, compact, ladders, self._thresholds, optional)
         policies = tuple(
-            in_weight_encoding(_described(self.catalog.run_id, checkpoint, attempt), each)
+            policy
             for attempt in passed
-            for each in encodings.get(attempt.scheme) or [_own_encoding(attempt.scheme)]
+            for policy in _encoded(
+                _described(self.catalog.run_id, checkpoint, attempt),
+                encodings.get(attempt.scheme) or [_own_encoding(attempt.scheme)],
+            )
         )
         self.catalog.serve(checkpoint, policies)
         announce(policies)
@@ -165,6 +168,17 @@ def _result_of(step: Callable[[Ladder], T], ladder: Ladder) -> T | None:
 def _own_encoding(scheme: str) -> str:
     """The weight encoding of a scheme that nobody watches: one that this processor computes exactly."""
     return variant_of(scheme, arithmetic().weight_encoding).weight_encoding
+
+
+def _encoded(policy: Policy, encodings: Iterable[str]) -> list[Policy]:
+    """The policy in each encoding that can be made of it; itself if none can. Only a package's scheme may fail."""
+    found = []
+    for encoding in encodings:
+        try:
+            found.append(in_weight_encoding(policy, encoding))
+        except InvalidInputError as error:
+            _log.error("%s has no %s weights in this version: %s", policy.descriptor.scheme, encoding, error)
+    return found or [policy]
 
 
 def _described(run_id: str, checkpoint: Checkpoint, passed: Attempt) -> Policy:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from actorq.arithmetic import arithmetic
 from actorq.config.schemes import installed_schemes
-from actorq.domain.policy import Variant
-from actorq.errors import UnavailableError
+from actorq.domain.policy import SIGNED, UNSIGNED, Variant
+from actorq.errors import InvalidInputError, UnavailableError
 from actorq.telemetry.process_stats import measure_process
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.quantizer import Quantizer
@@ -18,6 +19,10 @@ from tests.quantizer_service.policy_runs import checkpoint
 
 SOURCE = mlp(8, 8)
 SCHEMES = '''
+from dataclasses import replace
+
+import onnx
+
 from actorq.quantization.schemes.int8 import Int8
 
 
@@ -38,24 +43,50 @@ class Unemitted:
 
     def emit(self, parameters, statistics, metadata):
         raise ZeroDivisionError("bits / 0")
+
+
+class Unencoded(Int8):
+    """As int8, with weights that are no constants, so that no unsigned ones can be made of them."""
+
+    name = "unencoded"
+
+    def plan(self, graph, options):
+        return Computed(super().plan(graph, options))
+
+
+class Computed:
+    def __init__(self, plan):
+        self.plan, self.observed, self.training = plan, plan.observed, plan.training
+
+    def emit(self, parameters, statistics, metadata):
+        emission = self.plan.emit(parameters, statistics, metadata)
+        model = onnx.load_from_string(emission.model)
+        for node in [node for node in model.graph.node if node.op_type == "DynamicQuantizeMatMul"]:
+            made = onnx.helper.make_node("Identity", [node.input[1]], [node.input[1] + ":same"])
+            node.input[1] = made.output[0]
+            model.graph.node.insert(0, made)
+        return replace(emission, model=model.SerializeToString())
 '''
 
 
-@pytest.fixture(params=["unplanned", "unemitted"])
-def scheme(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a scheme that fails, of a package that is installed for this test."""
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package of failing schemes is installed for this test."""
     information = tmp_path / "failing-1.0.dist-info"
     information.mkdir()
     (tmp_path / "failing_schemes.py").write_text(SCHEMES, "utf-8")
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: failing\nVersion: 1.0\n", "utf-8")
-    points = "unplanned = failing_schemes:Unplanned\nunemitted = failing_schemes:Unemitted\n"
+    names = ("unplanned", "unemitted", "unencoded")
+    points = "".join(f"{name} = failing_schemes:{name.title()}\n" for name in names)
     (information / "entry_points.txt").write_text(f"[actorq.schemes]\n{points}", "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     installed_schemes.cache_clear()
-    yield str(request.param)
+    yield
     installed_schemes.cache_clear()
 
 
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("scheme", ["unplanned", "unemitted"])
 @pytest.mark.parametrize("own", ["int8", "auto"])
 def test_it_ends_the_streams_of_its_watchers_alone(
     scheme: str, own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -78,3 +109,29 @@ def test_it_ends_the_streams_of_its_watchers_alone(
 
     asyncio.run(scenario())
     assert f"{scheme} is left out of this version" in caplog.text
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("own", ["unencoded", "int8"])
+def test_a_watcher_of_an_encoding_that_cannot_be_made_ends_alone(own: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        quantizer = Quantizer(Emitter(PolicyStore(tmp_path / "store", 4, 1)), lambda: measure_process("x", "quantizer"))
+        await quantizer.claim("run", own)
+        source = mlp(16, 16, 16)
+        await quantizer.add_graph(source)
+        with (
+            quantizer.policies.subscribe(Variant("unencoded", UNSIGNED)) as failing,
+            quantizer.policies.subscribe(Variant("unencoded")) as watching,
+        ):
+            await quantizer.publish(checkpoint(source, 1), own, 0.0)
+            found = await watching.next()
+            assert found is not None
+            assert found.descriptor.version == 1
+            if SIGNED in arithmetic().weight_encodings:
+                with pytest.raises(InvalidInputError, match="no unsigned weights can be made"):
+                    await failing.next()
+            else:
+                # The gate cannot measure it here, so it is served in float.
+                assert found.descriptor.effective_scheme == "fp32"
+
+    asyncio.run(scenario())
