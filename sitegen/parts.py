@@ -31,15 +31,7 @@ _OF: dict[str, Callable[[str], str]] = {"conditions": results.conditions, "targe
 
 
 def part(name: str) -> str:
-    """The Markdown of a part; raises KeyError for a name that there is not.
-
-    The parts of a result that is still awaited say so.
-    """
+    """The Markdown of a part; raises KeyError for a name that there is not."""
     kind, _, what = name.partition(" of ")
     made = partial(_OF[kind], what) if what and kind in _OF else TABLES[name] if name in TABLES else _PARTS[name]
-    try:
-        return made()
-    except FileNotFoundError as error:
-        if (awaited := Path(error.filename)).stem not in results.AWAITED:
-            raise
-        return f"*`{awaited.name}` is not measured yet.*"
+    return made()

@@ -14,8 +14,6 @@ from sitegen.markdown import number, table
 
 _ROOT = Path(__file__).parents[1]
 _BENCHMARKS = _ROOT / "benchmarks"
-# Results that pages show as soon as they are stored.
-AWAITED = tuple(f"{name}_without_vnni" for name in ("actorq", "learner", "start"))
 # Where a command put its files says nothing.
 _PLACES = re.compile(r"--(json|plot|directory|cache|environments) \S+")
 

@@ -16,7 +16,7 @@ from actorq.config.settings import leaves
 from actorq.process import PROCESS_SETTINGS
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
 from benchmarks.processor import DOT_PRODUCT
-from sitegen import metrics, parts, results
+from sitegen import metrics, results
 from sitegen.docstrings import listed
 from sitegen.tables import TABLES
 from tests.documentation.code_blocks import ROOT
@@ -135,14 +135,6 @@ def test_names_that_a_docstring_explains_are_a_list() -> None:
     items = "- `observations`, `dones`: float32[B, N],\n    of a batch.\n- `seed`: of the noise."
     assert listed(text) == f"Act.\n\n{items}\n\nRaises UserError."
     assert listed("Act.\nseed: of the noise.") == "Act.\n\n- `seed`: of the noise."
-
-
-def test_only_an_awaited_result_may_be_missing() -> None:
-    for name in results.AWAITED:
-        if name not in results.stored():
-            assert parts.part(f"targets of {name}") == f"*`{name}.json` is not measured yet.*"
-    with pytest.raises(FileNotFoundError):
-        parts.part("targets of nothing")
 
 
 def test_a_target_of_another_processor_is_neither_met_nor_missed(monkeypatch: pytest.MonkeyPatch) -> None:
