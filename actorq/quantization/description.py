@@ -25,11 +25,13 @@ def describe(
     algorithm: str,
     evaluation: Mapping[str, Any] | None,
     form: str = "onnxruntime",
+    weight_encoding: str | None = None,
 ) -> dict[str, Any]:
     """The description as a JSON object.
 
     name: of the ONNX file, whose content is the model of `policy`. evaluation: the newest of the version in the run's
-    log; None if it is not there. form: of the model, as `actorq export` names it.
+    log; None if it is not there. form: of the model, as `actorq export` names it. weight_encoding: that of the model in
+    the form of actors, for a model in another form.
     """
     model, descriptor = policy.model, policy.descriptor
     parsed = onnx.ModelProto.FromString(model)
@@ -50,7 +52,7 @@ def describe(
         "scheme": descriptor.scheme,
         "effective_scheme": descriptor.effective_scheme,
         # Of int8 products; null where there are none.
-        "weight_encoding": weight_encoding_of(model),
+        "weight_encoding": weight_encoding or weight_encoding_of(model),
         "environment": environment.to_json(),
         "normalization": _normalization(parsed.graph),
         # JSON has no infinity, the error of a policy that did not run.

@@ -18,7 +18,7 @@ from actorq.config.parser import OneLineParser
 from actorq.config.schemes import ENCODING_HELP, ExportEncoding, SchemeName, VersionChoice
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
-from actorq.domain.policy import FP32, Policy, RetainedPolicy, Variant, variant_of
+from actorq.domain.policy import FP32, SIGNED, Policy, RetainedPolicy, Variant, variant_of
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.inference import description_file
@@ -30,7 +30,7 @@ from actorq.rundirectory import RunDirectory
 from actorq.start import run_command
 from actorq.statefiles.files import replace_file
 from actorq.statefiles.runpolicies import RunPolicies
-from actorq.weightencoding import in_weight_encoding
+from actorq.weightencoding import in_weight_encoding, weight_encoding_of
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.store.reader import PolicyReader
@@ -74,8 +74,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     root, how = _parse(arguments)
     if how.opset and how.form != "standard":
         raise UserError("--opset: only the standard form has a choice of opset; give --form standard")
-    if how.weight_encoding and how.form == "standard":
-        raise UserError("--weight-encoding: the standard form has no choice of encoding; leave it out")
     _check_output(how)
     policies = RunPolicies(RunDirectory(root))
     version = policies.find(how.version or "")
@@ -124,20 +122,24 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
         report = replace(policy.descriptor.fidelity, passed=False)
         policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
-    encoding = how.weight_encoding or arithmetic().weight_encoding
-    encoded = in_weight_encoding(policy, variant_of(scheme, encoding).weight_encoding)
-    if how.form == "standard":
+    here, is_standard = arithmetic().weight_encoding, how.form == "standard"
+    # Most other runtimes expect signed weights.
+    encoding = how.weight_encoding or (SIGNED if is_standard else here)
+    policy = in_weight_encoding(policy, variant_of(scheme, encoding).weight_encoding)
+    written = weight_encoding_of(policy.model)
+    if is_standard:
         model, stored = standard_form(policy.model, how.opset or 0), policy.descriptor.fidelity
         # The fidelity of this form, measured on the version's observations, with weights that are exact here.
+        encoded = in_weight_encoding(policy, variant_of(scheme, here).weight_encoding)
         exact = standard_form(encoded.model, how.opset or 0)
         batch, expected, source = emitter.reference_outputs(checkpoint)
         report = measure(Emission(exact, stored.layers), expected, batch, source)
         report = replace(report, passed=stored.passed, refused=stored.refused)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
-    else:
-        policy = encoded
     evaluation = policies.evaluation(version)
-    description = describe(how.output.name, policy, version, environment, config.algorithm, evaluation, how.form)
+    description = describe(
+        how.output.name, policy, version, environment, config.algorithm, evaluation, how.form, written
+    )
     _write(how.output, policy.model, description)
     return EXIT_OK
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 import actorq
 from actorq import __version__
@@ -207,12 +209,30 @@ def test_a_policy_for_another_processor_is_loaded_exactly_and_the_right_export_i
     assert np.array_equal(actions, actorq.load_policy(run.root).predict(rows))
 
 
-def test_float_policies_and_standard_forms_have_no_encoding(run: RunDirectory, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["onnxruntime", "standard"])
+def test_float_policies_have_no_encoding(run: RunDirectory, form: str, tmp_path: Path) -> None:
     path = tmp_path / "policy.onnx"
-    assert export.run([str(run.root), "--scheme", "fp32", "-o", str(path)]) == 0
+    assert export.run([str(run.root), "--scheme", "fp32", "--form", form, "-o", str(path)]) == 0
     assert json.loads(path.with_suffix(".json").read_text())["weight_encoding"] is None
-    with pytest.raises(UserError, match=r"^--weight-encoding: the standard form has no choice of encoding"):
-        export.run([str(run.root), "--form", "standard", "--weight-encoding", SIGNED, "-o", str(tmp_path / "s.onnx")])
+
+
+@pytest.mark.parametrize(
+    ("flags", "encoding", "dtype"),
+    [
+        ([], SIGNED, np.int8),
+        (["--weight-encoding", SIGNED], SIGNED, np.int8),
+        (["--weight-encoding", UNSIGNED], UNSIGNED, np.uint8),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["int8", "int8-static"])
+def test_the_standard_form_has_signed_weights_unless_others_are_asked_for(
+    run: RunDirectory, scheme: str, flags: list[str], encoding: str, dtype: type, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.onnx"
+    assert export.run([str(run.root), "--form", "standard", "--scheme", scheme, *flags, "-o", str(path)]) == 0
+    assert json.loads(path.with_suffix(".json").read_text())["weight_encoding"] == encoding
+    tensors = [numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer]
+    assert {each.dtype.type for each in tensors if each.ndim == 2 and each.dtype.itemsize == 1} == {dtype}
 
 
 def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path: Path) -> None:
