@@ -52,11 +52,6 @@ def gpu_models(drivers: Path = Path("/proc/driver/nvidia/gpus")) -> list[str]:
     return [model for file in sorted(drivers.glob("*/information")) for model in _values(file, "Model")]
 
 
-def processor_flags(path: Path = _CPU_INFO) -> frozenset[str]:
-    """The flags of the first processor; empty on systems without this information."""
-    return frozenset(next(iter(_values(path, "flags", "Features")), "").split())
-
-
 def usable_cores(cgroups: Path = _CGROUPS, membership: Path = _MEMBERSHIP) -> int:
     """The whole cores that this process may use at once, at least 1: its CPU affinity and the limits of its cgroups.
 
@@ -104,11 +99,11 @@ def package_version(package: str) -> str:
         return "-"
 
 
-def _values(path: Path, *names: str) -> list[str]:
-    """The values of a file's lines `NAME: VALUE` with one of these names; none where it cannot be read."""
+def _values(path: Path, name: str) -> list[str]:
+    """The values of a file's lines `NAME: VALUE` with this name; none where it cannot be read."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     pairs = (line.partition(":") for line in lines)
-    return [value.strip() for name, _, value in pairs if name.strip() in names]
+    return [value.strip() for each, _, value in pairs if each.strip() == name]

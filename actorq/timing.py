@@ -16,8 +16,9 @@ from statistics import quantiles
 BUDGET_S = 0.2
 # Relative differences below this count as noise.
 NOISE = 0.02
-# A call is hopeless when all its first turns are this many times slower than another call.
-HOPELESS = 2.0
+# A call is hopeless when all its first turns are this many times slower than the shortest turn of another call. Between
+# the others more turns decide.
+HOPELESS = 1.25
 
 # Target duration of the timed part of a turn. Reading a thread's CPU time takes half a microsecond.
 _TURN_S = 100e-6

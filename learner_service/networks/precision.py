@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from actorq.config.run_config import RunConfig
-from actorq.machine import processor_flags
 from actorq.timing import Clocks, time_calls
 from learner_service.kernels.bfloat16 import FEWEST_MULTIPLICATIONS, FEWEST_UNITS
 from learner_service.kernels.linear import input_gradient, product, weight_gradient
@@ -22,7 +21,7 @@ _log = logging.getLogger(__name__)
 Precision = Literal["fp32", "bf16"]
 FP32: Precision = "fp32"
 # Instruction sets that multiply bfloat16 numbers.
-_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
+_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")
 # Speedup from which `auto` chooses bf16.
 _WORTHWHILE = 1.1
 _BUDGET_S = 0.1
@@ -80,11 +79,19 @@ def measure(shape: Shape, device: torch.device) -> Seconds:
     return Seconds(**seconds)
 
 
+def has_instructions(device: torch.device) -> bool:
+    """Whether a device multiplies bfloat16 numbers by itself. A processor may do so and yet be faster in fp32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    found = torch.cpu.get_capabilities()
+    return any(found.get(each) for each in _INSTRUCTIONS)
+
+
 def use_precision(
     config: RunConfig,
     batch_size: int,
     networks: Sequence[FlatParameters],
-    flags: Callable[[], frozenset[str]] = processor_flags,
+    has_bf16: Callable[[torch.device], bool] = has_instructions,
     measure: Callable[[Shape, torch.device], Seconds] = measure,
 ) -> Precision:
     """Switch the wide hidden layers of an algorithm's networks to `learner.precision`.
@@ -114,7 +121,7 @@ def use_precision(
             *(asked, FEWEST_UNITS, FEWEST_MULTIPLICATIONS),
         )
         return "fp32"
-    chosen = _choose(asked, largest, networks[0].vector.device, flags, measure)
+    chosen = _choose(asked, largest, networks[0].vector.device, has_bf16, measure)
     if chosen == "bf16":
         for layer, vector in layers:
             layer.use_bfloat16(vector)
@@ -125,23 +132,22 @@ def _choose(
     asked: str,
     largest: Shape,
     device: torch.device,
-    flags: Callable[[], frozenset[str]],
+    has_bf16: Callable[[torch.device], bool],
     measure: Callable[[Shape, torch.device], Seconds],
 ) -> Precision:
-    has_bf16 = torch.cuda.is_bf16_supported() if device.type == "cuda" else bool(flags() & _INSTRUCTIONS)
-    if asked == "auto" and not has_bf16:
+    if asked == "auto" and not has_bf16(device):
         _log.info("learner.precision auto: fp32, because the %s has no bf16 instructions", _name(device))
         return "fp32"
-    if asked == "bf16" and has_bf16:
-        _log.info("learner.precision bf16: used for products such as %s", largest)
-        return "bf16"
     seconds = measure(largest, device)
     if asked == "bf16":
-        _log.warning(
-            "the %s has no bf16 instructions: bf16 products take %.1f times as long as fp32 here (%s); set "
-            "learner.precision to fp32 or auto",
-            *(_name(device), seconds.bf16 / seconds.fp32, largest),
-        )
+        if seconds.bf16 > seconds.fp32:
+            _log.warning(
+                "learner.precision bf16: bf16 products take %.1f times as long as fp32 on this %s (%s); set it to fp32 "
+                "or auto",
+                *(seconds.bf16 / seconds.fp32, _name(device), largest),
+            )
+        else:
+            _log.info("learner.precision bf16: used for products such as %s", largest)
         return "bf16"
     chosen: Precision = "bf16" if seconds.fp32 >= _WORTHWHILE * seconds.bf16 else "fp32"
     _log.info(

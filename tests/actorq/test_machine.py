@@ -1,14 +1,8 @@
-"""What the system tells of its processor, and the driver of GPUs."""
+"""What the driver of GPUs tells."""
 
 from pathlib import Path
 
-from actorq.machine import gpu_models, processor_flags
-
-
-def test_a_system_that_tells_no_flags_has_none(tmp_path: Path) -> None:
-    assert processor_flags(tmp_path / "absent") == frozenset()
-    (tmp_path / "cpuinfo").write_text("processor\t: 0\nflags\t\t: fpu sse2\n\nprocessor\t: 1\nflags\t\t: fpu\n")
-    assert processor_flags(tmp_path / "cpuinfo") == {"fpu", "sse2"}
+from actorq.machine import gpu_models
 
 
 def test_gpus_are_named_as_their_driver_names_them(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from learner_service.algorithms.base import Algorithm
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.networks import Linear, mlp
-from learner_service.networks.precision import Seconds, Shape, measure, use_precision
+from learner_service.networks.precision import Seconds, Shape, has_instructions, measure, use_precision
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.replay import NStepBatch
 
@@ -31,7 +31,6 @@ SIZES = {
     "sac": {"hidden_sizes": (128, 136)},
 }
 BATCH = 512
-HAS, LACKS = frozenset({"sse2", "avx512_bf16"}), frozenset({"sse2"})
 
 
 def config(precision: str, algorithm: str = "dqn", **learner: Any) -> RunConfig:
@@ -99,7 +98,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 @pytest.mark.parametrize(("bf16", "chosen"), [(1.0, "bf16"), (1.8, "bf16"), (1.9, "fp32"), (11.0, "fp32")])
 def test_auto_takes_bf16_where_it_is_a_tenth_faster(bf16: float, chosen: str, logged: pytest.LogCaptureFixture) -> None:
     wide, timer = network(8, 128, 256, 512), Timer(2.0, bf16)
-    used = use_precision(config("auto"), BATCH, (network(8, 128, 128), wide), lambda: HAS, timer)
+    used = use_precision(config("auto"), BATCH, (network(8, 128, 128), wide), lambda _: True, timer)
     assert used == chosen
     assert in_bf16(wide) == [False, *[chosen == "bf16"] * 2]
     assert timer.shapes == [(BATCH, 256, 512)]
@@ -110,26 +109,35 @@ def test_auto_takes_bf16_where_it_is_a_tenth_faster(bf16: float, chosen: str, lo
 
 def test_auto_measures_nothing_on_a_processor_without_bf16(logged: pytest.LogCaptureFixture) -> None:
     wide, timer = network(8, 256, 256), Timer(2.0, 1.0)
-    assert use_precision(config("auto"), BATCH, (wide,), lambda: LACKS, timer) == "fp32"
+    assert use_precision(config("auto"), BATCH, (wide,), lambda _: False, timer) == "fp32"
     assert in_bf16(wide) == [False, False]
     assert timer.shapes == []
     assert logged.messages == ["learner.precision auto: fp32, because the processor has no bf16 instructions"]
 
 
-def test_bf16_on_a_processor_without_it_is_used_and_told_what_it_costs(logged: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_bf16_that_is_slower_here_is_used_and_told_what_it_costs(
+    has_bf16: bool, logged: pytest.LogCaptureFixture
+) -> None:
     wide = network(8, 256, 256)
-    assert use_precision(config("bf16"), BATCH, (wide,), lambda: LACKS, Timer(1.0, 5.91)) == "bf16"
+    assert use_precision(config("bf16"), BATCH, (wide,), lambda _: has_bf16, Timer(1.0, 5.91)) == "bf16"
     assert in_bf16(wide) == [False, True]
     (record,) = logged.records
     assert record.levelno == logging.WARNING
-    assert "bf16 products take 5.9 times as long as fp32 here" in record.getMessage()
+    assert "bf16 products take 5.9 times as long as fp32 on this processor" in record.getMessage()
 
 
-def test_bf16_where_the_processor_has_it_is_not_measured() -> None:
-    wide, timer = network(8, 256, 256), Timer(1.0, 9.0)
-    assert use_precision(config("bf16"), BATCH, (wide,), lambda: HAS, timer) == "bf16"
+def test_bf16_that_is_faster_here_is_used_without_a_warning(logged: pytest.LogCaptureFixture) -> None:
+    wide = network(8, 256, 256)
+    assert use_precision(config("bf16"), BATCH, (wide,), lambda _: True, Timer(1.0, 0.9)) == "bf16"
     assert in_bf16(wide) == [False, True]
-    assert timer.shapes == []
+    assert [each.levelno for each in logged.records] == [logging.INFO]
+
+
+def test_instructions_are_those_that_products_will_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found, has in (({"avx512_bf16": True}, True), ({"amx_bf16": True, "avx512_bf16": False}, True), ({}, False)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
+        assert has_instructions(torch.device("cpu")) is has
 
 
 @pytest.mark.parametrize(
@@ -141,7 +149,7 @@ def test_bf16_that_nothing_gains_from_is_not_used(
     sizes: tuple[int, ...], rows: int, logged: pytest.LogCaptureFixture
 ) -> None:
     narrow, timer = network(*sizes), Timer(2.0, 1.0)
-    assert use_precision(config("bf16"), rows, (narrow,), lambda: HAS, timer) == "fp32"
+    assert use_precision(config("bf16"), rows, (narrow,), lambda _: True, timer) == "fp32"
     assert not any(in_bf16(narrow))
     assert len(logged.messages) == 1
     assert "using fp32, because bf16 needs a dense hidden layer with at least 128 inputs" in logged.messages[0]
@@ -152,13 +160,13 @@ def test_sparse_layers_keep_their_own_products() -> None:
     sparse = parameters.modules[0].get_submodule("2")
     assert isinstance(sparse, Linear)
     sparse.active = ActiveWeights()
-    assert use_precision(config("bf16"), BATCH, (parameters,), lambda: HAS, Timer(2.0, 1.0)) == "bf16"
+    assert use_precision(config("bf16"), BATCH, (parameters,), lambda _: True, Timer(2.0, 1.0)) == "bf16"
     assert in_bf16(parameters) == [False, False, True]
 
 
 def test_fp32_is_the_default_and_says_nothing(logged: pytest.LogCaptureFixture) -> None:
     wide = network(8, 256, 256)
-    assert use_precision(RunConfig(), BATCH, (wide,), lambda: HAS, Timer(2.0, 1.0)) == "fp32"
+    assert use_precision(RunConfig(), BATCH, (wide,), lambda _: True, Timer(2.0, 1.0)) == "fp32"
     assert in_bf16(wide) == [False, False]
     assert logged.messages == []
 
