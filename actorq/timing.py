@@ -11,14 +11,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from statistics import quantiles
+from statistics import median, quantiles
 
 BUDGET_S = 0.2
 # Relative differences below this count as noise.
 NOISE = 0.02
-# A call is hopeless when all its first turns are this many times slower than the shortest turn of another call. Between
-# the others more turns decide.
-HOPELESS = 1.25
+# A call is hopeless when all its first turns are this many times slower than another call. A processor may change its
+# speed by half between two turns.
+HOPELESS = 2.0
 
 # Target duration of the timed part of a turn. Reading a thread's CPU time takes half a microsecond.
 _TURN_S = 100e-6
@@ -51,8 +51,9 @@ def time_calls(
 ) -> dict[str, float]:
     """CPU time in seconds of one call of each.
 
-    The result is the lower quartile over the rounds, because disturbances only ever make a call longer. Rounds end
-    after `budget_s` of real time, but not before the third. Each round begins with another call.
+    The fastest call has the lower quartile over its rounds, because disturbances only ever make a call longer. The
+    others have multiples of it: the medians of the ratios in a round, in which the processor's speed hardly changes.
+    Rounds end after `budget_s` of real time, but not before the third. Each round begins with another call.
 
     hopeless: drops calls from the seventh round on, so that the others get more time. A call is dropped when its
     shortest turn takes more than this multiple of the shortest turn of all.
@@ -73,7 +74,7 @@ def time_calls(
             seconds[name].append(turn)
             shortest[name] = min(shortest[name], turn)
         order.append(order.pop(0))
-    return {name: quantiles(samples, n=4, method="inclusive")[0] for name, samples in seconds.items()}
+    return _compared(seconds)
 
 
 def fastest(seconds: Mapping[str, float], preferred: Iterable[str]) -> str:
@@ -81,6 +82,20 @@ def fastest(seconds: Mapping[str, float], preferred: Iterable[str]) -> str:
     shortest = min(seconds, key=lambda name: seconds[name])
     limit = seconds[shortest] * (1 + NOISE)
     return next((name for name in preferred if name in seconds and seconds[name] <= limit), shortest)
+
+
+def _compared(seconds: Mapping[str, list[float]]) -> dict[str, float]:
+    """Seconds of a call, from those of its turns. Calls that were dropped have only the first rounds."""
+    quartiles = {name: quantiles(turns, n=4, method="inclusive")[0] for name, turns in seconds.items()}
+    # Of those that were never dropped.
+    rounds = max(map(len, seconds.values()))
+    reference = min((name for name, turns in seconds.items() if len(turns) == rounds), key=lambda name: quartiles[name])
+    # A clock may stand still.
+    ratios = {
+        name: median(turn / other if other else 1.0 for turn, other in zip(turns, seconds[reference], strict=False))
+        for name, turns in seconds.items()
+    }
+    return {name: ratio * quartiles[reference] for name, ratio in ratios.items()}
 
 
 def _turn(call: Callable[[], object], repetitions: int, clock: Callable[[], float]) -> float:

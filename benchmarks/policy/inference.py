@@ -38,7 +38,7 @@ from actorq.weightencoding import in_weight_encoding
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, emit, frame_network, vector_network
 from benchmarks.policy.figures import Cell
-from benchmarks.policy.inference_timing import Call, cold, tight
+from benchmarks.policy.inference_timing import Call, cold, slowness, tight
 from benchmarks.processor import DOT_PRODUCT, NO_DOT_PRODUCT
 
 TORCH = "torch fp32"
@@ -174,8 +174,7 @@ def _cell(network: PolicyNetwork, policies: Mapping[str, Policy], batch: int, re
     fastest = min(candidates, key=lambda name: timings[name].median)
     regret = 0.0
     if auto != fastest:
-        again = tight({name: calls[name] for name in (auto, fastest)}, 2 * repeats, SLICE_S)
-        regret = max(0.0, again[auto].median / again[fastest].median - 1)
+        regret = max(0.0, slowness(calls[auto], calls[fastest], 2 * repeats, SLICE_S) - 1)
     kind, _, width = network.name.partition(" ")
     measures_cold = kind != "cnn" and int(width) in COLD_WIDTHS and batch in COLD_BATCHES
     from_cold = cold(calls, 10 * repeats, EVICT_BYTES) if measures_cold else {}

@@ -33,6 +33,24 @@ def tight(
     calls: Mapping[str, Call], repeats: int, slice_s: float, clock: Callable[[], float] = time.thread_time
 ) -> dict[str, Timing]:
     """Time each call in a loop of about `slice_s` seconds, in turns, `repeats` times."""
+    return {name: Timing.of(values) for name, values in _slices(calls, repeats, slice_s, clock).items()}
+
+
+def slowness(
+    call: Call, other: Call, repeats: int, slice_s: float, clock: Callable[[], float] = time.thread_time
+) -> float:
+    """How many times as long as another call a call takes: the median over pairs of slices.
+
+    The two slices of a pair follow each other, so a change of the machine's speed counts in one pair at most.
+    """
+    slices = _slices({"call": call, "other": other}, repeats, slice_s, clock)
+    return statistics.median(mine / its for mine, its in zip(slices["call"], slices["other"], strict=True))
+
+
+def _slices(
+    calls: Mapping[str, Call], repeats: int, slice_s: float, clock: Callable[[], float]
+) -> dict[str, list[float]]:
+    """Microseconds of a call in each slice."""
     numbers = {name: _number(call, slice_s, clock) for name, call in calls.items()}
     figures: dict[str, list[float]] = {name: [] for name in calls}
     for repeat in range(repeats):
@@ -42,7 +60,7 @@ def tight(
             for _ in range(numbers[name]):
                 call()
             figures[name].append(1e6 * (clock() - started) / numbers[name])
-    return {name: Timing.of(values) for name, values in figures.items()}
+    return figures
 
 
 def cold(

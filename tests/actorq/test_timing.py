@@ -106,3 +106,13 @@ def test_the_preferred_of_the_equally_fast_is_taken(
     seconds: dict[str, float], preferred: tuple[str, ...], expected: str
 ) -> None:
     assert fastest(seconds, preferred) == expected
+
+
+def test_a_processor_that_changes_its_speed_changes_no_order(machine: Machine) -> None:
+    # As fast as usual in a part of the rounds only, and with a call that is dropped before.
+    def at(seconds: float) -> Callable[[int], float]:
+        return lambda _: seconds * (1.6 if machine.now % 0.05 < 0.03 else 1.0)
+
+    calls = {name: machine.call(name, at(seconds)) for name, seconds in {"a": 1.04e-3, "b": 1e-3, "c": 5e-3}.items()}
+    found = time_calls(calls, budget_s=0.5, clocks=machine.clocks, hopeless=2.0)
+    assert found["a"] / found["b"] == pytest.approx(1.04, rel=0.005)
