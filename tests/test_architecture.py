@@ -33,7 +33,6 @@ HOMES = {
     "av": {"actor_service"},
     "codecarbon": {"actorq"},
     "kubernetes": {"actorq"},
-    "kopf": {"actorq"},
     "jsonpatch": {"actorq"},
     "scipy": {"actorq"},
     "matplotlib": {"actorq"},

@@ -3,7 +3,7 @@
 Objects are plain JSON trees, as in the API.
 """
 
-import json
+import builtins
 import os
 import threading
 from collections.abc import Iterator
@@ -20,13 +20,15 @@ from kubernetes.stream.ws_client import create_websocket
 from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
-from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object
+from actorq.cluster.answers import decoded, lines
+from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object, part
 from actorq.cluster.refusals import explained
 from actorq.errors import NotFoundError, UserError
 
 FIELD_MANAGER = "actorq"
 TIMEOUT_S = 30.0
 # urllib3 would repeat a GET three times without a pause. A server that hangs would hold it four times as long.
+_CHUNK = 2**16
 _ONCE = Retry(total=None, connect=0, read=0, other=0, redirect=3)
 
 
@@ -151,9 +153,36 @@ class Cluster:
 
     def list(self, api_version: str, kind: str, selector: str = "") -> list[Object]:
         """All objects of a kind with the given labels."""
+        return self.listed(api_version, kind, selector)[0]
+
+    def listed(self, api_version: str, kind: str, selector: str = "") -> tuple["builtins.list[Object]", str]:
+        """All objects of a kind with the given labels, and the version of the list, for `changes`."""
         found = self._request(f"list {kind}", "get", api_version, kind, label_selector=selector)
         # Items of a list lack both.
-        return [{**each, "apiVersion": api_version, "kind": kind} for each in found.get("items") or ()]
+        items = [{**each, "apiVersion": api_version, "kind": kind} for each in found.get("items") or ()]
+        return items, str(found["metadata"].get("resourceVersion") or "")
+
+    def changes(self, api_version: str, kind: str, version: str, at_most_s: int) -> Iterator[tuple[str, Object]]:
+        """The changes of a kind's objects since a version of their list, as they happen, for `at_most_s` seconds.
+
+        Yields ADDED, MODIFIED or DELETED with the object; ERROR, and nothing else, for a version that is too old.
+        """
+        with self.refusals(f"watch {kind}"):
+            answer = self._resource(api_version, kind).get(
+                **({"namespace": self.namespace} if self.namespace else {}),
+                resource_version=version,
+                watch="true",
+                timeout_seconds=at_most_s,
+                serialize=False,
+                # The server ends the request. This timeout is for a server that disappears.
+                _request_timeout=at_most_s + TIMEOUT_S,
+            )
+            try:
+                for line in lines(answer.stream(_CHUNK)):
+                    change = decoded(line)
+                    yield str(change.get("type")), part(change, "object")
+            finally:
+                answer.close()
 
     def apply(self, manifest: Object, dry_run: bool = False) -> None:
         """Create or update an object (server-side apply). dry_run: only ask whether it is allowed."""
@@ -262,8 +291,7 @@ class Cluster:
             # The library would wrap each value of the answer in an object of its own.
             answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=self.timeout_s)
             # Its body comes from the network only here.
-            tree: Object = json.loads(answer.data)
-        return tree
+            return decoded(answer.data)
 
 
 def _client(configuration: client.Configuration, timeout_s: float) -> client.ApiClient:

@@ -58,9 +58,9 @@ class Fault:
         """Whether the container had worked for long, and is started again."""
         return self.reason == _CRASHED
 
-    def line(self, last_log_line: str = "") -> str:
-        """The fault in one line."""
-        return f"{self.subject} {self.text}{f': {last_log_line}' if last_log_line else ''}"
+    def line(self, more: str = "") -> str:
+        """The fault in one line. more: what its container's log says, or where that is."""
+        return f"{self.subject} {self.text}{f': {more}' if more else ''}"
 
 
 def live_pods(pods: Iterable[Object]) -> list[Object]:

@@ -11,8 +11,8 @@ from actorq.transport.security.roles import ROLES
 
 # The StatefulSet's revision, a label of its pods of at most 63 characters, is RUN-learner-HASH with a HASH of 10.
 LONGEST_RUN_NAME = 63 - len("-learner") - len("-0123456789")
-# As of a Service: its name begins with a letter.
-_RUN_NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{LONGEST_RUN_NAME - 2}}}[a-z0-9])?")
+RUN_NAME = rf"^[a-z]([-a-z0-9]{{0,{LONGEST_RUN_NAME - 2}}}[a-z0-9])?$"
+"""Pattern of names. As that of a Service, a name begins with a letter."""
 # Fields whose value is the name of another object, and fields with an object in which `name` is one.
 _NAMES = ("serviceAccountName", "serviceName", "secretName", "claimName")
 _REFERENCES = ("configMap", "scaleTargetRef", "issuerRef", "authenticationRef", "secretTargetRef", "service")
@@ -28,7 +28,7 @@ _RUN = "ACTORQ_TRANSPORT__RUN"
 
 def check_run_name(name: str) -> str:
     """The name, if all objects of a run can carry it. Raises UserError otherwise."""
-    if not _RUN_NAME.fullmatch(name):
+    if not re.fullmatch(RUN_NAME, name):
         raise UserError(
             f"name of the run: expected a letter and up to {LONGEST_RUN_NAME - 1} of a-z, 0-9 and inner dashes, "
             f"got {name!r}"

@@ -1,18 +1,17 @@
 """The operator: makes and watches the runs of all TrainingRun objects.
 
-Events from kopf only say which run has news. Only the replica that holds the Lease acts on them.
+Each replica follows their changes. Only the replica that holds the Lease acts on them.
 """
 
 import asyncio
 import logging
+import signal
 import socket
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-import kopf
 
 from actorq import __version__
 from actorq.cluster.context import connect
@@ -21,9 +20,10 @@ from actorq.errors import ActorQError, UserError
 from actorq.operator.controller import Controller, DueQueue
 from actorq.operator.leader import Leader
 from actorq.operator.metrics import operator_metrics
+from actorq.operator.news import Watcher
 from actorq.operator.reconcile import Key, Reconciler
 from actorq.operator.render import MANIFESTS
-from actorq.operator.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION
+from actorq.operator.resource import API_VERSION, KIND
 from actorq.process import EXIT_FAILED, EXIT_OK, leave
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
@@ -64,25 +64,6 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
     return parser.parse_args(arguments)
 
 
-class News:
-    """Puts runs with a new specification, and deleted ones, into the queue. A change of the status alone is no news."""
-
-    def __init__(self, queue: DueQueue[Key]) -> None:
-        self._queue = queue
-        self._seen: dict[Key, tuple[object, ...]] = {}
-
-    def notice(self, event: Any, **_: Any) -> None:
-        """An event of the API server."""
-        metadata = event["object"]["metadata"]
-        key = Key(metadata["namespace"], metadata["name"])
-        version = (metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"))
-        before = self._seen.pop(key, None)
-        if event["type"] != "DELETED":
-            self._seen[key] = version
-        if before != version or event["type"] == "DELETED":
-            self._queue.put(key)
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal (returns 0), or until another replica has taken the Lease (returns 1)."""
     flags = parse(arguments)
@@ -95,27 +76,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
     controller.list_runs()
     # Until here a failure is one line, without a traceback.
     configure_logging("operator", "operator", form=flags.log_format)
-    # Lines about each event repeat what the reconciler logs.
-    logging.getLogger("kopf").setLevel(logging.WARNING)
-    name = f"{socket.gethostname()}-{uuid4().hex[:8]}"
-    return asyncio.run(_serve(flags, name, queue, controller, Leader(cluster, name, __version__)))
+    leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
+    return asyncio.run(_serve(flags.metrics, queue, controller, leader, Watcher(worker, flags.namespace, queue)))
 
 
-async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Controller, leader: Leader) -> int:
-    settings = kopf.OperatorSettings()
-    settings.posting.enabled = False
-    settings.scanning.disabled = True
-    registry = kopf.OperatorRegistry()
-    kopf.on.login(registry=registry)(kopf.login_via_client)
-    # `on.event` writes nothing to the object: no finalizer keeps it while no operator runs.
-    kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)(News(queue).notice)
+async def _serve(
+    metrics_address: str, queue: DueQueue[Key], controller: Controller, leader: Leader, watcher: Watcher
+) -> int:
+    ended = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, ended.set)
     leading = threading.Thread(target=_lead, args=(controller, leader), name="leader", daemon=True)
 
     def healthy() -> bool:
         return leading.is_alive() and controller.works()
 
     metrics = open_metrics(
-        flags.metrics,
+        metrics_address,
         CallCounts(),
         lambda: operator_metrics(leader, controller, queue),
         alive=healthy,
@@ -123,20 +100,13 @@ async def _serve(flags: Any, name: str, queue: DueQueue[Key], controller: Contro
         loop=asyncio.get_running_loop(),
     )
     leading.start()
+    watcher.start()
     try:
-        # Returns at SIGTERM and SIGINT.
-        await kopf.operator(
-            registry=registry,
-            settings=settings,
-            standalone=True,
-            # Otherwise it asks for the name of the user, and a user of a pod has none.
-            identity=name,  # type: ignore[arg-type]
-            clusterwide=not flags.namespace,
-            namespaces=flags.namespace,
-        )
+        await ended.wait()
     finally:
         queue.close()
         leader.stop()
+        watcher.stop()
         await asyncio.to_thread(leading.join)
         await asyncio.to_thread(metrics.close)
     return EXIT_OK

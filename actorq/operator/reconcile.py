@@ -12,18 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from actorq.cluster.connection import Cluster
+from actorq.cluster.connection import Cluster, UnreachableError
 from actorq.cluster.diagnosis import Fault, live_pods
-from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, name_of, part
 from actorq.domain.status import RunStatus
-from actorq.errors import ConflictError, UserError
+from actorq.errors import ConflictError, UnavailableError, UserError
 from actorq.operator import differences
 from actorq.operator.certificates import certificates, secrets
 from actorq.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, objects
-from actorq.operator.resource import API_VERSION, KIND, TrainingRun, TrainingRunSpec
+from actorq.operator.resource import API_VERSION, DEFAULT_SECRET, KIND, SECRET_LABEL, TrainingRun, TrainingRunSpec
 from actorq.operator.status import conditions
 from actorq.operator.status.answers import Answers
 from actorq.operator.status.events import COMPONENT, new_events
@@ -54,13 +53,13 @@ class Key(NamedTuple):
 
 @dataclass
 class _Plan:
-    """What a run needs. It follows from the generation of its object and from whether it is finished.
+    """What a run needs. It follows from the generation of its object, whether it is finished, and its Secret's labels.
 
     run: None for an invalid specification. fault: why nothing can be made.
     checked: when all of the objects were last as they are wanted.
     """
 
-    version: tuple[int, bool]
+    version: tuple[int, bool, Object | None]
     run: TrainingRun | None
     wanted: list[Object]
     fault: Fault | None
@@ -128,7 +127,7 @@ class Reconciler:
         version = str(resource["metadata"].get("resourceVersion", ""))
         if version and memory.ended == version:
             return None
-        plan = memory.plan = self._plan(memory, resource)
+        plan = memory.plan = self._plan(cluster, memory, resource)
         try:
             found, look = self._see(cluster, key, resource, plan, memory)
         except UserError as error:
@@ -159,10 +158,7 @@ class Reconciler:
                 self._rest(cluster, look, found)
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
-        worst, line = find_fault(look), ""
-        if worst is not None and worst.container is not None:
-            line = last_log_line(cluster, worst.subject.removeprefix("pod "), worst.container)
-        wait_s = self._write(cluster, look, conditions.new_status(look, worst, line), memory)
+        wait_s = self._write(cluster, look, conditions.new_status(look, find_fault(look)), memory)
         if wait_s is None or wait_s > PERIOD_S:
             # A run that rests occupies no memory.
             memory.plan = None
@@ -195,17 +191,36 @@ class Reconciler:
         seen = live, memory.earlier, pods, list(found.values())
         return found, Look(resource, self._now(), *seen, refusal=plan.fault, awaited=memory.answers.awaited)
 
-    def _plan(self, memory: _Memory, resource: Object) -> _Plan:
+    def _plan(self, cluster: Cluster, memory: _Memory, resource: Object) -> _Plan:
         finished = "finishedAt" in part(resource, "status")
-        version = int(resource["metadata"].get("generation", 0)), finished
-        if memory.plan is not None and memory.plan.version == version:
-            return memory.plan
-        run: TrainingRun | None = None
+        generation, plan = int(resource["metadata"].get("generation", 0)), memory.plan
+        run = plan.run if plan is not None and plan.version[:2] == (generation, finished) else None
+        labels: Object | None = None
+        fault: Fault | None = None
         try:
-            run = TrainingRun.of(resource)
-            return _Plan(version, run, [stamped(each) for each in objects(run, finished, self._manifests)], None)
+            run = run or TrainingRun.of(resource)
+            if run.spec.has_object_storage:
+                labels, fault = self._credentials(cluster, run)
+            version = generation, finished, labels
+            if plan is not None and plan.version == version:
+                return plan
+            wanted = [] if fault else objects(run, finished, self._manifests, credentials=labels is not None)
+            return _Plan(version, run, [stamped(each) for each in wanted], fault)
         except UserError as error:
-            return _Plan(version, run, [], Fault("spec", str(error), reason="InvalidConfiguration"))
+            fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
+            return _Plan((generation, finished, labels), run, [], fault)
+
+    def _credentials(self, cluster: Cluster, run: TrainingRun) -> tuple[Object | None, Fault | None]:
+        """The labels of the run's Secret, None without one, and why its learner may not have it."""
+        try:
+            secret = cluster.get("v1", "Secret", run.spec.checkpoint.secret)
+        except UnreachableError as error:
+            # No fault of the specification.
+            raise UnavailableError(str(error)) from error
+        except UserError as error:
+            return None, refusal(error)
+        labels = None if secret is None else part(secret, "metadata", "labels")
+        return labels, _secret_fault(run, labels)
 
     def _is_enough(self, look: Look, plan: _Plan, found: Found) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
@@ -310,6 +325,21 @@ class Reconciler:
         memory = self._memories.pop(key, None)
         if memory is not None:
             memory.answers.close()
+
+
+def _secret_fault(run: TrainingRun, labels: Object | None) -> Fault | None:
+    """Why the learner may not have the credentials that its run names. labels: of the Secret; None without one."""
+    name = run.spec.checkpoint.secret
+    if labels is None and name != DEFAULT_SECRET:
+        return Fault(
+            f"Secret {name}", "of spec.checkpoint.secret is missing: make it, with its label", reason="NoSecret"
+        )
+    if labels is not None and labels.get(SECRET_LABEL) != "true":
+        command = f"kubectl label -n {run.namespace} secret {name} {SECRET_LABEL}=true"
+        return Fault(
+            f"Secret {name}", f"is not for runs: whoever owns it allows it with `{command}`", reason="NoSecret"
+        )
+    return None
 
 
 def _there(cluster: Cluster, manifests: Iterable[Object]) -> Found:

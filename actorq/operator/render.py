@@ -31,16 +31,19 @@ KEPT = ("learner", "quantizer")
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
 
 
-def objects(run: TrainingRun, finished: bool = False, manifests: Path = MANIFESTS) -> list[Object]:
+def objects(
+    run: TrainingRun, finished: bool = False, manifests: Path = MANIFESTS, credentials: bool = True
+) -> list[Object]:
     """All objects of a run in the order to apply them, except its secrets (certificates.py).
 
     finished: the run is over: no actors, relays and evaluator.
     manifests: a folder with `base` and `components`, such as k8s/.
+    credentials: whether the learner gets those of spec.checkpoint.secret, if the run has object storage.
 
     Raises UserError for settings that cannot work together, or manifests that cannot be read.
     """
     spec = run.spec
-    found = build(manifests / "base", [manifests / "components" / name for name in _components(spec)])
+    found = build(manifests / "base", [manifests / "components" / name for name in _components(spec, credentials)])
     made = [each for each in found if _is_wanted(each, spec)]
     for manifest in made:
         _customize(manifest, run, finished)
@@ -79,7 +82,7 @@ def identity(run: TrainingRun) -> str:
     return name
 
 
-def _components(spec: TrainingRunSpec) -> list[str]:
+def _components(spec: TrainingRunSpec, credentials: bool) -> list[str]:
     """The components of k8s/ that the run uses, in the order in which they change the base."""
     secure, relays, closed = spec.tls.mode != "none", spec.relays.replicas > 0, spec.networkPolicies
     chosen = {
@@ -89,7 +92,7 @@ def _components(spec: TrainingRunSpec) -> list[str]:
         "relays/mtls": secure and relays,
         "network-policies": closed,
         "relays/network-policies": closed and relays,
-        "object-storage": spec.has_object_storage,
+        "object-storage": spec.has_object_storage and credentials,
         "object-storage/network-policies": spec.has_object_storage and closed,
         "gpu-learner": spec.learner.gpu > 0,
         "spot-actors": spec.actors.spot,

@@ -1,13 +1,14 @@
 """A TrainingRun: the object that describes a run on Kubernetes, read and checked.
 
-The schema of the same fields for the API server is k8s/operator/crd.yaml. A test compares the two.
+actorq/operator/definition.py makes the schema for API servers of these models. Therefore each text, list and mapping
+has a bound: an API server estimates what a rule costs from them.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from kubernetes.utils.quantity import parse_quantity
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 from actorq.cluster.objects import TRAINING_RUN, Object, part
 from actorq.config import settings
@@ -21,32 +22,58 @@ API_VERSION, KIND = TRAINING_RUN
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "trainingruns"
 
-QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$"
+_SUFFIX = "(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
+_QUANTITY = rf"^[0-9]+(\.[0-9]+)?{_SUFFIX}$"
+_SIZE = rf"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*){_SUFFIX}$"
+QUANTITIES = {_QUANTITY: 0, _SIZE: 1}
+"""Patterns of amounts, which may be integers, too, and their smallest integers."""
 _DNS_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
+
+IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
+"""Properties of a field's JSON schema: whether it may never change, and rules that the API server evaluates."""
+_KEPT: dict[str, JsonValue] = {IMMUTABLE: True}
+
+# Levels of lists and mappings in a specification. A description that is nested deeper could end a process.
+DEEPEST = 32
+
+
+def _amount(given: object, pattern: str, expected: str) -> object:
+    text = str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+    if not (isinstance(text, str) and re.fullmatch(pattern, text)):
+        raise ValueError(f"expected {expected}")
+    return text
 
 
 def _quantity(given: object) -> object:
-    return str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+    return _amount(given, _QUANTITY, "an amount such as 500m, 2 or 4Gi")
 
 
-Quantity = Annotated[str, Field(pattern=QUANTITY), BeforeValidator(_quantity)]
-Name = Annotated[str, Field(pattern=_DNS_NAME)]
+def _size(given: object) -> object:
+    return _amount(given, _SIZE, "a size above 0 such as 10Gi")
+
+
+Quantity = Annotated[str, Field(pattern=_QUANTITY), BeforeValidator(_quantity)]
+Size = Annotated[str, Field(pattern=_SIZE), BeforeValidator(_size)]
+Name = Annotated[str, Field(max_length=253, pattern=_DNS_NAME)]
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
+# A label's key has a prefix of 253 characters, a slash and 63 more; its value has 63.
+Key = Annotated[str, Field(max_length=317)]
+Value = Annotated[str, Field(max_length=63)]
 
 
 class Resources(Settings):
     """Requests and limits of a container."""
 
-    requests: dict[str, Quantity] = Field({}, description="requests by name of the resource")
-    limits: dict[str, Quantity] = Field({}, description="limits by name of the resource")
+    requests: dict[str, Quantity] = Field({}, max_length=32, description="requests by name of the resource")
+    limits: dict[str, Quantity] = Field({}, max_length=32, description="limits by name of the resource")
 
 
 class Toleration(Settings):
     """A taint of nodes that pods accept, as in Kubernetes."""
 
-    key: str | None = Field(None, description="key of the taint")
+    key: Key | None = Field(None, description="key of the taint")
     operator: Literal["Exists", "Equal"] | None = Field(None, description="how the value is compared")
-    value: str | None = Field(None, description="value of the taint")
+    value: Value | None = Field(None, description="value of the taint")
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         None, description="effect of the taint"
     )
@@ -72,8 +99,8 @@ class ActorsSpec(Settings):
 
     replicas: int = Field(2, ge=0, le=10_000, description="number of actors")
     resources: Resources = Field(Resources(), description="changes of an actor's requests and limits")
-    tolerations: tuple[Toleration, ...] = Field((), description="taints of nodes that actors accept")
-    nodeSelector: dict[str, str] = Field({}, description="labels of nodes for actors")
+    tolerations: tuple[Toleration, ...] = Field((), max_length=64, description="taints of nodes that actors accept")
+    nodeSelector: dict[str, Value] = Field({}, max_length=64, description="labels of nodes for actors")
     spot: bool = Field(False, description="prefer spot nodes and accept their taints")
     priorityClassName: Name | None = Field(None, description="PriorityClass of the actors")
 
@@ -83,18 +110,20 @@ class LearnerSpec(Settings):
 
     resources: Resources = Field(Resources(), description="changes of the learner's requests and limits")
     gpu: int = Field(0, ge=0, le=8, description="number of NVIDIA GPUs")
-    storage: Quantity = Field("10Gi", description="size of the volume with replay and checkpoints")
-    storageClassName: Name | None = Field(None, description="StorageClass of the volume")
-    nodeSelector: dict[str, str] = Field({}, description="labels of nodes for the learner")
-    tolerations: tuple[Toleration, ...] = Field((), description="taints of nodes that the learner accepts")
+    storage: Size = Field("10Gi", description="size of the volume with replay and checkpoints", json_schema_extra=_KEPT)
+    storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_KEPT)
+    nodeSelector: dict[str, Value] = Field({}, max_length=64, description="labels of nodes for the learner")
+    tolerations: tuple[Toleration, ...] = Field(
+        (), max_length=64, description="taints of nodes that the learner accepts"
+    )
 
 
 class QuantizerSpec(Settings):
     """The quantizer."""
 
     resources: Resources = Field(Resources(), description="changes of the quantizer's requests and limits")
-    storage: Quantity = Field("2Gi", description="size of the volume with policies")
-    storageClassName: Name | None = Field(None, description="StorageClass of the volume")
+    storage: Size = Field("2Gi", description="size of the volume with policies", json_schema_extra=_KEPT)
+    storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_KEPT)
 
 
 class RelaysSpec(Settings):
@@ -120,9 +149,20 @@ class IssuerSpec(Settings):
 class TlsSpec(Settings):
     """Mutual TLS between the services."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            RULES: [
+                {
+                    "rule": "(self.mode == 'issuer') == has(self.issuer)",
+                    "message": "spec.tls.issuer is for mode issuer, which needs it",
+                }
+            ]
+        }
+    )
     mode: Literal["generated", "issuer", "none"] = Field(
         "generated",
         description="generated: an authority of the run's own; issuer: certificates by cert-manager; none: plain text",
+        json_schema_extra=_KEPT,
     )
     issuer: IssuerSpec | None = Field(None, description="issuer of the certificates, for mode issuer")
 
@@ -133,13 +173,20 @@ class TlsSpec(Settings):
         return self
 
 
+# Without a Secret of this name the learner's service account counts, as with workload identity.
+DEFAULT_SECRET = "object-storage"
+SECRET_LABEL = "actorq.dev/credentials"
+"""Label of Secrets that runs may read. Whoever may make a run can otherwise not read Secrets through it."""
+
+
 class CheckpointSpec(Settings):
     """What remains of a run."""
 
     retain: bool = Field(True, description="keep the volumes when the TrainingRun is deleted")
     secret: Name = Field(
-        "object-storage",
-        description="Secret with the credentials for config.checkpoint.object_storage and policyExport, if any",
+        DEFAULT_SECRET,
+        description="Secret with credentials for config.checkpoint.object_storage and policyExport, if any; with the "
+        f'label {SECRET_LABEL}: "true"',
     )
 
 
@@ -157,15 +204,17 @@ class PolicyExportSpec(Settings):
 class TrainingRunSpec(Settings):
     """What a TrainingRun asks for."""
 
-    environment: str = Field(min_length=1, max_length=128, description="environment id; cannot be changed")
+    environment: str = Field(
+        min_length=1, max_length=128, description="environment id; cannot be changed", json_schema_extra=_KEPT
+    )
     algorithm: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
-        None, description="algorithm (default: by the environment); cannot be changed"
+        None, description="algorithm (default: by the environment); cannot be changed", json_schema_extra=_KEPT
     )
     config: dict[str, JsonValue] = Field(
-        {}, description="further settings of the run, as `actorq train --config` takes them"
+        {}, max_length=64, description="further settings of the run, as `actorq train --config` takes them"
     )
     images: ImagesSpec = ImagesSpec()
-    imagePullSecrets: tuple[Reference, ...] = Field((), description="secrets of image registries")
+    imagePullSecrets: tuple[Reference, ...] = Field((), max_length=16, description="secrets of image registries")
     actors: ActorsSpec = ActorsSpec()
     learner: LearnerSpec = LearnerSpec()
     quantizer: QuantizerSpec = QuantizerSpec()
@@ -229,6 +278,8 @@ class TrainingRun:
         tree = manifest.get("spec")
         if not isinstance(tree, dict):
             raise UserError("spec: expected a section of settings, such as `spec: {environment: CartPole-v1}`")
+        if depth_above(tree, DEEPEST):
+            raise UserError(f"spec: expected at most {DEEPEST} levels of lists and mappings, got more")
         spec = settings.build(TrainingRunSpec, tree, section="spec")
         _check(spec)
         return cls(name, str(metadata.get("namespace") or "default"), str(metadata.get("uid", "")), spec)
@@ -243,6 +294,16 @@ def _check(spec: TrainingRunSpec) -> None:
         raise UserError(f"spec.config: {error}") from None
     if config.learner.device.startswith("cuda") and not spec.learner.gpu:
         raise UserError(f"spec.config.learner.device is {config.learner.device}, but spec.learner.gpu is 0")
-    for name in ("learner", "quantizer"):
-        if not parse_quantity(getattr(spec, name).storage):
-            raise UserError(f"spec.{name}.storage is 0")
+
+
+def depth_above(tree: object, levels: int) -> bool:
+    """Whether lists and mappings are nested in more than `levels` levels. No depth is too much for this function."""
+    layer = [tree]
+    for _ in range(levels + 1):
+        layer = [
+            inner
+            for each in layer
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(layer)

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 import actorq
+from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import items, part
+from actorq.operator.resource import SECRET_LABEL
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.cluster.cluster_run import Timings, on_cluster
 from tests.cluster.older_kubernetes import Overlays
@@ -69,8 +71,8 @@ def test_the_checkpoints_and_the_best_policy_of_a_run_are_in_a_bucket(
 ) -> None:
     (node,) = runs.cluster.list("v1", "Node")
     address = next(each["address"] for each in items(part(node, "status"), "addresses") if each["type"] == "InternalIP")
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "object-storage"}, "stringData": CREDENTIALS}
-    runs.cluster.apply(secret)
+    metadata = {"name": "object-storage", "labels": {SECRET_LABEL: "true"}}
+    runs.cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": CREDENTIALS})
     with s3_server(tmp_path, address=address) as server:
         storage = {"object_storage": "s3://bucket/run", "object_storage_endpoint": server.endpoint, "period_s": 5.0}
         spec = {
@@ -95,8 +97,9 @@ def test_the_checkpoints_and_the_best_policy_of_a_run_are_in_a_bucket(
         # A new run must not replace it.
         endpoint = {"checkpoint": {"object_storage_endpoint": server.endpoint}}
         runs.apply(example("other", **{**spec, "config": endpoint}))
-        while "has the policy of run" not in str(runs.status("other").get("conditions")):
+        while "kubectl logs" not in str(runs.status("other").get("conditions")):
             runs.wait()
+        assert "has the policy of run" in last_log_line(runs.cluster, "other-learner-0", "learner")
         runs.delete("other")
         assert actorq.load_policy(server.bucket / "policies" / "cartpole" / "policy.onnx").version == policy.version
 

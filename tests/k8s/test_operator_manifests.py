@@ -65,7 +65,6 @@ def test_it_has_no_right_that_it_does_not_use() -> None:
         ("actorq.dev", "trainingruns/status"): {"patch"},
         ("actorq.dev", "trainingruns/finalizers"): {"update"},
         ("", "pods"): {"list"},
-        ("", "pods/log"): {"get"},
         ("", "events"): {"list", "create"},
         ("coordination.k8s.io", "leases"): {"get", "create", "patch"},
     }

@@ -15,7 +15,7 @@ from actorq.operator.status.look import Look, is_ready, role_of, timestamp
 PENDING, SUSPENDED, INTERRUPTED, REFUSED = "Pending", "Suspended", "Interrupted", "Refused"
 FINAL = ("Solved", "BudgetEnded", "Stopped")
 # Reasons of a run that cannot begin until somebody changes something.
-HOPELESS = ("InvalidConfiguration", "NameInUse", "KindMissing")
+HOPELESS = ("InvalidConfiguration", "NameInUse", "KindMissing", "NoSecret")
 # A learner that waited for data longer than this share of the time since the last look is starved.
 # The alert ActorQLearnerStarved has the same share (docs/how-to/monitor.md#alerts).
 _STARVED_SHARE = 0.9
@@ -28,7 +28,7 @@ STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState))
 """All states of a TrainingRun."""
 
 
-def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
+def new_status(look: Look, fault: Fault | None) -> Object:
     """The status that the object should have."""
     metadata, before, live = look.resource["metadata"], look.before, look.live
     actors = [each for each in look.pods if role_of(each) == "actor" and not each["metadata"].get("deletionTimestamp")]
@@ -54,7 +54,7 @@ def new_status(look: Look, fault: Fault | None, log_line: str = "") -> Object:
     if look.over:
         status.setdefault("finishedAt", timestamp(look.now))
         status["stepsPerSecond"] = 0
-    status["conditions"] = _conditions(look, str(status["state"]), fault, log_line)
+    status["conditions"] = _conditions(look, str(status["state"]), fault)
     status["reason"] = status["conditions"][0]["message"]
     return status
 
@@ -84,9 +84,9 @@ def _state(look: Look, fault: Fault | None) -> str:
     return earlier if earlier != SUSPENDED and has_learner else INTERRUPTED
 
 
-def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> list[Object]:
+def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
     over = look.over
-    text = fault.line(log_line) if fault else ""
+    text = fault.line(_log_command(look, fault)) if fault else ""
     ready, reason, message = True, "Running", "the learner answers and actors act"
     if over:
         ready, reason, message = False, state, f"the run is over: {state}{f'; {text}' if text else ''}"
@@ -124,6 +124,14 @@ def _conditions(look: Look, state: str, fault: Fault | None, log_line: str) -> l
     kept = {each.get("type"): each for each in items(look.before, "conditions")}
     asked = ("Training",) if fault else ("Ready", "Training")
     return [kept.get(each["type"], each) if each["type"] in asked else each for each in made]
+
+
+def _log_command(look: Look, fault: Fault) -> str:
+    """Where the reason of a container's end is. Its log may hold secrets, and a status has other readers than logs."""
+    if fault.container is None:
+        return ""
+    pod, namespace = fault.subject.removeprefix("pod "), look.resource["metadata"]["namespace"]
+    return f"`kubectl logs -n {namespace} {pod} -c {fault.container} --previous` shows why"
 
 
 def _condition(look: Look, kind: str, holds: bool, reason: str, message: str) -> Object:

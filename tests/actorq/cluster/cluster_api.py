@@ -5,6 +5,7 @@ the subresources status and scale, logs, and forwarded ports.
 """
 
 import json
+import queue
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -52,6 +53,12 @@ class ClusterApi(ThreadingHTTPServer):
         # What takes its time to end: it is there until somebody has waited for a change.
         self.ending: set[str] = set()
         self.writes: list[tuple[str, str, str]] = []
+        # What the next streams of changes have, one after the other; afterwards they are empty. The versions that
+        # they were asked to begin at.
+        self.streams: list[bytes] = []
+        # Texts of answers, and what is sent in their place.
+        self.replaced: dict[bytes, bytes] = {}
+        self.awaited: queue.Queue[str] = queue.Queue()
         self._version = 0
 
     @property
@@ -136,7 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
             for path in self.server.ending:
                 self.server.objects.pop(path, None)
             self.server.ending.clear()
-            return self._send(200, b"", "application/json")
+            self.server.awaited.put(query.get("resourceVersion", [""])[0])
+            stream = self.server.streams.pop(0) if self.server.streams else b""
+            return self._send(200, stream, "application/json")
         if verb == "list":
             return self._answer(200, self._list(place, query.get("labelSelector", [""])[0]))
         found = self.server.objects.get(url.path.removesuffix("/scale"))
@@ -280,7 +289,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(status, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message})
 
     def _answer(self, status: int, tree: Object) -> None:
-        self._send(status, json.dumps(tree).encode(), "application/json")
+        data = json.dumps(tree).encode()
+        for text, other in self.server.replaced.items():
+            data = data.replace(text, other)
+        self._send(status, data, "application/json")
 
     def _send(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)

@@ -1,64 +1,34 @@
-"""The kind TrainingRun: its schema has the fields, bounds and defaults of the models that read it."""
+"""The kind TrainingRun: what an API server says of its definition, of objects, and of their updates."""
 
-import re
 from copy import deepcopy
 from typing import Any
 
-import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
 from actorq.domain.status import RunState
+from actorq.errors import UserError
+from actorq.operator.definition import text
 from actorq.operator.render import MANIFESTS
 from actorq.operator.resource import GROUP, KIND, PLURAL, VERSION, TrainingRun, TrainingRunSpec
 from actorq.operator.status.conditions import new_status
 from actorq.operator.status.look import Look
-from tests.actorq.operator.crd_schema import of_spec
 from tests.actorq.operator.training_runs import SPECS, Object, manifest
 from tests.builders.run_status import run_status
+from tests.k8s.custom_resources import OPEN, RULES, definition_faults, faults, places, stored
 from tests.k8s.rendered_manifests import ROOT
 
 CRD = yaml.safe_load((MANIFESTS / "operator" / "crd.yaml").read_text())
 (SERVED,) = CRD["spec"]["versions"]
 SCHEMA: Object = SERVED["schema"]["openAPIV3Schema"]
-RULES = "x-kubernetes-validations"
 EXAMPLES = sorted((ROOT / "examples" / "trainingrun").glob("*.yaml"))
 
 
-def sections(schema: Object) -> list[Object]:
-    """A schema and all schemas in it."""
-    inner = [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]
-    return [schema, *(found for each in inner if each for found in sections(each))]
-
-
-def without_rules(schema: Object) -> Object:
-    copy = deepcopy(schema)
-    for each in sections(copy):
-        each.pop(RULES, None)
-    return copy
-
-
-def defaulted(tree: Any, schema: Object) -> Any:
-    """What the API server stores: missing fields have their defaults."""
-    if isinstance(tree, list) and "items" in schema:
-        return [defaulted(each, schema["items"]) for each in tree]
-    if not isinstance(tree, dict) or "properties" not in schema:
-        return tree
-    missing = {name: deepcopy(each["default"]) for name, each in schema["properties"].items() if "default" in each}
-    return {name: defaulted(value, schema["properties"][name]) for name, value in {**missing, **tree}.items()}
-
-
-def is_accepted(tree: Object) -> bool:
-    """Whether the schema takes an object, as a server without rules does that refuses unknown fields."""
-    strict = deepcopy(SCHEMA)
-    for each in sections(strict):
-        if "properties" in each and each is not strict["properties"]["metadata"]:
-            each["additionalProperties"] = False
-        if each.get("x-kubernetes-int-or-string"):
-            # A pattern is for strings alone.
-            each.pop("type", None)
-    return not list(jsonschema.Draft202012Validator(strict).iter_errors(tree))
+def accepted(spec: Any, before: Any = None, name: str = "alpha") -> list[str]:
+    """The server's reasons against a specification, or against an update from another one; empty if it takes it."""
+    old = None if before is None else stored({**manifest(name), "spec": before}, SCHEMA)
+    return faults({**manifest(name), "spec": spec}, SCHEMA, old)
 
 
 def test_the_definition_is_valid_and_of_the_kind_that_the_operator_reads() -> None:
@@ -69,80 +39,213 @@ def test_the_definition_is_valid_and_of_the_kind_that_the_operator_reads() -> No
     assert names["shortNames"] == ["tr"]
 
 
-def test_the_schema_has_the_fields_bounds_and_defaults_of_the_models() -> None:
-    assert without_rules(SCHEMA["properties"]["spec"]) == of_spec()
+def test_the_file_is_what_the_models_say() -> None:
+    assert (MANIFESTS / "operator" / "crd.yaml").read_text() == text()
+
+
+def test_a_server_takes_the_definition() -> None:
+    assert definition_faults(CRD) == []
+
+
+def test_a_default_is_judged_without_the_defaults_nested_in_it() -> None:
+    broken = deepcopy(CRD)
+    broken["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["tls"][
+        "default"
+    ] = {}
+    (fault,) = definition_faults(broken)
+    assert 'spec.tls: default: spec.tls: NOT_FOUND: Key not found in map : "mode" evaluating rule' in fault
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "reason"),
+    [
+        ((), {"type": None}, ": type: required"),
+        (("spec", "environment"), {"$ref": "#/a"}, "spec.environment: $ref: forbidden"),
+        (("spec", "learner", "storage"), {"type": "string"}, "type: forbidden beside int-or-string"),
+        (("spec", "actors"), {"additionalProperties": {"type": "string"}}, "forbidden beside properties"),
+        (("spec", "environment"), {"default": 3}, "default: 3 is not of type 'string'"),
+        (("spec", "environment"), {RULES: [{"rule": "self ==", "message": "m"}]}, "rule self ==: "),
+        (("spec", "environment"), {RULES: [{"rule": "self.x", "message": "m"}]}, "undefined field x"),
+        (("spec", "config"), {"allOf": [{"type": "object"}]}, "allOf: types, descriptions and defaults are forbidden"),
+        (("spec", "actors"), {"required": ["replica"]}, "required: replica is no property"),
+        (("metadata",), {"required": ["name"]}, "metadata: may only be an object"),
+    ],
+)
+def test_what_a_server_refuses_in_a_definition_is_found(path: tuple[str, ...], change: Object, reason: str) -> None:
+    broken = deepcopy(CRD)
+    found = broken["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for name in path:
+        found = found["properties"][name]
+    found.update(change)
+    if change.get("type", "") is None:
+        del found["type"]
+    assert any(reason in each for each in definition_faults(broken))
+
+
+def test_every_text_list_and_mapping_of_a_specification_has_a_bound() -> None:
+    for place in places(SCHEMA["properties"]["spec"], "spec"):
+        kind, schema = place.schema.get("type"), place.schema
+        if kind == "string":
+            assert "maxLength" in schema or "enum" in schema, place.path
+        if kind == "array":
+            assert "maxItems" in schema, place.path
+        if kind == "object" and "properties" not in schema:
+            assert "maxProperties" in schema, place.path
 
 
 def test_only_the_run_settings_may_have_fields_that_the_schema_does_not_know() -> None:
-    assert [each for each in sections(SCHEMA) if each.get("x-kubernetes-preserve-unknown-fields")] == [
-        SCHEMA["properties"]["spec"]["properties"]["config"]
-    ]
+    assert [each.path for each in places(SCHEMA) if each.schema.get(OPEN)] == ["spec.config"]
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_what_the_server_stores_means_the_same(name: str) -> None:
     given = manifest(**SPECS[name])
-    assert is_accepted(given)
-    stored = defaulted(given, SCHEMA)
-    assert TrainingRun.of(stored) == TrainingRun.of(given)
-    everything = TrainingRunSpec.model_validate(stored["spec"]).model_dump(exclude_none=True)
-    assert defaulted({"spec": everything}, SCHEMA)["spec"] == everything
+    assert faults(given, SCHEMA) == []
+    kept = stored(given, SCHEMA)
+    assert TrainingRun.of(kept) == TrainingRun.of(given)
+    everything = TrainingRunSpec.model_validate(kept["spec"]).model_dump(exclude_none=True)
+    assert stored({"spec": everything}, SCHEMA)["spec"] == everything
+    # What is stored is an update that changes nothing.
+    assert faults(kept, SCHEMA, kept) == []
 
 
 def test_the_server_keeps_all_that_the_operator_writes_into_a_status() -> None:
     live = run_status(state=RunState.SOLVED, exported_policy="s3://policies/alpha/policy.onnx")
     status = new_status(Look(manifest(), 0.0, live=live), None)
     assert {"elapsedSeconds", "finishedAt", "policy"} <= status.keys()
-    assert is_accepted({**manifest(), "status": status})
+    assert faults({**manifest(), "status": status}, SCHEMA) == []
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"environment": ""},
-        {"actor": {}},
-        {"actors": {"replica": 1}},
-        {"actors": {"replicas": -1}},
-        {"actors": {"replicas": "2"}},
-        {"actors": {"resources": {"limits": {"cpu": "much"}}}},
-        {"learner": {"gpu": 9}},
-        {"learner": {"storage": "many"}},
-        {"evaluator": {"replicas": 2}},
-        {"tls": {"mode": "some"}},
-        {"tls": {"issuer": {"kind": "Issuer"}}},
-        {"ttlSecondsAfterFinished": -1},
-        {"imagePullSecrets": ["registry"]},
-        {"policyExport": {}},
-        {"policyExport": {"url": "https://bucket/run"}},
-    ],
-)
-def test_the_schema_refuses_what_the_operator_would_refuse(spec: Object) -> None:
-    assert not is_accepted(manifest(**spec))
+RUN: Object = {"environment": "CartPole-v1", "algorithm": "dqn"}
+DISK = {"learner": {"storage": "1Gi", "storageClassName": "fast"}, "quantizer": {"storage": "1Gi"}}
+TOLERATION = {"tolerations": [{"operator": "Exists"}]}
+# What a server of version 1.35.6 answered, and what it should answer.
+REFUSED: dict[str, Object] = {
+    "environment missing": {"environment": None},
+    "environment empty": {"environment": ""},
+    "unknown section": {"acters": {}},
+    "unknown field": {"actors": {"replica": 1}},
+    "negative actors": {"actors": {"replicas": -1}},
+    "too many actors": {"actors": {"replicas": 10_001}},
+    "actors as text": {"actors": {"replicas": "3"}},
+    "two evaluators": {"evaluator": {"replicas": 2}},
+    "nine GPUs": {"learner": {"gpu": 9}},
+    "size with a space": {"learner": {"storage": "10 Gi"}},
+    "negative size": {"learner": {"storage": -1}},
+    "no size": {"learner": {"storage": 0}},
+    "no size as text": {"quantizer": {"storage": "0Gi"}},
+    "negative request": {"actors": {"resources": {"requests": {"cpu": -1}}}},
+    "unit of another kind": {"actors": {"resources": {"requests": {"memory": "1Gb"}}}},
+    "amount in words": {"actors": {"resources": {"limits": {"cpu": "much"}}}},
+    "issuer missing": {"tls": {"mode": "issuer"}},
+    "issuer without its mode": {"tls": {"issuer": {"name": "ca"}}},
+    "issuer without encryption": {"tls": {"mode": "none", "issuer": {"name": "ca"}}},
+    "kind of issuer": {"tls": {"mode": "issuer", "issuer": {"name": "ca", "kind": "Foo"}}},
+    "issuer without name": {"tls": {"mode": "issuer", "issuer": {"kind": "Issuer"}}},
+    "unknown mode": {"tls": {"mode": "some"}},
+    "image with a space": {"images": {"actor": "a b"}},
+    "name of a secret": {"imagePullSecrets": [{"name": "Upper"}]},
+    "secret without a section": {"imagePullSecrets": ["registry"]},
+    "export without URL": {"policyExport": {}},
+    "export to http": {"policyExport": {"url": "http://bucket/run"}},
+    "negative time": {"ttlSecondsAfterFinished": -1},
+    "suspend as text": {"suspend": "yes"},
+    "operator Foo": {"actors": {"tolerations": [{"operator": "Foo"}]}},
+    "operator Lt": {"actors": {"tolerations": [{"operator": "Lt"}]}},
+    "too many settings": {"config": {f"s{number}": 1 for number in range(65)}},
+}
+ACCEPTED: dict[str, Object] = {
+    "smallest": {},
+    "no actors": {"actors": {"replicas": 0}},
+    "size as a number": {"learner": {"storage": 1_000_000_000}},
+    "size in parts": {"learner": {"storage": "0.5Gi"}},
+    "no request": {"actors": {"resources": {"requests": {"cpu": 0}}}},
+    "mode with default": {"tls": {}},
+    # An admission policy may forbid both (k8s/components).
+    "priority of the system": {"actors": {"priorityClassName": "system-cluster-critical"}},
+    "every taint": {"actors": TOLERATION, "learner": TOLERATION},
+}
+UPDATES: dict[str, tuple[Object, Object, bool]] = {
+    "environment": ({}, {"environment": "Acrobot-v1"}, False),
+    "algorithm": ({}, {"algorithm": "ppo"}, False),
+    "algorithm removed": ({}, {"algorithm": None}, False),
+    "algorithm added": ({"algorithm": None}, {}, False),
+    "size grown": (DISK, {**DISK, "learner": {**DISK["learner"], "storage": "2Gi"}}, False),
+    "size removed": (DISK, {**DISK, "learner": {"storageClassName": "fast"}}, False),
+    "size in another unit": (DISK, {**DISK, "learner": {**DISK["learner"], "storage": "1024Mi"}}, False),
+    "class of volumes": (DISK, {**DISK, "learner": {**DISK["learner"], "storageClassName": "slow"}}, False),
+    "class removed": (DISK, {**DISK, "learner": {"storage": "1Gi"}}, False),
+    "class added": (DISK, {**DISK, "quantizer": {"storage": "1Gi", "storageClassName": "fast"}}, False),
+    "learner removed": (DISK, {"quantizer": {"storage": "1Gi"}}, False),
+    "size of the quantizer's volume": (DISK, {**DISK, "quantizer": {"storage": "2Gi"}}, False),
+    "plain text": ({}, {"tls": {"mode": "none"}}, False),
+    "an issuer": ({}, {"tls": {"mode": "issuer", "issuer": {"name": "ca"}}}, False),
+    "too many actors": ({}, {"actors": {"replicas": 20_000}}, False),
+    "tls removed": ({"tls": {"mode": "generated"}}, {}, True),
+    "another issuer": (
+        {"tls": {"mode": "issuer", "issuer": {"name": "ca"}}},
+        {"tls": {"mode": "issuer", "issuer": {"name": "new"}}},
+        True,
+    ),
+    "number of actors": ({}, {"actors": {"replicas": 3}}, True),
+    "settings": ({}, {"config": {"seed": 3}}, True),
+    "suspended": ({}, {"suspend": True}, True),
+    "images": ({}, {"images": {"actor": "registry/actor:2"}}, True),
+    "relays and time": (DISK, {**DISK, "relays": {"replicas": 1}, "ttlSecondsAfterFinished": 5}, True),
+}
 
 
-def test_what_may_not_change_has_a_rule() -> None:
-    spec = SCHEMA["properties"]["spec"]["properties"]
-    kept = [spec["environment"], spec["algorithm"], spec["tls"]["properties"]["mode"]]
-    for service in ("learner", "quantizer"):
-        kept += [spec[service]["properties"][name] for name in ("storage", "storageClassName")]
-    assert all(each[RULES][0]["rule"] == "self == oldSelf" for each in kept)
+def with_changes(changes: Object) -> Object:
+    return {name: value for name, value in {**RUN, **changes}.items() if value is not None}
 
 
-def test_rules_name_fields_that_there_are_and_say_what_to_do() -> None:
-    rules = [(each, rule) for each in sections(SCHEMA) for rule in each.get(RULES, ())]
-    assert len(rules) == 12
-    for schema, rule in rules:
-        for field in re.findall(r"\b(?:self|oldSelf)\.(\w+)", rule["rule"]):
-            assert field in schema["properties"]
-        assert rule["message"]
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_server_refuses_what_the_operator_would_refuse(name: str) -> None:
+    spec = with_changes(REFUSED[name])
+    assert accepted(spec)
+    # The models read texts such as "3" and "yes" as files and flags have them.
+    if "as text" not in name or "size" in name:
+        with pytest.raises(UserError):
+            TrainingRun.of({**manifest(), "spec": spec})
 
 
-def test_the_rule_for_names_is_that_of_the_operator() -> None:
-    (rule,) = SCHEMA[RULES]
-    pattern = re.search(r"matches\('(.*)'\)", rule["rule"])
-    assert pattern
-    assert all(re.search(pattern[1], name) for name in ("a", "a-1", "a" * 44))
-    assert not any(re.search(pattern[1], name) for name in ("a" * 45, "a-", "1", "a.b", "A"))
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_server_takes_what_the_operator_takes(name: str) -> None:
+    spec = with_changes(ACCEPTED[name])
+    assert accepted(spec) == []
+    assert TrainingRun.of({**manifest(), "spec": spec})
+
+
+@pytest.mark.parametrize("spec", [None, {}, [], "x"])
+def test_a_server_refuses_an_object_without_a_specification(spec: Any) -> None:
+    assert accepted(spec)
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_server_takes_updates_that_a_run_can_follow_and_no_others(name: str) -> None:
+    before, after, taken = UPDATES[name]
+    found = accepted(with_changes(after), with_changes(before))
+    assert (found == []) is taken, found
+    if not taken and "too many" not in name:
+        assert "cannot be changed: take another TrainingRun" in found[0]
+
+
+@pytest.mark.parametrize("name", ["AAA", "1run", "a" * 45, "a.b", "run-", ""])
+def test_a_server_refuses_names_that_the_objects_of_a_run_cannot_carry(name: str) -> None:
+    assert accepted(RUN, name=name) == ["metadata.name has a letter and up to 43 of a-z, 0-9 and inner dashes"]
+
+
+@pytest.mark.parametrize("name", ["a", "a-1", "a" * 44])
+def test_a_server_takes_the_other_names(name: str) -> None:
+    assert accepted(RUN, name=name) == []
+
+
+def test_each_field_with_a_default_means_the_same_with_and_without_it() -> None:
+    kept = stored(manifest(), SCHEMA)["spec"]
+    for name in kept:
+        without = {key: value for key, value in kept.items() if key != name or name == "environment"}
+        assert accepted(without) == []
+        assert TrainingRun.of({**manifest(), "spec": without}) == TrainingRun.of({**manifest(), "spec": kept})
 
 
 def test_kubectl_scales_actors_and_shows_what_people_look_for() -> None:
@@ -163,5 +266,5 @@ def test_kubectl_scales_actors_and_shows_what_people_look_for() -> None:
 def test_an_example_becomes_a_run(path: Any) -> None:
     tree = yaml.safe_load(path.read_text())
     assert (tree["apiVersion"], tree["kind"]) == (f"{GROUP}/{VERSION}", KIND)
-    assert is_accepted(tree)
+    assert faults(tree, SCHEMA) == []
     assert TrainingRun.of(tree).name == path.stem

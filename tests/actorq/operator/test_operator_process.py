@@ -13,10 +13,10 @@ import yaml
 
 from actorq.operator.controller import Controller, DueQueue
 from actorq.operator.leader import LEASE, Leader, Times
-from actorq.operator.process import News, _lead
+from actorq.operator.process import _lead
 from actorq.operator.reconcile import Key, Reconciler
 from tests.actorq.cluster.hanging import hanging
-from tests.actorq.operator.kube_api import NAMESPACE, RUNS, KubeApi, Object, kube_api
+from tests.actorq.operator.kube_api import NAMESPACE, RUNS, KubeApi, kube_api
 from tests.builders.forked_commands import ForkedCommand
 
 
@@ -115,20 +115,3 @@ def test_a_replica_that_ends_keeps_the_lease_until_its_last_look_has_ended(api: 
         look.released.set()
         leading.join(20)
     assert api.get("Lease", LEASE)["spec"]["holderIdentity"] == ""
-
-
-def test_only_a_new_specification_and_a_deletion_are_news() -> None:
-    queue: DueQueue[Key] = DueQueue()
-    news = News(queue)
-
-    def heard(kind: str, generation: int, **more: str) -> bool:
-        metadata: Object = {"namespace": "lab", "name": "tiny", "uid": "u", "generation": generation, **more}
-        news.notice({"type": kind, "object": {"metadata": metadata}})
-        return queue.take(0) == Key("lab", "tiny")
-
-    assert heard("ADDED", 1)
-    assert not heard("MODIFIED", 1)
-    assert heard("MODIFIED", 2)
-    assert heard("MODIFIED", 2, deletionTimestamp="2026-01-01T00:00:00Z")
-    assert heard("DELETED", 2)
-    assert heard("ADDED", 2)

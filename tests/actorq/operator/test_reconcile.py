@@ -117,6 +117,9 @@ def test_no_object_of_an_option_is_left_when_the_run_no_longer_asks_for_it(world
     world.run()
     world.look()
     plain = {each for each in world.api.there if each[0] != "Event"}
+    metadata = {"name": "bucket", "labels": {"actorq.dev/credentials": "true"}}
+    world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+    plain.add(("Secret", "bucket"))
     world.run(**{**SPECS[options], "tls": {"mode": "none"}})
     world.look()
     assert {"NetworkPolicy", "Deployment"} <= {kind for kind, _ in set(world.api.there) - plain}
