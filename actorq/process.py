@@ -31,6 +31,7 @@ from actorq.config.settings import DefaultText, Settings
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError, foreign_cause
 from actorq.lifeline import READY, await_parents_end
+from actorq.start import EXIT_INTERRUPTED
 from actorq.statefiles.files import DISK_FULL, replace_file
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
@@ -44,8 +45,6 @@ EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
 EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
 # Exit code of an actor with a hanging environment, and of a quantizer with a hanging worker.
 EXIT_HUNG = 5
-# Exit code of a learner that got SIGTERM before its run was over. The run is saved. The next learner continues it.
-EXIT_INTERRUPTED = 6
 EXIT_OF_STATE = {
     RunState.SOLVED: EXIT_OK,
     RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED,

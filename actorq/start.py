@@ -6,6 +6,7 @@
 import errno
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +16,22 @@ from typing import NoReturn
 from actorq.errors import ActorQError, UserError
 from actorq.statefiles.files import DISK_FULL
 
+EXIT_INTERRUPTED = 6
+"""Of a learner that got SIGTERM before its run was over. The run is saved. The next learner continues it."""
 # As a shell reports processes that SIGINT or SIGPIPE has ended.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
-# A disk that is full or broken or has no locks, and missing permissions. Any other error is a fault of this program.
-_OF_THE_MACHINE = (*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOLCK)
+# A disk that is full or broken or has no locks, missing permissions, too many open files. Any other error is a fault of
+# this program.
+_OF_THE_MACHINE = (
+    *DISK_FULL,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOLCK,
+    errno.EMFILE,
+    errno.ENFILE,
+)
 
 
 @contextmanager
@@ -39,8 +52,14 @@ def command_of(reference: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "actorq.start", reference)
 
 
-def start(reference: str) -> NoReturn:
-    """Import a function by its reference MODULE:FUNCTION, run it as the body of this process, and end the process."""
+def start(reference: str, sigterm: int | None = None) -> NoReturn:
+    """Import a function by its reference MODULE:FUNCTION, run it as the body of this process, and end the process.
+
+    sigterm: exit code of a service that gets SIGTERM before it handles signals itself. It has nothing to save then. The
+        first process of a container would otherwise not notice the signal.
+    """
+    if sigterm is not None:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(sigterm))
     name, _, function = reference.partition(":")
     try:
         with fast_imports():

@@ -1,6 +1,6 @@
 """Entry point of the learner service: `python -m learner_service`."""
 
-from actorq.start import start
+from actorq.start import EXIT_INTERRUPTED, start
 
 if __name__ == "__main__":
-    start("learner_service.process:run")
+    start("learner_service.process:run", sigterm=EXIT_INTERRUPTED)

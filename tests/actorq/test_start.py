@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from importlib import import_module
@@ -57,3 +58,68 @@ def test_garbage_is_collected_again_after_a_failed_import(monkeypatch: pytest.Mo
     with pytest.raises(ModuleNotFoundError):
         import_absent()
     assert gc.isenabled()
+
+
+SLOW = """
+import os, sys
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("code", [0, 6])
+@pytest.mark.parametrize("first", [False, True], ids=["process", "first process of a container"])
+def test_sigterm_while_a_service_imports_ends_it(tmp_path: Path, code: int, first: bool) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    command = [sys.executable, "-c", f"from actorq.start import start; start('slow:run', sigterm={code})"]
+    if first:
+        namespace = ["unshare", "--fork", "--pid", "--kill-child"]
+        if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode:
+            pytest.skip("no process can be the first one of a namespace here")
+        command = namespace + command
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        number = int(process.stdout.readline())
+        assert (number == 1) is first
+        if first:
+            # Seen from here it has another number.
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            os.kill(int(children[0]), signal.SIGTERM)
+        else:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == code
+
+
+def test_a_command_that_is_ended_by_a_signal_does_not_look_as_if_it_had_succeeded(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    command = [sys.executable, "-m", "actorq.start", "slow:run"]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [("actor_service", 0), ("quantizer_service", 0), ("actorq.operator", 0), ("learner_service", 6)],
+)
+def test_each_service_handles_sigterm_before_its_imports(module: str, code: int) -> None:
+    # The first import of a process that is about to import its service says so.
+    script = f"""
+import os, runpy, signal, sys
+from actorq import start
+def import_module(name):
+    os.kill(os.getpid(), signal.SIGTERM)
+    raise AssertionError(name)
+start.import_module = import_module
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
