@@ -45,5 +45,12 @@ class UnavailableError(ActorQError):
     """The peer cannot be reached or is draining; the same call may succeed later."""
 
 
+class UnreadableError(UserError, UnavailableError):
+    """A file cannot be read now: its disk fails, or a permission is missing. That says nothing about its content.
+
+    Nothing may be changed because of it. A process that needs the file to start ends with this line.
+    """
+
+
 class CorruptedError(UnavailableError):
     """Bytes changed on the way, or an answer does not fit its request; the same call may succeed later."""

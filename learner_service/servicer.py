@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from actorq import wire
-from actorq.domain.status import RunState, RunStatus
+from actorq.domain.status import RunStatus
 from actorq.errors import InvalidInputError
 from actorq.telemetry.rationed import Rationed
 from actorq.transport.security.identity import require_member
@@ -131,7 +131,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.ResumeTrainingRequest, context: Any
     ) -> learner_pb2.ResumeTrainingResponse:
         """Resume training."""
-        return learner_pb2.ResumeTrainingResponse(updates=self._run.resume())
+        return learner_pb2.ResumeTrainingResponse(updates=await self._run.resume())
 
     async def SaveCheckpoint(
         self, request: learner_pb2.SaveCheckpointRequest, context: Any
@@ -142,10 +142,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     async def StopRun(self, request: learner_pb2.StopRunRequest, context: Any) -> learner_pb2.StopRunResponse:
         """End the run."""
-        self._lifecycle.require_here()
-        self._lifecycle.finish(RunState.STOPPED)
-        assert self._lifecycle.outcome is not None
-        return learner_pb2.StopRunResponse(state=wire.run_state_to_proto(self._lifecycle.outcome))
+        return learner_pb2.StopRunResponse(state=wire.run_state_to_proto(await self._lifecycle.stop()))
 
     async def ResetEnvironment(
         self, request: learner_pb2.ResetEnvironmentRequest, context: Any

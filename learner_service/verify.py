@@ -4,11 +4,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from actorq.errors import InvalidInputError, UserError
+from actorq.errors import InvalidInputError, UnreadableError, UserError
 from actorq.process import EXIT_OK
-from actorq.statefiles.findings import Finding, check_document, check_twice, report
+from actorq.statefiles.findings import REFUSED, Finding, check_document, check_twice, report
 from actorq.statefiles.lines import read_lines
-from learner_service.files import KEPT_GRAPH, OBJECT_STORAGE
+from learner_service.files import COMMANDS, KEPT_GRAPH, OBJECT_STORAGE
 from learner_service.replay.storage import verify as replay
 from learner_service.run.evaluations import count_file, synced_count
 from learner_service.training.checkpoint_files import CheckpointFiles
@@ -40,6 +40,10 @@ def _identity(directory: Path) -> Iterator[Finding]:
     yield from identity or [Finding(run.name, "missing", "no learner has begun here", "a new run begins")]
     yield from check_twice(environment, lambda values: str(values["environment_id"]), "the next actor decides it")
     yield from check_twice(outcome, lambda values: str(values["state"]), "the run continues as if it were not over")
+    yield from check_twice(
+        *(directory / COMMANDS, lambda values: "paused" if values["paused"] else "not paused"),
+        "the run goes on as if no operator had paused or ended it",
+    )
     volume = directory / OBJECT_STORAGE
     yield from check_twice(volume, lambda values: f"volume {values['volume']}", "the URL counts as another volume's")
     published = directory / "published.json"
@@ -86,6 +90,8 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
             continue
         try:
             checkpoint = CheckpointFiles.read(folder)
+        except UnreadableError as error:
+            yield Finding(folder.name, "unreadable", str(error), REFUSED)
         except UserError as error:
             yield Finding(folder.name, "damaged", str(error), "a resume is refused")
         except InvalidInputError as error:
@@ -94,7 +100,7 @@ def _checkpoints(directory: Path) -> Iterator[Finding]:
             usable = True
             told = f"{checkpoint.updates:,} updates" + "; a resume puts it back" * is_put_back
             yield Finding(folder.name, "whole", told)
-    on_resume = "a whole checkpoint is used" if usable else "training starts with new networks and the stored replay"
+    on_resume = "a whole checkpoint is used" if usable else "a resume is refused without --checkpoint.new-networks"
     if (directory.parent / OBJECT_STORAGE).exists():
         on_resume = "the newest copy in object storage is used" + (", unless a whole checkpoint is newer" * usable)
     for name, reason, is_older in damaged:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from actorq.domain.policy import Variant
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UnreadableError
 from actorq.process import EXIT_OK
 from actorq.statefiles import policies as stored
-from actorq.statefiles.findings import Finding, check_document, check_twice, report
+from actorq.statefiles.findings import Finding, check_document, check_twice, faulty, report
 
 _LEAP = "new version numbers start far above the known ones"
 _AGAIN = "the learner sends the graph again; its versions return after the next start"
@@ -52,8 +52,8 @@ def _graphs(directory: Path) -> tuple[list[Finding], set[str]]:
         try:
             stored.read_json(path)
             size = len(stored.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem)))
-        except (InvalidInputError, ValueError) as error:
-            found.append(Finding(path.stem[:16], "damaged", _short(error), _AGAIN))
+        except (InvalidInputError, UnreadableError, ValueError) as error:
+            found.append(faulty(path.stem[:16], error, _AGAIN, _short(error)))
         else:
             whole.add(path.stem)
             found.append(Finding(path.stem[:16], "whole", f"graph of {size:,} bytes"))
@@ -66,8 +66,8 @@ def _version(folder: Path, graphs: set[str]) -> Iterator[Finding]:
     for variant in variants:
         try:
             stored.read_policy(folder, variant)
-        except InvalidInputError as error:
-            damaged.append(Finding(f"policy-{variant}.json", "damaged", _short(error), _TAKEN))
+        except (InvalidInputError, UnreadableError) as error:
+            damaged.append(faulty(f"policy-{variant}.json", error, _TAKEN, _short(error)))
     evaluation = folder / "evaluation.json"
     returned = ""
     if evaluation.exists():
@@ -83,8 +83,8 @@ def _checkpoint(folder: Path, graphs: set[str], variants: tuple[Variant, ...]) -
     try:
         tree = stored.read_json(path)
         stored.read_verified(path.with_suffix(".safetensors"), bytes.fromhex(tree["sha256"]))
-    except (InvalidInputError, KeyError, TypeError, ValueError) as error:
-        yield Finding(path.name, "damaged", _short(error), _TAKEN)
+    except (InvalidInputError, UnreadableError, KeyError, TypeError, ValueError) as error:
+        yield faulty(path.name, error, _TAKEN, _short(error))
         return
     if tree["topology"] not in graphs:
         yield Finding(path.name, "missing", f"its graph {tree['topology'][:12]} is not in the store", _AGAIN)

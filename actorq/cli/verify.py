@@ -20,11 +20,14 @@ from actorq.statefiles.documents import copy_of, is_as_signed
 from actorq.statefiles.findings import Finding, check_document, read_report, report
 
 _DAMAGE_FOUND = 1
-_STYLES = {"whole": "green", "damaged": "bold red", "missing": "yellow", "unchecked": "dim"}
+_STYLES = {
+    "whole": "green", "damaged": "bold red", "missing": "yellow", "unreadable": "bold red", "unchecked": "dim",
+}  # fmt: skip
 # More files than this with one folder and state are summarized in one line.
 _LINES_PER_FOLDER = 12
 _DESCRIPTION = """Check the files of a run against their checksums, without changing any of them. Stop the run first:
-otherwise its newest files may be incomplete. Exit code 0: all files are whole, 1: damage was found."""
+otherwise its newest files may be incomplete. Exit code 0: all files are whole, 1: a file is damaged,
+missing or unreadable."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -35,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     directory = RunDirectory(given.run)
     found = check_run(directory)
-    is_whole = not any(each.state in {"damaged", "missing"} for each in found)
+    is_whole = not any(each.state in {"damaged", "missing", "unreadable"} for each in found)
     if given.json:
         print(report(found))
     else:

@@ -211,6 +211,9 @@ class CheckpointConfig(Settings):
 
     period_s: PositiveFloat = Field(10.0, description="seconds between two checkpoints")
     keep: PositiveInt = Field(3, description="newest checkpoints kept on disk")
+    new_networks: bool = Field(
+        False, description="go on with new networks and the stored replay when checkpoints are there but none is whole"
+    )
     object_storage: Annotated[str, Field(pattern=r"^(s3://[^/]+/.+|file:///.+)?$", max_length=1024)] = Field(
         "",
         description="URL of copies of the newest checkpoints, s3://BUCKET/PREFIX or file:///FOLDER, one for each run; "

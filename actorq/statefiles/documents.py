@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from actorq.errors import InvalidInputError
-from actorq.statefiles.files import replace_file
+from actorq.errors import InvalidInputError, UnreadableError
+from actorq.statefiles.files import read_file, replace_file
 
 _DIGEST = "digest"
 # 128 bits detect damage and keep the file readable.
@@ -33,14 +33,13 @@ def encode_document(values: Mapping[str, Any], indent: int | None = None) -> byt
 def read_document(path: Path) -> dict[str, Any]:
     """The values of a document.
 
-    Raises FileNotFoundError when there is no file, and InvalidInputError when the file is damaged.
+    Raises FileNotFoundError when there is no file, InvalidInputError when the file is damaged, and UnreadableError when
+    it cannot be read.
     """
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise InvalidInputError(f"{path.name} cannot be read ({error.strerror})") from None
+        data = read_file(path)
+    except IsADirectoryError:
+        raise InvalidInputError(f"{path.name} is damaged: expected a file, got a folder") from None
     return decode_document(path.name, data)
 
 
@@ -74,22 +73,24 @@ def write_twice(path: Path, values: Mapping[str, Any]) -> None:
 def read_either(path: Path) -> dict[str, Any] | None:
     """The values of a document that was written twice; None when both files are missing.
 
-    Logs one line when only the copy is whole. Raises InvalidInputError when all existing files are damaged.
+    Logs one line when only the copy is whole. Raises UnreadableError when one of the two cannot be read and the other
+    is not whole, and InvalidInputError when all existing files are damaged.
     """
-    damage = ""
+    faults: list[InvalidInputError | UnreadableError] = []
     for each in (path, copy_of(path)):
         try:
             values = read_document(each)
         except FileNotFoundError:
             continue
-        except InvalidInputError as error:
-            damage = damage or str(error)
+        except (InvalidInputError, UnreadableError) as error:
+            faults.append(error)
             continue
         if each != path:
-            _log.warning("%s; its copy %s is used", damage or f"{path} is missing", each)
+            _log.warning("%s; its copy %s is used", faults[0] if faults else f"{path} is missing", each)
         return values
-    if damage:
-        raise InvalidInputError(damage)
+    # What cannot be read may be whole.
+    for fault in sorted(faults, key=lambda each: not isinstance(each, UnreadableError)):
+        raise fault
     return None
 
 

@@ -1,12 +1,39 @@
-"""Writes files whole or not at all."""
+"""Writes files whole or not at all, and reads them without taking a fault of the disk for damage."""
 
 import errno
 import io
 import os
+import time
 from pathlib import Path
+
+from actorq.errors import UnreadableError
 
 # Error numbers of a disk without room.
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+# A network file system that is busy, or a process with too many open files, can often read a moment later.
+_ATTEMPTS, _PAUSE_S = 3, 0.2
+
+
+def read_file(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises FileNotFoundError, IsADirectoryError, and after some attempts UnreadableError for any other failure.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return path.read_bytes()
+        except (FileNotFoundError, IsADirectoryError):
+            raise
+        except OSError as error:
+            if attempt == _ATTEMPTS or isinstance(error, PermissionError):
+                raise UnreadableError(
+                    f"{path} cannot be read ({error.strerror}), and nothing was changed because of that: make it "
+                    "readable and start again"
+                ) from error
+        time.sleep(_PAUSE_S)
+    raise AssertionError("unreachable")
 
 
 def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:

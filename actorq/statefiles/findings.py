@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UnreadableError
 from actorq.statefiles.documents import copy_of, read_document
 
-State = Literal["whole", "damaged", "missing", "unchecked"]
+State = Literal["whole", "damaged", "missing", "unreadable", "unchecked"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Finding:
     """The state of one file.
 
     path: relative to the checked folder; empty for the folder itself.
-    state: "unchecked" for a file without a checksum that no resume reads.
+    state: "unreadable" for a file that may be whole; "unchecked" for one without a checksum that no resume reads.
     detail: one line about the content or the damage.
     on_resume: one line: how a resume handles a damaged file.
     """
@@ -32,6 +32,15 @@ class Finding:
         return replace(self, path=f"{folder}/{self.path}".rstrip("/"))
 
 
+def faulty(path: str, error: Exception, on_resume: str, detail: str = "") -> Finding:
+    """The finding of a file that cannot be read, or whose content is wrong. detail: instead of the error's text."""
+    if isinstance(error, UnreadableError):
+        return Finding(path, "unreadable", str(error), REFUSED)
+    return Finding(path, "damaged", detail or str(error), on_resume)
+
+
+REFUSED = "a resume ends, and changes nothing"
+"""How a resume handles an unreadable file."""
 # How a resume handles a document with one damaged copy.
 _COPY_COUNTS = "the other copy is used, and both are written again"
 
@@ -42,8 +51,8 @@ def check_document(path: Path, whole: Callable[[dict[str, Any]], str], on_resume
         return Finding(path.name, "whole", whole(read_document(path)))
     except FileNotFoundError:
         return Finding(path.name, "missing", "there is no such file", on_resume)
-    except InvalidInputError as error:
-        return Finding(path.name, "damaged", str(error), on_resume)
+    except (InvalidInputError, UnreadableError) as error:
+        return faulty(path.name, error, on_resume)
 
 
 def check_twice(path: Path, whole: Callable[[dict[str, Any]], str], when_lost: str) -> list[Finding]:
@@ -55,6 +64,8 @@ def check_twice(path: Path, whole: Callable[[dict[str, Any]], str], when_lost: s
     if all(finding.state == "missing" for finding in found):
         return []
     on_resume = _COPY_COUNTS if any(finding.state == "whole" for finding in found) else when_lost
+    if on_resume != _COPY_COUNTS and any(finding.state == "unreadable" for finding in found):
+        on_resume = REFUSED
     return [finding if finding.state == "whole" else replace(finding, on_resume=on_resume) for finding in found]
 
 

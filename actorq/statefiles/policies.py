@@ -20,6 +20,7 @@ from actorq.domain.policy import (
 )
 from actorq.errors import InvalidInputError
 from actorq.statefiles.documents import read_document
+from actorq.statefiles.files import read_file
 
 STORE_FORMAT = 3
 """The version of the file format; files without one have format 1. Other formats are refused, because the learner
@@ -126,18 +127,18 @@ def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file and check its digest; raises InvalidInputError that names the file."""
+    """Read a JSON file and check its digest; raises InvalidInputError that names the file, and UnreadableError."""
     try:
         return read_document(path)
-    except (OSError, InvalidInputError) as error:
+    except (FileNotFoundError, InvalidInputError) as error:
         raise InvalidInputError(f"{path}: {error}; {_REMEDY}") from None
 
 
 def read_verified(path: Path, sha256: bytes) -> bytes:
-    """Read a file and check its digest; raises InvalidInputError that names file and digests."""
+    """Read a file and check its digest; raises InvalidInputError that names file and digests, and UnreadableError."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_file(path)
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise InvalidInputError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from None
     got = hashlib.sha256(data).digest()
     if got != sha256:

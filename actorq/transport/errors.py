@@ -15,6 +15,7 @@ from actorq.errors import (
     InvalidInputError,
     NotFoundError,
     UnavailableError,
+    UnreadableError,
     UserError,
 )
 from actorq.statefiles.crc import crc32
@@ -36,6 +37,7 @@ _SIGNATURE = "actorq-status-crc32"
 
 _STATUS: dict[type[ActorQError], grpc.StatusCode] = {
     CorruptedError: grpc.StatusCode.DATA_LOSS,
+    UnreadableError: grpc.StatusCode.UNAVAILABLE,
     InvalidInputError: grpc.StatusCode.INVALID_ARGUMENT,
     UserError: grpc.StatusCode.INVALID_ARGUMENT,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
@@ -44,9 +46,9 @@ _STATUS: dict[type[ActorQError], grpc.StatusCode] = {
     DeniedError: grpc.StatusCode.PERMISSION_DENIED,
     UnavailableError: grpc.StatusCode.UNAVAILABLE,
 }
-# A client cannot tell a UserError from an InvalidInputError: both have one status.
+# A client cannot tell errors apart that have one status.
 _ERROR: dict[grpc.StatusCode, type[ActorQError]] = {
-    **{status: kind for kind, status in _STATUS.items() if kind is not UserError},
+    **{status: kind for kind, status in _STATUS.items() if kind not in (UserError, UnreadableError)},
     grpc.StatusCode.DEADLINE_EXCEEDED: UnavailableError,
     grpc.StatusCode.CANCELLED: UnavailableError,
 }

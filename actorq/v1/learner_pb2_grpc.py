@@ -132,7 +132,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PauseTraining(self, request, context):
-        """Pause updates. Actors fill the replay as far as the rate limiter allows, then wait. Idempotent.
+        """Pause updates until ResumeTraining, also with the next learner process: the answer means that the command is on the
+        disk. Actors fill the replay as far as the rate limiter allows, then wait. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -162,7 +163,8 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StopRun(self, request, context):
-        """End the run for good. The learner writes a checkpoint and the summary, and tells actors to stop. Idempotent.
+        """End the run for good. The learner writes a checkpoint and the summary, and tells actors to stop. The answer means that
+        the command is on the disk: a learner that is killed now leaves it to the next one. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -13,7 +13,7 @@ from torch import nn
 
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UnreadableError
 from actorq.machine import package_version
 from actorq.statefiles.documents import read_document, write_document
 from learner_service.policy import policy_graph
@@ -64,7 +64,8 @@ def _read(path: Path, key: str) -> bytes | None:
         values = read_document(path)
     except FileNotFoundError:
         return None
-    except InvalidInputError as error:
+    except (InvalidInputError, UnreadableError) as error:
+        # It saves time alone.
         _log.warning("%s; the graph is exported again", error)
         return None
     if not key or values.get("key") != key:

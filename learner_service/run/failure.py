@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UnreadableError
 from actorq.statefiles.documents import read_document, write_document
 from actorq.text import one_line
 
@@ -19,7 +19,7 @@ def fails_again(directory: Path, failure: BaseException, life: int, made_updates
     path, text = directory / "failure.json", one_line(f"{type(failure).__name__}: {failure}")
     try:
         before = read_document(path)
-    except (FileNotFoundError, InvalidInputError):
+    except (FileNotFoundError, InvalidInputError, UnreadableError):
         before = {}
     if before == {"exception": text, "life": life - 1} and not made_updates:
         return True

@@ -10,6 +10,7 @@ from actorq.errors import UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.streams import Streams
 from learner_service.objectstorage.policy_export import PolicyExport
+from learner_service.run.commands import Commands
 from learner_service.run.judge import Judge
 from learner_service.run.outcome import Outcome
 from learner_service.run.preparation import Preparation
@@ -39,6 +40,7 @@ class Lifecycle:
     interrupted: whether this learner leaves a run that is not over.
     ended: set when everything is saved: the run is over, or this learner leaves it. Set after a fault, too.
     export: of the best policy at the end.
+    commands: what operators have commanded, before this learner too.
     """
 
     def __init__(
@@ -73,13 +75,17 @@ class Lifecycle:
         self._judge = judge
         self.export = export
         self._upload = upload
-        ended = Outcome.read(self._directory) if stays_over else None
-        if ended is not None and ended.holds_for(records.config):
+        self.commands = Commands(self._directory)
+        ended = Outcome.read(self._directory)
+        if stays_over and ended is not None and ended.holds_for(records.config):
             _log.info("the run is over (%s); a changed target or budget would continue it", ended.state.value)
             self.outcome = ended.state
             records.clock.stop(ended.elapsed_s)
             export.url = ended.policy
         else:
+            if ended is not None:
+                # The run has ended since, and is to continue now.
+                self.commands.forget()
             Outcome.forget(self._directory)
 
     @property
@@ -120,6 +126,8 @@ class Lifecycle:
             return
         if not self.wants_actors and self._finishing is None:
             self._be_over()
+        elif self.commands.stopped:
+            self.finish(RunState.STOPPED)
 
     async def until_restored(self) -> None:
         """Wait until the run is restored. Raises UnavailableError when this learner leaves the run before."""
@@ -176,6 +184,18 @@ class Lifecycle:
             self._finishing = asyncio.get_running_loop().create_task(self._finish())
         elif outcome is RunState.SOLVED and self.outcome is RunState.BUDGET_ENDED:
             self.outcome = outcome
+
+    async def stop(self) -> RunState:
+        """End the run, as an operator commands, with this learner or the next one. Returns the outcome.
+
+        Raises UnavailableError when the command cannot be written, or another learner must take it.
+        """
+        self.require_here()
+        if self.outcome is None:
+            await asyncio.to_thread(self.commands.stop)
+            # An interrupted run is ended by the next learner.
+            self.finish(RunState.STOPPED)
+        return self.outcome or RunState.STOPPED
 
     def write_outcome(self) -> bool:
         """Write the outcome of a run that is over, unless it is written. Returns False when the disk refuses."""

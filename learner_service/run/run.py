@@ -58,7 +58,7 @@ class Run:
         found = volume.prepare(resume) if volume is not None else None
         identity = RunIdentity.claim(directory, resume)
         export.begin(identity.run_id)
-        checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep)
+        checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep, config.checkpoint.new_networks)
         restored = checkpoints.load_newest(found) if resume else None
         values = restored.values if restored else {}
         self.records = Records(config, identity, values, node)
@@ -125,14 +125,20 @@ class Run:
             self.training.quantization_aware.follow(emitted)
 
     async def pause(self) -> int:
-        """Pause training until `resume`. Returns the updates so far."""
-        return await asyncio.to_thread(self._require_training().trainer.pause)
+        """Pause training until `resume`, also with the next learner. Returns the updates so far.
 
-    def resume(self) -> int:
+        Raises UnavailableError when the command cannot be written. `resume` and `Lifecycle.stop` do so, too.
+        """
+        trainer = self._require_training().trainer
+        await asyncio.to_thread(self.lifecycle.commands.pause)
+        return await asyncio.to_thread(trainer.pause)
+
+    async def resume(self) -> int:
         """Resume training. Returns the updates so far."""
-        training = self._require_training()
-        training.trainer.resume()
-        return training.trainer.updates
+        trainer = self._require_training().trainer
+        await asyncio.to_thread(self.lifecycle.commands.resume)
+        trainer.resume()
+        return trainer.updates
 
     async def save(self) -> tuple[Path, int]:
         """Write a checkpoint. Returns its folder and its number of updates."""
@@ -167,6 +173,7 @@ class Run:
         self.connections.admit(training)
         self.lifecycle.restored.set()
         if self.lifecycle.wants_actors and not self.lifecycle.interrupted:
+            training.trainer.paused = self.lifecycle.commands.paused or self.lifecycle.commands.stopped
             training.start(graph)
 
     async def _forget_training(self) -> None:

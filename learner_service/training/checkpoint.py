@@ -10,7 +10,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.files import sync_folder
 from learner_service.training.checkpoint_files import CheckpointFiles
 
@@ -52,11 +52,15 @@ class Found:
 
 
 class Checkpoints:
-    """The checkpoints of one run, the newest `keep` of them on disk."""
+    """The checkpoints of one run, the newest `keep` of them on disk.
 
-    def __init__(self, directory: Path, keep: int) -> None:
+    new_networks: whether a run may go on without any of its checkpoints, when none is whole.
+    """
+
+    def __init__(self, directory: Path, keep: int, new_networks: bool = False) -> None:
         self._directory = directory
         self._keep = keep
+        self._new_networks = new_networks
         directory.mkdir(parents=True, exist_ok=True)
         for leftover in directory.glob("*.partial"):
             shutil.rmtree(leftover)
@@ -92,11 +96,17 @@ class Checkpoints:
     def load_newest(self, found: Found | None = None) -> LearnerState | None:
         """The newest whole checkpoint; None when there is none. Renames newer, damaged ones to NAME.damaged.
 
-        found: what was read before; the files are not read again. Raises UserError when another version of ActorQ wrote
-        the checkpoint.
+        found: what was read before; the files are not read again. Raises UserError, and changes nothing, when there
+        are checkpoints but no whole one, when one cannot be read, or when another version of ActorQ wrote it.
         """
         found = found or find_newest(self._directory)
         damaged = {folder: reason for folder, reason in found.damaged.items() if not folder.suffix}
+        if damaged and found.state is None and not self._new_networks:
+            newest, reason = next(iter(damaged.items()))
+            raise UserError(
+                f"checkpoints: none of {len(damaged)} is whole ({newest.name}: {reason}); restore one from a backup, "
+                "or give --checkpoint.new-networks to go on with new networks and the stored replay"
+            )
         for folder, reason in damaged.items():
             _log.error("checkpoint %s is damaged, trying the previous one: %s", folder, reason)
         # A damaged checkpoint must not count among the newest `keep`.
@@ -109,7 +119,8 @@ class Checkpoints:
 def find_newest(directory: Path) -> Found:
     """Read the checkpoints in a folder, from the newest to the first whole one.
 
-    Raises UserError when another version of ActorQ wrote that one.
+    Raises UnreadableError when one cannot be read, because it may be the newest whole one, and UserError when another
+    version of ActorQ wrote the whole one.
     """
     for replaced in directory.glob("*.replaced"):
         # A kill has interrupted the replacement, unless the new one is in place.
@@ -132,7 +143,8 @@ def find_newest(directory: Path) -> Found:
 def read_checkpoint(folder: Path) -> LearnerState:
     """Read a checkpoint.
 
-    Raises InvalidInputError when it is damaged, UserError when another version of ActorQ wrote it.
+    Raises InvalidInputError when it is damaged, UnreadableError when it cannot be read, UserError when another version
+    of ActorQ wrote it.
     """
     files = CheckpointFiles.read(folder)
     return LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)

@@ -7,7 +7,7 @@ from typing import Any
 
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import read_document, write_document
-from actorq.statefiles.files import replace_file
+from actorq.statefiles.files import read_file, replace_file
 
 # Format 2: state.json has a digest.
 _FORMAT = 2
@@ -33,12 +33,13 @@ class CheckpointFiles:
     def read(cls, folder: Path) -> "CheckpointFiles":
         """Read and check both files.
 
-        Raises InvalidInputError when one is damaged, UserError when another version of ActorQ wrote them.
+        Raises InvalidInputError when one is damaged or missing, UserError when another version of ActorQ wrote them,
+        UnreadableError when they cannot be read.
         """
         try:
             header = read_document(folder / _STATE)
-            tensors = (folder / _TENSORS).read_bytes()
-        except OSError as error:
+            tensors = read_file(folder / _TENSORS)
+        except (FileNotFoundError, IsADirectoryError) as error:
             raise InvalidInputError(f"{error.filename}: {error.strerror}") from None
         if header["format"] != _FORMAT:
             raise UserError(

@@ -16,7 +16,7 @@ from typing import Any
 
 from actorq.errors import ConflictError, UserError
 from actorq.statefiles.crc import crc32
-from actorq.statefiles.files import replace_file
+from actorq.statefiles.files import read_file, replace_file
 from actorq.statefiles.locks import lock_file
 
 PAGE_BYTES = 4096
@@ -200,9 +200,12 @@ def write_checked(path: Path, values: Any) -> None:
 
 
 def read_checked(path: Path) -> Any:
-    """Read the values that `write_checked` wrote; None without a file. Raises ValueError when it is damaged."""
+    """Read the values that `write_checked` wrote; None without a file.
+
+    Raises ValueError when it is damaged, UnreadableError when it cannot be read.
+    """
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_file(path))
         crc, values = found["crc32"], found["values"]
     except FileNotFoundError:
         return None

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from actorq.errors import ConflictError
-from actorq.statefiles.findings import Finding
+from actorq.errors import ConflictError, UnreadableError
+from actorq.statefiles.findings import Finding, faulty
 from learner_service.replay.storage.columns import Columns, open_columns
 from learner_service.replay.storage.description import described, description_fault, description_files, read_description
 from learner_service.replay.storage.directory import SegmentDirectory
@@ -107,8 +107,8 @@ def _tables(directory: Path) -> Iterator[Finding]:
         try:
             if read_checked(directory / name) is not None:
                 yield Finding(name, "whole", "its checksum is right")
-        except ValueError as error:
-            yield Finding(name, "damaged", str(error), on_resume)
+        except (ValueError, UnreadableError) as error:
+            yield faulty(name, error, on_resume)
 
 
 def _size_fault(file: MappedFile) -> str:

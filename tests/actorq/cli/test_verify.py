@@ -216,7 +216,22 @@ def test_without_a_whole_copy_it_says_what_is_lost(root: Path, capsys: pytest.Ca
     assert "a resume is refused" in findings["run.json"]["on_resume"]
     assert findings["environment.json"]["on_resume"] == "the next actor decides it"
     assert "as if it were not over" in findings["outcome.copy.json"]["on_resume"]
-    assert "training starts with new networks" in findings["checkpoints/000000000008"]["on_resume"]
+    assert "a resume is refused without --checkpoint.new-networks" in findings["checkpoints/000000000008"]["on_resume"]
+
+
+def test_a_file_that_cannot_be_read_is_neither_whole_nor_damaged(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = ["checkpoints/000000000016/tensors.safetensors", "outcome.json", "policies/00000001/checkpoint.json"]
+    for path in paths:
+        (root / path).unlink()
+        (root / path).symlink_to(Path(path).name)
+    code, findings = found(root, capsys)
+    assert code == 1
+    for name in ("checkpoints/000000000016", "outcome.json", "policies/00000001/checkpoint.json"):
+        assert findings[name]["state"] == "unreadable", name
+    assert findings["checkpoints/000000000016"]["on_resume"] == "a resume ends, and changes nothing"
+    assert "the other copy is used" in findings["outcome.json"]["on_resume"]
 
 
 def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_in_a_pipe(

@@ -1,5 +1,6 @@
 """State files with a digest: no change of a byte goes unseen, and a copy survives one fault."""
 
+import errno
 import json
 import logging
 from contextlib import suppress
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from actorq.errors import InvalidInputError
+from actorq.errors import InvalidInputError, UnreadableError
 from actorq.statefiles.documents import (
     copy_of,
     is_as_signed,
@@ -61,7 +62,7 @@ def test_a_missing_document_is_not_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_document(tmp_path / "run.json")
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(InvalidInputError, match=r"folder\.json cannot be read"):
+    with pytest.raises(InvalidInputError, match=r"folder\.json is damaged: expected a file"):
         read_document(tmp_path / "folder.json")
 
 
@@ -80,6 +81,55 @@ def test_one_of_two_copies_is_enough(
     with caplog.at_level(logging.WARNING):
         assert read_either(path) == VALUES
     assert len(caplog.records) == first
+
+
+def unreadable(path: Path) -> None:
+    """As on a failing disk: no user, not even root, can read it."""
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name)
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_a_document_that_cannot_be_read_is_not_a_damaged_one(tmp_path: Path) -> None:
+    unreadable(tmp_path / "run.json")
+    with pytest.raises(UnreadableError, match=r"run\.json cannot be read \(.+\), and nothing was changed"):
+        read_document(tmp_path / "run.json")
+
+
+def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read, faults = tmp_path / "run.json", Path.read_bytes, [errno.EMFILE, errno.EIO]
+    write_document(path, VALUES)
+
+    def fail_at_first(path: Path) -> bytes:
+        if faults:
+            raise OSError(faults.pop(), "for a moment")
+        return read(path)
+
+    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
+    monkeypatch.setattr(Path, "read_bytes", fail_at_first)
+    assert read_document(path) == VALUES
+    assert not faults
+
+
+@pytest.mark.usefixtures("_at_once")
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("other", ["whole", "missing", "damaged", "unreadable"])
+def test_a_copy_counts_where_the_other_one_cannot_be_read(tmp_path: Path, first: bool, other: str) -> None:
+    path = tmp_path / "run.json"
+    write_twice(path, VALUES)
+    hit, rest = (path, copy_of(path)) if first else (copy_of(path), path)
+    unreadable(hit)
+    if other == "whole":
+        assert read_either(path) == VALUES
+        return
+    {"missing": Path.unlink, "damaged": lambda each: each.write_bytes(b"{"), "unreadable": unreadable}[other](rest)
+    with pytest.raises(UnreadableError, match="cannot be read"):
+        read_either(path)
 
 
 def test_two_damaged_copies_are_told_and_none_is_none(tmp_path: Path) -> None:

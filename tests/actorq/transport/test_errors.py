@@ -25,6 +25,7 @@ MAP: list[tuple[type[errors.ActorQError], type[errors.ActorQError]]] = [
     (errors.DeniedError, errors.DeniedError),
     (errors.UnavailableError, errors.UnavailableError),
     (errors.CorruptedError, errors.CorruptedError),
+    (errors.UnreadableError, errors.UnavailableError),
 ]
 
 

@@ -40,7 +40,8 @@ def test_a_damaged_checkpoint_is_not_replaced_by_a_copy_from_before_the_reset(st
     reset(storage, run)
     damage(run)
     storage.begin(run)
-    assert not has_checkpoint(run)
+    with pytest.raises(UserError, match="checkpoints: none of 1 is whole"):
+        has_checkpoint(run)
 
 
 def test_a_damaged_checkpoint_is_replaced_by_a_copy_from_after_the_reset(storage: Storage, tmp_path: Path) -> None:

@@ -80,9 +80,12 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         taken = loop.run_in_executor(None, go_on.wait, DEADLINE_S)
         run.lifecycle.interrupt()
         assert run.lifecycle.state is RunState.INTERRUPTED
-        for refused in (lambda: run.connections.join("b", 1, "actor"), run.lifecycle.require_here, run.resume):
+        for refused in (lambda: run.connections.join("b", 1, "actor"), run.lifecycle.require_here):
             with pytest.raises(UnavailableError, match="the learner is moving"):
                 refused()
+        for command in (run.pause, run.resume, run.lifecycle.stop):
+            with pytest.raises(UnavailableError, match="the learner is moving"):
+                await command()
         # What is on its way is stored, and no credit follows.
         await store(run, stream, segment(2))
         assert (stream.acknowledged, stream.credit <= credit + 1) == (2, True)
@@ -124,7 +127,7 @@ async def test_networks_that_have_diverged_are_not_saved(tmp_path: Path, end: Ca
         await run.pause()
         assert isinstance(run.training.algorithm, DQN)
         run.training.algorithm.networks["actor"].parameters[0].vector.fill_(float("nan"))
-        run.resume()
+        await run.resume()
         await store(run, stream, segment(3), segment(4))
         async with asyncio.timeout(DEADLINE_S):
             while trainer.fault is None:

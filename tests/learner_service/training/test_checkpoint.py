@@ -1,6 +1,8 @@
 """Checkpoints are whole or not there, the newest few are kept, and damage costs one of them at most."""
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from actorq.errors import InvalidInputError, UserError
+from actorq.errors import InvalidInputError, UnreadableError, UserError
 from actorq.statefiles.documents import read_document, write_document
 from learner_service.training.checkpoint import Checkpoints, LearnerState, read_checkpoint
 
@@ -163,7 +165,7 @@ DAMAGES = [truncate_tensors, flip_a_bit, truncate_state, drop_values, change_for
 
 
 def test_each_damaged_one_of_the_same_number_is_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints = Checkpoints(tmp_path, keep=3, new_networks=True)
     for number in range(3):
         folder = checkpoints.save(state(8))
         (folder / "tensors.safetensors").write_text(f"damaged {number}")
@@ -191,10 +193,46 @@ def test_a_damaged_one_does_not_take_the_place_of_a_good_one(tmp_path: Path) -> 
     assert_is(resumed.load_newest(), 16)
 
 
-def test_when_all_are_damaged_the_networks_start_anew_and_that_is_told(
+def test_when_all_are_damaged_nothing_starts_and_nothing_changes(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for updates in (8, 16):
+        flip_a_bit(checkpoints.save(state(updates)))
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+    with pytest.raises(
+        UserError, match=r"^checkpoints: none of 2 is whole \(000000000016: .* --checkpoint.new-networks"
+    ):
+        checkpoints.load_newest()
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/*")} == before
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
+@pytest.mark.parametrize("name", ["state.json", "tensors.safetensors"])
+def test_what_cannot_be_read_is_no_damage(
+    tmp_path: Path, number: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3, new_networks=True)
+    for updates in (8, 16):
+        checkpoints.save(state(updates))
+    read = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name == name and path.parent.name.endswith("16"):
+            raise OSError(number, os.strerror(number), str(path))
+        return read(path)
+
+    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UnreadableError, match=f"{name} cannot be read .*{os.strerror(number)}.*nothing was changed"):
+        checkpoints.load_newest()
+    monkeypatch.undo()
+    assert names(tmp_path) == ["000000000008", "000000000016"]
+    assert_is(checkpoints.load_newest(), 16)
+
+
+def test_with_the_flag_the_networks_start_anew_when_all_are_damaged_and_that_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=3)
+    checkpoints = Checkpoints(tmp_path, keep=3, new_networks=True)
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
     assert checkpoints.load_newest() is None
