@@ -1,7 +1,14 @@
-"""Locks of files, and of a folder: one launcher at a time, and no other before all its processes have ended."""
+"""Locks of files and folders: one writer of a folder at a time.
 
+A lock belongs to an open file. A lock file that somebody removes can be made and locked again, while its first holder
+goes on. A writer therefore also locks the folder itself, which nobody can remove apart from what is in it.
+"""
+
+import errno
 import fcntl
 import io
+import os
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +16,8 @@ from pathlib import Path
 from actorq.errors import UserError
 
 PROCESSES_LOCK = "processes.lock"
+# NFS locks what is open for writing, and a folder cannot be.
+_NO_FOLDER_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOTSUP, errno.EISDIR)
 
 
 def lock_file(path: Path, taken: Exception) -> io.FileIO:
@@ -20,6 +29,39 @@ def lock_file(path: Path, taken: Exception) -> io.FileIO:
         file.close()
         raise taken from None
     return file
+
+
+class WriterLock:
+    """The right to write to a folder, until `close` or the end of the process.
+
+    name: of the lock file, which holds where the file system cannot lock folders, as NFS.
+    Makes the folder if necessary. Raises `taken` while another process, or this one, has the lock, and OSError.
+    """
+
+    def __init__(self, folder: Path, name: str, taken: Exception) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = lock_file(folder / name, taken)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._unlock = weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise taken from None
+        except OSError as error:
+            if error.errno not in _NO_FOLDER_LOCKS:
+                self.close()
+                raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether the lock was given back."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._unlock()
+        self._file.close()
 
 
 @contextmanager

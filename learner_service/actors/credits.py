@@ -9,8 +9,8 @@ from actorq.errors import ConflictError, CorruptedError, UnavailableError
 from learner_service.actors.members import Member
 from learner_service.replay import RateLimiter
 
-# Segments that a stream may have in flight: enough to hide the round trip, few enough to keep the queues here short.
-_WINDOW = 2
+WINDOW = 2
+"""Segments that a stream may have in flight: enough to hide the round trip, few enough to keep queues here short."""
 # A lease lasts this long while other streams wait. An actor with data sends a segment sooner.
 _LEASE_S = 2.0
 # Each waiting stream gets its turn within this time, even if no stream uses its credit. Many streams shorten leases.
@@ -281,4 +281,4 @@ class Credits:
 
 def _is_eligible(stream: ActorStream) -> bool:
     """Whether a stream may get a credit: it has fewer than a window of them, and none without a lease."""
-    return stream.credit - stream.acknowledged < _WINDOW and stream.credit - stream.received == len(stream.leases)
+    return stream.credit - stream.acknowledged < WINDOW and stream.credit - stream.received == len(stream.leases)

@@ -44,7 +44,14 @@ class RunIdentity:
 
     @classmethod
     def claim(cls, directory: Path, resume: bool) -> "RunIdentity":
-        """Claim the directory for this learner.
+        """Claim the directory for this learner, at once. Raises as `read`."""
+        identity = cls.read(directory, resume)
+        identity.write()
+        return identity
+
+    @classmethod
+    def read(cls, directory: Path, resume: bool) -> "RunIdentity":
+        """The identity that a learner of this directory has. `write` makes it so.
 
         Raises UserError when the directory holds a run and `resume` is false, or when its files are damaged.
         """
@@ -61,16 +68,15 @@ class RunIdentity:
                 f"--run-directory: {directory}: {error}, and no copy of it is whole; restore one of the two from a "
                 "backup, or choose another folder to start a new run"
             ) from None
-        identity = cls(directory, values["run_id"], values["lives"] + 1, values.get("resets", 0))
-        identity._write()
-        return identity
+        return cls(directory, values["run_id"], values["lives"] + 1, values.get("resets", 0))
 
     def count_reset(self) -> None:
         """Count a reset, before files are set aside. Copies of checkpoints from before it then count no more."""
         self.resets += 1
-        self._write()
+        self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Write the identity, and block until it survives a power cut."""
         values = {"run_id": self.run_id, "lives": self.lives, "resets": self.resets}
         write_twice(self.directory / "run.json", values)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt, RunState
-from actorq.errors import ConflictError
+from actorq.errors import ConflictError, UserError
 from actorq.rundirectory import RunDirectory
+from actorq.statefiles.locks import WriterLock
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
@@ -53,24 +55,32 @@ class Run:
         stays_over: bool = False,
     ) -> None:
         """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
-        volume = open_volume(config.checkpoint, directory)
-        export = PolicyExport(config, RunDirectory(directory).evaluations, client, volume)
-        found = volume.prepare(resume) if volume is not None else None
-        identity = RunIdentity.claim(directory, resume)
-        export.begin(identity.run_id)
-        checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep, config.checkpoint.new_networks)
-        restored = checkpoints.load_newest(found) if resume else None
-        values = restored.values if restored else {}
+        # Before anything is written.
+        self._lock = _locked(directory)
+        with ExitStack() as refused:
+            refused.callback(self._lock.close)
+            volume = open_volume(config.checkpoint, directory)
+            export = PolicyExport(config, RunDirectory(directory).evaluations, client, volume)
+            found = volume.prepare(resume) if volume is not None else None
+            identity = RunIdentity.read(directory, resume)
+            checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep, config.checkpoint.new_networks)
+            restored = checkpoints.load_newest(found) if resume else None
+            values = restored.values if restored else {}
+            # A learner that may not go on with the run has written nothing.
+            check_same_run(config, values, identity.read_environment())
+            export.begin(identity.run_id)
+            identity.write()
+            if volume is not None:
+                volume.begin(identity.run_id)
+            refused.pop_all()
         self.records = Records(config, identity, values, node)
         self.uploader: Uploader | None = None
         if volume is not None:
-            volume.begin(identity.run_id)
             best = BestPolicy(directory, client, self.records.evaluations)
             self.uploader = Uploader(volume, identity.run_id, config.checkpoint, best.update)
         self.preparation = Preparation(
             self.records, client, checkpoints, restored, self.take_receipt, self._take_training, self._upload
         )
-        check_same_run(config, values, self.preparation.known)
         self._beats, self._is_writing = Tolerated("the run's clock or evaluations"), False
         self._storage = StorageThread()
         self.streams = Streams(self._storage)
@@ -162,6 +172,7 @@ class Run:
         self._beats.attempt(partial(self.records.clock.beat, ended=not self.lifecycle.wants_actors))
         if self.uploader is not None:
             await asyncio.to_thread(self.uploader.close, _FINAL_UPLOAD_S)
+        self._lock.close()
 
     def _upload(self) -> None:
         if self.uploader is not None:
@@ -187,3 +198,14 @@ class Run:
         if self.training is None or not self.lifecycle.wants_actors:
             raise ConflictError(f"the run is {self.lifecycle.state.value}: there is no training to control")
         return self.training
+
+
+def _locked(directory: Path) -> WriterLock:
+    """The right to go on with the run in this folder. Raises UserError."""
+    taken = UserError(
+        f"--run-directory: {directory} is in use by another learner; stop it, or give this run a folder of its own"
+    )
+    try:
+        return WriterLock(directory, "learner.lock", taken)
+    except OSError as error:
+        raise UserError(f"--run-directory: {directory} cannot be made or locked: {error.strerror}") from None

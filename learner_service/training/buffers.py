@@ -11,6 +11,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.transport.options import MAX_SEGMENT_BYTES
+from learner_service.actors.credits import WINDOW
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.networks.observations import are_frames
 from learner_service.replay import (
@@ -59,6 +60,9 @@ def open_buffer(
         except ValueError as error:
             raise UserError(str(error)) from None
         ahead = math.ceil(config.queue.waiting_rollouts * size)
+        if config.queue.synchronous:
+            # An actor that waits for the next policy keeps its credits. Those of the others must not wait for them.
+            ahead += config.actors * WINDOW * config.actor.segment_length * config.environments_per_actor
         return RolloutQueue(
             opened("log_probabilities"),
             RateLimiter.of_queue(algorithm.epochs, size, ahead, time.monotonic),

@@ -23,7 +23,7 @@ from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import write_document, write_twice
 from actorq.statefiles.files import replace_file, sync_file, sync_folder
 from actorq.statefiles.highwater import HighWaterMark
-from actorq.statefiles.locks import lock_file
+from actorq.statefiles.locks import WriterLock
 from quantizer_service.store import policy_files
 from quantizer_service.store.leases import Leases
 from quantizer_service.store.reader import Entry, PolicyReader
@@ -64,8 +64,8 @@ class PolicyStore(PolicyReader):
             "--read-only"
         )
         try:
-            (directory / "graphs").mkdir(parents=True, exist_ok=True)
-            self._lock = lock_file(directory / "writer.lock", taken)
+            self._lock = WriterLock(directory, "writer.lock", taken)
+            (directory / "graphs").mkdir(exist_ok=True)
             for folder in (directory, directory / "graphs", *directory.glob("[0-9]*")):
                 _remove_partial(folder)
         except OSError as error:

@@ -163,7 +163,7 @@ def test_a_run_directory_that_cannot_be_made_ends_the_process_with_one_line(tmp_
     with learner_process(tmp_path, "127.0.0.1:1") as process:
         code, line = process.end()
     assert code == EXIT_USER_ERROR
-    assert line == f"error: --run-directory: {tmp_path / 'run'} cannot be written or read: File exists"
+    assert line == f"error: --run-directory: {tmp_path / 'run'} cannot be made or locked: File exists"
 
 
 @pytest.mark.parametrize(

@@ -134,10 +134,14 @@ def test_a_run_goes_on_where_it_was(solved: tuple[Path, RunState, int]) -> None:
 
 
 def refused_start(directory: Path, changed: RunConfig, resume: bool) -> str:
+    """The reason against a start, which has written nothing."""
+    before = {path: path.read_bytes() for path in (directory / "run").rglob("*") if path.is_file()}
     settings = LearnerSettings(run_directory=directory / "run", quantizer="127.0.0.1:1", resume=resume)
     with pytest.raises(UserError) as refused:
         LearnerService(changed, settings)
     assert "\n" not in str(refused.value)
+    after = {path: path.read_bytes() for path in (directory / "run").rglob("*") if path.is_file()}
+    assert {path.name for path in after if before.get(path) != after[path]} <= {"learner.lock"}
     return str(refused.value)
 
 

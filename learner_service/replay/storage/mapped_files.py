@@ -17,7 +17,7 @@ from typing import Any
 from actorq.errors import ConflictError, UserError
 from actorq.statefiles.crc import crc32
 from actorq.statefiles.files import read_file, replace_file
-from actorq.statefiles.locks import lock_file
+from actorq.statefiles.locks import WriterLock
 
 PAGE_BYTES = 4096
 
@@ -55,16 +55,15 @@ class Machine:
     read_only: bool = False
 
 
-def claim_directory(directory: Path) -> io.FileIO:
-    """Create `directory` if needed, and lock it for this process. Returns the file that holds the lock.
+def claim_directory(directory: Path) -> WriterLock:
+    """Create `directory` if needed, and lock it for this process.
 
-    The kernel releases the lock when the file is closed or the process ends. Raises ConflictError when another process
+    The kernel releases the lock when it is closed or the process ends. Raises ConflictError when another process
     (or another store of this process) has the directory open, and UserError when its disk has no locks.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     where = f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
     try:
-        return lock_file(directory / "lock", ConflictError(where))
+        return WriterLock(directory, "lock", ConflictError(where))
     except OSError as error:
         raise UserError(f"replay: {directory} cannot be locked ({error.strerror})") from None
 

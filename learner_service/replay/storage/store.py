@@ -18,7 +18,6 @@ that it does not cover could be overwritten. `recovery` covers power cuts and da
 Disk space is taken before rows are written, so no store instruction can fail.
 """
 
-import io
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from pathlib import Path
 
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import ExhaustedError, InvalidInputError, UnavailableError, UserError
+from actorq.statefiles.locks import WriterLock
 from learner_service.replay.storage.columns import MAX_AGE, OPTIONAL, Columns, open_columns
 from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
@@ -72,7 +72,7 @@ class ReplayStore:
         spec: EnvironmentSpec,
         columns: Columns,
         directory: SegmentDirectory,
-        lock: io.FileIO,
+        lock: WriterLock,
         machine: Machine,
     ) -> None:
         """Wrap new or recovered files in the folder `path`. Use `open` instead."""

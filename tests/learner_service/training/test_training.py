@@ -292,8 +292,11 @@ def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: Quantiz
     build(client, tmp_path / "run").close()
 
 
-def test_a_replay_that_is_in_use_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", [False, True], ids=["with its lock file", "without it"])
+def test_a_replay_that_is_in_use_is_the_users_mistake(client: QuantizerClient, tmp_path: Path, removed: bool) -> None:
     store = ReplayStore.open(tmp_path / "replay", SPEC, config().replay.capacity)
+    if removed:
+        (tmp_path / "replay" / "lock").unlink()
     with pytest.raises(UserError, match="is open in another learner"):
         build(client, tmp_path)
     store.close()
