@@ -37,6 +37,7 @@ class Uploader:
     on_stop, on_evaluate: called for the learner's directives.
     on_fault: called with an error that a retry cannot fix.
     on_retry: called when the stream broke or failed to open, before the next attempt.
+    on_share: called when the steps of a policy change (wire.StreamAnswer.max_steps_per_policy).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Uploader:
         *,
         clock: Callable[[], float] = time.monotonic,
         on_retry: Callable[[], None] = lambda: None,
+        on_share: Callable[[int], None] = lambda steps: None,
     ) -> None:
         self._client = client
         self._name = name
@@ -66,6 +68,8 @@ class Uploader:
         self._on_evaluate = on_evaluate
         self._on_fault = on_fault
         self._on_retry = on_retry
+        self._on_share = on_share
+        self._share = 0
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
         self._in_flight: deque[Item] = deque()
@@ -251,6 +255,9 @@ class Uploader:
             self._changed.notify_all()
         if answer.evaluate_version:
             self._on_evaluate(answer.evaluate_version)
+        if answer.max_steps_per_policy != self._share:
+            self._share = answer.max_steps_per_policy
+            self._on_share(self._share)
         if answer.stop:
             self._on_stop()
         return works

@@ -165,5 +165,7 @@ def _with_message(status: RunStatus) -> tuple[RunStatus, learner_pb2.RunStatus]:
 
 def _response(stream: ActorStream) -> learner_pb2.StreamTrajectoriesResponse:
     return wire.stream_answer_to_proto(
-        wire.StreamAnswer(stream.acknowledged, stream.credit, stream.durable, stream.evaluate_version, stream.stop)
+        wire.StreamAnswer(
+            *(stream.acknowledged, stream.credit, stream.durable, stream.evaluate_version, stream.stop, stream.share)
+        )
     )

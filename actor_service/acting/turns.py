@@ -12,12 +12,12 @@ class PolicyTurns:
 
     most_steps: the steps of a policy after which the loop waits for a newer one; 0 for no limit. When none comes within
         `patience_s` seconds, the policy goes on acting without further waits. None may come, for example while
-        training is paused.
+        training is paused. `set_most_steps` changes it from another thread.
     """
 
     def __init__(self, slot: PolicySlot, most_steps: int = 0, patience_s: float = RunSpec.policy_patience_s) -> None:
         self._slot = slot
-        self._most_steps = most_steps
+        self._told = self._most_steps = most_steps
         self._patience_s = patience_s
         self._policy: OnnxPolicy | None = None
         self._steps = 0
@@ -35,6 +35,11 @@ class PolicyTurns:
         self._steps += 1
         return policy
 
+    def set_most_steps(self, steps: int) -> None:
+        """Change the steps of a policy, also for a loop that waits now; 0: as they were at first."""
+        self._most_steps = steps or self._told
+        self._slot.wake()
+
     @property
     def waits(self) -> bool:
         """Whether the next call waits for a newer policy."""
@@ -43,6 +48,6 @@ class PolicyTurns:
 
     def _newer(self, policy: OnnxPolicy) -> OnnxPolicy:
         acting, started = policy.descriptor, time.perf_counter()
-        newer = self._slot.wait(lambda newest: newest is not acting, self._patience_s)
+        newer = self._slot.wait(lambda newest: newest is not acting or self._steps < self._most_steps, self._patience_s)
         self._slot.counts.policy_wait_seconds.observe(time.perf_counter() - started)
         return newer or policy

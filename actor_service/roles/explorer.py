@@ -30,6 +30,8 @@ class Explorer(Participant):
     def __init__(self, host: Host, learner: LearnerClient, allowed_modules: Collection[str] = ()) -> None:
         super().__init__(host, learner, allowed_modules)
         self._rollout: Rollout | None = None
+        self._turns: PolicyTurns | None = None
+        self._share = 0
         self._last_report = (time.monotonic(), 0)
 
     def _join(self) -> Membership:
@@ -49,9 +51,11 @@ class Explorer(Participant):
         with self._own_call:
             environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, columns)
+        turns = self._turns = PolicyTurns(self._slot, run.max_steps_per_policy, run.policy_patience_s)
+        turns.set_most_steps(self._share)
         self._rollout = Rollout(
             environments,
-            PolicyTurns(self._slot, run.max_steps_per_policy, run.policy_patience_s),
+            turns,
             explore,
             length,
             environment_seed % 2**31,
@@ -76,6 +80,11 @@ class Explorer(Participant):
                 uploader.put(segment, self._stop)
         with self._own_call:
             environments.close()
+
+    def _take_share(self, steps: int) -> None:
+        self._share = steps
+        if self._turns is not None:
+            self._turns.set_most_steps(steps)
 
     def _report(self) -> ActorReport:
         steps, now = self._rollout.environment_steps if self._rollout else 0, time.monotonic()

@@ -185,9 +185,13 @@ class Participant(Actor):
             on_evaluate=self._evaluate_soon,
             on_fault=self._fail,
             on_retry=self.counts.learner_retries.add,
+            on_share=self._take_share,
         )
         self._uploader.start(self._spec, run.queue_segments, run.report_period_s)
         self._work(self._spec, membership, self._uploader)
+
+    def _take_share(self, steps: int) -> None:
+        """The learner has changed the steps of a policy. Called on the uploader's thread; 0: as Join has told."""
 
     def _report(self) -> ActorReport:
         return replace(

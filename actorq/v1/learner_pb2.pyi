@@ -197,18 +197,20 @@ class ActorReport(_message.Message):
     def __init__(self, policy_version: _Optional[int] = ..., scheme: _Optional[str] = ..., environment_steps: _Optional[int] = ..., steps_per_second: _Optional[float] = ..., queued_segments: _Optional[int] = ..., activation_seconds: _Optional[_Iterable[float]] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ..., waited_seconds: _Optional[float] = ..., avoided_scheme: _Optional[str] = ..., scheme_error: _Optional[float] = ...) -> None: ...
 
 class StreamTrajectoriesResponse(_message.Message):
-    __slots__ = ("acknowledged_sequence", "credit_through_sequence", "directive", "evaluate_version", "durable_sequence")
+    __slots__ = ("acknowledged_sequence", "credit_through_sequence", "directive", "evaluate_version", "durable_sequence", "max_steps_per_policy")
     ACKNOWLEDGED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CREDIT_THROUGH_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     DIRECTIVE_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_VERSION_FIELD_NUMBER: _ClassVar[int]
     DURABLE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    MAX_STEPS_PER_POLICY_FIELD_NUMBER: _ClassVar[int]
     acknowledged_sequence: int
     credit_through_sequence: int
     directive: Directive
     evaluate_version: int
     durable_sequence: int
-    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_through_sequence: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., evaluate_version: _Optional[int] = ..., durable_sequence: _Optional[int] = ...) -> None: ...
+    max_steps_per_policy: int
+    def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_through_sequence: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., evaluate_version: _Optional[int] = ..., durable_sequence: _Optional[int] = ..., max_steps_per_policy: _Optional[int] = ...) -> None: ...
 
 class RunStatus(_message.Message):
     __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "processes", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity", "storage", "problem", "refused_environments", "flagged_evaluation", "precision", "rollout_queue", "exported_policy")

@@ -38,6 +38,8 @@ class StreamAnswer:
     credit_through: the highest sequence that the actor may send.
     evaluate_version: the version to evaluate next; 0 for none.
     stop: whether the run is over.
+    max_steps_per_policy: the steps of each environment after which the actor waits for a newer policy; 0 for as many as
+        Join has told.
     """
 
     acknowledged: int
@@ -45,6 +47,7 @@ class StreamAnswer:
     durable: int
     evaluate_version: int = 0
     stop: bool = False
+    max_steps_per_policy: int = 0
 
 
 def upload_to_proto(upload: StreamOpening | Segment | Evaluation | Reported) -> learner_pb2.StreamTrajectoriesRequest:
@@ -75,6 +78,7 @@ def stream_answer_to_proto(answer: StreamAnswer) -> learner_pb2.StreamTrajectori
         directive=directive,
         evaluate_version=answer.evaluate_version,
         durable_sequence=answer.durable,
+        max_steps_per_policy=answer.max_steps_per_policy,
     )
 
 
@@ -87,6 +91,7 @@ def stream_answer_from_proto(message: learner_pb2.StreamTrajectoriesResponse) ->
         durable=bounds.count("durable_sequence", message.durable_sequence),
         evaluate_version=bounds.version("evaluate_version", message.evaluate_version) if evaluate else 0,
         stop=message.directive == learner_pb2.DIRECTIVE_STOP,
+        max_steps_per_policy=bounds.count("max_steps_per_policy", message.max_steps_per_policy),
     )
 
 

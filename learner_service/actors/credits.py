@@ -44,6 +44,7 @@ class ActorStream:
     ended: the actor sends nothing more.
     fault: an error that ends the stream.
     refused: a segment was refused, so no later one may be stored; used by the storage thread.
+    share: see `Shares`.
     """
 
     def __init__(self, member: Member, acknowledged: int) -> None:
@@ -61,6 +62,7 @@ class ActorStream:
         self.stop = False
         self.fault: BaseException | None = None
         self.evaluate_version = 0
+        self.share = 0
         self.changed = asyncio.Event()
         self.changed.set()
 

@@ -134,6 +134,13 @@ class Members:
             members = sorted(present, key=lambda member: (member.role, member.index))[:_MOST_STATUSES]
             return tuple(ActorStatus(m.name, m.role, m.index, m.state == "connected", m.report) for m in members)
 
+    def names(self, role: Role) -> tuple[list[str], list[str]]:
+        """The names of the members of a role that have an open stream, and of known others, also of those that left."""
+        with self._lock:
+            of_role = [member for member in self._members.values() if member.role == role]
+            here = [member.name for member in of_role if member.state == "connected"]
+            return here, [member.name for member in of_role if member.state != "connected"]
+
     def connected(self, role: Role) -> int:
         """Number of members of a role with an open stream."""
         with self._lock:

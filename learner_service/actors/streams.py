@@ -23,6 +23,7 @@ class Streams:
         self._credits: Credits | None = None
         self._uploads: Uploads | None = None
         self._left = asyncio.Event()
+        self._share = 0
 
     @property
     def refused_segments(self) -> int:
@@ -44,7 +45,7 @@ class Streams:
         """
         self.end(member, UnavailableError(f"actor {member.name!r} has opened another stream"))
         stream = ActorStream(member, acknowledged)
-        stream.stop = stop
+        stream.stop, stream.share = stop, self._share
         self._open.add(stream)
         if member.role == "actor" and self._credits is not None:
             self._credits.open(stream)
@@ -103,6 +104,14 @@ class Streams:
         for stream in self._of("evaluator"):
             stream.evaluate_version = version
             stream.changed.set()
+
+    def tell_share(self, share: int) -> None:
+        """Tell all actors their share of a rollout (`Shares`), if it has changed."""
+        if share != self._share:
+            self._share = share
+            for stream in self._of("actor"):
+                stream.share = share
+                stream.changed.set()
 
     def tell_durable(self, role: Role, durable: Callable[[Member], int]) -> None:
         """Tell the members of a role the sequence up to which their data survives a power cut.

@@ -14,6 +14,7 @@ from actorq.errors import ConflictError, UserError
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.locks import WriterLock
 from actorq.statefiles.tolerance import Tolerated
+from learner_service.actors.shares import Shares
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
 from learner_service.objectstorage.best_policy import BestPolicy
@@ -27,6 +28,7 @@ from learner_service.run.lifecycle import Lifecycle
 from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints
+from learner_service.training.drawing import steps_per_policy
 from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
@@ -83,6 +85,8 @@ class Run:
         )
         self._beats, self._is_writing = Tolerated("the run's clock or evaluations"), False
         self._storage = StorageThread()
+        steps = steps_per_policy(config) if config.queue.synchronous else 0
+        self._shares = Shares(steps, config.actors, config.actor.segment_length) if steps else None
         self.streams = Streams(self._storage)
         self.judge = Judge(
             self.records, self.preparation, self._storage, lambda: self.lifecycle.finish(RunState.SOLVED)
@@ -112,6 +116,8 @@ class Run:
         if not self._is_writing:
             self._is_writing = True
             self._storage.submit(partial(self._beats.attempt, self.records.sync), self._note_written, self._note_failed)
+        if self._shares is not None and self.training is not None:
+            self.streams.tell_share(self._shares.update(*self.records.members.names("actor")))
         if self.training is not None and self.lifecycle.wants_actors:
             limiter, trainer = self.training.replay.limiter, self.training.trainer
             connected = self.records.members.connected("actor")

@@ -136,3 +136,29 @@ def test_a_policy_is_noted_as_activated_at_its_first_step(slot: PolicySlot) -> N
     turns = PolicyTurns(slot)
     versions(turns, 5)
     assert len(slot.take_activations()) == 1
+
+
+def test_a_loop_that_waits_goes_on_when_it_may_act_more_steps(slot: PolicySlot) -> None:
+    slot.put(policy(1))
+    turns = PolicyTurns(slot, 2, patience_s=DEADLINE_S)
+    assert versions(turns, 2) == [1, 1]
+    threading.Timer(0.05, turns.set_most_steps, (4,)).start()
+    assert versions(turns, 2) == [1, 1]
+    assert turns.waits
+    slot.put(policy(2))
+    # As it was at first.
+    turns.set_most_steps(0)
+    assert versions(turns, 2) == [2, 2]
+    assert turns.waits
+
+
+def test_fewer_steps_than_it_has_acted_are_waited_for_with_the_next_policy(slot: PolicySlot, waited: Waited) -> None:
+    slot.put(policy(1))
+    turns = PolicyTurns(slot, 4, patience_s=0.0)
+    versions(turns, 3)
+    turns.set_most_steps(2)
+    assert versions(turns, 3) == [1, 1, 1]
+    assert waited.count == 0
+    slot.put(policy(2))
+    versions(turns, 3)
+    assert waited.count == 1

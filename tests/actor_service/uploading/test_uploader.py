@@ -144,9 +144,13 @@ def test_directives_reach_the_actor(learner: ScriptedLearner, side: Side) -> Non
     learner.opened()
     learner.answer(directive=learner_pb2.DIRECTIVE_EVALUATE, evaluate_version=12)
     assert side.evaluations.get(timeout=DEADLINE_S) == 12
+    for steps in (96, 96, 0):
+        learner.answer(max_steps_per_policy=steps)
+    assert [side.shares.get(timeout=DEADLINE_S) for _ in range(2)] == [96, 0]
     learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
     assert side.stops.get(timeout=DEADLINE_S)
     assert side.faults.empty()
+    assert side.shares.empty()
 
 
 def test_a_report_tells_how_much_was_sent(learner: ScriptedLearner, side: Side) -> None:

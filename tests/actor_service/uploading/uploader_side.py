@@ -29,6 +29,7 @@ class Side:
         self.stops: queue.Queue[bool] = queue.Queue()
         self.evaluations: queue.Queue[int] = queue.Queue()
         self.faults: queue.Queue[BaseException] = queue.Queue()
+        self.shares: queue.Queue[int] = queue.Queue()
         self.uploader = Uploader(
             client,
             "actor-0",
@@ -37,6 +38,7 @@ class Side:
             on_stop=lambda: self.stops.put(True),
             on_evaluate=self.evaluations.put,
             on_fault=self.faults.put,
+            on_share=self.shares.put,
         )
 
     def start(self, capacity: int = 2, period_s: float = 1_000.0) -> Uploader:

@@ -1,0 +1,68 @@
+"""The steps of actors in a synchronous rollout while others are missing."""
+
+import pytest
+
+from learner_service.actors.shares import Shares
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+def shares(actors: int = 4, steps: int = 64, segment: int = 32) -> tuple[Shares, Clock]:
+    clock = Clock()
+    return Shares(steps, actors, segment, clock), clock
+
+
+def after(shares: Shares, clock: Clock, seconds: float, *present: str, away: tuple[str, ...] = ()) -> int:
+    """The last share of updates once a second."""
+    end = clock.at + seconds
+    while clock.at < end:
+        clock.at += 1.0
+        shares.update(present, away)
+    return shares.share
+
+
+def test_a_missing_actor_is_missed_after_ten_seconds_and_the_others_take_its_share(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found, clock = shares()
+    assert after(found, clock, 20, "a", "b", "c", "d") == 0
+    assert after(found, clock, 10, "a", "b", "c", away=("d",)) == 0
+    assert after(found, clock, 1, "a", "b", "c", away=("d",)) == 96
+    assert [record.getMessage() for record in caplog.records] == [
+        "queue.synchronous: 1 of 4 actors are missing (d): the others act 96 steps for each policy, instead of 64, "
+        "until they are back"
+    ]
+    assert after(found, clock, 100, "a", "b", away=("c", "d")) == 128
+    assert len(caplog.records) == 2
+
+
+def test_an_actor_that_comes_back_ends_it_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    found, clock = shares(actors=2)
+    assert after(found, clock, 30, "a") == 128
+    assert found.update(("a", "b")) == 0
+    # A short absence is no absence.
+    assert after(found, clock, 9, "a") == 0
+    assert found.update(("a", "b")) == 0
+    assert after(found, clock, 9, "a") == 0
+
+
+def test_a_share_is_of_whole_segments_and_enough_for_a_rollout() -> None:
+    for actors in range(2, 9):
+        for segments in range(1, 5):
+            for present in range(1, actors):
+                found, clock = shares(actors, 32 * segments)
+                share = after(found, clock, 12, *map(str, range(present)))
+                assert share % 32 == 0
+                assert present * (share - 32) < actors * 32 * segments <= present * share
+
+
+@pytest.mark.parametrize(("steps", "present"), [(0, ("a",)), (64, ()), (64, ("a", "b", "c", "d", "e"))])
+def test_otherwise_actors_do_as_they_were_told(steps: int, present: tuple[str, ...]) -> None:
+    found, clock = shares(steps=steps)
+    assert after(found, clock, 60, *present) == 0
