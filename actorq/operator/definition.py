@@ -175,7 +175,7 @@ def _status() -> Object:
             "finishedAt": field("string", "when the run was over", **time),
             "conditions": {
                 "type": "array",
-                "description": "Ready, Training, Solved, Finished, Failed and Suspended",
+                "description": "Ready, Training, Solved, Finished, Failed, Stalled and Suspended",
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["type"],
                 "items": {"type": "object", "required": ["type", "status"], "properties": condition},

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
@@ -18,6 +19,14 @@ from actorq.operator.resource import KIND
 
 # A StatefulSet's refusal, and other fields that never change.
 _FIXED_FIELDS = ("Forbidden: updates to", "field is immutable")
+# Kinds whose fields come back as they were applied. Volumes may grow, and other kinds are their controllers' own.
+_COMPARED = (
+    *("Deployment", "StatefulSet", "Service", "ConfigMap", "ServiceAccount"),
+    *("NetworkPolicy", "PodDisruptionBudget"),
+)
+# Mappings that a further key changes: a Service that selects nothing, for example.
+_WHOLE = ("selector", "matchLabels", "data")
+_IGNORED = ("apiVersion", "kind", "status", "volumeClaimTemplates", "creationTimestamp")
 
 
 class Found(dict[tuple[str, str], Object]):
@@ -35,17 +44,69 @@ def stamped(manifest: Object) -> Object:
     return {**manifest, "metadata": {**metadata, "annotations": {**part(metadata, "annotations"), DIGEST: digest}}}
 
 
-def differs(wanted: Object, found: Object | None) -> bool:
+def differs(wanted: Object, found: Object | None, left: Collection[str] = ()) -> bool:
     """Whether an object must be applied. `wanted` has its digest.
 
-    Fields that others or the server have set do not count: nothing is fought over. The number of pods counts, because
-    it comes from the TrainingRun alone.
+    Fields that the run does not set do not count. left: changes by others that do not count either (`changes`).
     """
     if found is None:
         return True
     replicas = part(wanted, "spec").get("replicas")
     scaled = replicas is not None and replicas != part(found, "spec").get("replicas")
-    return scaled or digest_of(wanted) != digest_of(found)
+    return scaled or digest_of(wanted) != digest_of(found) or not changes(wanted, found) <= set(left)
+
+
+def changes(wanted: Object, found: Object) -> set[str]:
+    """The paths of fields that somebody has changed since an object was applied."""
+    return set(_changes(wanted, found, "")) if wanted["kind"] in _COMPARED else set()
+
+
+def removal(wanted: Object, found: Object | None) -> Object:
+    """The merge patch that removes what others have added where that changes the meaning; empty if nothing is."""
+    change: Object = {}
+    for path in changes(wanted, found) if found is not None else ():
+        *names, last = path.split("\n")
+        if names and names[-1] in _WHOLE and last not in part(wanted, *names):
+            place = change
+            for name in names:
+                place = place.setdefault(name, {})
+            place[last] = None
+    return change
+
+
+def _changes(wanted: Any, found: Any, path: str) -> Iterator[str]:
+    """The paths below `path`, by names with line feeds between them, which no name has."""
+    if wanted in (None, "", {}, []):
+        # The server drops what is empty.
+        return
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        for name, value in wanted.items():
+            if name not in _IGNORED:
+                yield from _changes(value, found.get(name), _joined(path, name))
+        if path.rpartition("\n")[2] in _WHOLE:
+            yield from (_joined(path, name) for name in found if name not in wanted)
+    elif isinstance(wanted, list) and isinstance(found, list):
+        by_name = {each.get("name"): each for each in found if isinstance(each, dict)}
+        for index, value in enumerate(wanted):
+            name = value.get("name") if isinstance(value, dict) else None
+            other = by_name.get(name) if name else found[index] if index < len(found) else None
+            yield from _changes(value, other, _joined(path, str(name or index)))
+    elif not _is_same(wanted, found):
+        yield path
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}\n{name}" if path else name
+
+
+def _is_same(wanted: object, found: object) -> bool:
+    if wanted == found or str(wanted) == str(found):
+        return True
+    try:
+        # The server writes 1000m as 1.
+        return bool(parse_quantity(wanted) == parse_quantity(found))
+    except (ValueError, TypeError):
+        return False
 
 
 def fitted(wanted: Object, found: Object | None) -> Object:

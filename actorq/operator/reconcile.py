@@ -7,7 +7,7 @@ killed between two requests therefore loses nothing.
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -30,9 +30,12 @@ from actorq.operator.status.look import Look, find_fault, lacks_pods, role_of
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
-# A run that works has all of its objects compared at most once in this time. At other looks its workloads are enough.
-CHECK_PERIOD_S = 60.0
+# A run that works has all of its objects compared once in this time. At other looks its workloads are enough.
+CHECK_PERIOD_S = 10.0
+# With many runs the time is longer: seconds for each run.
+_CHECK_S_PER_RUN = 0.25
 _TTL = "ttlSecondsAfterFinished"
+_MOST_NAMED = 5
 _WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
 # Listed also when the specification is invalid, or asks for none of them any more.
 _ALWAYS = (
@@ -57,6 +60,8 @@ class _Plan:
 
     run: None for an invalid specification. fault: why nothing can be made.
     checked: when all of the objects were last as they are wanted.
+    healed: the changes by others that were undone at the last look. What is there again is left to whoever changes it.
+    told: those that are left, each told once.
     """
 
     version: tuple[int, bool, Object | None]
@@ -64,6 +69,12 @@ class _Plan:
     wanted: list[Object]
     fault: Fault | None
     checked: float = float("-inf")
+    healed: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    told: set[tuple[tuple[str, str], str]] = field(default_factory=set)
+
+    def differs(self, wanted: Object, found: Object | None) -> bool:
+        """Whether an object must be applied."""
+        return differs(wanted, found, self.healed.get((wanted["kind"], name_of(wanted)), ()))
 
 
 @dataclass
@@ -224,10 +235,11 @@ class Reconciler:
 
     def _is_enough(self, look: Look, plan: _Plan, found: Found) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
-        if look.live is None or look.over or self._clock() >= plan.checked + CHECK_PERIOD_S:
+        period_s = max(CHECK_PERIOD_S, _CHECK_S_PER_RUN * len(self._memories))
+        if look.live is None or look.over or self._clock() >= plan.checked + period_s:
             return False
         workloads = [each for each in plan.wanted if each["kind"] in WORKLOADS]
-        changed = any(differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
+        changed = any(plan.differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
         lacking = any(lacks_pods(each) for each in look.workloads)
         return not changed and not lacking and find_fault(look) is None
 
@@ -251,15 +263,32 @@ class Reconciler:
         others = _there(cluster, [each for each in made if name_of(each) not in existing])
         if (taken := foreign(others, made, run.name, run.uid)) is not None:
             return taken
-        changed = [each for each in wanted if differs(each, found.get((each["kind"], name_of(each))))]
+        changed = [each for each in wanted if plan.differs(each, found.get((each["kind"], name_of(each))))]
         for manifest in (*made, *changed):
-            cluster.apply(differences.fitted(manifest, found.get((manifest["kind"], name_of(manifest)))))
+            there = found.get((manifest["kind"], name_of(manifest)))
+            cluster.apply(differences.fitted(manifest, there))
+            if change := differences.removal(manifest, there):
+                cluster.patch(manifest["apiVersion"], manifest["kind"], name_of(manifest), change)
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
+        self._note_healed(run, plan, found)
         doomed = differences.superfluous(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
-        if not (made or changed or doomed):
-            plan.checked = self._clock()
+        # After a change the next look compares all again.
+        plan.checked = float("-inf") if made or changed or doomed else self._clock()
         return None
+
+    def _note_healed(self, run: TrainingRun, plan: _Plan, found: Found) -> None:
+        """Note what others had changed. What they change again at once is theirs: nothing is fought over."""
+        for each in plan.wanted:
+            key = each["kind"], name_of(each)
+            there = found.get(key)
+            undone = differences.changes(each, there) if there is not None else set()
+            left = {path for path in undone & plan.healed.get(key, set()) if (key, path) not in plan.told}
+            if left:
+                names = ", ".join(sorted(path.replace("\n", ".") for path in left)[:_MOST_NAMED])
+                _log.warning("%s/%s: %s %s: others keep changing %s", run.namespace, run.name, *key, names)
+            plan.told |= {(key, path) for path in left}
+            plan.healed[key] = undone
 
     def _delete(self, cluster: Cluster, doomed: Sequence[Object], uid: str) -> bool:
         """Delete objects of the run. Returns whether there were any."""

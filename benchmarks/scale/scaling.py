@@ -203,11 +203,9 @@ class Simulation:
     def _measure(self) -> None:
         for index, stream in self._streams.items():
             member = stream.member
-            self._signal.note_report(
-                member.name, member.incarnation, round(self._steps[index]), float(self._waited[index])
-            )
-        missing = self._limiter.missing
-        self._signal.observe(self._samples, self._starved_s, len(self._streams), missing=missing)
+            self._signal.note_report(member.name, member.incarnation, float(self._waited[index]))
+        stored, missing = self._limiter.inserts, self._limiter.missing
+        self._signal.observe(self._samples, self._starved_s, stored, len(self._streams), missing=missing)
 
     def _note(self, starved: float, waiting: float) -> None:
         trace = self.trace

@@ -65,7 +65,7 @@ class Records:
         self.activation.add(report.activation_seconds)
         self.resources.note(report.process)
         if member.role == "actor":
-            self.scaling.note_report(member.name, member.incarnation, report.environment_steps, report.waited_seconds)
+            self.scaling.note_report(member.name, member.incarnation, report.waited_seconds)
 
     def note_receipt(self, receipt: Receipt) -> None:
         """Record the quantizer's receipt for a version."""

@@ -121,8 +121,9 @@ class Run:
         if self.training is not None and self.lifecycle.wants_actors:
             limiter, trainer = self.training.replay.limiter, self.training.trainer
             connected = self.records.members.connected("actor")
+            stored = self.training.replay.total_transitions
             self.records.scaling.observe(
-                limiter.samples, limiter.starved_seconds, connected, trainer.paused, limiter.missing
+                *(limiter.samples, limiter.starved_seconds, stored, connected, trainer.paused, limiter.missing)
             )
 
     def _note_written(self, written: bool) -> None:

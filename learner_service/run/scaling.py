@@ -30,12 +30,12 @@ _MOST_ACTORS = 20_000
 
 @dataclass(frozen=True)
 class _Mark:
-    """Totals at one time: samples and starved seconds; steps, active seconds and waiting seconds of all actors."""
+    """Totals at one time: samples, starved seconds, stored transitions, and all actors' active and waiting seconds."""
 
     at: float
     samples: int = 0
     starved_s: float = 0.0
-    steps: int = 0
+    stored: int = 0
     active_s: float = 0.0
     waited_s: float = 0.0
 
@@ -44,12 +44,14 @@ class _Mark:
 class _Report:
     incarnation: int
     at: float
-    steps: int
     waited_s: float
 
 
 class ScalingSignal:
     """Measures both sides of the rate limiter. Lives on the event loop. A report costs a few additions.
+
+    What actors make is counted by what is stored. An actor's report only tells how long it waited, at most for as long
+    as the time that has passed: a false one counts as one actor of all.
 
     samples_per_insert: target of the rate limiter. clock: monotonic seconds.
     demand: transitions per second that the learner takes while it does not wait; None where unknown.
@@ -62,7 +64,6 @@ class ScalingSignal:
         self._window_s = window_s
         self._marks: deque[_Mark] = deque()
         self._reports: dict[str, _Report] = {}
-        self._steps = 0
         self._active_s = 0.0
         self._waited_s = 0.0
         self._most_connected = 0
@@ -71,20 +72,19 @@ class ScalingSignal:
         self.supply_per_actor: float | None = None
         self._desired = 0
 
-    def note_report(self, actor: str, incarnation: int, steps: int, waited_s: float) -> None:
-        """Note an actor's steps, and its seconds of waiting for credit, since its start.
+    def note_report(self, actor: str, incarnation: int, waited_s: float) -> None:
+        """Note an actor's seconds of waiting for credit since its start.
 
         The first report of an incarnation is only the start of the count, because the actor was starting up before.
         Implausible figures are ignored, because they would falsify the totals for good.
         """
         now, last = self._clock(), self._reports.get(actor)
-        self._reports[actor] = _Report(incarnation, now, steps, waited_s)
+        self._reports[actor] = _Report(incarnation, now, waited_s)
         if last is None or last.incarnation != incarnation:
             return
-        done, waited, passed = steps - last.steps, waited_s - last.waited_s, now - last.at
+        waited, passed = waited_s - last.waited_s, now - last.at
         # Delayed reports arrive together, so a report may cover more time than has passed since the previous one.
-        if done >= 0 and 0 <= waited <= passed + self._window_s:
-            self._steps += done
+        if 0 <= waited <= passed + self._window_s:
             self._waited_s += waited
             self._active_s += passed - waited
 
@@ -92,10 +92,12 @@ class ScalingSignal:
         """Forget an actor that has left."""
         self._reports.pop(actor, None)
 
-    def observe(self, samples: int, starved_s: float, connected: int, paused: bool = False, missing: int = 0) -> None:
+    def observe(
+        self, samples: int, starved_s: float, stored: int, connected: int, paused: bool = False, missing: int = 0
+    ) -> None:
         """Note the trainer's totals and the number of connected actors. Call about once a second.
 
-        missing: transitions that are missing for updates, at first or after a loss.
+        stored: total of stored transitions. missing: those that are missing for updates, at first or after a loss.
 
         While training is paused, the demand is not measured, and the desired number stays.
         """
@@ -106,7 +108,7 @@ class ScalingSignal:
             self._marks.clear()
             return
         now = self._clock()
-        self._marks.append(_Mark(now, samples, starved_s, self._steps, self._active_s, self._waited_s))
+        self._marks.append(_Mark(now, samples, starved_s, stored, self._active_s, self._waited_s))
         while len(self._marks) > 2 and now - self._marks[1].at >= self._window_s:
             self._marks.popleft()
         self._decide(missing)
@@ -146,13 +148,13 @@ class ScalingSignal:
         if last.at - first.at < _SETTLE_S:
             return
         busy_s = (last.at - first.at) - (last.starved_s - first.starved_s)
-        samples, steps = last.samples - first.samples, last.steps - first.steps
+        samples, stored = last.samples - first.samples, last.stored - first.stored
         active_s = last.active_s - first.active_s
         # Keep the last measurement while actors only wait, or while the trainer only waits.
         if samples > 0 and busy_s > 0:
             self.demand = samples / busy_s / self.samples_per_insert
-        if steps > 0 and active_s > 0:
-            self.supply_per_actor = steps / active_s
+        if stored > 0 and active_s > 0:
+            self.supply_per_actor = stored / active_s
         if self.supply_per_actor is None:
             return
         if missing > 0:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.harness import Target, verdict
 from benchmarks.learner import sparse_learner
 from benchmarks.libraries import parity
+from benchmarks.onpolicy import layouts
 from benchmarks.policy import fidelity, inference, sparse_policy, swap
 from benchmarks.policy.encodings import __main__ as encodings
 from benchmarks.policy.figures import Bytes, Calls, Cell, Errors, Figures
@@ -117,6 +118,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "inference": _inference,
     "inference_without_vnni": _inference,
     "joint": _joint,
+    "on_policy_layouts": lambda figures: layouts.targets(figures["layouts"]),
     "parity": _parity,
     "parity_sac_pendulum": _parity,
     "returns": _returns,

@@ -40,7 +40,8 @@ def new_status(look: Look, fault: Fault | None) -> Object:
         "selector": f"{RUN_LABEL}={metadata['name']},{COMPONENT_LABEL}=actor",
     }
     if live is not None:
-        status.setdefault("startedAt", timestamp(look.now))
+        # The operator may have been away when it began.
+        status.setdefault("startedAt", timestamp(look.now - live.elapsed_s))
         status["environmentSteps"] = live.environment_steps
         status["elapsedSeconds"] = round(live.elapsed_s, 1)
         status["stepsPerSecond"] = round(live.environment_steps_per_s, 1)
@@ -89,7 +90,8 @@ def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
     text = fault.line(_log_command(look, fault)) if fault else ""
     ready, reason, message = True, "Running", "the learner answers and actors act"
     if over:
-        ready, reason, message = False, state, f"the run is over: {state}{f'; {text}' if text else ''}"
+        # Nothing is left to do, which is what tools wait for that apply objects (kstatus: Flux, Helm, Argo).
+        ready, reason, message = not text, state, f"the run is over: {state}{f'; {text}' if text else ''}"
     elif look.suspended and fault is None:
         ready, reason, message = False, SUSPENDED, "spec.suspend is true"
     elif fault is not None:
@@ -113,6 +115,8 @@ def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
         "Solved": (state == "Solved", end, said),
         "Finished": (over, end, said),
         "Failed": (failed, *((reason, text) if failed else ("NotFailed", said))),
+        # What kstatus calls a failure.
+        "Stalled": (failed, *((reason, text) if failed else ("NotFailed", said))),
         "Suspended": (True, SUSPENDED, "spec.suspend is true")
         if look.suspended
         else (False, "Active", "spec.suspend is false"),

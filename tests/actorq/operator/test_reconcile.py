@@ -52,6 +52,9 @@ def test_an_object_that_somebody_deleted_comes_back(world: World) -> None:
 def test_a_look_at_a_run_that_works_reads_only_what_changes(world: World) -> None:
     world.start()
     world.settle()
+    # All objects are compared at this look.
+    world.at += CHECK_PERIOD_S
+    world.look()
     assert requests_of_a_look(world) == [
         ("get", "TrainingRun"),
         ("list", "StatefulSet"),

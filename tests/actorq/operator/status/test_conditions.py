@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from actorq.cluster.diagnosis import Fault
 from actorq.domain.status import ActorStatus, RunState
 from actorq.operator.status.conditions import new_status
 from actorq.operator.status.events import new_events
@@ -163,3 +164,29 @@ def test_the_end_of_a_run_tells_where_its_best_policy_is(exported: str) -> None:
     assert exported in told[list(told)[1]]
     # Later looks, without the learner, keep the address.
     assert new_status(look(after, spec), None).get("policy", "") == exported
+
+
+def kstatus(status: Object) -> str:
+    """What kstatus, and with it Flux and Helm, says of an object with this status."""
+    found = {each["type"]: each["status"] for each in status["conditions"]}
+    if found.get("Stalled") == "True":
+        return "Failed"
+    return "Current" if found.get("Ready", "True") == "True" else "InProgress"
+
+
+def test_tools_that_apply_objects_wait_for_no_run_for_ever() -> None:
+    begun = look(live=run_status(elapsed_s=1.0))
+    assert kstatus(new_status(begun, None)) == "InProgress"
+    assert kstatus(new_status(look(live=run_status(actors=ACTING)), None)) == "Current"
+    for state in (RunState.SOLVED, RunState.BUDGET_ENDED, RunState.STOPPED):
+        assert kstatus(new_status(look(live=run_status(state=state)), None)) == "Current"
+    hopeless = Fault("spec", "is wrong", reason="InvalidConfiguration")
+    assert kstatus(new_status(look(), hopeless)) == "Failed"
+    # A change of a finished run that has no effect.
+    over = look(live=run_status(state=RunState.SOLVED))
+    assert kstatus(new_status(over, Fault("spec", "changed", reason="Immutable"))) == "InProgress"
+
+
+def test_a_run_has_started_when_its_learner_says_so() -> None:
+    seen = look(live=run_status(elapsed_s=100.0))
+    assert new_status(seen, None)["startedAt"] == timestamp(seen.now - 100.0)

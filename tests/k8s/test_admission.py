@@ -1,0 +1,88 @@
+"""The policy that limits what authors of TrainingRuns may ask for: its rules, evaluated as an API server does."""
+
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from cel_expr_python import cel  # type: ignore[import-untyped]
+
+from actorq.operator.render import MANIFESTS
+from actorq.operator.resource import GROUP, PLURAL, VERSION
+from tests.actorq.operator.test_crd import SCHEMA
+from tests.actorq.operator.training_runs import SPECS, manifest
+from tests.k8s.custom_resources import stored
+from tests.k8s.rendered_manifests import K8S, Object, render
+
+POLICY, BINDING = yaml.safe_load_all((MANIFESTS / "admission" / "policy.yaml").read_text())
+ENVIRONMENT = cel.NewEnv(variables={"object": cel.Type.DYN, "variables": cel.Type.DYN})
+
+
+def evaluated(expression: str, **values: Any) -> Any:
+    found = ENVIRONMENT.compile(expression).eval(data=values)
+    assert found.type() != cel.Type.ERROR, found.value()
+    return found.value()
+
+
+def plain(value: Any) -> Any:
+    """Without the types of the library."""
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def refusals(spec: Object, **replaced: str) -> list[str]:
+    """The fields that the policy refuses. replaced: expressions of variables that an overlay replaces."""
+    tree = stored({**manifest(), "spec": {"environment": "CartPole-v1", **spec}}, SCHEMA)
+    variables: Object = {}
+    for each in POLICY["spec"]["variables"]:
+        expression = replaced.get(each["name"], each["expression"])
+        variables[each["name"]] = plain(evaluated(expression, object=tree, variables=variables))
+    rules = POLICY["spec"]["validations"]
+    return [
+        rule["message"].partition(":")[0]
+        for rule in rules
+        if not evaluated(rule["expression"], object=tree, variables=variables)
+    ]
+
+
+def test_the_objects_are_valid_and_bound_to_the_kind() -> None:
+    for each in render(K8S / "admission"):
+        kubernetes_validate.validate(each, "1.32", strict=True)
+    (rule,) = POLICY["spec"]["matchConstraints"]["resourceRules"]
+    assert (rule["apiGroups"], rule["apiVersions"], rule["resources"]) == ([GROUP], [VERSION], [PLURAL])
+    assert set(rule["operations"]) == {"CREATE", "UPDATE"}
+    assert BINDING["spec"] == {"policyName": POLICY["metadata"]["name"], "validationActions": ["Deny"]}
+    assert all("\n" not in each["message"] for each in POLICY["spec"]["validations"])
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_usual_runs_are_allowed(name: str) -> None:
+    assert refusals(SPECS[name]) == []
+
+
+@pytest.mark.parametrize("role", ["actors", "learner"])
+@pytest.mark.parametrize("toleration", [{"operator": "Exists"}, {"key": "", "operator": "Exists"}])
+def test_a_toleration_of_every_taint_is_refused(role: str, toleration: Object) -> None:
+    named = {"key": "batch", "operator": "Exists"}
+    assert refusals({role: {"tolerations": [named, toleration]}}) == ["spec"]
+    assert refusals({role: {"tolerations": [named]}}) == []
+
+
+def test_priority_classes_of_the_system_are_refused() -> None:
+    assert refusals({"actors": {"priorityClassName": "system-node-critical"}}) == ["spec.actors.priorityClassName"]
+    assert refusals({"actors": {"priorityClassName": "low"}}) == []
+
+
+@pytest.mark.parametrize("service", ["learner", "quantizer", "actor"])
+def test_images_of_other_registries_are_refused(service: str) -> None:
+    registries = "['registry.example/rl/', 'registry.example/base/']"
+    assert refusals({"images": {service: "evil.example/a:1"}}, registries=registries) == ["spec.images"]
+    assert refusals({"images": {service: "registry.example/base/a:1"}}, registries=registries) == []
+    assert refusals({}, registries=registries) == []
+
+
+def test_secrets_with_other_names_are_refused() -> None:
+    secrets = "['object-storage', 'actorq-']"
+    assert refusals({"checkpoint": {"secret": "payroll"}}, secrets=secrets) == ["spec.checkpoint.secret"]
+    assert refusals({"checkpoint": {"secret": "actorq-bucket"}}, secrets=secrets) == []
+    # The default.
+    assert refusals({}, secrets=secrets) == []
