@@ -25,6 +25,9 @@ from actorq.errors import UserError
 
 S = TypeVar("S", bound="Settings")
 
+# Values of a YAML text with its aliases written out: a few lines of them can stand for billions.
+_MOST_VALUES = 100_000
+
 # Kubernetes sets such variables in every container, for each service of the namespace ("service links"). The service
 # actorq-learner gives ACTORQ_LEARNER_SERVICE_HOST, ACTORQ_LEARNER_PORT_50051_TCP_ADDR and the like.
 _SERVICE_LINK = re.compile(
@@ -170,18 +173,50 @@ def check_environment(
 
 def from_yaml(text: str) -> Any:
     """The value of a YAML text. Raises ValueError with the reason on one line."""
-    return _loaded(yaml.safe_load, text)
+    return _loaded(lambda stream: yaml.load(stream, _Loader), text)
 
 
 def documents_from_yaml(text: str) -> list[Any]:
     """The values of a YAML stream. Raises ValueError with the reason on one line."""
-    documents: list[Any] = _loaded(lambda stream: list(yaml.safe_load_all(stream)), text)
+    documents: list[Any] = _loaded(lambda stream: list(yaml.load_all(stream, _Loader)), text)
     return documents
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes each name of a section once: of two values that a person has written, one would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names: set[Any] = set()
+        for key, _ in node.value:
+            # Merged sections may have the same names, and come under this one.
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                name = self.construct_object(key)
+                if name in names:
+                    line = key.start_mark.line + 1
+                    raise yaml.YAMLError(f"line {line}: {name!r} is there twice in one section: remove one of them")
+                names.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def _count(tree: Any, around: frozenset[int], counts: dict[int, int]) -> int:
+    """The values that a tree stands for, with aliases written out. Raises ValueError for too many, or for a cycle."""
+    if not isinstance(tree, dict | list):
+        return 1
+    if id(tree) in around:
+        raise ValueError("an alias stands for a section or list that it is part of")
+    if id(tree) not in counts:
+        inner = tree.values() if isinstance(tree, dict) else tree
+        counts[id(tree)] = 1 + sum(_count(each, around | {id(tree)}, counts) for each in inner)
+    if counts[id(tree)] > _MOST_VALUES:
+        raise ValueError(f"it stands for more than {_MOST_VALUES:,} values")
+    return counts[id(tree)]
 
 
 def _loaded(load: Callable[[str], Any], text: str) -> Any:
     try:
-        return load(text)
+        found = load(text)
+        _count(found, frozenset(), {})
+        return found
     except RecursionError:
         raise ValueError("its sections or lists are nested too deeply") from None
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:

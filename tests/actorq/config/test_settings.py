@@ -223,6 +223,12 @@ def test_a_switch_takes_a_value_too(flags: tuple[str, ...], watered: bool, tmp_p
     assert garden(flags=flags, folder=tmp_path).watered is watered
 
 
+# Ten lines that stand for 10^9 values.
+BOMB = b"a0: &a0 [1]\n" + b"".join(
+    b"a%d: &a%d [%s]\n" % (number, number, b", ".join([b"*a%d" % (number - 1)] * 10)) for number in range(1, 10)
+)
+
+
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
@@ -230,6 +236,10 @@ def test_a_switch_takes_a_value_too(flags: tuple[str, ...], watered: bool, tmp_p
         (b"owner: \xff", "is not YAML: 'utf-8' codec can't decode byte 0xff"),
         (b"owner: !!python/object:os.system x", "is not YAML: could not determine a constructor"),
         (b"[" * 5000, "is not YAML: its sections or lists are nested too deeply"),
+        (b"seed: 1\nseed: 2\n", "is not YAML: line 2: 'seed' is there twice in one section: remove one of them"),
+        (b"actor: {a: 1, b: 2, a: 3}\n", "is not YAML: line 1: 'a' is there twice in one section"),
+        (b"actor: &a\n  x: *a\n", "is not YAML: an alias stands for a section or list that it is part of"),
+        (BOMB, "is not YAML: it stands for more than 100,000 values"),
         (b"planted: 2026-13-45", "is not YAML: month must be in 1..12"),
         (b"planted: !!timestamp soon", "is not YAML: "),
         (b"- herbs", "must hold settings as 'name: value', got list"),
@@ -297,3 +307,12 @@ def test_a_file_can_be_overridden_by_another_one_in_parts_and_stays_as_it_is() -
     result = settings.build(Garden, lower, {"rain_tank": {"litres": 8}})
     assert result.rain_tank == Tank(litres=8, fill=0.7)
     assert lower == {"rain_tank": {"litres": 7, "fill": 0.7}}
+
+
+def test_aliases_and_merged_sections_of_usual_size_are_fine() -> None:
+    text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\nlist: [*base, *base]\n"
+    assert settings.from_yaml(text) == {
+        "base": {"a": 1, "b": 2},
+        "other": {"a": 1, "b": 3},
+        "list": [{"a": 1, "b": 2}] * 2,
+    }
