@@ -5,6 +5,7 @@ Each replica follows their changes. Only the replica that holds the Lease acts o
 
 import asyncio
 import logging
+import re
 import signal
 import socket
 import threading
@@ -22,7 +23,7 @@ from actorq.operator.leader import Leader
 from actorq.operator.metrics import operator_metrics
 from actorq.operator.news import Watcher
 from actorq.operator.reconcile import Key, Reconciler
-from actorq.operator.render import MANIFESTS
+from actorq.operator.render import MANIFESTS, Images
 from actorq.operator.resource import API_VERSION, KIND
 from actorq.process import EXIT_FAILED, EXIT_OK, leave
 from actorq.telemetry.logs import configure_logging
@@ -53,6 +54,23 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
         help=f"folder with base and components, such as k8s (default: {MANIFESTS})",
     )
     parser.add_argument(
+        "--image-registry",
+        default="",
+        metavar="REGISTRY",
+        help="registry, with a folder if any, of the images of runs that name none, such as registry.example/rl",
+    )
+    parser.add_argument("--image-tag", default="", metavar="TAG", help=f"tag of these images (default: {__version__})")
+    parser.add_argument(
+        "--image-pull-policy", choices=("Always", "IfNotPresent", "Never"), help="when nodes pull images of runs"
+    )
+    parser.add_argument(
+        "--image-pull-secret",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Secret of the registry, in the namespace of each run, besides those that a run names; may be repeated",
+    )
+    parser.add_argument(
         "--metrics",
         default="0.0.0.0:9090",
         metavar="HOST:PORT",
@@ -72,7 +90,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"the cluster has no kind {KIND}: apply k8s/operator/crd.yaml")
     queue: DueQueue[Key] = DueQueue()
     worker = cluster.at(cluster.namespace)
-    controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests))
+    if re.search(r"\s|://", flags.image_registry):
+        raise UserError(
+            "--image-registry: expected a registry and perhaps a folder, such as registry.example/rl, got "
+            f"{flags.image_registry!r}"
+        )
+    images = Images(
+        flags.image_registry.rstrip("/"), flags.image_tag, flags.image_pull_policy or "", tuple(flags.image_pull_secret)
+    )
+    controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests, images))
     controller.list_runs()
     # Until here a failure is one line, without a traceback.
     configure_logging("operator", "operator", form=flags.log_format)

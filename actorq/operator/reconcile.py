@@ -21,7 +21,7 @@ from actorq.operator import differences
 from actorq.operator.certificates import certificates, secrets
 from actorq.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
 from actorq.operator.naming import prefixed
-from actorq.operator.render import MANIFESTS, objects
+from actorq.operator.render import MANIFESTS, Images, objects
 from actorq.operator.resource import API_VERSION, DEFAULT_SECRET, KIND, SECRET_LABEL, TrainingRun, TrainingRunSpec
 from actorq.operator.status import conditions
 from actorq.operator.status.answers import Answers
@@ -97,6 +97,7 @@ class Reconciler:
     """Looks at one run after the other. Not thread-safe.
 
     wake: called from other threads with the key of a run that has news.
+    images: where the images of runs come from that name none.
     address_of: where the learner of a run listens.
     """
 
@@ -105,6 +106,7 @@ class Reconciler:
         cluster: Cluster,
         wake: Callable[[Key], object],
         manifests: Path = MANIFESTS,
+        images: Images | None = None,
         address_of: Callable[[Key], str] = lambda key: f"{prefixed(key.name, 'learner')}.{key.namespace}.svc:50051",
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
@@ -112,6 +114,7 @@ class Reconciler:
         self._cluster = cluster.at(cluster.namespace, COMPONENT)
         self._wake = wake
         self._manifests = manifests
+        self._images = images or Images()
         self._address_of = address_of
         self._clock = clock
         self._now = now
@@ -215,7 +218,8 @@ class Reconciler:
             version = generation, finished, labels
             if plan is not None and plan.version == version:
                 return plan
-            wanted = [] if fault else objects(run, finished, self._manifests, credentials=labels is not None)
+            where = self._manifests, labels is not None, self._images
+            wanted = [] if fault else objects(run, finished, *where)
             return _Plan(version, run, [stamped(each) for each in wanted], fault)
         except UserError as error:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -31,14 +32,38 @@ KEPT = ("learner", "quantizer")
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
 
 
+@dataclass(frozen=True)
+class Images:
+    """Where the images of runs come from that name none: settings of the operator. What is empty stays as in `k8s`.
+
+    registry: with a folder, if any, such as registry.example/rl. tag: of all images. pull_policy: as Kubernetes has it.
+    pull_secrets: names of Secrets in the namespace of a run, besides those that the run names.
+    """
+
+    registry: str = ""
+    tag: str = ""
+    pull_policy: str = ""
+    pull_secrets: tuple[str, ...] = ()
+
+    def named(self, image: str) -> str:
+        """The full name of an image of the manifests."""
+        name, _, tag = image.rpartition(":")
+        return f"{self.registry}/{name}:{self.tag or tag}".removeprefix("/")
+
+
 def objects(
-    run: TrainingRun, finished: bool = False, manifests: Path = MANIFESTS, credentials: bool = True
+    run: TrainingRun,
+    finished: bool = False,
+    manifests: Path = MANIFESTS,
+    credentials: bool = True,
+    images: Images = Images(),
 ) -> list[Object]:
     """All objects of a run in the order to apply them, except its secrets (certificates.py).
 
     finished: the run is over: no actors, relays and evaluator.
     manifests: a folder with `base` and `components`, such as k8s/.
     credentials: whether the learner gets those of spec.checkpoint.secret, if the run has object storage.
+    images: where images come from that the run does not name.
 
     Raises UserError for settings that cannot work together, or manifests that cannot be read.
     """
@@ -46,7 +71,7 @@ def objects(
     found = build(manifests / "base", [manifests / "components" / name for name in _components(spec, credentials)])
     made = [each for each in found if _is_wanted(each, spec)]
     for manifest in made:
-        _customize(manifest, run, finished)
+        _customize(manifest, run, finished, images)
     ready = prepared(named(made, run.name, identity(run)), run.name, run.namespace)
     for manifest in ready:
         metadata = manifest["metadata"]
@@ -107,19 +132,20 @@ def _is_wanted(manifest: Object, spec: TrainingRunSpec) -> bool:
     return spec.tls.mode == "issuer" and manifest["kind"] == "Certificate" and not manifest["spec"].get("isCA")
 
 
-def _customize(manifest: Object, run: TrainingRun, finished: bool) -> None:
+def _customize(manifest: Object, run: TrainingRun, finished: bool, images: Images) -> None:
     """Change an object of the manifests, still under its name there, as the run's specification says."""
     spec, kind, body = run.spec, manifest["kind"], part(manifest, "spec")
     if kind == "ConfigMap" and name_of(manifest) == "run-config":
         manifest["data"] = {"config.yaml": yaml.safe_dump(spec.settings(), sort_keys=False)}
-    if kind == "ServiceAccount" and spec.imagePullSecrets:
-        manifest["imagePullSecrets"] = [each.model_dump() for each in spec.imagePullSecrets]
+    secrets = dict.fromkeys((*(each.name for each in spec.imagePullSecrets), *images.pull_secrets))
+    if kind == "ServiceAccount" and secrets:
+        manifest["imagePullSecrets"] = [{"name": name} for name in secrets]
     if kind == VOLUME:
         _set_volume(body, spec.quantizer.storage, spec.quantizer.storageClassName)
     for template in body.get("volumeClaimTemplates", ()):
         _set_volume(template["spec"], spec.learner.storage, spec.learner.storageClassName)
     if kind in WORKLOADS:
-        _set_workload(component_of(manifest), body, spec, finished)
+        _set_workload(component_of(manifest), body, spec, finished, images)
 
 
 def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
@@ -128,13 +154,15 @@ def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
         claim["storageClassName"] = storage_class
 
 
-def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished: bool) -> None:
+def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished: bool, images: Images) -> None:
     replicas = {"actor": spec.actors.replicas, "relay": spec.relays.replicas, "evaluator": spec.evaluator.replicas}
     body["replicas"] = 0 if spec.suspend or (finished and component not in KEPT) else replicas.get(component, 1)
     pod = body["template"]["spec"]
     (container,) = pod["containers"]
     image = {"learner": spec.images.learner, "actor": spec.images.actor, "evaluator": spec.images.actor}
-    container["image"] = image.get(component, spec.images.quantizer) or container["image"]
+    container["image"] = image.get(component, spec.images.quantizer) or images.named(container["image"])
+    if images.pull_policy:
+        container["imagePullPolicy"] = images.pull_policy
     if component == "actor":
         _set_resources(container, "actors", spec.actors.resources)
         _set_nodes(pod, spec.actors.nodeSelector, spec.actors.tolerations)

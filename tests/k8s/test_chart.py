@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from actorq.operator.process import parse
 from sitegen import chart
 from tests.k8s.rendered_manifests import K8S, Object, of_kind, render
 
@@ -156,3 +157,12 @@ def test_with_monitoring_it_watches_the_runs_where_the_operator_does(namespaced:
     ports = {each["name"] for each in pod["spec"]["containers"][0]["ports"]}
     assert {each["port"] for each in own["podMetricsEndpoints"]} <= ports
     assert "namespaceSelector" not in own
+
+
+def test_its_values_tell_the_operator_where_the_images_of_runs_are() -> None:
+    images = {"registry": "registry.example/rl", "tag": "7", "pullPolicy": "Always", "pullSecret": "registry"}
+    spec = of_kind(installed("lab", runImages=images), "Deployment")["actorq-operator"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    flags = parse(container["args"])
+    assert (flags.image_registry, flags.image_tag) == ("registry.example/rl", "7")
+    assert (flags.image_pull_policy, flags.image_pull_secret) == ("Always", ["registry"])

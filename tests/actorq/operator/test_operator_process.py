@@ -115,3 +115,13 @@ def test_a_replica_that_ends_keeps_the_lease_until_its_last_look_has_ended(api: 
         look.released.set()
         leading.join(20)
     assert api.get("Lease", LEASE)["spec"]["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize("registry", ["https://registry.example", "a b"])
+def test_a_registry_that_no_image_can_have_is_one_line(api: KubeApi, tmp_path: Path, registry: str) -> None:
+    code, lines = failure(api, tmp_path, f"--image-registry={registry}")
+    assert code == 2
+    assert lines == [
+        "error: --image-registry: expected a registry and perhaps a folder, such as registry.example/rl, got "
+        f"{registry!r}"
+    ]

@@ -13,7 +13,7 @@ import yaml
 from actorq import __version__
 from actorq.cluster.manifests import component_of, parse, prepared
 from actorq.operator.naming import named
-from actorq.operator.render import MANIFESTS, identity, objects
+from actorq.operator.render import MANIFESTS, Images, identity, objects
 from tests.actorq.operator.training_runs import SPECS, Object, training_run
 from tests.k8s.rendered_manifests import K8S, is_let_through, render, selects
 
@@ -324,3 +324,37 @@ def test_the_learner_gets_the_credentials_of_its_object_storage(
     assert not any(pods.values())
     without = objects(training_run(checkpoint=checkpoint))
     assert not any("object-storage" in str(each) for each in without if "template" in each.get("spec", {}))
+
+
+def test_images_that_a_run_does_not_name_come_from_the_operators_registry() -> None:
+    images = Images("registry.example/rl", "7", "Always", ("pull", "registry"))
+    own: Object = {"images": {"actor": "other/actor:2"}, "imagePullSecrets": [{"name": "registry"}], "relays": {"replicas": 1}}
+    made = objects(training_run(**own), images=images)
+    found = {}
+    for each in made:
+        if each["kind"] in ("Deployment", "StatefulSet"):
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            assert container["imagePullPolicy"] == "Always"
+            found[each["metadata"]["name"]] = container["image"]
+        if each["kind"] == "ServiceAccount":
+            assert each["imagePullSecrets"] == [{"name": "registry"}, {"name": "pull"}]
+    assert found == {
+        "alpha-learner": "registry.example/rl/actorq-learner:7",
+        "alpha-quantizer": "registry.example/rl/actorq-quantizer:7",
+        "alpha-relay": "registry.example/rl/actorq-quantizer:7",
+        "alpha-actor": "other/actor:2",
+        "alpha-evaluator": "other/actor:2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("images", "name"),
+    [
+        (Images(), f"actorq-actor:{__version__}"),
+        (Images(registry="localhost:5000"), f"localhost:5000/actorq-actor:{__version__}"),
+        (Images(tag="dev"), "actorq-actor:dev"),
+    ],
+)
+def test_what_the_operator_is_not_told_stays(images: Images, name: str) -> None:
+    assert images.named(f"actorq-actor:{__version__}") == name
+    assert objects(training_run(), images=Images()) == objects(training_run())
