@@ -3,12 +3,14 @@
 Helm itself does not run here. A small renderer stands in for it, and refuses all that it does not know.
 """
 
+import json
 import re
 import textwrap
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -89,8 +91,10 @@ def by_name(objects: Sequence[Object]) -> dict[tuple[str, str], Object]:
         if each["kind"] in ("Namespace", "CustomResourceDefinition"):
             continue
         each["metadata"]["labels"].pop("app.kubernetes.io/managed-by", None)
-        if not each.get("imagePullSecrets", True):
-            del each["imagePullSecrets"]
+        for place in (each, each.get("spec", {}).get("template", {}).get("spec", {})):
+            for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity"):
+                if not place.get(name, True):
+                    del place[name]
         found[each["kind"], each["metadata"]["name"]] = each
     return found
 
@@ -129,10 +133,15 @@ def test_its_values_change_the_deployment() -> None:
         image={"repository": "registry.example/operator", "tag": "mine"},
         imagePullSecrets=[{"name": "registry"}],
         resources={"requests": {"cpu": "1"}},
+        nodeSelector={"pool": "system"},
+        tolerations=[{"key": "system", "operator": "Exists"}],
     )
     spec = of_kind(objects, "Deployment")["actorq-operator"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     assert spec["replicas"] == 1
+    pod = spec["template"]["spec"]
+    assert (pod["nodeSelector"], pod["affinity"]) == ({"pool": "system"}, {})
+    assert pod["tolerations"] == [{"key": "system", "operator": "Exists"}]
     assert container["image"] == "registry.example/operator:mine"
     assert container["resources"] == {"requests": {"cpu": "1"}}
     assert of_kind(objects, "ServiceAccount")["actorq-operator"]["imagePullSecrets"] == [{"name": "registry"}]
@@ -166,3 +175,13 @@ def test_its_values_tell_the_operator_where_the_images_of_runs_are() -> None:
     flags = parse(container["args"])
     assert (flags.image_registry, flags.image_tag) == ("registry.example/rl", "7")
     assert (flags.image_pull_policy, flags.image_pull_secret) == ("Always", ["registry"])
+
+
+def test_helm_refuses_values_that_there_are_not() -> None:
+    schema = json.loads(FILES["values.schema.json"])
+    jsonschema.Draft7Validator.check_schema(schema)
+    check = jsonschema.Draft7Validator(schema)
+    assert check.is_valid(VALUES)
+    assert check.is_valid({**VALUES, "affinity": {"nodeAffinity": {}}, "global": {}})
+    for wrong in ({"replica": 1}, {"replicas": "2"}, {"image": {"name": "x"}}, {"runImages": {"pull": "x"}}):
+        assert not check.is_valid({**VALUES, **wrong})

@@ -328,7 +328,11 @@ def test_the_learner_gets_the_credentials_of_its_object_storage(
 
 def test_images_that_a_run_does_not_name_come_from_the_operators_registry() -> None:
     images = Images("registry.example/rl", "7", "Always", ("pull", "registry"))
-    own: Object = {"images": {"actor": "other/actor:2"}, "imagePullSecrets": [{"name": "registry"}], "relays": {"replicas": 1}}
+    own: Object = {
+        "images": {"actor": "other/actor:2"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "relays": {"replicas": 1},
+    }
     made = objects(training_run(**own), images=images)
     found = {}
     for each in made:
