@@ -31,7 +31,7 @@ class Shares:
     def update(self, present: Collection[str], away: Collection[str] = ()) -> int:
         """The share, once a second. present, away: names of actors that are connected, and of known others."""
         if not self._steps or not present or len(present) >= self._actors:
-            if self.share:
+            if self.share and present:
                 _log.info("queue.synchronous: all %d actors are here again", self._actors)
             self._missed_since, self.share = None, 0
             return 0

@@ -43,8 +43,16 @@ def test_a_missing_actor_is_missed_after_ten_seconds_and_the_others_take_its_sha
 
 
 def test_an_actor_that_comes_back_ends_it_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     found, clock = shares(actors=2)
     assert after(found, clock, 30, "a") == 128
+    assert found.update(("a", "b")) == 0
+    assert "all 2 actors are here again" in caplog.text
+    caplog.clear()
+    assert after(found, clock, 30, "a") == 128
+    # When all are gone, none is back.
+    assert found.update(()) == 0
+    assert "here again" not in caplog.text
     assert found.update(("a", "b")) == 0
     # A short absence is no absence.
     assert after(found, clock, 9, "a") == 0
