@@ -31,7 +31,6 @@ from actorq.config.settings import DefaultText, Settings
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, UserError, foreign_cause
 from actorq.lifeline import READY, await_parents_end
-from actorq.start import EXIT_INTERRUPTED
 from actorq.statefiles.files import DISK_FULL, replace_file
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
@@ -45,6 +44,9 @@ EXIT_OK, EXIT_FAILED, EXIT_USER_ERROR = 0, 1, 2
 EXIT_BUDGET_ENDED, EXIT_STOPPED = 3, 4
 # Exit code of an actor with a hanging environment, and of a quantizer with a hanging worker.
 EXIT_HUNG = 5
+# Exit code of a learner that got SIGTERM before its run was over. The run is saved. The next learner continues it.
+# learner_service/__main__.py has it, too, because it imports nothing before it handles the signal.
+EXIT_INTERRUPTED = 6
 EXIT_OF_STATE = {
     RunState.SOLVED: EXIT_OK,
     RunState.BUDGET_ENDED: EXIT_BUDGET_ENDED,

@@ -16,8 +16,6 @@ from typing import NoReturn
 from actorq.errors import ActorQError, UserError
 from actorq.statefiles.files import DISK_FULL
 
-EXIT_INTERRUPTED = 6
-"""Of a learner that got SIGTERM before its run was over. The run is saved. The next learner continues it."""
 # As a shell reports processes that SIGINT or SIGPIPE has ended.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 # A disk that is full or broken or has no locks, missing permissions, too many open files. Any other error is a fault of

@@ -1,6 +1,6 @@
 """Entry point of the learner service: `python -m learner_service`."""
 
-from actorq.start import EXIT_INTERRUPTED, start
+from actorq.start import start
 
 if __name__ == "__main__":
-    start("learner_service.process:run", sigterm=EXIT_INTERRUPTED)
+    start("learner_service.process:run", sigterm=6)

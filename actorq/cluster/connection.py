@@ -20,9 +20,8 @@ from kubernetes.stream.ws_client import create_websocket
 from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
-from actorq.cluster.answers import decoded, lines
+from actorq.cluster.answers import decoded, explained, lines
 from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object, part
-from actorq.cluster.refusals import explained
 from actorq.errors import NotFoundError, UserError
 
 FIELD_MANAGER = "actorq"

@@ -17,9 +17,8 @@ from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
 from actorq.local.services import Kind, Service
-from actorq.process import EXIT_FAILED, EXIT_OF_STATE, EXIT_OK, EXIT_USER_ERROR
+from actorq.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OF_STATE, EXIT_OK, EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
-from actorq.start import EXIT_INTERRUPTED
 from actorq.statefiles.files import DISK_FULL
 
 _METER_NICENESS = 10

@@ -7,12 +7,12 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
+from actorq.cluster.answers import QuotaError
 from actorq.cluster.configuration import kept_setting
 from actorq.cluster.connection import UnreachableError
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.manifests import component_of
 from actorq.cluster.objects import DIGEST, RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
-from actorq.cluster.refusals import QuotaError
 from actorq.errors import UserError
 from actorq.operator.render import KEPT
 from actorq.operator.resource import KIND

@@ -1,6 +1,6 @@
 """A TrainingRun: the object that describes a run on Kubernetes, read and checked.
 
-actorq/operator/definition.py makes the schema for API servers of these models. Therefore each text, list and mapping
+sitegen/definition.py makes the schema for API servers of these models. Therefore each text, list and mapping
 has a bound: an API server estimates what a rule costs from them.
 """
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
+from actorq.cluster.answers import QuotaError
 from actorq.cluster.connection import Cluster, UnreachableError
 from actorq.cluster.objects import TRAINING_RUN, Object, name_of, part
-from actorq.cluster.refusals import QuotaError
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.errors import ActorQError, ConflictError, UnavailableError, UserError

@@ -10,9 +10,8 @@ from actorq.errors import UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.streams import Streams
 from learner_service.objectstorage.policy_export import PolicyExport
-from learner_service.run.commands import Commands
 from learner_service.run.judge import Judge
-from learner_service.run.outcome import Outcome
+from learner_service.run.outcome import Commands, Outcome
 from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
 from learner_service.training.training import Training

@@ -65,5 +65,5 @@ def test_its_blocks_run_in_their_order(
     ):
         assert expected in printed
     assert re.search(r"policy v24 int8 returned \d+\.0\n", printed)
-    assert re.search(r"pendulum\.onnx: version 24, int8, standard form, [\d,]+ bytes\n", printed)
+    assert re.search(r"pendulum\.onnx: version 24, int8 with signed weights, standard form, [\d,]+ bytes\n", printed)
     assert re.search(r"^returned -\d+\n", printed, re.MULTILINE)

@@ -16,8 +16,7 @@ from actorq.client import LearnerClient
 from actorq.domain.status import Membership, RunState
 from actorq.domain.trajectory import Role
 from actorq.errors import UnavailableError
-from actorq.process import EXIT_OK, EXIT_USER_ERROR
-from actorq.start import EXIT_INTERRUPTED
+from actorq.process import EXIT_INTERRUPTED, EXIT_OK, EXIT_USER_ERROR
 from actorq.statefiles.documents import write_twice
 from actorq.transport.reconnect import Backoff, keep_connected
 from actorq.v1 import learner_pb2

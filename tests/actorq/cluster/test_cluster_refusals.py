@@ -5,7 +5,7 @@ import json
 import pytest
 from kubernetes.client.exceptions import ApiException
 
-from actorq.cluster.refusals import QuotaError, explained
+from actorq.cluster.answers import QuotaError, explained
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UserError
 
 

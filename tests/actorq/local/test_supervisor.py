@@ -18,8 +18,8 @@ from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.restarts import RestartPolicy
 from actorq.local.services import Kind, Service
 from actorq.local.supervisor import Outcome, Supervisor
+from actorq.process import EXIT_INTERRUPTED
 from actorq.rundirectory import RunDirectory
-from actorq.start import EXIT_INTERRUPTED
 from actorq.statefiles.documents import write_document
 from actorq.transport.reconnect import Backoff
 from tests.builders.run_status import run_status

@@ -9,11 +9,11 @@ import yaml
 
 from actorq.domain.status import RunState
 from actorq.errors import UserError
-from actorq.operator.definition import text
 from actorq.operator.render import MANIFESTS
 from actorq.operator.resource import GROUP, KIND, PLURAL, VERSION, TrainingRun, TrainingRunSpec
 from actorq.operator.status.conditions import new_status
 from actorq.operator.status.look import Look
+from sitegen.definition import text
 from tests.actorq.operator.training_runs import SPECS, Object, manifest
 from tests.builders.run_status import run_status
 from tests.k8s.custom_resources import OPEN, RULES, definition_faults, faults, places, stored

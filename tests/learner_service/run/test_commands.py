@@ -8,8 +8,7 @@ import pytest
 from actorq.domain.status import RunState
 from actorq.errors import ConflictError, UnavailableError
 from actorq.statefiles.documents import copy_of
-from learner_service.run.commands import Commands
-from learner_service.run.outcome import Outcome
+from learner_service.run.outcome import Commands, Outcome
 from learner_service.run.run import Run
 from tests.learner_service.learner_parts import config, on_a_loop, segment, store
 from tests.learner_service.run.run_parts import a_run, opened
@@ -111,7 +110,7 @@ async def test_a_command_that_cannot_be_written_has_no_effect(tmp_path: Path, mo
 
     async with a_run(tmp_path, SETTINGS) as run:
         await begun(run)
-        monkeypatch.setattr("learner_service.run.commands.write_twice", refuse)
+        monkeypatch.setattr("learner_service.run.outcome.write_twice", refuse)
         for command in (run.pause, run.lifecycle.stop):
             with pytest.raises(UnavailableError, match=r"^the command cannot be written \(No space left on device\)"):
                 await command()
