@@ -26,8 +26,8 @@ from actorq.errors import NotFoundError, UserError
 
 FIELD_MANAGER = "actorq"
 TIMEOUT_S = 30.0
-# urllib3 would repeat a GET three times without a pause. A server that hangs would hold it four times as long.
 _CHUNK = 2**16
+# urllib3 would repeat a GET three times without a pause. A server that hangs would hold it four times as long.
 _ONCE = Retry(total=None, connect=0, read=0, other=0, redirect=3)
 
 

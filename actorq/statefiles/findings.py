@@ -32,6 +32,10 @@ class Finding:
         return replace(self, path=f"{folder}/{self.path}".rstrip("/"))
 
 
+REFUSED = "a resume ends, and changes nothing"
+"""How a resume handles an unreadable file."""
+
+
 def faulty(path: str, error: Exception, on_resume: str, detail: str = "") -> Finding:
     """The finding of a file that cannot be read, or whose content is wrong. detail: instead of the error's text."""
     if isinstance(error, UnreadableError):
@@ -39,8 +43,6 @@ def faulty(path: str, error: Exception, on_resume: str, detail: str = "") -> Fin
     return Finding(path, "damaged", detail or str(error), on_resume)
 
 
-REFUSED = "a resume ends, and changes nothing"
-"""How a resume handles an unreadable file."""
 # How a resume handles a document with one damaged copy.
 _COPY_COUNTS = "the other copy is used, and both are written again"
 
