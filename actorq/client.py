@@ -133,13 +133,24 @@ class LearnerClient(_Client):
     service = "learner"
     make_stub = learner_pb2_grpc.LearnerServiceStub
 
-    def join(self, name: str, incarnation: int, role: Role, software_version: str, nonce: int = 0) -> Membership:
+    def join(
+        self,
+        name: str,
+        incarnation: int,
+        role: Role,
+        software_version: str,
+        nonce: int = 0,
+        epoch: int = 0,
+        newest_version: int = 0,
+    ) -> Membership:
         """Announce an actor and get all it needs to act.
 
         incarnation: 0 at first, then the number that the learner gave.
         nonce: a random number of the process. With it the process can repeat a first call after a lost answer.
+        epoch, newest_version: the highest that the process knows of the run.
         """
-        request = wire.joining_to_proto(wire.Joining(name, incarnation, role, software_version, nonce))
+        joining = wire.Joining(name, incarnation, role, software_version, nonce, epoch, newest_version)
+        request = wire.joining_to_proto(joining)
         response = self._unary(self.stub.Join, request)
         try:
             return wire.membership_from_proto(response)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
@@ -62,7 +63,7 @@ def measure(order: Order) -> dict[str, Any]:
     set_configured(config)
     client = QuantizerClient(_NOWHERE)
     training, graph = build_training(
-        *(config, order.folder.spec(), order.folder.path / "learner", _NAME, client, None),
+        *(config, order.folder.spec(), order.folder.path / "learner", wire.Opening(_NAME, config.scheme), client, None),
         lambda updates: order.folder.path,
         lambda receipt: None,
     )

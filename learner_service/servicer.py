@@ -37,6 +37,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         """Admit an actor or evaluator to the run."""
         joining = wire.joining_from_proto(request)
         require_member(context, joining.actor_name, joining.role)
+        self._connections.check_state(joining.actor_name, joining.epoch, joining.newest_version)
         membership = self._connections.join(joining.actor_name, joining.incarnation, joining.role, joining.nonce)
         return wire.membership_to_proto(membership)
 

@@ -1,7 +1,7 @@
 """The gRPC QuantizerService: decodes requests, calls a quantizer or relay, encodes responses."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -9,11 +9,12 @@ import grpc
 
 from actorq import wire
 from actorq.domain.policy import Checkpoint, PolicyDescriptor, PolicyGraph
-from actorq.errors import UnavailableError
+from actorq.errors import ActorQError, UnavailableError
 from actorq.tasks import may_be_left
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from quantizer_service.serving.policy_stream import EncodedPolicy
+from quantizer_service.serving.publishers import Turn
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.relay import Relay
 from quantizer_service.serving.submissions import Submission, SubmissionAssembler
@@ -28,8 +29,6 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
 
     def __init__(self, policies: Quantizer | Relay) -> None:
         self._policies = policies
-        # Set when a newer publisher replaces the current one.
-        self._replaced = asyncio.Event()
         # The policies that are being sent: callers that read slowly share the messages of one policy.
         self._sent: WeakValueDictionary[PolicyDescriptor, EncodedPolicy] = WeakValueDictionary()
 
@@ -51,23 +50,19 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> AsyncIterator[quantizer_pb2.PublishCheckpointsResponse]:
         """Accept graphs, checkpoints and evaluations of a learner, in the order sent.
 
-        Only the newest publisher is served. The unfinished submission of an older one is dropped.
+        Only one publisher is served. The unfinished submission of one that is replaced is dropped.
         """
         intake = self._policies.intake()
         assembler = SubmissionAssembler()
-        scheme, replaced = "", asyncio.Event()
-        ends = {
-            self._policies.draining: "this service is draining; open the stream again later",
-            replaced: "another publisher of the run has opened its stream; only the newest is served",
-        }
+        scheme, turn = "", Turn()
+        context.add_done_callback(lambda _: turn.ended.set())
+        ends = {self._policies.draining: _draining, turn.replaced: turn.reason}
         async for request in _until(ends, request_iterator):
             received_at = intake.clock()
             submission: Submission | None = await intake.worker.do(assembler.take, request)
             if isinstance(submission, wire.Opening):
-                scheme = submission.scheme
-                version, topologies = await intake.claim(submission.run_id, scheme)
-                self._replaced.set()
-                self._replaced = replaced
+                scheme, turn.learner = submission.scheme, submission.learner
+                version, topologies = await intake.claim(submission.run_id, scheme, turn)
                 ready = wire.ready_to_proto(wire.Ready(version, topologies, ENCODINGS))
                 yield quantizer_pb2.PublishCheckpointsResponse(ready=ready)
             elif isinstance(submission, PolicyGraph):
@@ -134,8 +129,14 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor))
 
 
-async def _until(ends: Mapping[asyncio.Event, str], requests: AsyncIterator[R]) -> AsyncIterator[R]:
-    """Yield requests until their stream ends. Raises UnavailableError between two requests when an event is set."""
+def _draining() -> ActorQError:
+    return UnavailableError("this service is draining; open the stream again later")
+
+
+async def _until(
+    ends: Mapping[asyncio.Event, Callable[[], ActorQError]], requests: AsyncIterator[R]
+) -> AsyncIterator[R]:
+    """Yield requests until their stream ends. Raises an event's error between two requests when the event is set."""
     waits = {asyncio.ensure_future(event.wait()): reason for event, reason in ends.items()}
     read: asyncio.Future[Any] | None = None
     try:
@@ -143,7 +144,7 @@ async def _until(ends: Mapping[asyncio.Event, str], requests: AsyncIterator[R]) 
             read = may_be_left(asyncio.ensure_future(anext(requests, None)), "reading a publisher's stream")
             await asyncio.wait((read, *waits), return_when=asyncio.FIRST_COMPLETED)
             if over := [reason for wait, reason in waits.items() if wait.done()]:
-                raise UnavailableError(over[0])
+                raise over[0]()
             if (request := read.result()) is None:
                 return
             yield request

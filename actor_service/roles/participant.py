@@ -21,7 +21,7 @@ from actorq.client import LearnerClient, QuantizerClient
 from actorq.domain.policy import AUTO, Policy, PolicyDescriptor
 from actorq.domain.status import ActorReport, Membership
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.errors import ConflictError
+from actorq.errors import ConflictError, UnavailableError
 from actorq.transport.reconnect import keep_connected
 
 _log = logging.getLogger(__name__)
@@ -153,17 +153,26 @@ class Participant(Actor):
             self._host.on_end(self._fault)
 
     def _join(self) -> Membership:
-        membership = self._learner.join(self.name, self._incarnation, self.role, __version__, self._nonce)
+        known, policy = self._membership, self._slot.peek()
+        epoch, newest_version = known.epoch if known else 0, policy.descriptor.version if policy else 0
+        membership = self._learner.join(
+            self.name, self._incarnation, self.role, __version__, self._nonce, epoch, newest_version
+        )
+        if membership.epoch < epoch:
+            raise UnavailableError(
+                f"the learner has epoch {membership.epoch} of the run, and one of epoch {epoch} has gone on with it: "
+                "end the older learner"
+            )
         self._incarnation = membership.incarnation
-        known = self._membership
         if known is not None and membership.run.run_id != known.run.run_id:
             raise ConflictError(
                 f"the learner now has run {membership.run.run_id}; this actor joined {known.run.run_id}"
             )
+        self._membership = membership
         return membership
 
     def _join_first(self, connected: Callable[[], None]) -> None:
-        self._membership = self._join()
+        self._join()
         connected()
 
     def _take_part(self, membership: Membership) -> None:

@@ -37,6 +37,7 @@ _TOOLS = {
         "quantizer_service.command.command:command",
         "compare the schemes for an ONNX policy of any library, and write one",
     ),
+    "restore": ("learner_service.restore:command", "go on with a run from a copy of its folder, in a new epoch"),
 }
 
 

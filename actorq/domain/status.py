@@ -90,6 +90,7 @@ class Membership:
     exploration: None for an evaluator.
     seed: seed of environments and exploration; each life of an actor has another.
     incarnation: distinguishes processes of the same name; later processes have higher numbers.
+    epoch: of the learner; see Lineage.
     """
 
     run: RunSpec
@@ -98,6 +99,7 @@ class Membership:
     resume_after_sequence: int
     seed: int
     incarnation: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ class RunStatus:
     precision: str = ""
     rollout_queue: RolloutQueueStatus | None = None
     exported_policy: str = ""
+    outdated: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ _log = logging.getLogger(__name__)
 BLOCK = 64
 # If the mark is lost, numbers continue this far above the known ones. A run uses fewer between two checkpoints.
 LEAP = 2**14
+LEAP_OF_COPIES = 2**24
+"""If a run is restored from a copy, versions continue this far above those of the copy: no run publishes so many."""
 
 
 class HighWaterMark:

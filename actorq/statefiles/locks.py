@@ -58,6 +58,12 @@ class WriterLock:
         """Whether the lock was given back."""
         return self._file.closed
 
+    def __enter__(self) -> "WriterLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Give the lock back."""
         self._unlock()

@@ -65,34 +65,40 @@ RUN_STATE_STOPPED: RunState
 RUN_STATE_INTERRUPTED: RunState
 
 class JoinRequest(_message.Message):
-    __slots__ = ("actor_name", "incarnation", "role", "software_version", "nonce")
+    __slots__ = ("actor_name", "incarnation", "role", "software_version", "nonce", "epoch", "newest_version")
     ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_VERSION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     actor_name: str
     incarnation: int
     role: ActorRole
     software_version: str
     nonce: int
-    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ..., nonce: _Optional[int] = ...) -> None: ...
+    epoch: int
+    newest_version: int
+    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ..., nonce: _Optional[int] = ..., epoch: _Optional[int] = ..., newest_version: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("run", "actor_index", "exploration", "resume_after_sequence", "seed", "incarnation")
+    __slots__ = ("run", "actor_index", "exploration", "resume_after_sequence", "seed", "incarnation", "epoch")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ACTOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_FIELD_NUMBER: _ClassVar[int]
     RESUME_AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     run: RunSpec
     actor_index: int
     exploration: Exploration
     resume_after_sequence: int
     seed: int
     incarnation: int
-    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+    epoch: int
+    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Exploration(_message.Message):
     __slots__ = ("epsilons", "noise", "random_steps", "report_greedy", "sampling", "correlation")
@@ -213,7 +219,7 @@ class StreamTrajectoriesResponse(_message.Message):
     def __init__(self, acknowledged_sequence: _Optional[int] = ..., credit_through_sequence: _Optional[int] = ..., directive: _Optional[_Union[Directive, str]] = ..., evaluate_version: _Optional[int] = ..., durable_sequence: _Optional[int] = ..., max_steps_per_policy: _Optional[int] = ...) -> None: ...
 
 class RunStatus(_message.Message):
-    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "processes", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity", "storage", "problem", "refused_environments", "flagged_evaluation", "precision", "rollout_queue", "exported_policy")
+    __slots__ = ("run_id", "state", "environment_id", "algorithm", "elapsed_s", "environment_steps", "environment_steps_per_s", "updates", "updates_per_s", "samples_per_insert", "episodes", "training_return", "evaluation", "target_return", "max_environment_steps", "policy_version", "staleness", "emitted", "quantizer_connected", "actors", "processes", "energy", "starved_s", "loss", "activation_s", "quantization_aware_since", "replay_bytes", "batch_bytes", "multi_step_since", "dynamic_capacity", "storage", "problem", "refused_environments", "flagged_evaluation", "precision", "rollout_queue", "exported_policy", "outdated")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +257,7 @@ class RunStatus(_message.Message):
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_QUEUE_FIELD_NUMBER: _ClassVar[int]
     EXPORTED_POLICY_FIELD_NUMBER: _ClassVar[int]
+    OUTDATED_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: RunState
     environment_id: str
@@ -288,7 +295,8 @@ class RunStatus(_message.Message):
     precision: str
     rollout_queue: RolloutQueue
     exported_policy: str
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., processes: _Optional[_Iterable[_Union[ProcessUsage, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ..., quantization_aware_since: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., multi_step_since: _Optional[int] = ..., dynamic_capacity: _Optional[_Union[DynamicCapacity, _Mapping]] = ..., storage: _Optional[_Union[ReplayStorage, _Mapping]] = ..., problem: _Optional[str] = ..., refused_environments: _Optional[int] = ..., flagged_evaluation: _Optional[str] = ..., precision: _Optional[str] = ..., rollout_queue: _Optional[_Union[RolloutQueue, _Mapping]] = ..., exported_policy: _Optional[str] = ...) -> None: ...
+    outdated: str
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[RunState, str]] = ..., environment_id: _Optional[str] = ..., algorithm: _Optional[str] = ..., elapsed_s: _Optional[float] = ..., environment_steps: _Optional[int] = ..., environment_steps_per_s: _Optional[float] = ..., updates: _Optional[int] = ..., updates_per_s: _Optional[float] = ..., samples_per_insert: _Optional[float] = ..., episodes: _Optional[int] = ..., training_return: _Optional[float] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ..., target_return: _Optional[float] = ..., max_environment_steps: _Optional[int] = ..., policy_version: _Optional[int] = ..., staleness: _Optional[_Union[Staleness, _Mapping]] = ..., emitted: _Optional[_Union[_policy_pb2.PolicyDescriptor, _Mapping]] = ..., quantizer_connected: _Optional[bool] = ..., actors: _Optional[_Iterable[_Union[ActorStatus, _Mapping]]] = ..., processes: _Optional[_Iterable[_Union[ProcessUsage, _Mapping]]] = ..., energy: _Optional[_Union[Energy, _Mapping]] = ..., starved_s: _Optional[float] = ..., loss: _Optional[float] = ..., activation_s: _Optional[float] = ..., quantization_aware_since: _Optional[int] = ..., replay_bytes: _Optional[int] = ..., batch_bytes: _Optional[int] = ..., multi_step_since: _Optional[int] = ..., dynamic_capacity: _Optional[_Union[DynamicCapacity, _Mapping]] = ..., storage: _Optional[_Union[ReplayStorage, _Mapping]] = ..., problem: _Optional[str] = ..., refused_environments: _Optional[int] = ..., flagged_evaluation: _Optional[str] = ..., precision: _Optional[str] = ..., rollout_queue: _Optional[_Union[RolloutQueue, _Mapping]] = ..., exported_policy: _Optional[str] = ..., outdated: _Optional[str] = ...) -> None: ...
 
 class RolloutQueue(_message.Message):
     __slots__ = ("waiting_transitions", "dropped_transitions", "mismatch", "divergence", "policy_lag")

@@ -30,12 +30,16 @@ class PublishCheckpointsRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[PublishOpen, _Mapping]] = ..., graph: _Optional[_Union[GraphHeader, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointHeader, _Mapping]] = ..., part: _Optional[_Union[_tensor_pb2.BlobPart, _Mapping]] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ...) -> None: ...
 
 class PublishOpen(_message.Message):
-    __slots__ = ("run_id", "scheme")
+    __slots__ = ("run_id", "scheme", "epoch", "lineage")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     scheme: str
-    def __init__(self, run_id: _Optional[str] = ..., scheme: _Optional[str] = ...) -> None: ...
+    epoch: int
+    lineage: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, run_id: _Optional[str] = ..., scheme: _Optional[str] = ..., epoch: _Optional[int] = ..., lineage: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GraphHeader(_message.Message):
     __slots__ = ("topology", "inputs", "discrete_actions", "action_spans")

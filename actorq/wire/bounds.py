@@ -20,6 +20,8 @@ MAX_DIMENSIONS = 32
 MAX_TENSOR_BYTES = MAX_MESSAGE_BYTES
 # Versions are compared, and added to, as int64.
 MAX_VERSION = 2**62 - 1
+# Processes of learners have numbers of the same kind, which are the upper bits of incarnations.
+MAX_EPOCH = 2**31 - 1
 # Sequences, incarnations and counters are stored as int64.
 MAX_COUNT = 2**63 - 1
 # In UTF-8; most characters of names take one byte.
@@ -99,6 +101,11 @@ def quoted(value: str) -> str:
 def version(what: str, value: int) -> int:
     """A policy's version below 2^62; 0 for none."""
     return within(what, value, 0, MAX_VERSION)
+
+
+def epoch(what: str, value: int) -> int:
+    """A learner's epoch below 2^31; 0 for none."""
+    return within(what, value, 0, MAX_EPOCH)
 
 
 def count(what: str, value: int, most: int = MAX_COUNT) -> int:

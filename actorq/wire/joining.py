@@ -49,6 +49,8 @@ class Joining:
     role: Role
     software_version: str
     nonce: int = 0
+    epoch: int = 0
+    newest_version: int = 0
 
 
 def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
@@ -59,7 +61,13 @@ def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
 _JOINING = Fields(
     learner_pb2.JoinRequest,
     "",
-    {bounds.name: "actor_name", bounds.count: "incarnation", bounds.optional_name: "software_version"},
+    {
+        bounds.name: "actor_name",
+        bounds.count: "incarnation",
+        bounds.optional_name: "software_version",
+        bounds.epoch: "epoch",
+        bounds.version: "newest_version",
+    },
 )
 
 
@@ -118,7 +126,9 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
     )
 
 
-_MEMBERSHIP = Fields(learner_pb2.JoinResponse, "", {bounds.count: "resume_after_sequence incarnation"})
+_MEMBERSHIP = Fields(
+    learner_pb2.JoinResponse, "", {bounds.count: "resume_after_sequence incarnation", bounds.epoch: "epoch"}
+)
 
 
 def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from actorq.domain.lineage import MAX_LINEAGE, UNCHECKED, Lineage
 from actorq.errors import InvalidInputError
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
@@ -12,10 +13,11 @@ from actorq.wire.tensors import timestamp_to_proto
 
 @dataclass(frozen=True)
 class Opening:
-    """The opening of a publication: the run and the scheme of its actors."""
+    """The opening of a publication: the run, the scheme of its actors, and the publishing learner."""
 
     run_id: str
     scheme: str
+    learner: Lineage = UNCHECKED
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,10 @@ class Ready:
 
 def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
     """Encode the opening of a publication."""
-    return quantizer_pb2.PublishOpen(**vars(opening))
+    learner = opening.learner
+    return quantizer_pb2.PublishOpen(
+        run_id=opening.run_id, scheme=opening.scheme, epoch=learner.epoch, lineage=learner.processes
+    )
 
 
 _OPENING = Fields(quantizer_pb2.PublishOpen, "open.", {bounds.name: "run_id", bounds.optional_name: "scheme"})
@@ -57,7 +62,8 @@ _OPENING = Fields(quantizer_pb2.PublishOpen, "open.", {bounds.name: "run_id", bo
 
 def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
     """Decode the opening of a publication."""
-    return Opening(**_OPENING.of(message))
+    processes = tuple(bounds.items("open.lineage", message.lineage, MAX_LINEAGE))
+    return Opening(**_OPENING.of(message), learner=Lineage(bounds.epoch("open.epoch", message.epoch), processes))
 
 
 def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:

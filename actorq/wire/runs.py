@@ -144,7 +144,10 @@ _STATUS = Fields(
 _STATUS_BY_NAME = Fields(
     learner_pb2.RunStatus,
     "",
-    {bounds.text: "problem flagged_evaluation precision exported_policy", bounds.count: "refused_environments"},
+    {
+        bounds.text: "problem flagged_evaluation precision exported_policy outdated",
+        bounds.count: "refused_environments",
+    },
 )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import OBSERVATIONS_INPUT
@@ -59,7 +60,7 @@ class Source:
         self._shape = (config.publication.calibration_size, *spec.observations.shape)
         self._receipts: queue.Queue[Receipt] = queue.Queue()
         self._client = QuantizerClient(address)
-        self._publisher = Publisher(self._client, "benchmark", "int8", self._receipts.put)
+        self._publisher = Publisher(self._client, wire.Opening("benchmark", "int8"), self._receipts.put)
         self._publisher.start(export_policy_graph(self._policy, spec))
         self._rng = np.random.default_rng(1)
 

@@ -18,8 +18,8 @@ _MAX_MEMBERS = 20_000
 _MOST_STATUSES = 1000
 # A joined member keeps its index this long without a stream. After that it has to join again.
 _PATIENCE_S = 60.0
-# An incarnation has the learner's life in its upper bits, and the count of that life's joins in the lower bits.
-_LIFE_BITS = 32
+# An incarnation has the number of the learner process in its upper bits, and the count of its joins in the lower bits.
+_JOIN_BITS = 32
 
 _log = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ class Members:
 
     An index is freed when its member's stream closes, or when the member opens no stream within a minute.
 
-    learner_life: how many learner processes the run has had, this one included. Later lives give higher incarnations.
+    process: number of the learner process. Those with higher numbers give higher incarnations.
     clock: monotonic seconds.
     """
 
-    def __init__(self, learner_life: int, clock: Callable[[], float]) -> None:
+    def __init__(self, process: int, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._next_incarnation = (learner_life << _LIFE_BITS) + 1
+        self._next_incarnation = (process << _JOIN_BITS) + 1
         self._members: dict[str, Member] = {}
         self._keys: set[bytes] = set()
         self._lives: dict[tuple[Role, int], int] = {}

@@ -5,12 +5,15 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from actorq.config.sections import CheckpointConfig
+from actorq.domain.lineage import unique_number
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.statefiles.documents import copy_of, read_either, write_document, write_twice
 from actorq.statefiles.files import sync_folder
+from actorq.statefiles.highwater import LEAP_OF_COPIES
 from learner_service.files import OBJECT_STORAGE
 from learner_service.objectstorage.generations import Claim, Generations, Manifest
 from learner_service.objectstorage.store import ObjectStore
@@ -20,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 # The lost volume may have used more numbers after its last upload: one life for each restart of its learner, one
 # version for each publication. These are the most of both that are possible without a successful upload between.
-_LIVES, _VERSIONS = 2**12, 2**24
+_LIVES, _VERSIONS = 2**12, LEAP_OF_COPIES
 _MOST_FILES, _MOST_GENERATIONS = 1000, 1000
 RUN_FILE = "run.json"
 """Each generation has it. A volume without it has no run."""
@@ -40,10 +43,12 @@ class Volume:
         self.directory = directory
         self.generations = generations
         self._file = directory / OBJECT_STORAGE
-        try:
-            self.name = str((read_either(self._file) or {})["volume"])
-        except (InvalidInputError, KeyError):
-            self.name = uuid.uuid4().hex
+        values = {}
+        with suppress(InvalidInputError):
+            values = read_either(self._file) or {}
+        self.name = str(values.get("volume") or uuid.uuid4().hex)
+        # Set by `actorq restore`: this volume takes the run over from the one in the storage.
+        self._takes_over = bool(values.get("takes_over"))
 
     @property
     def resets(self) -> int:
@@ -81,6 +86,10 @@ class Volume:
 
     def require_claim(self, run_id: str) -> int:
         """The number of this volume's claim. Claims the storage if no run is in it. Raises as `check` does."""
+        found = self.generations.newest_claim() if self._takes_over else None
+        if found is not None and found[1].run_id == run_id:
+            number, claim = found
+            self._claim(number + 1, Claim(self.name, run_id, claim.lives, claim.versions))
         return self.check(run_id) or self._claim(1, Claim(self.name, run_id))
 
     def check(self, run_id: str) -> int:
@@ -106,8 +115,11 @@ class Volume:
 
     def _claim(self, number: int, claim: Claim) -> int:
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_twice(self._file, {"volume": self.name})
+        write_twice(self._file, {"volume": self.name} | ({"takes_over": True} if self._takes_over else {}))
         self.generations.claim(number, claim)
+        if self._takes_over:
+            self._takes_over = False
+            write_twice(self._file, {"volume": self.name})
         return number
 
     def _fill(self, resume: bool) -> Found | None:
@@ -127,11 +139,12 @@ class Volume:
         else:
             _log.warning("%s has no checkpoint yet: the run starts from its beginning", self.generations.url)
         run = read_either(partial / RUN_FILE) or {}
-        lives = max(claim.lives, run.get("lives", 0)) + _LIVES
+        # Older claims and generations have numbers of lives, which were those of the processes.
+        process = unique_number(max(claim.lives, run.get("process", 0), run.get("lives", 0)) + _LIVES)
         versions = max(claim.versions, (read_either(partial / _MARK_FILE) or {}).get("mark", 0)) + _VERSIONS
         write_document(partial / _MARK_FILE, {"mark": versions})
         # From now on the learner that lost the volume cannot upload, if it still lives.
-        self._claim(number + 1, Claim(self.name, claim.run_id, lives, versions))
+        self._claim(number + 1, Claim(self.name, claim.run_id, process, versions))
         for path in (partial / RUN_FILE, copy_of(partial / RUN_FILE)):
             path.unlink(missing_ok=True)
         for path in sorted(partial.iterdir()):
@@ -139,7 +152,10 @@ class Volume:
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
             path.rename(target)
         sync_folder(self.directory)
-        write_twice(self.directory / RUN_FILE, {**run, "run_id": claim.run_id, "lives": lives})
+        # The claims make the numbers of processes unique. As an epoch, this one also fences the learner's publications.
+        epoch = max(process, unique_number(run.get("epoch", 0)))
+        own = {"run_id": claim.run_id, "process": process, "epoch": epoch}
+        write_twice(self.directory / RUN_FILE, {"lives": 0, **run, **own})
         partial.rmdir()
         return checkpoints
 

@@ -70,6 +70,11 @@ def _policies(status: RunStatus) -> Iterator[Metric]:
     emitted = status.emitted
     yield gauge("actorq_learner_policy_version", "Newest version that the learner published.", status.policy_version)
     yield gauge(
+        "actorq_learner_outdated",
+        "1 if an actor knew a higher version or epoch of the run than this learner, else 0.",
+        float(bool(status.outdated)),
+    )
+    yield gauge(
         "actorq_learner_emitted_policy_version",
         "Newest version whose receipt came back from the quantizer.",
         emitted.version if emitted else None,

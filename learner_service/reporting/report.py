@@ -65,6 +65,7 @@ class Reporter:
             refused_environments=run.preparation.refused,
             storage=training.storage() if training else None,
             flagged_evaluation=run.judge.flagged,
+            outdated=records.outdated,
             precision=training.precision if training else "",
             rollout_queue=training.rollout_queue() if training else None,
             exported_policy=run.lifecycle.export.url,

@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
+from actorq.domain.policy import MAX_VERSION_STEP
 from actorq.domain.status import Membership, RunState
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role
 from actorq.errors import NotFoundError, UnavailableError
@@ -54,6 +55,32 @@ class Connections:
             records.scaling.forget(name)
         steps = training.replay.total_transitions if training else 0
         return membership(self.records.config, records.identity, member, self._resume_after(member), steps)
+
+    def check_state(self, name: str, epoch: int, newest_version: int) -> None:
+        """Compare the run with what an actor knows of it, and note what this learner did not know.
+
+        epoch, newest_version: the highest that the actor has met.
+
+        Raises UnavailableError when the actor has joined a learner of a higher epoch, which goes on with the run.
+        """
+        records, training = self.records, self.preparation.training
+        own = records.identity.lineage.epoch
+        if epoch > own:
+            records.outdated = f"{name} has joined a learner of epoch {epoch}, this one has {own}"
+            raise UnavailableError(
+                f"this learner has epoch {own} of its run, and {name} has joined one of epoch {epoch}, which goes on "
+                "with the run: end this one"
+            )
+        if training is None:
+            return
+        known = training.publisher.known_version
+        if known < newest_version <= known + MAX_VERSION_STEP:
+            training.publisher.raise_to(newest_version)
+            records.outdated = (
+                f"{name} has version {newest_version}, this learner knew {known}; was its folder restored from a copy "
+                "without `actorq restore`?"
+            )
+            _log.warning("%s", records.outdated)
 
     async def open_stream(
         self, name: str, incarnation: int, spec: EnvironmentSpec, lost_through: int = 0

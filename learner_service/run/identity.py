@@ -1,6 +1,7 @@
 """The files that identify a run: its id, its environment, and its time so far."""
 
 import logging
+import secrets
 import threading
 import time
 import uuid
@@ -11,9 +12,11 @@ from typing import Any
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
+from actorq.domain.lineage import MAX_LINEAGE, UNCHECKED, Lineage, unique_number
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import copy_of, read_document, read_either, write_document, write_twice
+from actorq.statefiles.locks import WriterLock
 from learner_service.sparsity import check_same_topology
 
 # A gap up to this length is a restart, and counts as the run's time. A longer gap is a pause.
@@ -35,12 +38,16 @@ class RunIdentity:
     """The run in a directory.
 
     lives: number of learner processes of the run, this one included. resets: of its environment.
+    process: number of this learner process, higher than those of all earlier ones, also after a restored snapshot.
+    lineage: tells this learner from those of other copies of the folder.
     """
 
     directory: Path
     run_id: str
     lives: int
     resets: int = 0
+    process: int = 0
+    lineage: Lineage = UNCHECKED
 
     @classmethod
     def claim(cls, directory: Path, resume: bool) -> "RunIdentity":
@@ -61,14 +68,14 @@ class RunIdentity:
             raise UserError(
                 f"--run-directory: {directory} holds a run already; add --resume to continue it, or choose another one"
             )
-        try:
-            values = read_either(path) or {"run_id": uuid.uuid4().hex, "lives": 0}
-        except InvalidInputError as error:
-            raise UserError(
-                f"--run-directory: {directory}: {error}, and no copy of it is whole; restore one of the two from a "
-                "backup, or choose another folder to start a new run"
-            ) from None
-        return cls(directory, values["run_id"], values["lives"] + 1, values.get("resets", 0))
+        values = read_run_file(directory) or {"run_id": uuid.uuid4().hex, "lives": 0}
+        processes = (*values.get("lineage", ()), secrets.randbits(64))[-MAX_LINEAGE:]
+        # Older files have no number of the process, which was that of the life.
+        process = unique_number(values.get("process", values["lives"]))
+        return cls(
+            *(directory, values["run_id"], values["lives"] + 1, values.get("resets", 0)),
+            *(process, Lineage(values.get("epoch", 0), processes)),
+        )
 
     def count_reset(self) -> None:
         """Count a reset, before files are set aside. Copies of checkpoints from before it then count no more."""
@@ -77,8 +84,9 @@ class RunIdentity:
 
     def write(self) -> None:
         """Write the identity, and block until it survives a power cut."""
-        values = {"run_id": self.run_id, "lives": self.lives, "resets": self.resets}
-        write_twice(self.directory / "run.json", values)
+        values = {name: getattr(self, name) for name in ("run_id", "lives", "resets", "process")}
+        lineage = {"epoch": self.lineage.epoch, "lineage": self.lineage.processes}
+        write_twice(self.directory / "run.json", values | lineage)
 
     def read_environment(self) -> EnvironmentSpec | None:
         """The environment's spec; None before the first actor, or when the files are damaged, which is logged."""
@@ -92,6 +100,28 @@ class RunIdentity:
     def write_environment(self, spec: EnvironmentSpec) -> None:
         """Write the environment's spec, so that a restarted learner does not wait for an actor."""
         write_twice(self.directory / "environment.json", spec.to_json())
+
+
+def locked(directory: Path) -> WriterLock:
+    """The right to go on with the run in this folder. Raises UserError."""
+    taken = UserError(
+        f"--run-directory: {directory} is in use by another learner; stop it, or give this run a folder of its own"
+    )
+    try:
+        return WriterLock(directory, "learner.lock", taken)
+    except OSError as error:
+        raise UserError(f"--run-directory: {directory} cannot be made or locked: {error.strerror}") from None
+
+
+def read_run_file(directory: Path) -> dict[str, Any] | None:
+    """The values of a run's identity as written; None without a run. Raises UserError when its files are damaged."""
+    try:
+        return read_either(directory / "run.json")
+    except InvalidInputError as error:
+        raise UserError(
+            f"--run-directory: {directory}: {error}, and no copy of it is whole; restore one of the two from a "
+            "backup, or choose another folder to start a new run"
+        ) from None
 
 
 class RunClock:

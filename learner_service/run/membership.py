@@ -46,6 +46,7 @@ def membership(
         resume_after_sequence=resume_after,
         seed=_seed(config.seed, identity.lives, member),
         incarnation=member.incarnation,
+        epoch=identity.lineage.epoch,
     )
 
 

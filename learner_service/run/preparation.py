@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt
@@ -182,8 +183,10 @@ class Preparation:
             raise _refusal(error) from None
 
     def _make(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
+        identity = self._records.identity
+        opening = wire.Opening(identity.run_id, self._config.scheme, identity.lineage)
         return build_training(
-            *(self._config, spec, self._directory, self._records.identity.run_id, self._client),
+            *(self._config, spec, self._directory, opening, self._client),
             *(self._restored, self.save, on_receipt, self._published),
         )
 

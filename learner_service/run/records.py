@@ -27,6 +27,7 @@ class Records:
     """The records of one run. Lives on the event loop; `values`, `sync`, `clock` and `events` are thread-safe.
 
     activation: seconds from a snapshot to its first action. emission: the quantizer's seconds per version.
+    outdated: what an actor knew of the run that this learner did not; empty if there was none.
     """
 
     def __init__(self, config: RunConfig, identity: RunIdentity, restored: Mapping[str, Any], node: str) -> None:
@@ -34,7 +35,7 @@ class Records:
         directory = identity.directory
         self.config = config
         self.identity = identity
-        self.members = Members(identity.lives, time.monotonic)
+        self.members = Members(identity.process, time.monotonic)
         self.evaluations = EvaluationLog(directory / "evaluations.jsonl")
         self.evaluations.sequences.is_member = self.members.has_key
         self.resources = Resources(EnergyLedger.from_state(restored["energy"]) if restored else None, node)
@@ -45,6 +46,7 @@ class Records:
         self.events = EventLog((EventFile(directory / "events"), *process_sinks(config, identity.run_id, directory)))
         self.activation = Samples()
         self.emission = Samples()
+        self.outdated = ""
         self.forget_training()
 
     @property
@@ -82,6 +84,7 @@ class Records:
         """The values for a checkpoint."""
         return {
             "resets": self.identity.resets,
+            "epoch": self.identity.lineage.epoch,
             "energy": self.resources.ledger.state(),
             "elapsed_s": self.clock.elapsed_s,
             "first_transition_s": self.clock.first_transition_s,

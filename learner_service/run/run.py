@@ -10,9 +10,8 @@ from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt, RunState
-from actorq.errors import ConflictError, UserError
+from actorq.errors import ConflictError
 from actorq.rundirectory import RunDirectory
-from actorq.statefiles.locks import WriterLock
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.shares import Shares
 from learner_service.actors.storage_thread import StorageThread
@@ -22,7 +21,7 @@ from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import open_volume
 from learner_service.run.connections import Connections
-from learner_service.run.identity import RunIdentity, check_same_run
+from learner_service.run.identity import RunIdentity, check_same_run, locked
 from learner_service.run.judge import Judge
 from learner_service.run.lifecycle import Lifecycle
 from learner_service.run.preparation import Preparation
@@ -58,7 +57,7 @@ class Run:
     ) -> None:
         """stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on."""
         # Before anything is written.
-        self._lock = _locked(directory)
+        self._lock = locked(directory)
         with ExitStack() as refused:
             refused.callback(self._lock.close)
             volume = open_volume(config.checkpoint, directory)
@@ -205,14 +204,3 @@ class Run:
         if self.training is None or not self.lifecycle.wants_actors:
             raise ConflictError(f"the run is {self.lifecycle.state.value}: there is no training to control")
         return self.training
-
-
-def _locked(directory: Path) -> WriterLock:
-    """The right to go on with the run in this folder. Raises UserError."""
-    taken = UserError(
-        f"--run-directory: {directory} is in use by another learner; stop it, or give this run a folder of its own"
-    )
-    try:
-        return WriterLock(directory, "learner.lock", taken)
-    except OSError as error:
-        raise UserError(f"--run-directory: {directory} cannot be made or locked: {error.strerror}") from None

@@ -49,27 +49,26 @@ class Snapshot:
 class Publisher:
     """Owns the stream to the quantizer. `offer` and `evaluated` are thread-safe.
 
+    opening: the run, the scheme of its actors, and this learner.
     mark: reserves each version before it is sent, so that no number is sent again after a kill.
     """
 
     def __init__(
         self,
         client: QuantizerClient,
-        run_id: str,
-        scheme: str,
+        opening: wire.Opening,
         on_receipt: Callable[[Receipt], None],
         first_version: int = 1,
         mark: HighWaterMark | None = None,
     ) -> None:
         self._client = client
-        self._run_id = run_id
-        self._scheme = scheme
+        self._opening = opening
         self._on_receipt = on_receipt
         self._mark = mark
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._graph: PolicyGraph | None = None
-        self._version = first_version - 1
+        self._version = self._floor = first_version - 1
         self._snapshot: tuple[int, Snapshot] | None = None
         self._sent_version = 0
         self._received_version = 0
@@ -92,10 +91,15 @@ class Publisher:
     def offer(self, snapshot: Snapshot) -> int:
         """Make this snapshot the newest version, and send it as soon as possible. Returns its number."""
         with self._changed:
-            self._version += 1
+            self._version = max(self._version, self._floor) + 1
             self._snapshot = (self._version, snapshot)
             self._changed.notify_all()
             return self._version
+
+    def raise_to(self, version: int) -> None:
+        """Publish the next snapshot above this version, because an actor has it already."""
+        with self._changed:
+            self._floor = max(self._floor, version)
 
     def evaluated(self, evaluation: Evaluation) -> None:
         """Send an evaluation to the quantizer, so that it retains the best versions."""
@@ -108,6 +112,12 @@ class Publisher:
         """The newest offered version."""
         with self._changed:
             return self._version
+
+    @property
+    def known_version(self) -> int:
+        """The highest version that an actor may have."""
+        with self._changed:
+            return max(self._version, self._floor)
 
     def flush(self, timeout_s: float, wait_for_quantizer: bool = True) -> bool:
         """Wait until the quantizer has received the newest version, and all evaluations are sent.
@@ -247,7 +257,7 @@ class Publisher:
     def _requests(
         self, ready: deque[wire.Ready], ended: threading.Event
     ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-        yield wire.publication_to_proto(wire.Opening(self._run_id, self._scheme))
+        yield wire.publication_to_proto(self._opening)
         with self._changed:
             self._changed.wait_for(lambda: ready or ended.is_set() or self._stop.is_set())
         if not ready or self._graph is None:

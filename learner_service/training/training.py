@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
@@ -138,7 +139,7 @@ def build_training(
     config: RunConfig,
     spec: EnvironmentSpec,
     directory: Path,
-    run_id: str,
+    opening: wire.Opening,
     client: QuantizerClient,
     state: LearnerState | None,
     save: Callable[[int], Path],
@@ -147,6 +148,7 @@ def build_training(
 ) -> tuple[Training, PolicyGraph]:
     """Build the training, from a checkpoint's `state` when there is one. Blocks for a second or two.
 
+    opening: the opening of its publications.
     published: the newest known version of the run. Later versions are above it.
 
     Returns the training, not yet started, and the graph for its start. Raises UserError, and leaves nothing open, when
@@ -173,8 +175,8 @@ def build_training(
         mark = HighWaterMark(directory / "published.json", max(published, values.get("version", 0)))
         # The file is there from the start, so that a missing one is a lost one.
         mark.reserve(mark.floor)
-        publisher = Publisher(client, run_id, config.scheme, on_receipt, first_version=mark.floor + 1, mark=mark)
-        intake = Intake(spec, replay, config.scheme, lambda: publisher.version)
+        publisher = Publisher(client, opening, on_receipt, first_version=mark.floor + 1, mark=mark)
+        intake = Intake(spec, replay, config.scheme, lambda: publisher.known_version)
         if state is not None:
             _restore(state, algorithm, replay, intake, rng)
         intake.account_for(replay.total_transitions)

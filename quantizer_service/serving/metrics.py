@@ -33,6 +33,11 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
         "Jobs ended because they took longer than quantizer.work_limit_s.",
         quantizer.worker.cancelled,
     )
+    yield counter(
+        "actorq_quantizer_publishers_refused",
+        "Learners refused for good: of another run, or with an outdated copy of the run's folder.",
+        quantizer.publishers.refused,
+    )
     yield variant_gauge(
         "actorq_quantizer_subscribers",
         "Open streams of policies; relays count like actors.",

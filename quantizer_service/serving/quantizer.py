@@ -20,6 +20,7 @@ from actorq.telemetry.process_stats import ProcessStats
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.newest_policies import NewestPolicies, Subscription
 from quantizer_service.serving.policy_stream import EncodedPolicy
+from quantizer_service.serving.publishers import PATIENCE_S, Publishers, Turn
 from quantizer_service.serving.worker import Worker
 
 P = ParamSpec("P")
@@ -39,8 +40,9 @@ class Quantizer:
     resources: measures this process.
     clock: seconds, to time emissions.
     worker: does the CPU work; None for a worker with the default limit.
+    patience_s: see Publishers.
 
-    policies: the newest policies, and their watchers.
+    policies: the newest policies, and their watchers. publishers: the learner's streams.
     emitted, refusals: emitted policies by variant, and rungs that the fidelity gate refused by scheme, since the start.
     emit_seconds: times from the last byte of a checkpoint to served policies, for all schemes together.
     """
@@ -51,6 +53,7 @@ class Quantizer:
         resources: Callable[[], ProcessStats],
         clock: Callable[[], float] = time.perf_counter,
         worker: Worker | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._emitter = emitter
         self._catalog = emitter.catalog
@@ -65,6 +68,7 @@ class Quantizer:
         self._reader = asyncio.Lock()
         self.clock = clock
         self.draining = asyncio.Event()
+        self.publishers = Publishers(self._catalog, self.worker, self.draining, patience_s)
         self.policies.put(map(EncodedPolicy.of, self._catalog.newest_policies))
 
     def intake(self) -> "Quantizer":
@@ -76,14 +80,14 @@ class Quantizer:
         async with self._reader:
             return await self.worker.do(function, *args, **kwargs)
 
-    async def claim(self, run_id: str, scheme: str) -> tuple[int, tuple[bytes, ...]]:
-        """Begin the stream of a learner whose actors use `scheme`. See Catalog.claim.
+    async def claim(self, run_id: str, scheme: str, turn: Turn) -> tuple[int, tuple[bytes, ...]]:
+        """Begin the stream of a learner whose actors use `scheme`. See Publishers.admit.
 
         With "auto" each actor chooses, and versions are emitted in the watched variants.
         """
         if scheme != AUTO:
             scheme_named(scheme)
-        return await self.worker.do(self._catalog.claim, run_id)
+        return await self.publishers.admit(run_id, turn)
 
     async def add_graph(self, graph: PolicyGraph) -> None:
         """See Emitter.add_graph."""

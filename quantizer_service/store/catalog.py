@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from actorq.domain.lineage import UNCHECKED, Lineage
 from actorq.domain.policy import (
     MAX_VERSION_STEP,
     WEIGHT_ENCODINGS,
@@ -67,13 +68,21 @@ class Catalog:
         """The stored graphs, by digest."""
         return self._store.graphs
 
-    def claim(self, run_id: str) -> tuple[int, tuple[bytes, ...]]:
+    def check(self, run_id: str, learner: Lineage) -> None:
+        """Raise ConflictError for another run, and for a learner with an outdated copy of the run's folder."""
+        self._writer.check(run_id, learner)
+
+    def refuse(self, learner: Lineage) -> None:
+        """See PolicyStore.refuse."""
+        self._writer.refuse(learner)
+
+    def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> tuple[int, tuple[bytes, ...]]:
         """The version above which the publisher must continue (0 for none), and the digests of the stored graphs.
 
         Any version up to it may have been served, even if a killed process did not store it. The first run to claim
-        the store owns it. Raises ConflictError for another run.
+        the store owns it. Raises as `check` does.
         """
-        self._writer.claim(run_id)
+        self._writer.claim(run_id, learner)
         return self._highest, tuple(self._store.graphs)
 
     def add_graph(self, source: PolicyGraph) -> None:

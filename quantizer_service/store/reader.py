@@ -13,6 +13,7 @@ from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import read_either
 from actorq.statefiles.policies import field_of, version_folder
 from quantizer_service.store import policy_files
+from quantizer_service.store.owner import Owner
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class PolicyReader:
                 f"--store: cannot read {directory} ({error.strerror}); give the policies folder of a run"
             ) from None
         # In this order, because a writer stores the run before its graphs, and a graph before its versions.
-        self.run_id = self._load_run_id()
+        self.run_id, self.owner = self._load_run()
         self._load_graphs()
         self._load_versions(numbers)
         # Includes unreadable versions, because their numbers are taken.
@@ -108,7 +109,7 @@ class PolicyReader:
                 raise
             raise NotFoundError(f"version {version} is no longer retained; newer versions replaced it") from None
 
-    def _load_run_id(self) -> str | None:
+    def _load_run(self) -> tuple[str | None, Owner]:
         path = self._directory / "run.json"
         try:
             tree = read_either(path)
@@ -118,14 +119,16 @@ class PolicyReader:
                 "publishes its policy again"
             ) from None
         if tree is None:
-            return None
+            return None, Owner()
         run_id: str = field_of(path, tree, "run_id", str)
         if (written := tree.get("format", 1)) != stored.STORE_FORMAT:
             raise UserError(
                 f"--store: {self._directory} has format {written} of another version of ActorQ; this version needs "
                 f"format {stored.STORE_FORMAT}: give an empty folder; the learner publishes its policy again"
             )
-        return run_id
+        # Older stores have no owner.
+        epoch, process, refused = tree.get("owner", (0, 0, ()))
+        return run_id, Owner(epoch, process, tuple(refused))
 
     def _load_graphs(self) -> None:
         for path in sorted((self._directory / "graphs").glob("[!.]*.json")):

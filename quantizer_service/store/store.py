@@ -1,6 +1,6 @@
 """Writes the versions of a run to disk atomically, and retains the newest, the best and every Nth.
 
-run.json, run.copy.json                   the run and the format
+run.json, run.copy.json                   the run, its learner, and the format
 graphs/<digest>.onnx, .json               each graph once
 00000012/checkpoint.safetensors, .json    the FP32 tensors, from which any scheme can be emitted later
 00000012/policy-int8.onnx, .json          an emitted policy and its descriptor
@@ -15,8 +15,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import astuple
 from pathlib import Path
 
+from actorq.domain.lineage import UNCHECKED, Lineage
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph
 from actorq.errors import ConflictError, UnavailableError, UserError
 from actorq.statefiles import policies as stored
@@ -26,6 +28,7 @@ from actorq.statefiles.highwater import HighWaterMark
 from actorq.statefiles.locks import WriterLock
 from quantizer_service.store import policy_files
 from quantizer_service.store.leases import Leases
+from quantizer_service.store.owner import Owner
 from quantizer_service.store.reader import Entry, PolicyReader
 
 _log = logging.getLogger(__name__)
@@ -75,7 +78,7 @@ class PolicyStore(PolicyReader):
         super().__init__(directory)
         if self.run_id is not None:
             # One of the two files may be damaged.
-            self._write_run(self.run_id)
+            self._write_run(self.run_id, self.owner)
         self._mark = HighWaterMark(directory / "high_water.json", self.highest_version)
         self.taken_version = self._mark.floor
 
@@ -93,16 +96,23 @@ class PolicyStore(PolicyReader):
             self._mark.reserve(version)
         self.taken_version = max(self.taken_version, version)
 
-    def claim(self, run_id: str) -> None:
-        """Make this the store of a run. Raises ConflictError when it has another run."""
-        if self.run_id is None:
-            self._write_run(run_id)
-            self.run_id = run_id
-        elif self.run_id != run_id:
+    def check(self, run_id: str, learner: Lineage) -> Owner:
+        """The owner once a learner has claimed the store. Raises ConflictError when it may not."""
+        if self.run_id not in (None, run_id):
             raise ConflictError(
                 f"run {run_id!r}: the store {self._directory} has run {self.run_id!r}; give this quantizer an empty "
                 "--store"
             )
+        return self.owner.followed_by(learner)
+
+    def claim(self, run_id: str, learner: Lineage = UNCHECKED) -> None:
+        """Make this the store of a run, and of its learner. Raises as `check` does."""
+        self._own(run_id, self.check(run_id, learner))
+
+    def refuse(self, learner: Lineage) -> None:
+        """Refuse a learner that wants to publish beside the owner, and all later processes of its folder."""
+        if self.run_id is not None:
+            self._own(self.run_id, self.owner.refusing(learner))
 
     def add_graph(self, graph: PolicyGraph) -> None:
         """Store a graph."""
@@ -176,9 +186,15 @@ class PolicyStore(PolicyReader):
         self._leases.end(version)
         self._retain()
 
-    def _write_run(self, run_id: str) -> None:
+    def _own(self, run_id: str, owner: Owner) -> None:
+        if (run_id, owner) != (self.run_id, self.owner):
+            self._write_run(run_id, owner)
+            self.run_id, self.owner = run_id, owner
+
+    def _write_run(self, run_id: str, owner: Owner) -> None:
+        values = {"run_id": run_id, "format": stored.STORE_FORMAT, "owner": astuple(owner)}
         with _writing(self._directory):
-            write_twice(self._directory / "run.json", {"run_id": run_id, "format": stored.STORE_FORMAT})
+            write_twice(self._directory / "run.json", values)
 
     def _retain(self) -> None:
         newest = sorted(self._entries, reverse=True)[: self._retain_newest]

@@ -160,6 +160,45 @@ def test_an_actor_whose_name_is_taken_over_ends_with_one_line(quantizer: Scripte
             ended.result(DEADLINE_S)
 
 
+class LearnerThatListens(ScriptedLearner):
+    """Keeps what actors tell when they join."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[int, int]] = []
+
+    async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
+        self.told.append((request.epoch, request.newest_version))
+        return await super().Join(request, context)
+
+
+def test_an_actor_of_a_restored_run_leaves_the_learner_before_it(
+    quantizer: ScriptedQuantizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    peer = LearnerThatListens()
+    good = replace(membership(segment_length=2), epoch=5)
+    peer.membership = good
+    with (
+        serving(peer),
+        running_actor(beside(peer, quantizer)) as (_, ended),
+    ):
+        first_policy(peer, quantizer, constant_policy([0.0, 1.0], version=500))
+        peer.answer(credit=1)
+        peer.segments.get(timeout=DEADLINE_S)
+        peer.membership = replace(good, epoch=4)
+        peer.fail(UnavailableError("the learner moves"))
+        while "one of epoch 5 has gone on with it: end the older learner" not in caplog.text:
+            assert not ended.done()
+            threading.Event().wait(0.01)
+        assert peer.opens.empty()
+        # It stays a member of the run of epoch 5, and takes a later one.
+        peer.membership = replace(good, epoch=6)
+        peer.opened()
+        assert peer.told[0] == (0, 0)
+        assert (5, 500) in peer.told
+        stop(peer, ended)
+
+
 def test_an_actor_that_waits_for_a_run_ends_when_it_is_told_to(quantizer: ScriptedQuantizer) -> None:
     peer = LearnerOfARunThatIsOver(refusals=MANY)
     with (

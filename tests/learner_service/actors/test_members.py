@@ -19,7 +19,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def members(clock: ManualClock) -> Members:
-    return Members(learner_life=1, clock=clock)
+    return Members(process=1, clock=clock)
 
 
 def test_indexes_count_up_for_each_role_by_itself(members: Members) -> None:
@@ -133,7 +133,7 @@ def test_a_full_run_forgets_those_who_left_and_refuses_when_all_are_there(member
 def test_the_learner_gives_incarnations_that_grow_with_each_join_and_each_of_its_lives(members: Members) -> None:
     first, second = members.join("a", 0, "actor"), members.join("b", 0, "actor")
     assert first.incarnation < second.incarnation < members.join("a", 0, "actor").incarnation < 2 << 32
-    later = Members(learner_life=2, clock=ManualClock())
+    later = Members(process=2, clock=ManualClock())
     assert later.join("a", 0, "actor").incarnation > 2 << 32
 
 

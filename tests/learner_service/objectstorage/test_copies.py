@@ -46,16 +46,18 @@ def test_a_lost_volume_comes_back_with_its_newest_checkpoint(storage: Storage, t
     assert read_document(tmp_path / "other" / "environment.json") == {"environment_id": "CartPole-v1"}
 
 
-def test_versions_and_lives_of_the_lost_volume_are_not_used_again(storage: Storage, tmp_path: Path) -> None:
+def test_versions_and_processes_of_the_lost_volume_are_not_used_again(storage: Storage, tmp_path: Path) -> None:
     """Also those of a volume that was lost before its first upload."""
     before = storage.learner(tmp_path / "1", 8, resume=False)
-    lives, marks = [before.lives], [108]
+    processes, epochs, marks = [before.process], [before.lineage.epoch], [108]
     for name in ("2", "3"):
         _, identity = storage.begin(tmp_path / name)
-        lives.append(identity.lives)
+        processes.append(identity.process)
+        epochs.append(identity.lineage.epoch)
         marks.append(read_document(tmp_path / name / "published.json")["mark"])
-    assert lives[1] > lives[0] + 1000
-    assert lives[2] > lives[1] + 1000
+    assert processes[1] > processes[0] + 1000
+    assert processes[2] > processes[1] + 1000
+    assert epochs == sorted(set(epochs))
     assert marks[1] >= marks[0] + 2**24
     assert marks[2] >= marks[1] + 2**24
 

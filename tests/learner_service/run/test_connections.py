@@ -9,11 +9,12 @@ import pytest
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
-from actorq.domain.trajectory import Role
+from actorq.domain.trajectory import PolicySpan, Role
 from actorq.errors import NotFoundError, UnavailableError
 from learner_service.replay import MOST_ACTORS, SegmentSource
 from learner_service.reporting.report import Reporter
 from learner_service.run.run import Run
+from learner_service.training.publisher import Snapshot
 from tests.learner_service.learner_parts import SPEC, acknowledged, config, evaluation, on_a_loop, segment, store, until
 from tests.learner_service.run.run_parts import a_run, opened
 
@@ -225,3 +226,31 @@ async def test_an_actor_that_joins_again_takes_only_the_random_steps_that_are_le
         again = run.connections.join("a", 1, "actor").exploration
         assert again is not None
         assert again.random_steps == 5
+
+
+@on_a_loop
+async def test_an_actor_that_has_seen_a_newer_version_makes_the_learner_go_on_above_it(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        stream = await opened(run)
+        publisher = run.training.publisher
+        known = publisher.version
+        run.connections.check_state("a", 0, known)
+        assert Reporter(run).status().outdated == ""
+        run.connections.check_state("a", 0, known + 2800)
+        assert f"a has version {known + 2800}, this learner knew {known}" in Reporter(run).status().outdated
+        assert publisher.version == known
+        snapshot = Snapshot(1, {}, {}, 0.0)
+        assert publisher.offer(snapshot) == known + 2801
+        await store(run, stream, segment(1, spans=(PolicySpan(0, known + 2800, "int8"),)))
+        # No actor uses the numbers up.
+        run.connections.check_state("a", 0, 2**62 - 1)
+        assert publisher.offer(snapshot) == known + 2802
+
+
+@on_a_loop
+async def test_an_actor_of_a_newer_epoch_is_sent_away_and_the_status_tells(tmp_path: Path) -> None:
+    async with a_run(tmp_path) as run:
+        with pytest.raises(UnavailableError, match="joined one of epoch 7, which goes on with the run"):
+            run.connections.check_state("actor-3", 7, 0)
+        assert "actor-3 has joined a learner of epoch 7" in Reporter(run).status().outdated
+        assert run.connections.join("a", 1, "actor").epoch == 0

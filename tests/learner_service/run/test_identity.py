@@ -8,7 +8,7 @@ import pytest
 
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import UserError
-from actorq.statefiles.documents import read_document
+from actorq.statefiles.documents import read_document, write_twice
 from learner_service.run.identity import RunClock, RunIdentity
 from tests.learner_service.learner_parts import SPEC, ManualClock
 
@@ -52,7 +52,21 @@ def test_a_damaged_identity_has_a_copy_and_both_are_written_again(tmp_path: Path
         RunIdentity.claim(tmp_path, resume=False)
     second = RunIdentity.claim(tmp_path, resume=True)
     assert (second.run_id, second.lives) == (first.run_id, 2)
-    assert read_document(tmp_path / name) == {"run_id": first.run_id, "lives": 2, "resets": 0}
+    written = read_document(tmp_path / name)
+    assert (written["run_id"], written["lives"], written["resets"]) == (first.run_id, 2, 0)
+
+
+def test_a_folder_keeps_the_numbers_of_its_newest_processes(tmp_path: Path) -> None:
+    found = [RunIdentity.claim(tmp_path, resume=True) for _ in range(70)]
+    *_, before, last = found
+    assert len(last.lineage.processes) == 64
+    assert last.lineage.processes[:-1] == before.lineage.processes[1:]
+    assert [each.process for each in found] == sorted({each.process for each in found})
+
+
+def test_a_run_of_an_older_learner_goes_on_above_its_lives(tmp_path: Path) -> None:
+    write_twice(tmp_path / "run.json", {"run_id": "old", "lives": 2**31 - 10, "resets": 0})
+    assert RunIdentity.claim(tmp_path, resume=True).process == 2**31 - 9
 
 
 def test_a_run_that_nobody_can_identify_is_refused_in_one_line_and_stays_as_it_is(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from learner_service.algorithms import make_algorithm
 from learner_service.replay import ReplayBuffer
@@ -26,7 +27,7 @@ def replay(tmp_path: Path) -> Iterator[ReplayBuffer]:
 @pytest.fixture
 def publisher() -> Iterator[Publisher]:
     with QuantizerClient("127.0.0.1:1") as client:
-        yield Publisher(client, "run", "int8", on_receipt=lambda _: None)
+        yield Publisher(client, wire.Opening("run", "int8"), on_receipt=lambda _: None)
 
 
 @pytest.fixture

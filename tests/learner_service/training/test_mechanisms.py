@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.status import DynamicCapacityStatus
@@ -64,7 +65,9 @@ def build(client: QuantizerClient, tmp_path: Path) -> Iterator[Build]:
     built: list[Training] = []
 
     def make(config: RunConfig, state: LearnerState | None = None, spec: EnvironmentSpec = ARMS) -> Training:
-        training, graph = build_training(config, spec, tmp_path, "run", client, state, save, lambda _: None)
+        training, graph = build_training(
+            config, spec, tmp_path, wire.Opening("run", "int8"), client, state, save, lambda _: None
+        )
         built.append(training)
         outputs = (
             ["actions", "greedy_actions"]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import Receipt
@@ -74,7 +75,7 @@ def make_publisher(receipts: Receipts) -> Iterator[MakePublisher]:
 
     def make(address: str, run_id: str = "run", first_version: int = 1) -> Publisher:
         client = QuantizerClient(address)
-        made.append((Publisher(client, run_id, "int8", receipts.put, first_version), client))
+        made.append((Publisher(client, wire.Opening(run_id, "int8"), receipts.put, first_version), client))
         return made[-1][0]
 
     yield make

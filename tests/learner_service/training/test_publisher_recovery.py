@@ -120,7 +120,7 @@ def quantizer() -> Iterator[ScriptedQuantizer]:
 def publisher(quantizer: ScriptedQuantizer) -> Iterator[Publisher]:
     """It has offered version 1 and opened its stream."""
     with QuantizerClient(quantizer.address) as client:
-        publisher = Publisher(client, "run", "int8", lambda _: None)
+        publisher = Publisher(client, wire.Opening("run", "int8"), lambda _: None)
         publisher.offer(snapshot(1))
         publisher.start(policy_graph())
         assert quantizer.received(1) == [("open", 0)]
@@ -182,7 +182,7 @@ def test_a_learner_that_was_killed_sends_no_number_again_although_the_quantizers
         mark = HighWaterMark(path, 0)
         assert mark.floor >= sent
         with QuantizerClient(quantizer.address) as client:
-            publisher = Publisher(client, "run", "int8", lambda _: None, mark.floor + 1, mark)
+            publisher = Publisher(client, wire.Opening("run", "int8"), lambda _: None, mark.floor + 1, mark)
             publisher.offer(snapshot(1))
             publisher.start(policy_graph())
             assert quantizer.received(1) == [("open", 0)]
@@ -202,7 +202,7 @@ def test_a_version_whose_number_cannot_be_stored_is_not_sent_before_the_disk_tak
     in_the_way.mkdir()
     mark = HighWaterMark(tmp_path / "published.json", 0)
     with QuantizerClient(quantizer.address) as client:
-        publisher = Publisher(client, "run", "int8", lambda _: None, mark=mark)
+        publisher = Publisher(client, wire.Opening("run", "int8"), lambda _: None, mark=mark)
         publisher.offer(snapshot(1))
         publisher.start(policy_graph())
         assert quantizer.received(1) == [("open", 0)]

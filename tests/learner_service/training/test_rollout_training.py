@@ -13,6 +13,7 @@ import pytest
 import torch
 from own_on_policy import Reinforce
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import Segment
@@ -49,7 +50,9 @@ def build(tmp_path: Path) -> Iterator[Build]:
         directory: Path = tmp_path,
         save: Callable[[int], Path] = lambda updates: Path(str(updates)),
     ) -> Training:
-        training, _ = build_training(run or reinforce(), SPEC, directory, "run", client, state, save, lambda _: None)
+        training, _ = build_training(
+            run or reinforce(), SPEC, directory, wire.Opening("run", "int8"), client, state, save, lambda _: None
+        )
         made.append(training)
         return training
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import ConflictError, UnavailableError
@@ -73,7 +74,9 @@ def test_training_that_diverges_ends_with_the_update_and_the_advice(tmp_path: Pa
     settings = {"hidden_sizes": (8,), "batch_size": 8, "learning_rate": 1e30}
     diverging = config(dqn=settings, replay={"capacity": 2_000, "min_size": 64, "prioritized": prioritized})
     with QuantizerClient("127.0.0.1:1") as client:
-        training, _ = build_training(diverging, SPEC, tmp_path, "run", client, None, lambda _: Path(), lambda _: None)
+        training, _ = build_training(
+            diverging, SPEC, tmp_path, wire.Opening("run", "int8"), client, None, lambda _: Path(), lambda _: None
+        )
         assert isinstance(training.replay, ReplayBuffer)
         fill(training.replay, range(1, 9))
         training.trainer.start()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
@@ -45,7 +46,9 @@ def build(
     save: Callable[[int], Path] = lambda updates: Path(str(updates)),
 ) -> Training:
     """Built and not started."""
-    training, graph = build_training(settings or config(), spec, directory, "run", client, state, save, lambda _: None)
+    training, graph = build_training(
+        settings or config(), spec, directory, wire.Opening("run", "int8"), client, state, save, lambda _: None
+    )
     assert graph.inputs
     return training
 

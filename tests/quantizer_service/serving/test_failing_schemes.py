@@ -12,6 +12,7 @@ from actorq.domain.policy import SIGNED, UNSIGNED, Variant
 from actorq.errors import InvalidInputError, UnavailableError
 from actorq.telemetry.process_stats import measure_process
 from quantizer_service.emission.emitter import Emitter
+from quantizer_service.serving.publishers import Turn
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.policy_graphs import mlp
@@ -93,7 +94,7 @@ def test_it_ends_the_streams_of_its_watchers_alone(
 ) -> None:
     async def scenario() -> None:
         quantizer = Quantizer(Emitter(PolicyStore(tmp_path / "store", 4, 1)), lambda: measure_process("x", "quantizer"))
-        await quantizer.claim("run", own)
+        await quantizer.claim("run", own, Turn())
         await quantizer.add_graph(SOURCE)
         with (
             quantizer.policies.subscribe(Variant(scheme)) as failing,
@@ -116,7 +117,7 @@ def test_it_ends_the_streams_of_its_watchers_alone(
 def test_a_watcher_of_an_encoding_that_cannot_be_made_ends_alone(own: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         quantizer = Quantizer(Emitter(PolicyStore(tmp_path / "store", 4, 1)), lambda: measure_process("x", "quantizer"))
-        await quantizer.claim("run", own)
+        await quantizer.claim("run", own, Turn())
         source = mlp(16, 16, 16)
         await quantizer.add_graph(source)
         with (

@@ -21,6 +21,7 @@ from actorq.transport.options import CHUNK_BYTES, CLIENT_OPTIONS
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.policy_stream import policy_messages
+from quantizer_service.serving.publishers import Turn
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.policy_graphs import mlp
@@ -73,7 +74,7 @@ def test_all_who_get_a_scheme_of_a_version_share_its_bytes(tmp_path: Path) -> No
     async def scenario() -> None:
         emitter = Emitter(PolicyStore(tmp_path, 5, 5), QuantizerConfig())
         quantizer = Quantizer(emitter, lambda: measure_process("quantizer", "quantizer"))
-        await quantizer.claim("run", "int8")
+        await quantizer.claim("run", "int8", Turn())
         await quantizer.add_graph(SOURCE)
         watches = [await quantizer.subscribe(Variant(scheme), 0) for scheme in ("int8", "fp32") * 10]
         for version in (1, 2, 3):
@@ -188,7 +189,7 @@ def test_who_comes_while_a_version_is_emitted_gets_that_version(tmp_path: Path) 
 
     async def scenario() -> int:
         quantizer = Quantizer(Held(PolicyStore(tmp_path, 5, 5)), lambda: measure_process("x", "quantizer"))
-        await quantizer.claim("run", "auto")
+        await quantizer.claim("run", "auto", Turn())
         await quantizer.add_graph(SOURCE)
         with await quantizer.subscribe(Variant("int8"), 0) as before:
             await quantizer.publish(checkpoint(SOURCE, 1), "auto", 0.0)

@@ -164,7 +164,7 @@ def test_a_damaged_run_file_has_a_copy_and_is_written_again(tmp_path: Path, name
     assert read(tmp_path).run_id == "run"
     store = opened(tmp_path)
     assert (store.run_id, retained(store)) == ("run", [1])
-    assert read_document(tmp_path / name) == {"run_id": "run", "format": 3}
+    assert read_document(tmp_path / name) == {"run_id": "run", "format": 3, "owner": [0, 0, []]}
 
 
 def test_a_damaged_run_file_without_a_whole_copy_stops_the_start_in_one_line(tmp_path: Path) -> None:
