@@ -54,6 +54,21 @@ def lost_volume() -> str:
     return f"{table(head, [[lost[key] for key in keys]])}\n\n{starts}"
 
 
+def copies() -> str:
+    """A learner in a copied folder, and a run that is set back to a snapshot."""
+    sides = {"before": figures("copies_before"), "now": figures("copies")}
+
+    def of(part: str, *keys: str) -> list[tuple[object, ...]]:
+        return [(name, *(side[part][key] for key in keys)) for name, side in sides.items()]
+
+    keys = ("seconds", "switches", "publications_of_the_copy", "publications_of_the_run", "ends_of_the_copy")
+    head = ("", "s beside the copy", "switches", "versions of the copy", "of the run", "ends of the copy")
+    beside = table(head, of("copy", *keys))
+    after = ("", "versions before", "new ones after", "with two contents", "newest")
+    restored = of("snapshot", "versions_before", "versions_after", "versions_with_two_contents", "newest")
+    return f"{beside}\n\n{table(after, restored)}"
+
+
 def corruption() -> str:
     """Damaged files by kind."""
     rows = [

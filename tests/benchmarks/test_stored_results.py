@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults import copies
 from benchmarks.harness import Target, verdict
 from benchmarks.learner import sparse_learner
 from benchmarks.libraries import parity
@@ -111,6 +112,8 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "actorq_steps": _speedup("short"),
     "actorq_without_vnni": _speedup("short"),
     "cartpole": lambda figures: cartpole.targets(figures["runs"]),
+    "copies": copies.targets,
+    "copies_before": copies.targets,
     "encodings": _encodings,
     "fidelity": _fidelity,
     "fidelity_without_vnni": _fidelity,

@@ -19,8 +19,8 @@ from actorq import wire
 from actorq.errors import InvalidInputError
 from actorq.transport.options import MAX_MESSAGE_BYTES
 from actorq.wire import bounds
-from benchmarks.faults.fuzz_corpus import PROCESS, VALID
-from benchmarks.faults.fuzz_messages import altered, anything, mutated
+from benchmarks.faults.fuzz.corpus import PROCESS, VALID
+from benchmarks.faults.fuzz.messages import altered, anything, mutated
 
 DECODERS = {
     name: getattr(wire, name)
@@ -66,7 +66,7 @@ def assert_bounded(value: Any, name: str = "") -> None:
         within = abs(value) <= bounds.MAX_MAGNITUDE or (name in MAY_BE_INFINITE and value == math.inf)
         assert within or name in UNBOUNDED_FLOATS, (name, value)
     elif isinstance(value, int) and not isinstance(value, bool):
-        most = {"seed": 2**64 - 1, "nonce": 2**64 - 1}.get(name, bounds.MAX_COUNT)
+        most = {"seed": 2**64 - 1, "nonce": 2**64 - 1, "processes": 2**64 - 1}.get(name, bounds.MAX_COUNT)
         most = bounds.MAX_VERSION if "version" in name else most
         assert name == "encodings" or 0 <= value <= most, (name, value)
     else:

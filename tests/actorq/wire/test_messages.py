@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq import wire
+from actorq.domain.lineage import Lineage
 from actorq.domain.policy import UNSIGNED, OutputError, RetainedPolicy, Variant
 from actorq.domain.status import ActorSelfStatus, DynamicCapacityStatus, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
@@ -20,7 +21,7 @@ from actorq.telemetry.energy import NodeEnergy
 from actorq.transport.options import MAX_MESSAGE_BYTES
 from actorq.v1 import learner_pb2, tensor_pb2
 from actorq.wire import bounds
-from benchmarks.faults.fuzz_corpus import EVALUATION, PROCESS, REPORT
+from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT
 from tests.actorq.wire.wire_values import (
     ARGUMENTS,
     DESCRIPTOR,
@@ -56,7 +57,7 @@ PAIRS: list[tuple[str, object]] = [
     ("retained", RetainedPolicy(35, 3500, (), None)),
     ("retained", RetainedPolicy(35, 3500, (), 0.0)),
     ("receipt", Receipt(35, (DESCRIPTOR, DESCRIPTOR), 0.0125, 3, PROCESS)),
-    ("membership", Membership(RUN, 2, EXPLORATION, 17, 2**63, 2**63 - 1)),
+    ("membership", Membership(RUN, 2, EXPLORATION, 17, 2**63, 2**63 - 1, epoch=60_000_000)),
     ("membership", Membership(RUN, 0, None, 0, 1, 2)),
     ("actor_report", REPORT),
     ("actor_self_status", ActorSelfStatus("actor-3", "acting", REPORT, ENVIRONMENT)),
@@ -71,11 +72,12 @@ PAIRS: list[tuple[str, object]] = [
         EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0),
     ),
     ("episode", Episode(-21.5, 812, 7)),
-    ("joining", wire.Joining("actor-3", 17, "evaluator", "1.2.3")),
+    ("joining", wire.Joining("actor-3", 17, "evaluator", "1.2.3", 2**64 - 1, 2**31 - 1, 2**62 - 1)),
     ("stream_opening", wire.StreamOpening("actor-3", 2**63 - 1, ENVIRONMENT, lost_through=812)),
     ("stream_answer", wire.StreamAnswer(7, 12, 5, evaluate_version=3)),
     ("stream_answer", wire.StreamAnswer(7, 12, 5, stop=True)),
     ("opening", wire.Opening("run-1", "auto")),
+    ("opening", wire.Opening("run-1", "int8", Lineage(2**31 - 1, (0, 2**64 - 1)))),
     ("graph_header", wire.GraphHeader(bytes(range(32)), ("observations", "noise"), True, (2.0, 0.5))),
     ("checkpoint_header", wire.CheckpointHeader(2**62 - 1, 3500, bytes(range(32)), 1_700_000_001.5)),
     ("ready", wire.Ready(35, (bytes(range(32)), bytes(32)), (tensor_pb2.BLOB_ENCODING_SPARSE,))),
@@ -182,7 +184,7 @@ def test_a_segment_with_a_broken_column_is_refused() -> None:
     [
         # 8 steps of 8 CartPoles: 72 x 16 bytes of observations and 64 x 15 of everything else.
         (wire.segment_to_proto(segment(8, 8, 4)), 2_112 + 250),
-        (wire.run_status_to_proto(STATUS), 1_050),
+        (wire.run_status_to_proto(STATUS), 1_100),
         (wire.descriptor_to_proto(DESCRIPTOR), 250),
         (wire.actor_report_to_proto(REPORT), 150),
         (wire.environment_to_proto(ENVIRONMENT), 100),

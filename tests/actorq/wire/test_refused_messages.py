@@ -10,7 +10,7 @@ from actorq.domain.trajectory import ArraySpec
 from actorq.errors import InvalidInputError
 from actorq.telemetry.energy import NodeEnergy
 from actorq.v1 import learner_pb2, process_pb2, tensor_pb2, trajectory_pb2
-from benchmarks.faults.fuzz_corpus import EVALUATION, PROCESS, REPORT
+from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT
 from tests.actorq.wire.wire_values import ENVIRONMENT, REFUSED
 
 

@@ -10,7 +10,7 @@ from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung
 from actorq.domain.status import Exploration, RunSpec
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
-from benchmarks.faults import fuzz_corpus
+from benchmarks.faults.fuzz import corpus
 
 # Every field differs from its default and from the others, so that a forgotten or swapped one shows.
 DESCRIPTOR = PolicyDescriptor(
@@ -59,7 +59,7 @@ ENVIRONMENT = EnvironmentSpec(
 )
 ARGUMENTS = EnvironmentArguments({"gravity": 5.0, "name": "hü"}, (("my_wrappers:Scaled", {"by": [1, None]}),))
 RUN = RunSpec("run-1", "Pong-v5", 8, 16, 2**20, 3, "int8", 20, 250, 1.5, 32, 0.25, -150.0, ARGUMENTS)
-STATUS = replace(fuzz_corpus.STATUS, emitted=DESCRIPTOR)
+STATUS = replace(corpus.STATUS, emitted=DESCRIPTOR)
 
 
 def transported(message: Message) -> Any:

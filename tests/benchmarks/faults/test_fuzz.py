@@ -4,8 +4,8 @@ import json
 import random
 from pathlib import Path
 
-from benchmarks.faults.fuzz import _log_faults, _publishing
-from benchmarks.faults.fuzz_targets import Member, all_targets
+from benchmarks.faults.fuzz.__main__ import _log_faults, _publishing
+from benchmarks.faults.fuzz.targets import Member, all_targets
 from benchmarks.processes import ServiceProcess
 from tests.builders.forked_commands import run
 

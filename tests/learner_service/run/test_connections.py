@@ -232,6 +232,7 @@ async def test_an_actor_that_joins_again_takes_only_the_random_steps_that_are_le
 async def test_an_actor_that_has_seen_a_newer_version_makes_the_learner_go_on_above_it(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         stream = await opened(run)
+        assert run.training is not None
         publisher = run.training.publisher
         known = publisher.version
         run.connections.check_state("a", 0, known)

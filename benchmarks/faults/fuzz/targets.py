@@ -18,8 +18,8 @@ from actorq.domain.policy import OBSERVATIONS_INPUT, Checkpoint, PolicyGraph
 from actorq.externalscaler import externalscaler_pb2
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
-from benchmarks.faults.fuzz_corpus import ENVIRONMENT, EVALUATION, REPORT, VALID, segment
-from benchmarks.faults.fuzz_messages import altered, anything, mutated, noise
+from benchmarks.faults.fuzz.corpus import ENVIRONMENT, EVALUATION, REPORT, VALID, segment
+from benchmarks.faults.fuzz.messages import altered, anything, mutated, noise
 from quantizer_service.store.policy_files import encode_tensors
 
 # Any valid message to these methods ends or changes a run, so they get only bytes that are not a message.

@@ -29,9 +29,9 @@ from actorq.config.run_config import RunConfig
 from actorq.transport.options import CLIENT_OPTIONS
 from actorq.transport.payload.checksums import SEALED, seal
 from actorq.v1 import learner_pb2
-from benchmarks.faults.fuzz_corpus import ENVIRONMENT
-from benchmarks.faults.fuzz_messages import mutated
-from benchmarks.faults.fuzz_targets import Member, Publishing, Target, all_targets
+from benchmarks.faults.fuzz.corpus import ENVIRONMENT
+from benchmarks.faults.fuzz.messages import mutated
+from benchmarks.faults.fuzz.targets import Member, Publishing, Target, all_targets
 from benchmarks.harness import Target as Goal
 from benchmarks.harness import run_benchmark
 from benchmarks.processes import ServiceProcess, serving

@@ -8,6 +8,7 @@ import numpy as np
 from google.protobuf.message import Message
 
 from actorq import wire
+from actorq.domain.lineage import Lineage
 from actorq.domain.policy import (
     UNSIGNED,
     FidelityReport,
@@ -113,6 +114,7 @@ STATUS = RunStatus(
     precision="bf16",
     rollout_queue=RolloutQueueStatus(2_048, 96, 0.0125, 0.0625, 1.5),
     exported_policy="s3://policies/run/policy.onnx",
+    outdated="actor-3 has version 500, this learner knew 300",
 )
 
 
@@ -158,7 +160,7 @@ def _requests() -> list[Message]:
     hold = quantizer_pb2.HoldPolicyRequest(version=1)
     hold.duration.FromSeconds(60)
     return [
-        wire.joining_to_proto(wire.Joining("actor-0", 0, "actor", "1.0")),
+        wire.joining_to_proto(wire.Joining("actor-0", 0, "actor", "1.0", epoch=3, newest_version=35)),
         wire.stream_opening_to_proto(wire.StreamOpening("actor-0", 0, ENVIRONMENT)),
         wire.environment_to_proto(ENVIRONMENT),
         wire.segment_to_proto(segment()),
@@ -174,7 +176,7 @@ def _requests() -> list[Message]:
         learner_pb2.PauseTrainingRequest(),
         learner_pb2.SaveCheckpointRequest(),
         watch,
-        wire.opening_to_proto(wire.Opening("run", "int8")),
+        wire.opening_to_proto(wire.Opening("run", "int8", Lineage(3, (1, 2**64 - 1)))),
         wire.graph_header_to_proto(wire.GraphHeader(_DIGEST, ("observations",), True, ())),
         wire.checkpoint_header_to_proto(wire.CheckpointHeader(35, 3500, _DIGEST, _NOW)),
         quantizer_pb2.WatchPoliciesRequest(

@@ -1,0 +1,1 @@
+"""Sends malformed messages to all services."""
