@@ -10,7 +10,7 @@ from actorq import wire
 from actorq.domain.status import RunStatus
 from actorq.errors import InvalidInputError
 from actorq.telemetry.rationed import Rationed
-from actorq.transport.security.identity import require_member
+from actorq.transport.security.identity import owner_of, require_member
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.actors.credits import ActorStream
 from learner_service.reporting.report import Reporter
@@ -38,7 +38,9 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         joining = wire.joining_from_proto(request)
         require_member(context, joining.actor_name, joining.role)
         self._connections.check_state(joining.actor_name, joining.epoch, joining.newest_version)
-        membership = self._connections.join(joining.actor_name, joining.incarnation, joining.role, joining.nonce)
+        membership = self._connections.join(
+            joining.actor_name, joining.incarnation, joining.role, joining.nonce, owner_of(context)
+        )
         return wire.membership_to_proto(membership)
 
     async def StreamTrajectories(

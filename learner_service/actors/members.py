@@ -15,6 +15,8 @@ from learner_service.actors.indexes import Indexes
 from learner_service.replay import SegmentSource, actor_key
 
 _MAX_MEMBERS = 20_000
+# Members without a stream that one owner may have. Honest ones open theirs within seconds.
+_MAX_WAITING = 2000
 _MOST_STATUSES = 1000
 # A joined member keeps its index this long without a stream. After that it has to join again.
 _PATIENCE_S = 60.0
@@ -29,7 +31,7 @@ class Member:
     """One incarnation of an actor or evaluator. It holds its index until it has left.
 
     life: how often this index has been assigned, this time included. report: the newest one.
-    nonce: identifies the process that joined; 0 when unknown.
+    nonce: identifies the process that joined; 0 when unknown. owner: who has joined it; see Members.join.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Member:
     state: Literal["joined", "connected", "left"] = "joined"
     report: ActorReport | None = None
     nonce: int = 0
+    owner: str = ""
 
     def source(self, sequence: int) -> SegmentSource:
         """The identity of the segment with number `sequence` of this incarnation."""
@@ -75,6 +78,7 @@ class Members:
         # By name, oldest first: when a member without a stream joined, and the members that have left.
         self._waiting: OrderedDict[str, float] = OrderedDict()
         self._left: OrderedDict[str, None] = OrderedDict()
+        self._waiting_of: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def known(self, name: str) -> Member | None:
@@ -85,26 +89,36 @@ class Members:
         """Whether a member, present or left, has this key in the tables of last sequences."""
         return key in self._keys
 
-    def join(self, name: str, incarnation: int, role: Role, nonce: int = 0, newest_stored: int = 0) -> Member:
+    def join(
+        self, name: str, incarnation: int, role: Role, nonce: int = 0, newest_stored: int = 0, owner: str = ""
+    ) -> Member:
         """Admit an actor or evaluator. A known name gets its old index again if that is free.
 
-        Raises ConflictError when another process has taken over the name.
+        Raises ConflictError when another process has taken over the name, and ExhaustedError when the run has too many
+        members, or the owner too many that have opened no stream.
 
         incarnation: 0 when the process joins for the first time, else the incarnation that it got then.
         nonce: identifies the process. The same nonce again means that the first answer was lost.
         newest_stored: the highest incarnation of this name that has a stored segment.
+        owner: identifies the caller, such as its certificate and address.
         """
         with self._lock:
             self._expire()
             known = self._members.get(name)
             if known is not None and _is_same(known, incarnation, role, nonce):
+                if known.state == "left":
+                    self._require_room(owner)
                 self._come_back(known)
                 return known
+            self._require_room(owner)
             newest = max(newest_stored, known.incarnation if known else 0)
             self._check(name, incarnation, newest)
             if known is None and len(self._members) >= _MAX_MEMBERS:
                 self._forget_one_that_left()
-            return self._take_in(name, role, incarnation or self._new_incarnation(newest), nonce, known)
+            member = self._take_in(name, role, incarnation or self._new_incarnation(newest), nonce, known)
+            member.owner = owner
+            self._wait(member)
+            return member
 
     def connect(self, name: str, incarnation: int) -> Member:
         """Mark a member as connected. Raises NotFoundError when it has not joined with this incarnation."""
@@ -117,7 +131,7 @@ class Members:
                 raise NotFoundError(f"actor {name!r} with incarnation {incarnation} has not joined: call Join first")
             if member.state == "joined":
                 member.state = "connected"
-                del self._waiting[name]
+                self._end_wait(member)
                 self._connected[member.role] += 1
             return member
 
@@ -172,7 +186,6 @@ class Members:
         member = Member(name, role, index, incarnation, life, nonce=nonce)
         self._members[name] = member
         self._keys.add(member.source_key[0])
-        self._waiting[name] = self._clock()
         _log.info("%s joined as %s %d", name, role, index)
         return member
 
@@ -181,9 +194,10 @@ class Members:
             member.index = self._indexes[member.role].take(member.index, *_ordinal(member.name))
             member.state = "joined"
             del self._left[member.name]
+        elif member.state == "joined":
+            self._end_wait(member)
         if member.state == "joined":
-            self._waiting[member.name] = self._clock()
-            self._waiting.move_to_end(member.name)
+            self._wait(member)
 
     def _leave(self, member: Member) -> bool:
         if member.state == "left" or self._members.get(member.name) is not member:
@@ -191,11 +205,29 @@ class Members:
         if member.state == "connected":
             self._connected[member.role] -= 1
         else:
-            del self._waiting[member.name]
+            self._end_wait(member)
         member.state = "left"
         self._left[member.name] = None
         self._indexes[member.role].free(member.index)
         return True
+
+    def _require_room(self, owner: str) -> None:
+        if self._waiting_of[owner] >= _MAX_WAITING:
+            raise ExhaustedError(
+                f"Join: {_MAX_WAITING} actors of this certificate and address have joined and opened no stream; open "
+                f"their streams, or wait {_PATIENCE_S:.0f} s"
+            )
+
+    def _wait(self, member: Member) -> None:
+        self._waiting[member.name] = self._clock()
+        self._waiting_of[member.owner] += 1
+
+    def _end_wait(self, member: Member) -> None:
+        del self._waiting[member.name]
+        self._waiting_of[member.owner] -= 1
+        # Entries without any are deleted, so that the table stays bounded.
+        if not self._waiting_of[member.owner]:
+            del self._waiting_of[member.owner]
 
     def _expire(self) -> None:
         due = self._clock() - _PATIENCE_S

@@ -35,8 +35,11 @@ class Connections:
     streams: Streams
     storage: StorageThread
 
-    def join(self, name: str, incarnation: int, role: Role, nonce: int = 0) -> Membership:
-        """Admit an actor or evaluator. Ends the stream of an older process with the same name."""
+    def join(self, name: str, incarnation: int, role: Role, nonce: int = 0, owner: str = "") -> Membership:
+        """Admit an actor or evaluator. Ends the stream of an older process with the same name.
+
+        owner: see Members.join.
+        """
         if not self.lifecycle.wants_actors:
             raise UnavailableError("the run is over")
         self.lifecycle.require_here()
@@ -49,7 +52,7 @@ class Connections:
         if incarnation and role in tables and (before is None or before.incarnation != incarnation):
             _require_remembered(tables[role], name, incarnation)
         newest_stored = max(table.newest_incarnation(actor_key(name)) for table in tables.values())
-        member = records.members.join(name, incarnation, role, nonce, newest_stored)
+        member = records.members.join(name, incarnation, role, nonce, newest_stored, owner)
         if before is not None and before is not member:
             self.streams.end(before, taken_over(name, before.incarnation))
             records.scaling.forget(name)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from actorq.errors import DeniedError
+from actorq.transport.quota import address_of
 from actorq.transport.security.roles import ROLES, ServiceRole
 
 DEFAULT_RUN = "actorq"
@@ -82,6 +83,14 @@ def require_member(context: Any, name: str, role: str | None) -> None:
     if not identity.may_be_called(name):
         allowed = f"names that begin with {identity.name}" if identity.name.endswith("-") else identity.name
         raise DeniedError(f"actor_name: the certificate allows {allowed}, got {name!r}")
+
+
+def owner_of(context: Any) -> str:
+    """Who a call comes from: the certificate's serial number, 0 without TLS, and the address without the port."""
+    if context is None:
+        return ""
+    identity = identity_of(context.auth_context())
+    return f"{identity.serial if identity else 0:x} at {address_of(context.peer())}"
 
 
 def serial_number(pem: bytes) -> int:

@@ -130,6 +130,25 @@ def test_a_full_run_forgets_those_who_left_and_refuses_when_all_are_there(member
         members.join("old-7", 1, "actor")
 
 
+def test_an_owner_with_very_many_that_open_no_stream_takes_no_more_and_others_do(
+    members: Members, clock: ManualClock
+) -> None:
+    first = [members.join(f"bad-{number}", 0, "actor", owner="1 at a") for number in range(2000)]
+    with pytest.raises(ExhaustedError, match="2000 actors of this certificate and address have joined"):
+        members.join("bad", 0, "actor", owner="1 at a")
+    # The same ones may come again, also others of the same certificate from elsewhere.
+    assert members.join("bad-7", first[7].incarnation, "actor", owner="1 at a") is first[7]
+    members.join("good", 0, "actor", owner="1 at b")
+    members.connect("bad-3", first[3].incarnation)
+    members.join("late", 0, "actor", owner="1 at a")
+    with pytest.raises(ExhaustedError):
+        members.join("later", 0, "actor", owner="1 at a")
+    clock.now += 61.0
+    members.join("later", 0, "actor", owner="1 at a")
+    members.disconnect(members.connect("bad-3", first[3].incarnation))
+    assert members.join("bad-3", first[3].incarnation, "actor", owner="1 at a").state == "joined"
+
+
 def test_the_learner_gives_incarnations_that_grow_with_each_join_and_each_of_its_lives(members: Members) -> None:
     first, second = members.join("a", 0, "actor"), members.join("b", 0, "actor")
     assert first.incarnation < second.incarnation < members.join("a", 0, "actor").incarnation < 2 << 32
