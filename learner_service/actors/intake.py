@@ -124,6 +124,11 @@ class Intake:
         with self._lock:
             return self._plausibility.doubt(evaluation)
 
+    def agrees(self, evaluation: Evaluation) -> bool:
+        """Whether the actors' episodes are a witness of an evaluation. See Plausibility."""
+        with self._lock:
+            return self._plausibility.agrees(evaluation)
+
     def statistics(self) -> IntakeStatistics:
         """Statistics of the data stored so far."""
         with self._lock:

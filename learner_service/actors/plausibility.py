@@ -16,6 +16,8 @@ from actorq.domain.trajectory import Evaluation, Segment
 _SLACK, _SLACK_REWARDS = 0.01, 10
 # An honest policy is at most this many spreads of the exploring returns above the best of them.
 _SPREADS = 8.0
+# Beyond so many spreads it needs a second witness. Honest ones were at most 1.4 when they ended a run.
+_SPREADS_ALONE = 2.0
 
 
 class Plausibility:
@@ -55,6 +57,12 @@ class Plausibility:
             doubt = self._beyond_returns(evaluation.mean_return, *self.exploring_returns)
         return doubt
 
+    def agrees(self, evaluation: Evaluation) -> bool:
+        """Whether the actors' episodes are a witness of the evaluation: the best of them is not far below."""
+        if not self._is_complete or self.exploring_returns is None:
+            return not self._is_complete
+        return evaluation.mean_return <= _above(self.exploring_returns, _SPREADS_ALONE)
+
     def state(self) -> dict[str, Any]:
         """The record, for a checkpoint."""
         return {
@@ -84,10 +92,15 @@ class Plausibility:
         )
 
     def _beyond_returns(self, mean_return: float, lowest: float, highest: float) -> str:
-        spread = max(highest - lowest, abs(highest))
-        if mean_return <= highest + _SPREADS * spread:
+        if mean_return <= _above((lowest, highest), _SPREADS):
             return ""
         return (
             f"its return of {mean_return:,.1f} is far above the returns of all actors' episodes, {lowest:,.1f} to "
             f"{highest:,.1f}"
         )
+
+
+def _above(returns: tuple[float, float], spreads: float) -> float:
+    """The return so many spreads above the highest of these. The spread is their range, or the size of the highest."""
+    lowest, highest = returns
+    return highest + spreads * max(highest - lowest, abs(highest))

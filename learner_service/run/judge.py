@@ -36,6 +36,8 @@ class Judge:
     ) -> None:
         self.flagged = ""
         self._solved_by: Evaluation | None = None
+        # The evaluator of the newest evaluation that reached the target far above the actors' returns.
+        self._witness = ""
         self._acting = acting_schemes(records.config.scheme)
         self._records = records
         self._preparation = preparation
@@ -126,6 +128,13 @@ class Judge:
             return
         self.flagged = ""
         training.publisher.evaluated(evaluation)
-        if reached:
+        if reached and not training.intake.agrees(evaluation) and self._witness in ("", evaluator):
+            self._witness = evaluator
+            self.flagged = (
+                f"version {evaluation.policy_version}, by {evaluator}: its return of {evaluation.mean_return:,.1f} is "
+                "far above those of the actors; it counts when they come closer, or another evaluator agrees"
+            )
+            _log.warning("unconfirmed evaluation of %s", self.flagged)
+        elif reached:
             self._solved_by = self._solved_by or evaluation
             self._on_solved()

@@ -38,7 +38,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunState, in
     with solvable_run(directory) as (running, client):
         worker = joined(client, "actor-0")
         worker.await_credit(1)
-        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+        worker.send_segment(segment(1, episodes=(Episode(51.0, 51, 0),)))
         worker.send_segments(range(2, 9))
         next(status for status in client.watch(0.05) if status.updates and status.emitted)
         judge = joined(client, "judge", role="evaluator")
@@ -102,7 +102,7 @@ def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) 
         nothing = "no actor has sent data yet, so there is nothing to compare it with"
         assert client.status().flagged_evaluation == f"version 1, by judge: {nothing}"
         worker.await_credit(1)
-        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+        worker.send_segment(segment(1, episodes=(Episode(51.0, 51, 0),)))
         worker.await_acknowledged(1)
         judge.send_evaluation(evaluation(2, 1, 9_000.0))
         judge.await_acknowledged(2)
@@ -173,7 +173,7 @@ def test_a_run_ends_with_its_exit_code_when_no_file_of_its_end_can_be_written(
     with solvable_run(tmp_path, policy_export={"url": f"file://{tmp_path}/exported"}) as (running, client):
         with actor(client, "judge", role="evaluator") as judge, actor(client, "actor-0") as worker:
             worker.await_credit(1)
-            worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+            worker.send_segment(segment(1, episodes=(Episode(51.0, 51, 0),)))
             worker.send_segments(range(2, 9))
             next(status for status in client.watch(0.05) if status.emitted)
             # Nothing can be written to these paths, as on a full disk.

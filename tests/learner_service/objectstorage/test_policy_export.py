@@ -48,7 +48,7 @@ def solve(client: LearnerClient) -> RunStatus:
     worker, judge = (ActorStream(client, name) for name in ("actor-0", "judge"))
     worker.open(SPEC)
     worker.await_credit(1)
-    worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+    worker.send_segment(segment(1, episodes=(Episode(51.0, 51, 0),)))
     worker.send_segments(range(2, 9))
     next(status for status in client.watch(0.05) if status.updates and status.emitted)
     judge.open(SPEC)
@@ -72,7 +72,7 @@ def test_flagged_evaluations_choose_no_policy(quantizer: str, tmp_path: Path) ->
         actor(client, "actor-0") as worker,
     ):
         worker.await_credit(1)
-        worker.send_segment(segment(1, episodes=(Episode(21.0, 21, 0),)))
+        worker.send_segment(segment(1, episodes=(Episode(51.0, 51, 0),)))
         worker.await_acknowledged(1)
         next(status for status in client.watch(0.05) if policies.list())
         for each in (evaluation(1, 1, 60.0), evaluation(2, 1, 9_000.0), evaluation(3, 2, 9_000.0)):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from actorq.domain.status import RunState
+from actorq.domain.trajectory import Episode
 from actorq.errors import CorruptedError, InvalidInputError
 from tests.learner_service.learner_parts import DEADLINE_S, acknowledged, config, evaluation, on_a_loop, segment, store
 from tests.learner_service.run.run_parts import a_run, opened
@@ -31,7 +32,7 @@ async def test_a_solved_run_shows_the_evaluation_that_solved_it(tmp_path: Path) 
         actor, judge = await opened(run), await opened(run, "judge", "evaluator")
         assert run.training is not None
         run.training.publisher.close()
-        await store(run, actor, segment(1))
+        await store(run, actor, segment(1, episodes=(Episode(9.0, 9, 0),)))
         run.connections.evaluated(judge, evaluation(1, 1, 9.0))
         run.connections.evaluated(judge, evaluation(2, 2, 10.0))
         # One that was under way when the run was solved.
@@ -45,7 +46,7 @@ async def test_a_solved_run_shows_the_evaluation_that_solved_it(tmp_path: Path) 
 async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
     async with a_run(tmp_path, settings=config(target_return=200.0)) as run:
         actor, judge = await opened(run), await opened(run, "judge", "evaluator")
-        await store(run, actor, segment(1))
+        await store(run, actor, segment(1, episodes=(Episode(90.0, 90, 0),)))
         run.connections.evaluated(judge, evaluation(1, 1, 199.9))
         await acknowledged(judge, 1)
         assert run.lifecycle.outcome is None
@@ -83,3 +84,35 @@ async def test_an_evaluation_that_comes_again_is_acknowledged_and_counts_once(tm
         async with asyncio.timeout(DEADLINE_S):
             await judge.changed.wait()
         assert (judge.acknowledged, run.records.evaluations.count) == (2, 2)
+
+
+@on_a_loop
+async def test_one_evaluator_alone_ends_no_run_whose_actors_are_far_below(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_return=50.0)) as run:
+        actor, judge = await opened(run), await opened(run, "judge", "evaluator")
+        await store(run, actor, segment(1, episodes=(Episode(10.0, 10, 0),)))
+        for sequence in (1, 2, 3):
+            run.connections.evaluated(judge, evaluation(sequence, sequence, 60.0))
+            await acknowledged(judge, sequence)
+        assert run.lifecycle.outcome is None
+        assert run.judge.flagged.startswith("version 3, by judge: its return of 60.0 is far above those of the actors;")
+        # The actors come closer: the best one is at most two spreads below.
+        await store(run, actor, segment(2, episodes=(Episode(20.0, 20, 0),)))
+        run.connections.evaluated(judge, evaluation(4, 4, 60.0))
+        await acknowledged(judge, 4)
+        assert run.lifecycle.outcome is RunState.SOLVED
+        assert run.judge.flagged == ""
+
+
+@on_a_loop
+async def test_a_second_evaluator_is_a_witness(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_return=50.0)) as run:
+        actor, judge = await opened(run), await opened(run, "judge", "evaluator")
+        other = await opened(run, "other", "evaluator")
+        await store(run, actor, segment(1, episodes=(Episode(10.0, 10, 0),)))
+        run.connections.evaluated(judge, evaluation(1, 1, 60.0))
+        await acknowledged(judge, 1)
+        assert run.lifecycle.outcome is None
+        run.connections.evaluated(other, evaluation(1, 1, 60.0))
+        await acknowledged(other, 1)
+        assert run.lifecycle.outcome is RunState.SOLVED

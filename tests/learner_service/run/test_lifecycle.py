@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from actorq.domain.status import RunState
+from actorq.domain.trajectory import Episode
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
 from actorq.v1 import learner_pb2
 from learner_service.algorithms.dqn import DQN
@@ -180,7 +181,7 @@ async def test_an_interrupted_learner_leaves_the_end_of_the_run_to_the_next_one(
         assert run.training is not None
         run.training.publisher.close()
         run.lifecycle.interrupt()
-        await store(run, stream, segment(1))
+        await store(run, stream, segment(1, episodes=(Episode(9.0, 9, 0),)))
         with pytest.raises(UnavailableError, match="the learner is moving"):
             run.connections.evaluated(judge, evaluation(1, 1, 10.0))
         await run.lifecycle.ended.wait()
