@@ -184,6 +184,11 @@ class _Calls(Collector):
         self._calls = calls
 
     def collect(self) -> Iterable[Metric]:
+        yield counter(
+            "actorq_flooding_connections_closed",
+            "Connections closed because they sent far more than messages while memory grew.",
+            self._calls.closed_connections,
+        )
         handled: dict[tuple[str, ...], float] = {}
         errors: dict[tuple[str, ...], float] = {}
         for end, count in self._calls.snapshot().items():

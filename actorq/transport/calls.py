@@ -19,11 +19,16 @@ class CallEnd:
 
 
 class CallCounts:
-    """Ended calls by method and status. Thread-safe."""
+    """Ended calls by method and status, and connections closed because they flooded the service. Thread-safe."""
 
     def __init__(self) -> None:
         self._counts: Counter[CallEnd] = Counter()
         self._lock = threading.Lock()
+        self.closed_connections = 0
+
+    def note_closed(self) -> None:
+        """Count a connection that was closed."""
+        self.closed_connections += 1
 
     def follow(self, path: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
         """Count the call of this context when it ends, also when its client disappears."""

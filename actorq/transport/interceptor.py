@@ -9,6 +9,7 @@ import grpc
 
 from actorq.transport.calls import CallCounts
 from actorq.transport.errors import abort
+from actorq.transport.floods import Traffic
 from actorq.transport.payload.checksums import SealedCall
 from actorq.transport.quota import Quota
 from actorq.transport.requests import checked, tolerant
@@ -28,10 +29,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     counts: counts how the calls of this project's services ended.
     open_calls: bounds the calls that are open at a time.
     gate: checks the certificate of each call before all else; None without TLS.
+    traffic: takes the sizes of the messages of each connection.
     """
 
-    def __init__(self, counts: CallCounts, open_calls: Quota, gate: Gate | None = None) -> None:
+    def __init__(
+        self, counts: CallCounts, open_calls: Quota, gate: Gate | None = None, traffic: Traffic | None = None
+    ) -> None:
         self._counts = counts
+        self._traffic = traffic or Traffic()
         self._open_calls = open_calls
         self._gate = gate
         self._handlers: set[asyncio.Task[Any]] = set()
@@ -56,16 +61,22 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         inner, factory = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
         # Health's Watch writes to its context instead of yielding.
         wrap = self._guard_stream if inspect.isasyncgenfunction(inner) else self._guard_call
-        wrapped: Any = wrap(inner, method, streams_in, streams_in or streams_out)
+        received = _Received(self._traffic)
+        wrapped: Any = wrap(inner, method, streams_in, streams_in or streams_out, received)
         sealed = SealedCall(handler_call_details, handler.request_deserializer, handler.response_serializer)
-        return factory(wrapped, tolerant(sealed.deserialize), sealed.serialize)
+        return factory(wrapped, received.counted(tolerant(sealed.deserialize)), sealed.serialize)
 
     def _guard_call(
-        self, inner: Callable[..., Awaitable[Any]], method: str, streams_in: bool, streaming: bool
+        self,
+        inner: Callable[..., Awaitable[Any]],
+        method: str,
+        streams_in: bool,
+        streaming: bool,
+        received: "_Received",
     ) -> Callable[..., Awaitable[Any]]:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
-                self._begin(method, streaming, context)
+                self._begin(method, streaming, context, received)
                 return await inner(checked(request, streams_in), context)
             except (Exception, asyncio.CancelledError) as error:
                 await self._abort(context, method, error)
@@ -73,11 +84,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return call
 
     def _guard_stream(
-        self, inner: Callable[..., AsyncIterator[Any]], method: str, streams_in: bool, streaming: bool
+        self,
+        inner: Callable[..., AsyncIterator[Any]],
+        method: str,
+        streams_in: bool,
+        streaming: bool,
+        received: "_Received",
     ) -> Callable[..., AsyncIterator[Any]]:
         async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             try:
-                self._begin(method, streaming, context)
+                self._begin(method, streaming, context, received)
                 async for response in inner(checked(request, streams_in), context):
                     yield response
             except (Exception, asyncio.CancelledError) as error:
@@ -85,7 +101,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return call
 
-    def _begin(self, method: str, streaming: bool, context: grpc.aio.ServicerContext) -> None:
+    def _begin(self, method: str, streaming: bool, context: grpc.aio.ServicerContext, received: "_Received") -> None:
         """Follow a call, and admit it. Raises an error of the domain for a call that is not admitted."""
         if (handler := asyncio.current_task()) is not None:
             self._handlers.add(handler)
@@ -94,6 +110,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._counts.follow(method, streaming, context)
         if self._gate is not None:
             self._gate.admit(method, streaming, context)
+        received.begin(context)
         if method != _FREE_METHOD:
             peer = context.peer()
             self._open_calls.take(peer)
@@ -105,3 +122,31 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if not isinstance(reason, Exception):
             raise reason
         await abort(context, method, reason)
+
+
+class _Received:
+    """Counts one call's messages for the traffic of its connection. The first one may come before the call begins."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._peer = ""
+        self._early = 0
+
+    def begin(self, context: grpc.aio.ServicerContext) -> None:
+        """Begin the call: from now on its peer is known."""
+        self._peer = peer = context.peer()
+        self._traffic.begin(peer)
+        self._traffic.add(peer, self._early)
+        context.add_done_callback(lambda _: self._traffic.end(peer))
+
+    def counted(self, deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+        """A deserializer that counts bytes."""
+
+        def counting(data: bytes) -> Any:
+            if self._peer:
+                self._traffic.add(self._peer, len(data))
+            else:
+                self._early += len(data)
+            return deserialize(data)
+
+        return counting

@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection
 from actorq.errors import UserError
 from actorq.transport.addresses import split_address
 from actorq.transport.calls import CallCounts
+from actorq.transport.floods import FloodGuard
 from actorq.transport.health_servicer import Health
 from actorq.transport.interceptor import CallInterceptor
 from actorq.transport.options import Certificates, ServerLimits, server_options
@@ -50,7 +51,8 @@ class Server:
         limits, access = limits or ServerLimits(), access or Access()
         self._gate = Gate(access) if certificates else None
         self._tasks: list[asyncio.Task[None]] = []
-        self._interceptor = CallInterceptor(self.calls, Quota(limits.open_calls), self._gate)
+        self.floods = FloodGuard(self.calls.note_closed)
+        self._interceptor = CallInterceptor(self.calls, Quota(limits.open_calls), self._gate, self.floods.traffic)
         options = [*server_options(limits), *(access.server_options() if certificates else [])]
         self.grpc_server = grpc.aio.server(interceptors=[self._interceptor], options=options)
         self._health = Health()
@@ -79,6 +81,8 @@ class Server:
         host, port = self._bind()
         self.address = f"{host}:{port}"
         await self.grpc_server.start()
+        self.floods.port = port
+        self._tasks.append(asyncio.create_task(self.floods.watch(), name="floods"))
         if self._gate is not None:
             self._tasks.append(asyncio.create_task(self._gate.watch(), name="deny list"))
         self._health.set(("",), True)

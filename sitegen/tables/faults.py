@@ -85,6 +85,16 @@ def power_cuts() -> str:
     return table((*head, "s of the resume"), ([cut[key] for key in keys] for cut in figures("powercut")["cuts"]))
 
 
+def floods() -> str:
+    """Memory of a quantizer under floods of frames."""
+    rows = [
+        (side, kind, f"{each['most_resident_bytes'] / 1e6:.0f}", each["median_answer_s"], each["longest_answer_s"])
+        for side, name in (("before", "floods_before"), ("now", "floods"))
+        for kind, each in figures(name)["floods"].items()
+    ]
+    return table(("", "frames", "most memory, MB", "median s to an answer", "longest"), rows)
+
+
 def fuzz() -> str:
     """Answers to malformed messages, by service."""
     statuses = figures("fuzz")["statuses"]

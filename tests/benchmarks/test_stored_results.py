@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults import copies
+from benchmarks.faults import copies, floods
 from benchmarks.harness import Target, verdict
 from benchmarks.learner import sparse_learner
 from benchmarks.libraries import parity
@@ -117,6 +117,8 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "encodings": _encodings,
     "fidelity": _fidelity,
     "fidelity_without_vnni": _fidelity,
+    "floods": floods.targets,
+    "floods_before": floods.targets,
     "foreign": lambda figures: foreign.targets(figures["models"]),
     "inference": _inference,
     "inference_without_vnni": _inference,

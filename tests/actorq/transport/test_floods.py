@@ -1,0 +1,198 @@
+"""Connections that send frames of no call are closed while memory grows, and honest ones stay."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+
+import pytest
+
+from actorq.transport.floods import FloodGuard, Traffic, connections, peer_of, received_bytes
+from tests.learner_service.learner_parts import ManualClock
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("ipv4:10.0.0.1:5000", ("10.0.0.1", 5000)),
+        ("ipv6:%5B::1%5D:5000", ("::1", 5000)),
+        ("ipv6:[::ffff:10.0.0.1]:5000", ("10.0.0.1", 5000)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:5000", ("fe80::1", 5000)),
+        ("unix:/tmp/socket", None),
+        ("", None),
+    ],
+)
+def test_a_peer_is_the_one_that_grpc_names(text: str, peer: tuple[str, int] | None) -> None:
+    assert peer_of(text) == peer
+
+
+def test_traffic_is_that_of_connections_with_calls() -> None:
+    traffic = Traffic()
+    for _ in range(2):
+        traffic.begin("ipv4:10.0.0.1:5000")
+    traffic.add("ipv4:10.0.0.1:5000", 7)
+    traffic.end("ipv4:10.0.0.1:5000")
+    traffic.add("ipv4:10.0.0.1:5000", 5)
+    assert traffic.snapshot() == {("10.0.0.1", 5000): 12}
+    traffic.end("ipv4:10.0.0.1:5000")
+    traffic.add("ipv4:10.0.0.1:5000", 5)
+    assert traffic.snapshot() == {}
+
+
+class Service:
+    """A listening socket with accepted connections that read what comes."""
+
+    def __init__(self, count: int) -> None:
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listening.getsockname()[1]
+        self.clients = [socket.create_connection(("127.0.0.1", self.port)) for _ in range(count)]
+        self.closed = 0
+        self.accepted = [self.listening.accept()[0] for _ in range(count)]
+
+    def note_closed(self) -> None:
+        self.closed += 1
+
+    def send(self, number: int, size: int) -> None:
+        """Send so many bytes to the service, which reads them."""
+        left = size
+        while left:
+            sent = self.clients[number].send(bytes(min(left, 64 * 1024)))
+            left -= sent
+            while sent and (read := self.accepted[number].recv(sent)):
+                sent -= len(read)
+
+    def peer(self, number: int) -> str:
+        return f"ipv4:127.0.0.1:{self.clients[number].getsockname()[1]}"
+
+    def is_open(self, number: int) -> bool:
+        self.clients[number].setblocking(False)
+        try:
+            return self.clients[number].recv(1) != b""
+        except BlockingIOError:
+            return True
+        finally:
+            self.clients[number].setblocking(True)
+
+    def close(self) -> None:
+        for each in (self.listening, *self.clients, *self.accepted):
+            each.close()
+
+
+class Memory:
+    """Resident bytes that a test sets."""
+
+    def __init__(self) -> None:
+        self.mib = 100
+
+    def __call__(self) -> int:
+        return self.mib * MIB
+
+
+@contextmanager
+def guarded(count: int) -> Iterator[tuple[Service, FloodGuard, Memory, ManualClock]]:
+    memory, clock = Memory(), ManualClock(1000.0)
+    with closing(Service(count)) as service:
+        guard = FloodGuard(service.note_closed, memory, clock)
+        guard.port = service.port
+        yield service, guard, memory, clock
+
+
+def test_the_connections_of_a_port_are_found_and_their_bytes_are_the_kernels() -> None:
+    with closing(Service(2)) as service:
+        service.send(0, 300_000)
+        found = {peer: received_bytes(each) for peer, each in connections(service.port)}
+        numbers = [client.getsockname()[1] for client in service.clients]
+        assert found == {("127.0.0.1", numbers[0]): 300_000, ("127.0.0.1", numbers[1]): 0}
+        assert service.is_open(0)
+
+
+def test_the_connection_that_floods_is_closed_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with guarded(3) as (service, guard, memory, clock):
+        assert not guard.look()
+        guard.traffic.begin(service.peer(1))
+        memory.mib = 200
+        assert guard.look()
+        service.send(0, 17 * MIB)
+        # As much, but in messages.
+        service.send(1, 17 * MIB)
+        guard.traffic.add(service.peer(1), 17 * MIB)
+        clock.now += 0.25
+        guard.look()
+        assert [service.is_open(number) for number in range(3)] == [False, True, True]
+        # An address that has flooded has less room from then on.
+        service.send(2, 5 * MIB)
+        guard.look()
+        assert not service.is_open(2)
+        assert service.closed == 2
+        assert caplog.text.count("connections from 127.0.0.1 are closed") == 1
+
+
+def test_without_growth_nobody_is_closed() -> None:
+    with guarded(1) as (service, guard, _, clock):
+        for _ in range(3):
+            service.send(0, 17 * MIB)
+            clock.now += 1.0
+            assert not guard.look()
+        assert service.is_open(0)
+
+
+def test_slow_overhead_is_no_flood() -> None:
+    with guarded(1) as (service, guard, memory, clock):
+        for _ in range(8):
+            memory.mib += 100
+            guard.look()
+            service.send(0, 8 * MIB)
+            clock.now += 6.0
+        assert service.is_open(0)
+
+
+def test_growth_for_another_reason_ends_the_search() -> None:
+    with guarded(1) as (service, guard, memory, clock):
+        memory.mib = 300
+        looks = [guard.look() for _ in range(20)]
+        assert looks == [True] * 8 + [False] * 12
+        # From that memory on, growth counts again.
+        memory.mib = 400
+        assert guard.look()
+        clock.now += 1.0
+        service.send(0, 17 * MIB)
+        guard.look()
+        assert not service.is_open(0)
+
+
+def test_an_offender_is_watched_for_a_minute_also_when_memory_falls() -> None:
+    with guarded(3) as (service, guard, memory, clock):
+        memory.mib = 200
+        guard.look()
+        service.send(0, 17 * MIB)
+        guard.look()
+        memory.mib = 100
+        guard.look()
+        service.send(1, 5 * MIB)
+        guard.look()
+        assert not service.is_open(1)
+        clock.now += 61.0
+        guard.look()
+        service.send(2, 5 * MIB)
+        guard.look()
+        assert service.is_open(2)
+
+
+def test_it_watches_until_it_is_cancelled() -> None:
+    async def scenario() -> None:
+        memory = Memory()
+        with closing(Service(1)) as service:
+            guard = FloodGuard(service.note_closed, memory)
+            guard.port = service.port
+            task = asyncio.create_task(guard.watch())
+            memory.mib = 200
+            # The closed connection may break while it is written to.
+            with suppress(OSError):
+                while service.closed == 0:
+                    await asyncio.to_thread(service.send, 0, MIB)
+            task.cancel()
+            assert service.closed == 1
+
+    asyncio.run(asyncio.wait_for(scenario(), 30.0))
