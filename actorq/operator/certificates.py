@@ -9,7 +9,7 @@ from actorq import __version__
 from actorq.cluster.objects import ACTORQ, RUN_LABEL, Object, part
 from actorq.operator.naming import prefixed
 from actorq.operator.render import VERSION_LABEL, identity, owner
-from actorq.operator.resource import TrainingRun
+from actorq.operator.resource.training_run import TrainingRun
 from actorq.transport.options import Certificates
 from actorq.transport.security.authority import Authority, Issued, member_names
 from actorq.transport.security.identity import identity_uri

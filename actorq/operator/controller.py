@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from actorq.cluster.connection import Cluster
 from actorq.errors import ActorQError, ConflictError
 from actorq.operator.reconcile import PERIOD_S, Key, Reconciler
-from actorq.operator.resource import API_VERSION, KIND
+from actorq.operator.resource.training_run import API_VERSION, KIND
 from actorq.telemetry.histogram import Histogram
 
 # Seconds between lists of all runs: a lost event is made up for after at most this time.

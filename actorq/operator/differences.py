@@ -15,7 +15,7 @@ from actorq.cluster.manifests import component_of
 from actorq.cluster.objects import DIGEST, RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
 from actorq.errors import UserError
 from actorq.operator.render import KEPT
-from actorq.operator.resource import KIND
+from actorq.operator.resource.training_run import KIND
 
 # A StatefulSet's refusal, and other fields that never change.
 _FIXED_FIELDS = ("Forbidden: updates to", "field is immutable")

@@ -9,7 +9,7 @@ from actorq.cluster.objects import Object, part
 from actorq.errors import ActorQError
 from actorq.operator.controller import DueQueue
 from actorq.operator.reconcile import Key
-from actorq.operator.resource import API_VERSION, KIND
+from actorq.operator.resource.training_run import API_VERSION, KIND
 
 # The server ends a stream after this time. The next one goes on where it ended.
 _STREAM_S = 240

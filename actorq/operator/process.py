@@ -24,7 +24,7 @@ from actorq.operator.metrics import operator_metrics
 from actorq.operator.news import Watcher
 from actorq.operator.reconcile import Key, Reconciler
 from actorq.operator.render import MANIFESTS, Images
-from actorq.operator.resource import API_VERSION, KIND
+from actorq.operator.resource.training_run import API_VERSION, KIND
 from actorq.process import EXIT_FAILED, EXIT_OK, leave
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics

@@ -22,7 +22,14 @@ from actorq.operator.certificates import certificates, secrets
 from actorq.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, Images, objects
-from actorq.operator.resource import API_VERSION, DEFAULT_SECRET, KIND, SECRET_LABEL, TrainingRun, TrainingRunSpec
+from actorq.operator.resource.training_run import (
+    API_VERSION,
+    DEFAULT_SECRET,
+    KIND,
+    SECRET_LABEL,
+    TrainingRun,
+    TrainingRunSpec,
+)
 from actorq.operator.status import conditions
 from actorq.operator.status.answers import Answers
 from actorq.operator.status.events import COMPONENT, new_events
@@ -64,7 +71,7 @@ class _Plan:
     told: those that are left, each told once.
     """
 
-    version: tuple[int, bool, Object | None]
+    version: tuple[int, bool, Object | None, Fault | None]
     run: TrainingRun | None
     wanted: list[Object]
     fault: Fault | None
@@ -215,7 +222,9 @@ class Reconciler:
             run = run or TrainingRun.of(resource)
             if run.spec.has_object_storage:
                 labels, fault = self._credentials(cluster, run)
-            version = generation, finished, labels
+            for name in run.spec.secrets:
+                fault = fault or self._fault_of_secret(cluster, run, name)
+            version = generation, finished, labels, fault
             if plan is not None and plan.version == version:
                 return plan
             where = self._manifests, labels is not None, self._images
@@ -223,7 +232,7 @@ class Reconciler:
             return _Plan(version, run, [stamped(each) for each in wanted], fault)
         except UserError as error:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
-            return _Plan((generation, finished, labels), run, [], fault)
+            return _Plan((generation, finished, labels, fault), run, [], fault)
 
     def _credentials(self, cluster: Cluster, run: TrainingRun) -> tuple[Object | None, Fault | None]:
         """The labels of the run's Secret, None without one, and why its learner may not have it."""
@@ -236,6 +245,18 @@ class Reconciler:
             return None, refusal(error)
         labels = None if secret is None else part(secret, "metadata", "labels")
         return labels, _secret_fault(run, labels)
+
+    def _fault_of_secret(self, cluster: Cluster, run: TrainingRun, name: str) -> Fault | None:
+        """Why the run's pods may not read a Secret that its specification names."""
+        try:
+            secret = cluster.get("v1", "Secret", name)
+        except UnreachableError as error:
+            raise UnavailableError(str(error)) from error
+        except UserError as error:
+            return refusal(error)
+        if secret is None:
+            return Fault(f"Secret {name}", "of a pod's env is missing: make it, with its label", reason="NoSecret")
+        return _label_fault(run, name, part(secret, "metadata", "labels"))
 
     def _is_enough(self, look: Look, plan: _Plan, found: Found) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
@@ -367,7 +388,11 @@ def _secret_fault(run: TrainingRun, labels: Object | None) -> Fault | None:
         return Fault(
             f"Secret {name}", "of spec.checkpoint.secret is missing: make it, with its label", reason="NoSecret"
         )
-    if labels is not None and labels.get(SECRET_LABEL) != "true":
+    return None if labels is None else _label_fault(run, name, labels)
+
+
+def _label_fault(run: TrainingRun, name: str, labels: Object) -> Fault | None:
+    if labels.get(SECRET_LABEL) != "true":
         command = f"kubectl label -n {run.namespace} secret {name} {SECRET_LABEL}=true"
         return Fault(
             f"Secret {name}", f"is not for runs: whoever owns it allows it with `{command}`", reason="NoSecret"

@@ -16,7 +16,8 @@ from actorq.cluster.objects import VOLUME, WORKLOADS, Object, name_of, part
 from actorq.errors import UserError
 from actorq.operator.kustomization import build
 from actorq.operator.naming import named
-from actorq.operator.resource import API_VERSION, KIND, Resources, Toleration, TrainingRun, TrainingRunSpec
+from actorq.operator.resource.pods import PodSettings
+from actorq.operator.resource.training_run import API_VERSION, KIND, Resources, Toleration, TrainingRun, TrainingRunSpec
 
 # In the checkout, and in the operator's image.
 _FOLDERS = (Path(actorq.__file__).parents[1] / "k8s", Path(sys.prefix) / "share" / "actorq" / "k8s")
@@ -140,12 +141,15 @@ def _customize(manifest: Object, run: TrainingRun, finished: bool, images: Image
     secrets = dict.fromkeys((*(each.name for each in spec.imagePullSecrets), *images.pull_secrets))
     if kind == "ServiceAccount" and secrets:
         manifest["imagePullSecrets"] = [{"name": name} for name in secrets]
+    if kind == "ServiceAccount" and spec.serviceAccountAnnotations:
+        manifest["metadata"].setdefault("annotations", {}).update(spec.serviceAccountAnnotations)
     if kind == VOLUME:
         _set_volume(body, spec.quantizer.storage, spec.quantizer.storageClassName)
     for template in body.get("volumeClaimTemplates", ()):
         _set_volume(template["spec"], spec.learner.storage, spec.learner.storageClassName)
     if kind in WORKLOADS:
         _set_workload(component_of(manifest), body, spec, finished, images)
+        _set_labels(manifest, run.queue)
 
 
 def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
@@ -179,6 +183,9 @@ def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished:
         _set_resources(container, component, spec.evaluator.resources)
     elif component == "quantizer":
         _set_resources(container, component, spec.quantizer.resources)
+    pods = {"actor": spec.actors.pod, "learner": spec.learner.pod}
+    pods |= {"relay": spec.relays.pod, "evaluator": spec.evaluator.pod}
+    _set_pod(body["template"], component, pods.get(component, spec.quantizer.pod))
 
 
 def _set_resources(container: Object, section: str, changes: Resources) -> None:
@@ -189,6 +196,41 @@ def _set_resources(container: Object, section: str, changes: Resources) -> None:
                 f"spec.{section}.resources: requests.{name} is {request}, above limits.{name}, {limits[name]}"
             )
     container["resources"] = {"requests": requests, "limits": limits}
+
+
+def _set_labels(workload: Object, queue: dict[str, str]) -> None:
+    for metadata in (workload["metadata"], workload["spec"]["template"]["metadata"]):
+        metadata.setdefault("labels", {}).update(queue)
+
+
+def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
+    """Add what a run sets of the pods of a role. Raises UserError where it would replace what they have."""
+    pod, metadata = template["spec"], template["metadata"]
+    (container,) = pod["containers"]
+    wanted = settings.model_dump(exclude_none=True, exclude_defaults=True)
+    for kind in ("labels", "annotations"):
+        if kind in wanted:
+            metadata.setdefault(kind, {}).update(wanted[kind])
+    for place, kind in ((container, "env"), (pod, "volumes"), (container, "volumeMounts")):
+        _require_new(place.get(kind, ()), wanted.get(kind, ()), f"spec.{component}.pod.{kind}")
+    for place, kinds in ((container, ("env", "envFrom", "volumeMounts")), (pod, ("volumes",))):
+        for kind in kinds:
+            if kind in wanted:
+                place[kind] = [*place.get(kind, ()), *wanted[kind]]
+    if "affinity" in wanted:
+        pod["affinity"] = {**pod.get("affinity", {}), **wanted["affinity"]}
+    if "topologySpreadConstraints" in wanted:
+        pod["topologySpreadConstraints"] = list(wanted["topologySpreadConstraints"])
+    if settings.serviceAccountName is not None:
+        pod["serviceAccountName"] = settings.serviceAccountName
+
+
+def _require_new(there: Sequence[Object], added: Sequence[Object], where: str) -> None:
+    key = "mountPath" if where.endswith("volumeMounts") else "name"
+    taken = {each[key] for each in there}
+    for each in added:
+        if each[key] in taken:
+            raise UserError(f"{where}: {each[key]} is taken by the run itself: take another {key}")
 
 
 def _set_nodes(pod: Object, labels: dict[str, str], tolerations: Sequence[Toleration]) -> None:

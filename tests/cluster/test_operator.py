@@ -13,7 +13,7 @@ import yaml
 import actorq
 from actorq.cluster.logs import last_log_line
 from actorq.cluster.objects import items, part
-from actorq.operator.resource import SECRET_LABEL
+from actorq.operator.resource.training_run import SECRET_LABEL
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.cluster.cluster_run import Timings, on_cluster
 from tests.cluster.older_kubernetes import Overlays
@@ -153,9 +153,17 @@ def test_a_run_is_deleted_while_its_volume_is_full(runs: Runs) -> None:
 def test_a_run_is_scaled_while_it_trains_and_outlives_the_operator(
     runs: Runs, operator: Operator, timings: Timings
 ) -> None:
-    name = runs.apply(example("endless", **ENDLESS))
+    pod = {
+        "labels": {"team": "rl"},
+        "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "8Mi"}}],
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    }
+    name = runs.apply(example("endless", **ENDLESS, evaluator={"pod": pod}))
     runs.await_condition(name, "Training")
     runs.await_condition(name, "Ready")
+    (evaluator,) = runs.cluster.list("v1", "Pod", "team=rl")
+    assert {"name": "scratch", "mountPath": "/scratch"} in evaluator["spec"]["containers"][0]["volumeMounts"]
     with timings.measure("TrainingRun scaled from 2 to 3 actors"):
         assert runs.autoscale(name, 3) == 2
         runs.await_actors(name, 3)

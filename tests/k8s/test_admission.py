@@ -8,7 +8,7 @@ import yaml
 from cel_expr_python import cel  # type: ignore[import-untyped]
 
 from actorq.operator.render import MANIFESTS
-from actorq.operator.resource import GROUP, PLURAL, VERSION
+from actorq.operator.resource.training_run import GROUP, PLURAL, VERSION
 from tests.actorq.operator.test_crd import SCHEMA
 from tests.actorq.operator.training_runs import SPECS, manifest
 from tests.k8s.custom_resources import stored

@@ -4,7 +4,7 @@ import hashlib
 import json
 
 from actorq.cluster.objects import Object, items, part
-from actorq.operator.resource import API_VERSION, KIND
+from actorq.operator.resource.training_run import API_VERSION, KIND
 from actorq.operator.status.conditions import FINAL, INTERRUPTED, MESSAGE_CHARACTERS, SUSPENDED
 from actorq.operator.status.look import Look, timestamp
 

@@ -12,7 +12,7 @@ from actorq.config.sections import TransportConfig
 from actorq.errors import DeniedError, UnavailableError
 from actorq.operator.certificates import AUTHORITY_LIFE, LIFE, certificates, secret_name, secrets
 from actorq.operator.render import identity, objects
-from actorq.operator.resource import TrainingRun
+from actorq.operator.resource.training_run import TrainingRun
 from actorq.transport.options import Certificates
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import parse_identity

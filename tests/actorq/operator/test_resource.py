@@ -7,7 +7,7 @@ import pytest
 from actorq.errors import UserError
 from actorq.operator.naming import LONGEST_RUN_NAME
 from actorq.operator.render import objects
-from actorq.operator.resource import TrainingRun
+from actorq.operator.resource.training_run import TrainingRun
 from tests.actorq.operator.training_runs import SPECS, Object, manifest, training_run
 
 
@@ -25,6 +25,14 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
         ({"actors": {"replica": 3}}, "unknown setting 'spec.actors.replica'; did you mean 'spec.actors.replicas'?"),
         ({"actors": {"replicas": -1}}, "'spec.actors.replicas': value should be greater than or equal to 0, got -1"),
         ({"actors": 3}, "setting 'spec.actors': expected a section of settings, got 3"),
+        ({"actors": {"pod": {"env": [{"name": "A"}]}}}, "env A: expected one of value, valueFrom, got 0"),
+        (
+            {"learner": {"pod": {"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}}},
+            "env A: expected one of value, valueFrom, got 2",
+        ),
+        ({"actors": {"pod": {"volumes": [{"name": "v"}]}}}, "volume v: expected one of"),
+        ({"actors": {"pod": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}}}, "v is none of the volumes here"),
+        ({"actors": {"pod": {"labels": {"actorq.dev/run": "other"}}}}, "actorq.dev/run is the operator's own"),
         ({"actors": {"tolerations": [{"operator": "Like"}]}}, "setting 'spec.actors.tolerations.0.operator': "),
         ({"learner": {"storage": "many"}}, "setting 'spec.learner.storage': "),
         ({"learner": {"storage": 0}}, "'spec.learner.storage': expected a size above 0 such as 10Gi, got 0"),

@@ -56,6 +56,28 @@ def test_a_missing_secret_is_named_unless_the_learner_may_do_without(world: Worl
     assert not credentials_of(world)
 
 
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "payroll", "key": "t"}}}]},
+        {"envFrom": [{"secretRef": {"name": "payroll"}}]},
+    ],
+    ids=["env", "envFrom"],
+)
+def test_the_environment_of_a_pod_reads_no_secret_without_the_label(world: World, pod: Object) -> None:
+    world.run(actors={"pod": pod})
+    world.look()
+    assert "Secret payroll of a pod's env is missing" in world.api.condition("tiny", "Failed")["message"]
+    world.api.put(secret("payroll"))
+    world.look()
+    assert world.api.condition("tiny", "Failed")["reason"] == "NoSecret"
+    assert not world.api.names("Deployment")
+    world.api.put(secret("payroll", **{"actorq.dev/credentials": "true"}))
+    world.look()
+    assert world.api.condition("tiny", "Failed")["status"] == "False"
+    assert world.api.names("Deployment")
+
+
 def test_a_secret_that_appears_later_is_not_read_without_its_label(world: World) -> None:
     world.run(**STORED)
     world.look()

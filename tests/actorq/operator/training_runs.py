@@ -2,10 +2,28 @@
 
 from typing import Any
 
-from actorq.operator.resource import TrainingRun
+from actorq.operator.resource.training_run import TrainingRun
 
 Object = dict[str, Any]
 
+# What a run may set of the pods of a role. Secrets have tests of their own.
+POD: Object = {
+    "labels": {"team": "rl"},
+    "annotations": {"note": "two\nlines"},
+    "env": [
+        {"name": "DATA", "value": "/data"},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ],
+    "envFrom": [{"configMapRef": {"name": "shared"}}],
+    "volumes": [
+        {"name": "games", "persistentVolumeClaim": {"claimName": "games", "readOnly": True}},
+        {"name": "scratch", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+    ],
+    "volumeMounts": [{"name": "games", "mountPath": "/games", "readOnly": True}],
+    "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+    "serviceAccountName": "reader",
+}
 # The smallest specification, and ones that together use every option.
 SPECS: dict[str, Object] = {
     "smallest": {},
@@ -27,6 +45,7 @@ SPECS: dict[str, Object] = {
             "nodeSelector": {"pool": "cheap"},
             "spot": True,
             "priorityClassName": "low",
+            "pod": POD,
         },
         "learner": {
             "gpu": 2,
@@ -40,6 +59,7 @@ SPECS: dict[str, Object] = {
         "relays": {"replicas": 3},
         "evaluator": {"replicas": 1, "resources": {"limits": {"memory": "1Gi"}}},
         "networkPolicies": True,
+        "serviceAccountAnnotations": {"iam.gke.io/gcp-service-account": "rl@project"},
         "ttlSecondsAfterFinished": 60,
         "checkpoint": {"retain": False, "secret": "bucket"},
         "policyExport": {"url": "s3://policies/alpha", "scheme": "int8"},

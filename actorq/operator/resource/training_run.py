@@ -4,11 +4,10 @@ sitegen/definition.py makes the schema for API servers of these models. Therefor
 has a bound: an API server estimates what a rule costs from them.
 """
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from actorq.cluster.objects import TRAINING_RUN, Object, part
 from actorq.config import settings
@@ -17,48 +16,21 @@ from actorq.config.sections import EXPORT_URL, MAX_EXPORT_URL
 from actorq.config.settings import Settings
 from actorq.errors import UserError
 from actorq.operator.naming import check_run_name
+from actorq.operator.resource.amounts import Image, Key, Name, Quantity, Size, Value
+from actorq.operator.resource.pods import PodSettings
 
 API_VERSION, KIND = TRAINING_RUN
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "trainingruns"
 
-_SUFFIX = "(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?"
-_QUANTITY = rf"^[0-9]+(\.[0-9]+)?{_SUFFIX}$"
-_SIZE = rf"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*){_SUFFIX}$"
-QUANTITIES = {_QUANTITY: 0, _SIZE: 1}
-"""Patterns of amounts, which may be integers, too, and their smallest integers."""
-_DNS_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
-
 IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
 """Properties of a field's JSON schema: whether it may never change, and rules that the API server evaluates."""
 _KEPT: dict[str, JsonValue] = {IMMUTABLE: True}
 
+# Prefix of the labels that Kueue reads.
+_KUEUE = "kueue.x-k8s.io/"
 # Levels of lists and mappings in a specification. A description that is nested deeper could end a process.
 DEEPEST = 32
-
-
-def _amount(given: object, pattern: str, expected: str) -> object:
-    text = str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
-    if not (isinstance(text, str) and re.fullmatch(pattern, text)):
-        raise ValueError(f"expected {expected}")
-    return text
-
-
-def _quantity(given: object) -> object:
-    return _amount(given, _QUANTITY, "an amount such as 500m, 2 or 4Gi")
-
-
-def _size(given: object) -> object:
-    return _amount(given, _SIZE, "a size above 0 such as 10Gi")
-
-
-Quantity = Annotated[str, Field(pattern=_QUANTITY), BeforeValidator(_quantity)]
-Size = Annotated[str, Field(pattern=_SIZE), BeforeValidator(_size)]
-Name = Annotated[str, Field(max_length=253, pattern=_DNS_NAME)]
-Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
-# A label's key has a prefix of 253 characters, a slash and 63 more; its value has 63.
-Key = Annotated[str, Field(max_length=317)]
-Value = Annotated[str, Field(max_length=63)]
 
 
 class Resources(Settings):
@@ -103,6 +75,7 @@ class ActorsSpec(Settings):
     nodeSelector: dict[str, Value] = Field({}, max_length=64, description="labels of nodes for actors")
     spot: bool = Field(False, description="prefer spot nodes and accept their taints")
     priorityClassName: Name | None = Field(None, description="PriorityClass of the actors")
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of an actor")
 
 
 class LearnerSpec(Settings):
@@ -116,6 +89,7 @@ class LearnerSpec(Settings):
     tolerations: tuple[Toleration, ...] = Field(
         (), max_length=64, description="taints of nodes that the learner accepts"
     )
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of the learner")
 
 
 class QuantizerSpec(Settings):
@@ -124,12 +98,14 @@ class QuantizerSpec(Settings):
     resources: Resources = Field(Resources(), description="changes of the quantizer's requests and limits")
     storage: Size = Field("2Gi", description="size of the volume with policies", json_schema_extra=_KEPT)
     storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_KEPT)
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of the quantizer")
 
 
 class RelaysSpec(Settings):
     """Relays of policies, for hundreds of actors."""
 
     replicas: int = Field(0, ge=0, le=100, description="number of relays; with 0 actors use the quantizer itself")
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of a relay")
 
 
 class EvaluatorSpec(Settings):
@@ -137,6 +113,7 @@ class EvaluatorSpec(Settings):
 
     replicas: int = Field(1, ge=0, le=1, description="number of evaluators")
     resources: Resources = Field(Resources(), description="changes of the evaluator's requests and limits")
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of the evaluator")
 
 
 class IssuerSpec(Settings):
@@ -222,12 +199,21 @@ class TrainingRunSpec(Settings):
     evaluator: EvaluatorSpec = EvaluatorSpec()
     tls: TlsSpec = TlsSpec()
     networkPolicies: bool = Field(False, description="forbid all connections except those of the run")
+    serviceAccountAnnotations: dict[str, Annotated[str, Field(max_length=4096)]] = Field(
+        {}, max_length=16, description="annotations of the run's service accounts, such as those of workload identity"
+    )
     suspend: bool = Field(False, description="end all pods until it is false again; volumes stay")
     ttlSecondsAfterFinished: int = Field(
         3600, ge=0, le=31_536_000, description="seconds that learner and quantizer serve after the run's end"
     )
     checkpoint: CheckpointSpec = CheckpointSpec()
     policyExport: PolicyExportSpec | None = Field(None, description="export of the best policy at the end of the run")
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the Secrets that pods read besides that of the checkpoints."""
+        roles = (self.actors, self.learner, self.quantizer, self.relays, self.evaluator)
+        return list(dict.fromkeys(name for role in roles for name in role.pod.secrets))
 
     @property
     def has_object_storage(self) -> bool:
@@ -269,6 +255,8 @@ class TrainingRun:
     namespace: str
     uid: str
     spec: TrainingRunSpec
+    queue: dict[str, str] = field(default_factory=dict)
+    """The labels of the object that Kueue reads. The run's workloads and pods have them, too."""
 
     @classmethod
     def of(cls, manifest: Object) -> "TrainingRun":
@@ -282,7 +270,8 @@ class TrainingRun:
             raise UserError(f"spec: expected at most {DEEPEST} levels of lists and mappings, got more")
         spec = settings.build(TrainingRunSpec, tree, section="spec")
         _check(spec)
-        return cls(name, str(metadata.get("namespace") or "default"), str(metadata.get("uid", "")), spec)
+        queue = {key: str(value) for key, value in part(metadata, "labels").items() if key.startswith(_KUEUE)}
+        return cls(name, str(metadata.get("namespace") or "default"), str(metadata.get("uid", "")), spec, queue)
 
 
 def _check(spec: TrainingRunSpec) -> None:

@@ -1,0 +1,1 @@
+"""The kind TrainingRun: the models that read its objects."""
