@@ -12,7 +12,6 @@ import grpc
 from prometheus_client import Metric
 from pydantic import Field
 
-from actor_service.environments import modules_of
 from actor_service.metrics import actor_metrics
 from actor_service.policies.policy import LoadPolicy, load_policy
 from actor_service.roles.actor import Actor, Host
@@ -25,6 +24,7 @@ from actorq.arithmetic import Arithmetic, arithmetic
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
+from actorq.domain.environments import modules_of
 from actorq.domain.status import Sampling
 from actorq.process import EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
 from actorq.v1 import actor_pb2, actor_pb2_grpc

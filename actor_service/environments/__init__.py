@@ -19,7 +19,7 @@ from importlib.metadata import entry_points
 from typing import Any, Literal, cast
 
 from actor_service.environments.interface import Environments, Fault, Step
-from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, modules_of
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import load
@@ -33,7 +33,6 @@ __all__ = [
     "check_modules",
     "describe_environment",
     "make_environments",
-    "modules_of",
 ]
 
 Backend = Literal["python", "envpool"]
@@ -101,12 +100,6 @@ def describe_environment(
     environments = make_environments(environment_id, 1, backend, arguments, rendered=rendered)
     environments.close()
     return environments.spec
-
-
-def modules_of(environment_id: str, arguments: EnvironmentArguments = NO_ARGUMENTS) -> set[str]:
-    """The modules that an environment and its wrappers import: MODULE of MODULE:NAME."""
-    paths = (environment_id, *(path for path, _ in arguments.wrappers))
-    return {module for path in paths if (module := path.rpartition(":")[0])}
 
 
 def check_modules(environment_id: str, arguments: EnvironmentArguments, allowed: Collection[str]) -> None:

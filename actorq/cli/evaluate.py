@@ -1,6 +1,6 @@
 """`actorq evaluate`: episodes of a run's policy."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.schemes import SchemeChoice, VersionChoice
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import DefaultText, Settings
+from actorq.domain.environments import modules_of
 from actorq.domain.policy import AUTO, FALLBACK
 from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
@@ -49,6 +50,9 @@ class EvaluateSettings(Settings):
         description="draw actions from the policy's distribution, as the actors of an on-policy algorithm do; else "
         "greedy actions",
     )
+    allow_modules: tuple[str, ...] = Field(
+        (), description="modules of the working directory that the run's environment MODULE:NAME may import"
+    )
     record: Path | None = Field(None, description="MP4 file for a video of the episodes")
     certificates: Annotated[Path | None, DefaultText("the run's own")] = Field(None, description=CERTIFICATES_HELP)
 
@@ -69,6 +73,7 @@ def run(arguments: Sequence[str]) -> int:
         parser.error("the following arguments are required: RUN_DIR")
     directory = RunDirectory(root)
     config = settings.build(RunConfig, directory.config_tree())
+    _require_allowed(config, how.allow_modules)
     if how.certificates:
         config = config.with_certificates(how.certificates)
     if not directory.policies.is_dir() or not any(directory.policies.iterdir()):
@@ -92,6 +97,18 @@ def run(arguments: Sequence[str]) -> int:
     with sigterm_as_exit():
         _print_episodes(directory, config, request)
     return 0
+
+
+def _require_allowed(config: RunConfig, allowed: Collection[str]) -> None:
+    """Raise UserError when the run would import a module that lies here and is not allowed: which may be another's."""
+    here = Path.cwd()
+    for module in sorted(modules_of(config.environment, config.environment_arguments).difference(allowed)):
+        top = module.partition(".")[0]
+        if (here / f"{top}.py").exists() or (here / top).is_dir():
+            raise UserError(
+                f"the run's environment {config.environment!r} would import {module} from the working directory; give "
+                f"--allow-modules {module} if you trust the run and that module"
+            )
 
 
 def _print_episodes(directory: RunDirectory, config: RunConfig, request: EvaluationRequest) -> None:

@@ -57,3 +57,9 @@ def _is_wrapper(value: Any) -> bool:
         case [str(), dict()]:
             return True
     return False
+
+
+def modules_of(environment_id: str, arguments: EnvironmentArguments = NO_ARGUMENTS) -> set[str]:
+    """The modules that an environment and its wrappers import: MODULE of MODULE:NAME."""
+    paths = (environment_id, *(path for path, _ in arguments.wrappers))
+    return {module for path in paths if (module := path.rpartition(":")[0])}

@@ -4,6 +4,8 @@ import errno
 import io
 import os
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from actorq.errors import UnreadableError
@@ -57,6 +59,30 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
         raise
     if sync:
         sync_folder(path.parent)
+
+
+def replace_together(files: Mapping[Path, bytes | str]) -> None:
+    """Replace files of one folder that belong together, and return when they are on the disk.
+
+    All data is on the disk before the first name changes. So a full disk leaves all files unchanged. Raises OSError.
+    """
+    partials = {_partial(path): path for path in files}
+    try:
+        for partial, path in partials.items():
+            data = files[path]
+            with partial.open("wb") as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+        for partial, path in partials.items():
+            partial.replace(path)
+    except OSError as error:
+        error.filename = str(next(iter(files)))
+        for partial in partials:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+        raise
+    sync_folder(next(iter(files)).parent)
 
 
 def is_unused(folder: Path, first: Path) -> bool:

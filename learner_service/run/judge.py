@@ -9,11 +9,11 @@ from functools import partial
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError, UnavailableError
 from actorq.text import size_text
+from learner_service.actors.allowance import EvaluationAllowance
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.schemes import acting_schemes
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.replay.storage.mapped_files import Machine
-from learner_service.run.allowance import EvaluationAllowance
 from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
 from learner_service.training.training import Training

@@ -14,11 +14,11 @@ from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import EnvironmentReset, Receipt
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError, foreign_cause
-from actorq.statefiles.documents import copy_of
 from actorq.tasks import may_be_left
 from actorq.text import one_line
 from learner_service.actors.members import Member
 from learner_service.replay import LastSequences, SegmentSource
+from learner_service.run import resetting
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from learner_service.training.training import Training, build_training
@@ -212,25 +212,17 @@ class Preparation:
         if set_aside is not None:
             # Until this copy is uploaded, the loss of the volume brings the earlier files back.
             self._on_saved()
-        _log.warning("the run's environment was reset; its earlier files are in %s", set_aside)
         return EnvironmentReset(set_aside, spec)
 
     def _set_aside(self) -> Path | None:
-        """Move the spec's files. The spec is moved last, so that no run without a spec finds the other files."""
-        spec = Path("environment.json")
-        names = [
-            name
-            for name in ("checkpoints", "best", "replay", copy_of(spec).name, spec.name)
-            if (self._directory / name).exists()
-        ]
+        """Move the files of the environment. Returns where they are; None when there were none."""
+        names = resetting.present(self._directory)
         if names == ["checkpoints"] and not any((self._directory / "checkpoints").iterdir()):
             return None
         self._records.identity.count_reset()
-        folder = _unused_folder(self._directory)
-        folder.mkdir()
+        folder = resetting.begin(self._directory)
         self._records.evaluations.set_aside(folder)
-        for name in names:
-            (self._directory / name).rename(folder / name)
+        resetting.finish(self._directory)
         (self._directory / "checkpoints").mkdir(exist_ok=True)
         return folder
 
@@ -247,11 +239,6 @@ def _check_no_progress(training: Training) -> None:
             f"the run has made progress: {updates} updates, {transitions} transitions; to set all of them aside and "
             "begin again, use `discard` (actorq reset-environment --discard)"
         )
-
-
-def _unused_folder(directory: Path) -> Path:
-    taken = [path.name.rpartition("-")[2] for path in directory.glob("before-reset-*")]
-    return directory / f"before-reset-{max((int(number) for number in taken if number.isdecimal()), default=0) + 1}"
 
 
 def _refusal(error: Exception) -> InvalidInputError:

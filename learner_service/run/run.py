@@ -20,6 +20,7 @@ from learner_service.objectstorage.best_policy import BestPolicy
 from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import open_volume
+from learner_service.run import resetting
 from learner_service.run.connections import Connections
 from learner_service.run.identity import RunIdentity, check_same_run, locked
 from learner_service.run.judge import Judge
@@ -62,6 +63,8 @@ class Run:
             refused.callback(self._lock.close)
             volume = open_volume(config.checkpoint, directory)
             export = PolicyExport(config, RunDirectory(directory).evaluations, client, volume)
+            if resume:
+                resetting.finish(directory)
             found = volume.prepare(resume) if volume is not None else None
             identity = RunIdentity.read(directory, resume)
             checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep, config.checkpoint.new_networks)

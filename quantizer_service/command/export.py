@@ -28,7 +28,7 @@ from actorq.quantization.schemes import Emission
 from actorq.quantization.standard_form import standard_form
 from actorq.rundirectory import RunDirectory
 from actorq.start import run_command
-from actorq.statefiles.files import replace_file
+from actorq.statefiles.files import replace_together
 from actorq.statefiles.runpolicies import RunPolicies
 from actorq.weightencoding import in_weight_encoding, weight_encoding_of
 from quantizer_service.emission.emitter import Emitter
@@ -164,8 +164,7 @@ def _refusal(policy: Policy) -> str:
 
 def _write(path: Path, model: bytes, description: Mapping[str, Any]) -> None:
     try:
-        replace_file(path, model, sync=True)
-        replace_file(description_file(path), json.dumps(description, indent=2) + "\n", sync=True)
+        replace_together({path: model, description_file(path): json.dumps(description, indent=2) + "\n"})
     except OSError as error:
         raise UserError(f"--output: cannot write {path}: {error.strerror}") from None
     effective, scheme = description["effective_scheme"], description["scheme"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from actor_service.environments import check_modules, modules_of
-from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actor_service.environments import check_modules
+from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, modules_of
 from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
 from tests.actor_service.actor_peers import ScriptedLearner, ScriptedQuantizer, membership, serving

@@ -23,7 +23,8 @@ class DenyList:
     """Follows a file with one serial number in hexadecimal per line; # begins a comment.
 
     Without a file, nothing is denied; the file may appear later. Each query checks the file, which costs one system
-    call. An unreadable list is logged once, and the previous list stays in use.
+    call. A list that is unreadable or gone is logged once, and the previous list stays in use: an empty file denies
+    nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -38,7 +39,7 @@ class DenyList:
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self._serials = self._read() if stamp is not None else frozenset()
+                self._serials = self._read()
                 _log.info("%s: %d certificates are denied", self._path, len(self._serials))
             except UserError as error:
                 _log.error("%s; the previous list stays in use", error)

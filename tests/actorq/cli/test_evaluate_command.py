@@ -7,9 +7,12 @@ import pytest
 
 from actorq.arithmetic import Arithmetic
 from actorq.cli import evaluate
+from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SIGNED, UNSIGNED
 from actorq.domain.trajectory import Evaluation
+from actorq.errors import UserError
 from actorq.local.evaluation import EvaluationResult
+from actorq.rundirectory import RunDirectory
 from actorq.statefiles.runpolicies import RunPolicies
 from tests.builders.stored_policies import stored_run
 from tests.quantizer_service.policy_graphs import mlp
@@ -47,3 +50,20 @@ def test_a_scheme_that_is_computed_wrongly_in_each_encoding_is_told(
     assert evaluate.run([str(run.root)]) == 0
     told = f"this processor computes {scheme} wrongly: take --scheme int8-weights"
     assert (told in capsys.readouterr().out) == warns
+
+
+def test_a_run_imports_no_module_of_the_working_directory_that_is_not_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "oddities.py").write_text("raise SystemExit('imported')\n")
+    run = RunDirectory(tmp_path / "run")
+    run.create(RunConfig(environment="oddities:Odd-v0", algorithm="dqn"))
+    with pytest.raises(UserError, match="would import oddities from the working directory; give --allow-modules"):
+        evaluate.run([str(run.root)])
+    # Allowed, it is the run that lacks something.
+    with pytest.raises(UserError, match="has no policies"):
+        evaluate.run([str(run.root), "--allow-modules", "oddities"])
+    (tmp_path / "oddities.py").unlink()
+    with pytest.raises(UserError, match="has no policies"):
+        evaluate.run([str(run.root)])

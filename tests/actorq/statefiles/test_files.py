@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from actorq.statefiles.files import replace_file
+from actorq.statefiles.files import replace_file, replace_together
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -24,3 +24,14 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         replace_file(path, "new")
     assert path.read_text() == "old"
+
+
+def test_files_that_belong_together_are_replaced_both_or_not_at_all(tmp_path: Path) -> None:
+    model, description = tmp_path / "p.onnx", tmp_path / "p.json"
+    replace_together({model: b"one", description: "1"})
+    # The second one finds no room.
+    (tmp_path / ".p.json.partial").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        replace_together({model: b"two", description: "2"})
+    assert (model.read_bytes(), description.read_text()) == (b"one", "1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.json", "p.onnx"]

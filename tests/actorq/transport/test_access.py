@@ -114,7 +114,11 @@ def test_a_denied_certificate_is_refused_from_the_next_call_on_and_its_open_stre
             next(stream)
         assert str(caught.value) == told
         assert next(alice.watch()).run_id == "run"
+        # A list that is gone admits nobody again. An empty one does.
         denied.unlink()
+        with pytest.raises(DeniedError):
+            next(mallory.watch())
+        denied.write_text("")
         assert next(mallory.watch()).run_id == "run"
 
 
@@ -271,6 +275,8 @@ def test_a_deny_list_that_cannot_be_looked_at_admits_nobody_that_it_denied(
     with pytest.raises(UserError, match="cannot be read"):
         DenyList(path)
     path.unlink()
+    assert 0x12 in denied
+    path.write_text("")
     assert 0x12 not in denied
 
 

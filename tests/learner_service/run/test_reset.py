@@ -12,6 +12,7 @@ from actorq.client import LearnerClient
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
+from learner_service.run import resetting
 from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store, until
 from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, joined, running_learner
 from tests.learner_service.run.run_parts import a_run
@@ -123,3 +124,25 @@ def test_nothing_is_reset_where_there_is_no_environment_yet(
 def test_a_learner_that_is_not_there_is_the_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reset-environment", "--learner", "127.0.0.1:1"]) == 2
     assert "start it, or name one that runs with --learner HOST:PORT" in capsys.readouterr().err
+
+
+@on_a_loop
+@pytest.mark.parametrize("moved", range(6))
+async def test_a_reset_that_a_kill_interrupts_is_finished_by_the_next_learner(tmp_path: Path, moved: int) -> None:
+    async with a_run(tmp_path) as run:
+        stream = await opened_in(run)
+        await store(run, stream, segment(1))
+    names = ["evaluations.jsonl", *resetting.present(tmp_path)]
+    folder = resetting.begin(tmp_path)
+    for name in names[:moved]:
+        (tmp_path / name).rename(folder / name)
+    async with a_run(tmp_path, resume=True) as run:
+        await run.lifecycle.restore()
+        # The next actor decides, with an empty replay.
+        assert run.lifecycle.state is RunState.WAITING_FOR_ACTORS
+        stream = await opened_in(run, spec=WIDE)
+        assert run.training is not None
+        assert run.training.replay.total_transitions == 0
+        assert run.records.evaluations.count == 0
+    assert {path.name for path in folder.iterdir()} >= {*names}
+    assert not list(tmp_path.glob("reset*"))

@@ -8,9 +8,9 @@ import pytest
 
 from actorq.errors import ExhaustedError, UnavailableError
 from actorq.statefiles.lines import encode_line
+from learner_service.actors.allowance import Allowance, EvaluationAllowance, most_line_bytes
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member
-from learner_service.run.allowance import Allowance, EvaluationAllowance, most_line_bytes
 from learner_service.run.evaluations import Entry
 from tests.learner_service.learner_parts import (
     ManualClock,
