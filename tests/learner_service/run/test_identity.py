@@ -167,3 +167,10 @@ def test_many_lives_add_up(tmp_path: Path) -> None:
         run.beat()
         clock.now += 5.0  # killed, and restarted
     assert RunClock(tmp_path, clock.now, clock).elapsed_s == pytest.approx(45.0)
+
+
+def test_fields_of_a_later_version_are_no_damage(tmp_path: Path) -> None:
+    first = RunIdentity.claim(tmp_path, resume=False)
+    values = {name: value for name, value in read_document(tmp_path / "run.json").items() if name != "digest"}
+    write_twice(tmp_path / "run.json", {**values, "of_a_later_version": [1, 2]})
+    assert RunIdentity.claim(tmp_path, resume=True).run_id == first.run_id
