@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Segment
 from actorq.errors import InvalidInputError
 from actorq.statefiles.highwater import LEAP
 from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
+from learner_service.actors.ranges import ObservedRanges
 from learner_service.actors.schemes import acting_schemes
 from learner_service.replay import SegmentBuffer
 from learner_service.reporting.meters import MOST_STALE, Episodes, StalenessHistogram
@@ -65,6 +67,7 @@ class Intake:
         self._episodes = Episodes()
         self._plausibility = Plausibility(spec.max_episode_steps)
         self._staleness = StalenessHistogram()
+        self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)
         self._by_scheme: dict[str, int] = {}
         self._stored_segments = 0
@@ -99,6 +102,17 @@ class Intake:
             return
         with self._lock:
             self._count(segment)
+            self._ranges.note(member.name, segment.observations)
+
+    def calibration(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Observations for a policy's fidelity, [B, ...], without the outliers of single actors. See ObservedRanges."""
+        with self._lock:
+            return self._ranges.without_outliers(rows)
+
+    @property
+    def left_out(self) -> int:
+        """Rows left out of calibration batches since this process started."""
+        return self._ranges.left_out
 
     def give_back(self, reserved: int) -> None:
         """Release a reservation that is not used."""

@@ -136,6 +136,11 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
             ("evaluator",): run.records.members.connected("evaluator"),
         },
     )
+    yield counter(
+        "actorq_learner_calibration_rows_left_out",
+        "Observations left out of a version's fidelity, because they are far outside those of most actors.",
+        training.intake.left_out if training else 0,
+    )
     yield labelled_counter(
         "actorq_learner_segments",
         "Received segments. The result is stored, duplicate or refused.",

@@ -15,6 +15,9 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
@@ -40,6 +43,7 @@ class Trainer:
 
     quantization_aware: decides which updates compute with the actors' rounded policy.
     on_published: called with the number of each published version.
+    calibration: chooses among the observations for a policy's fidelity.
     save: writes a checkpoint after the given number of updates, and returns its folder. Runs on the trainer's thread.
     """
 
@@ -54,9 +58,11 @@ class Trainer:
         updates: int = 0,
         clock: Callable[[], float] = time.monotonic,
         on_published: Callable[[int], None] = lambda version: None,
+        calibration: Callable[[NDArray[np.generic]], NDArray[np.generic]] = lambda rows: rows,
     ) -> None:
         self._config = config
         self._on_published = on_published
+        self._calibration = calibration
         self._algorithm = algorithm
         self._batches = batches
         self._publisher = publisher
@@ -142,7 +148,7 @@ class Trainer:
         size, observed = self._config.publication.calibration_size, self._batches.observed
         # Those of the last updates, else the newest stored ones.
         observed = self._batches.buffer.newest_observations(size) if observed is None else observed[:size]
-        calibration = calibration_batch(observed, spec, stochastic, seed=self.updates)
+        calibration = calibration_batch(self._calibration(observed), spec, stochastic, seed=self.updates)
         self._quantization_aware.published(calibration[OBSERVATIONS_INPUT])
         parameters = snapshot_parameters(self._algorithm.policy)
         version = self._publisher.offer(

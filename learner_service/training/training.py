@@ -189,7 +189,11 @@ def build_training(
         if "quantization_aware" in values:
             aware.load_state(values["quantization_aware"])
         updates = state.updates if state else 0
-        trainer = Trainer(config, algorithm, batches, publisher, aware, save, updates, on_published=intake.published)
+        trainer = Trainer(
+            *(config, algorithm, batches, publisher, aware, save, updates),
+            on_published=intake.published,
+            calibration=intake.calibration,
+        )
         disk = DiskWatch(replay.directory, config.replay.min_free_bytes, replay.machine)
         flusher = Flusher(replay, disk, config.replay.flush_s)
         opened.pop_all()

@@ -1,0 +1,96 @@
+"""Ranges of the actors' observations: outliers of one actor must not decide on the policy of all."""
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_log = logging.getLogger(__name__)
+
+# So many actors with the newest segments are compared. Of fewer than three, nobody is in the minority.
+_MOST_ACTORS, _LEAST_ACTORS = 256, 3
+# An observation may be so many spans beyond the range of most actors. Exploring actors differ much.
+_SPANS = 10.0
+# Share by which a range shrinks toward that of a newer, smaller segment.
+_FORGET = 0.05
+# No more than this share of a batch is left out: then the actors differ, and none is an outlier.
+_MOST_LEFT_OUT = 0.5
+
+
+@dataclass
+class _Range:
+    lowest: NDArray[np.float64]
+    highest: NDArray[np.float64]
+
+    def add(self, lowest: NDArray[np.float64], highest: NDArray[np.float64]) -> None:
+        self.lowest = np.minimum(lowest, self.lowest + _FORGET * (lowest - self.lowest))
+        self.highest = np.maximum(highest, self.highest + _FORGET * (highest - self.highest))
+
+
+class ObservedRanges:
+    """The range of each component of the observations, by actor. Not thread-safe. Integers are not compared.
+
+    left_out: rows left out of calibration batches so far.
+    """
+
+    def __init__(self) -> None:
+        self._ranges: OrderedDict[str, _Range] = OrderedDict()
+        self._told: set[str] = set()
+        self.left_out = 0
+
+    def note(self, actor: str, observations: NDArray[np.generic]) -> None:
+        """Note a segment's observations, [T, E, *observation]."""
+        if observations.dtype.kind != "f":
+            return
+        lowest = np.asarray(observations.min((0, 1)), np.float64)
+        highest = np.asarray(observations.max((0, 1)), np.float64)
+        known = self._ranges.get(actor)
+        if known is None:
+            self._ranges[actor] = _Range(lowest, highest)
+            if len(self._ranges) > _MOST_ACTORS:
+                self._ranges.popitem(last=False)
+        else:
+            known.add(lowest, highest)
+            self._ranges.move_to_end(actor)
+
+    def without_outliers(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The rows, [B, ..., *observation], without those far outside the range of most actors."""
+        bounds = self._bounds()
+        if bounds is None or not len(rows) or rows.dtype.kind != "f":
+            return rows
+        lowest, highest = bounds
+        inside = (rows >= lowest) & (rows <= highest)
+        kept = inside.reshape(len(rows), -1).all(1)
+        count = len(rows) - int(np.count_nonzero(kept))
+        if not 0 < count <= _MOST_LEFT_OUT * len(rows):
+            return rows
+        self.left_out += count
+        self._tell(lowest, highest)
+        chosen: NDArray[Any] = rows[kept]
+        return chosen
+
+    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        ranges = self._ranges.values()
+        if len(ranges) < _LEAST_ACTORS:
+            return None
+        lowest = np.median([each.lowest for each in ranges], axis=0)
+        highest = np.median([each.highest for each in ranges], axis=0)
+        # A component that most actors never change has no span: there any other value may be the first of many.
+        margin = _SPANS * np.where(highest > lowest, highest - lowest, np.inf)
+        return lowest - margin, highest + margin
+
+    def _tell(self, lowest: NDArray[np.float64], highest: NDArray[np.float64]) -> None:
+        """Log once for each actor whose observations are left out."""
+        for actor, each in self._ranges.items():
+            if actor not in self._told and ((each.lowest < lowest) | (each.highest > highest)).any():
+                self._told.add(actor)
+                _log.warning(
+                    "%s: observations far outside those of the other actors are left out of calibration; "
+                    "is its environment faulty?",
+                    actor,
+                )
+        # Names of actors that are gone are forgotten, so that the table stays bounded.
+        self._told &= self._ranges.keys()
