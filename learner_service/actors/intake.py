@@ -21,6 +21,9 @@ from learner_service.reporting.meters import MOST_STALE, Episodes, StalenessHist
 from learner_service.rollouts import PublishedVersions
 
 _MOST_LOST = 2**62
+# Segments of an actor whose ranges are noted: the first ones, and then one of so many. All of them would slow inserts
+# of large segments.
+_FIRST_SEGMENTS, _EACH_SEGMENT = 4, 16
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +105,8 @@ class Intake:
             return
         with self._lock:
             self._count(segment)
-            self._ranges.note(member.name, segment.observations)
+            if segment.sequence <= _FIRST_SEGMENTS or segment.sequence % _EACH_SEGMENT == 0:
+                self._ranges.note(member.name, segment.observations)
 
     def calibration(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
         """Observations for a policy's fidelity, [B, ...], without the outliers of single actors. See ObservedRanges."""
