@@ -60,7 +60,17 @@ EXIT_REFUSED = 7
 # hold settings for several processes, so each process accepts the others' settings. Services cannot import each other's
 # models; a test compares this list with the models.
 PROCESS_SETTINGS = (
-    *("actor_module", "announce", "busy_at_start", "certificates", "days", "discard", "episodes", "insecure"),
+    *(
+        "actor_module",
+        "allow_modules",
+        "announce",
+        "busy_at_start",
+        "certificates",
+        "days",
+        "discard",
+        "episodes",
+        "insecure",
+    ),
     *("learner", "lifeline", "linger", "listen", "metrics", "name", "names", "namespace", "node"),
     *("open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
     *("run_started", "sampled", "store", "upstream", "version", "watch", "weight_encoding"),
@@ -238,7 +248,7 @@ def _is_private(flag: str, listen: str) -> bool:
 async def _serve(
     service: Service, process: ProcessSettings, certificates: Certificates | None, transport: TransportConfig
 ) -> int:
-    server = Server(process.listen, certificates, access=transport.access)
+    server = Server(process.listen, certificates, limits=transport.limits, access=transport.access)
     names = service.register(server.grpc_server)
     loop = asyncio.get_running_loop()
     if process.metrics:

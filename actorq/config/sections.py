@@ -17,7 +17,7 @@ from actorq.config.numbers import (
 )
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
-from actorq.transport.options import MAX_SEGMENT_BYTES, Certificates
+from actorq.transport.options import MAX_SEGMENT_BYTES, Certificates, ServerLimits
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
 
@@ -327,11 +327,23 @@ class TransportConfig(Settings):
     allow_readable_keys: bool = Field(
         False, description="accept a private key that other users of the machine may read"
     )
+    max_calls: Annotated[int, Field(ge=16, le=65_536)] = Field(4096, description="open calls of a service at a time")
+    max_calls_per_address: Annotated[int | None, Field(ge=8, le=65_536), DefaultText("half of max_calls")] = Field(
+        None, description="of these from one address; more where many clients share the address of a gateway"
+    )
     drain_s: PositiveFloat = Field(20.0, description="seconds that a service has to end after a request to end")
 
     def certificates_of(self, member: str) -> Certificates | None:
         """The certificates of a role; None without TLS. Raises UserError when they are unusable."""
         return Certificates.of(self.certificates, member, self.allow_readable_keys)
+
+    @property
+    def limits(self) -> ServerLimits:
+        """The limits on the peers of a service."""
+        connections = max(self.max_calls, ServerLimits.connections)
+        return ServerLimits(
+            connections=connections, open_calls=self.max_calls, calls_of_address=self.max_calls_per_address
+        )
 
     @property
     def access(self) -> Access:

@@ -53,7 +53,7 @@ class ServerLimits:
 
     connections: TCP connections, also before their handshake; the process's limit of file descriptors may lower it.
     streams_per_connection: open calls of one connection; its other calls wait at the client.
-    open_calls: calls that are open at a time, at most half of them from one address.
+    open_calls: calls that are open at a time. calls_of_address: of these from one address; None for half of them.
     handshake_s: time limit of the TLS and HTTP/2 handshakes.
     idle_s: a connection without a call is closed after this time.
     """
@@ -61,6 +61,7 @@ class ServerLimits:
     connections: int = 4096
     streams_per_connection: int = 1024
     open_calls: int = 4096
+    calls_of_address: int | None = None
     handshake_s: float = 20.0
     idle_s: float = 300.0
 

@@ -12,14 +12,14 @@ def address_of(peer: str) -> str:
 
 
 class Quota:
-    """At most `total` calls at a time, at most half of them for one address, so that no peer takes all.
+    """At most `total` calls at a time, at most `most` of them for one address, so that no peer takes all.
 
-    The share is half because a thousand actors may share the address of one node or gateway. Thread-safe.
+    most: None for half of them, because a thousand actors may share the address of one node or gateway. Thread-safe.
     """
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, most: int | None = None) -> None:
         self._total = total
-        self._most = total // 2
+        self._most = total // 2 if most is None else min(most, total)
         self._taken: Counter[str] = Counter()
         self._sum = 0
         self._lock = threading.Lock()
@@ -33,7 +33,7 @@ class Quota:
             if self._taken[address] >= self._most:
                 raise ExhaustedError(
                     f"this service takes at most {self._most} open calls from one address at a time, got more from "
-                    f"{address}"
+                    f"{address}; transport.max_calls_per_address sets the limit"
                 )
             self._taken[address] += 1
             self._sum += 1

@@ -52,7 +52,9 @@ class Server:
         self._gate = Gate(access) if certificates else None
         self._tasks: list[asyncio.Task[None]] = []
         self.floods = FloodGuard(self.calls.note_closed)
-        self._interceptor = CallInterceptor(self.calls, Quota(limits.open_calls), self._gate, self.floods.traffic)
+        self._interceptor = CallInterceptor(
+            self.calls, Quota(limits.open_calls, limits.calls_of_address), self._gate, self.floods.traffic
+        )
         options = [*server_options(limits), *(access.server_options() if certificates else [])]
         self.grpc_server = grpc.aio.server(interceptors=[self._interceptor], options=options)
         self._health = Health()

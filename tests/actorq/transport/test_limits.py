@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actorq.client import LearnerClient
+from actorq.config.sections import TransportConfig
 from actorq.errors import ExhaustedError, UnavailableError
 from actorq.transport.channels import open_channel
 from actorq.transport.errors import translated
@@ -210,3 +211,14 @@ def test_a_health_watcher_that_does_not_read_holds_nobody_up() -> None:
         assert (await anext(watcher)).status == health_pb2.HealthCheckResponse.NOT_SERVING
 
     asyncio.run(watch())
+
+
+def test_a_gateway_may_have_a_larger_share() -> None:
+    quota = Quota(10, 8)
+    for _ in range(8):
+        quota.take("ipv4:10.0.0.1:1")
+    with pytest.raises(ExhaustedError, match=r"at most 8 .*; transport\.max_calls_per_address sets the limit"):
+        quota.take("ipv4:10.0.0.1:2")
+    quota.take("ipv4:10.0.0.2:1")
+    assert TransportConfig(max_calls=16, max_calls_per_address=64).limits.calls_of_address == 64
+    assert TransportConfig(max_calls=8192).limits.connections == 8192
