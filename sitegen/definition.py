@@ -99,6 +99,8 @@ def _structural(tree: Object, models: Object, path: str) -> Object:
         (only,) = (each for each in tree["anyOf"] if each != {"type": "null"})
         return _structural({**only, **described}, models, path)
     found: Object = {key: tree[key] for key in _SAME if key in tree}
+    if "const" in tree:
+        found["enum"] = [tree["const"]]
     if found.get("pattern") in QUANTITIES:
         # The pattern binds strings alone, the minimum numbers alone.
         del found["type"]

@@ -171,6 +171,12 @@ def _check_budget(run: RunDirectory, config: RunConfig) -> None:
             f"--resume: the budget of {config.max_environment_steps:,} environment steps is used up ({steps:,}): give "
             "a larger --max-environment-steps"
         )
+    seconds = summary.get("wall_clock_s", 0.0)
+    if config.max_seconds is not None and seconds >= config.max_seconds:
+        raise UserError(
+            f"--resume: the {config.max_seconds:g} seconds of the run are used up ({seconds:,.0f}): give a larger "
+            "--max-seconds"
+        )
 
 
 def _check_certificates(config: RunConfig) -> None:

@@ -90,6 +90,9 @@ class RunConfig(Settings):
     max_environment_steps: Annotated[int, Field(gt=0, le=10**18), ESSENTIAL] = Field(
         100_000, description="environment steps that end the run"
     )
+    max_seconds: Annotated[float, Field(gt=0, le=1e10)] | None = Field(
+        None, description="seconds that end the run, over all its learners; pauses of a minute and more do not count"
+    )
 
     dqn: algorithms.DQNConfig = algorithms.DQNConfig()
     d4pg: algorithms.D4PGConfig = algorithms.D4PGConfig()

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 class Outcome:
     """The final state of a run, its seconds, and the settings that decided its end.
 
-    policy: URL of the exported policy; empty without one.
+    policy: URL of the exported policy; empty without one. max_seconds: None without a limit.
     """
 
     state: RunState
@@ -30,11 +30,12 @@ class Outcome:
     target_return: float | None
     max_environment_steps: int
     policy: str = ""
+    max_seconds: float | None = None
 
     @classmethod
     def of(cls, state: RunState, elapsed_s: float, config: RunConfig, policy: str = "") -> "Outcome":
         """The outcome of a run with this configuration."""
-        return cls(state, elapsed_s, config.target_return, config.max_environment_steps, policy)
+        return cls(state, elapsed_s, config.target_return, config.max_environment_steps, policy, config.max_seconds)
 
     @classmethod
     def read(cls, directory: Path) -> "Outcome | None":
@@ -53,11 +54,16 @@ class Outcome:
 
     def write(self, directory: Path) -> None:
         """Write the outcome, and block until it survives a power cut."""
-        write_twice(directory / _NAME, {**asdict(self), "state": self.state.value})
+        values = {**asdict(self), "state": self.state.value}
+        if self.max_seconds is None:
+            # Learners before this setting do not know it.
+            del values["max_seconds"]
+        write_twice(directory / _NAME, values)
 
     def holds_for(self, config: RunConfig) -> bool:
         """Whether a run with this configuration is over: its target and budget have not changed."""
-        return (self.target_return, self.max_environment_steps) == (config.target_return, config.max_environment_steps)
+        names = ("target_return", "max_environment_steps", "max_seconds")
+        return all(getattr(self, name) == getattr(config, name) for name in names)
 
 
 class Commands:

@@ -111,13 +111,18 @@ class Run:
         return None if self.uploader is None else self.uploader.conflict
 
     def beat(self) -> None:
-        """Write time and evaluations to the disk, and update the scaling measurements. Call once a second.
+        """Write time and evaluations to the disk, update the scaling measurements, and end a run whose time is over.
+
+        Call once a second.
 
         On a slow disk one write is waited for before the next one, because segments are stored behind them.
         """
         if not self._is_writing:
             self._is_writing = True
             self._storage.submit(partial(self._beats.attempt, self.records.sync), self._note_written, self._note_failed)
+        limit_s = self.records.config.max_seconds
+        if limit_s is not None and self.training is not None and self.records.clock.elapsed_s >= limit_s:
+            self.lifecycle.finish(RunState.BUDGET_ENDED)
         if self._shares is not None and self.training is not None:
             self.streams.tell_share(self._shares.update(*self.records.members.names("actor")))
         if self.training is not None and self.lifecycle.wants_actors:

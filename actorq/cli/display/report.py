@@ -18,9 +18,16 @@ def print_result(run: RunDirectory, is_new: bool) -> None:
     for line in result_lines(summary) if summary else ["ended before the learner could write a summary"]:
         print(line)
     if not summary.get("solved"):
-        more = " with a larger --max-environment-steps" if summary.get("state") == "budget ended" else ""
+        more = f" with a larger {_budget(run, summary)}" if summary.get("state") == "budget ended" else ""
         print(f"to go on{more}: actorq train --resume --run-directory {shlex.quote(str(run.root))}")
     print(run.root)
+
+
+def _budget(run: RunDirectory, summary: dict[str, Any]) -> str:
+    """The flag of the budget that has ended the run."""
+    seconds = run.config_tree().get("max_seconds")
+    is_time = seconds is not None and summary.get("wall_clock_s", 0.0) >= seconds
+    return "--max-seconds" if is_time else "--max-environment-steps"
 
 
 def result_lines(summary: dict[str, Any]) -> list[str]:

@@ -89,7 +89,7 @@ class ClaimVolume(Settings):
 class EmptyVolume(Settings):
     """A folder that lives as long as the pod."""
 
-    medium: Literal["", "Memory"] = Field("", description="Memory for one in memory")
+    medium: Literal["Memory"] | None = Field(None, description="Memory for one in memory")
     sizeLimit: Size | None = Field(None, description="most bytes")
 
 
@@ -114,7 +114,9 @@ class Mount(Settings):
 
     name: Annotated[str, Field(min_length=1, max_length=63)] = Field(description="name of the volume")
     mountPath: Path = Field(description="folder in the container")
-    subPath: Annotated[str, Field(max_length=1024)] = Field("", description="folder in the volume")
+    subPath: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        None, description="folder in the volume"
+    )
     readOnly: bool = Field(False, description="mount it read-only")
 
 

@@ -202,6 +202,9 @@ class TrainingRunSpec(Settings):
     serviceAccountAnnotations: dict[str, Annotated[str, Field(max_length=4096)]] = Field(
         {}, max_length=16, description="annotations of the run's service accounts, such as those of workload identity"
     )
+    activeDeadlineSeconds: int | None = Field(
+        None, ge=1, le=315_360_000, description="seconds of the run that end it, as max_seconds of config"
+    )
     suspend: bool = Field(False, description="end all pods until it is false again; volumes stay")
     ttlSecondsAfterFinished: int = Field(
         3600, ge=0, le=31_536_000, description="seconds that learner and quantizer serve after the run's end"
@@ -237,6 +240,10 @@ class TrainingRunSpec(Settings):
             if "policy_export" in self.config:
                 raise UserError("spec.config.policy_export: leave it out, because there is spec.policyExport")
             tree["policy_export"] = self.policyExport.model_dump(exclude_none=True)
+        if self.activeDeadlineSeconds is not None:
+            if "max_seconds" in self.config:
+                raise UserError("spec.config.max_seconds: leave it out, because there is spec.activeDeadlineSeconds")
+            tree["max_seconds"] = self.activeDeadlineSeconds
         learner = tree.get("learner", {})
         if self.learner.gpu and isinstance(learner, dict):
             if learner.get("device") == "cpu":

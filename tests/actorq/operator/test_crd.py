@@ -93,6 +93,11 @@ def test_every_text_list_and_mapping_of_a_specification_has_a_bound() -> None:
             assert "maxProperties" in schema, place.path
 
 
+def test_no_default_is_an_empty_text() -> None:
+    """A server of 1.20 reads it as null, and refuses the definition."""
+    assert [each.path for each in places(SCHEMA) if each.schema.get("default") == ""] == []
+
+
 def test_only_the_run_settings_may_have_fields_that_the_schema_does_not_know() -> None:
     opened = {each.path for each in places(SCHEMA) if each.schema.get(OPEN)}
     # What the API server checks itself when the pods are made.

@@ -200,7 +200,7 @@ def test_the_configuration_is_that_of_the_run() -> None:
     tree = yaml.safe_load(found(made, "ConfigMap", "alpha-run-config")["data"]["config.yaml"])
     assert tree == {
         "environment": "CartPole-v1", "algorithm": "dqn", "seed": 7, "actors": 8, "learner": {"device": "cuda"},
-        "policy_export": {"url": "s3://policies/alpha", "scheme": "int8"},
+        "policy_export": {"url": "s3://policies/alpha", "scheme": "int8"}, "max_seconds": 86_400,
     }  # fmt: skip
 
 

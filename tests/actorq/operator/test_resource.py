@@ -25,6 +25,10 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
         ({"actors": {"replica": 3}}, "unknown setting 'spec.actors.replica'; did you mean 'spec.actors.replicas'?"),
         ({"actors": {"replicas": -1}}, "'spec.actors.replicas': value should be greater than or equal to 0, got -1"),
         ({"actors": 3}, "setting 'spec.actors': expected a section of settings, got 3"),
+        (
+            {"activeDeadlineSeconds": 60, "config": {"max_seconds": 5}},
+            "spec.config.max_seconds: leave it out, because there is spec.activeDeadlineSeconds",
+        ),
         ({"actors": {"pod": {"env": [{"name": "A"}]}}}, "env A: expected one of value, valueFrom, got 0"),
         (
             {"learner": {"pod": {"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}}},

@@ -60,6 +60,7 @@ SPECS: dict[str, Object] = {
         "evaluator": {"replicas": 1, "resources": {"limits": {"memory": "1Gi"}}},
         "networkPolicies": True,
         "serviceAccountAnnotations": {"iam.gke.io/gcp-service-account": "rl@project"},
+        "activeDeadlineSeconds": 86_400,
         "ttlSecondsAfterFinished": 60,
         "checkpoint": {"retain": False, "secret": "bucket"},
         "policyExport": {"url": "s3://policies/alpha", "scheme": "int8"},

@@ -17,6 +17,7 @@ from actorq.v1 import learner_pb2
 from learner_service.algorithms.dqn import DQN
 from learner_service.reporting.report import Reporter
 from learner_service.run.lifecycle import Lifecycle
+from learner_service.run.outcome import Outcome
 from learner_service.servicer import LearnerServicer
 from tests.learner_service.learner_parts import DEADLINE_S, SPEC, config, evaluation, on_a_loop, segment, store, until
 from tests.learner_service.run.run_parts import a_run, opened
@@ -219,6 +220,23 @@ async def test_the_time_in_which_a_learner_moves_belongs_to_the_run(tmp_path: Pa
         run.lifecycle.interrupt()
         await run.lifecycle.ended.wait()
     assert json.loads((tmp_path / "clock.json").read_text())["ended"] is False
+
+
+@on_a_loop
+async def test_a_run_ends_when_its_seconds_are_used_up_and_goes_on_with_more(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(max_seconds=1e-3)) as run:
+        # Not before it can write its end.
+        run.beat()
+        assert run.lifecycle.outcome is None
+        await opened(run)
+        run.beat()
+        await run.lifecycle.ended.wait()
+        assert run.lifecycle.state is RunState.BUDGET_ENDED
+    ended = Outcome.read(tmp_path)
+    assert ended is not None
+    assert ended.holds_for(config(max_seconds=1e-3))
+    assert not ended.holds_for(config(max_seconds=60.0))
+    assert not ended.holds_for(config())
 
 
 @on_a_loop
