@@ -64,7 +64,7 @@ class Reporter:
             problem=run.preparation.problem,
             refused_environments=run.preparation.refused,
             storage=training.storage() if training else None,
-            flagged_evaluation=run.judge.flagged,
+            flagged_evaluation=run.judge.flagged or run.judge.unconfirmed,
             outdated=records.outdated,
             precision=training.precision if training else "",
             rollout_queue=training.rollout_queue() if training else None,

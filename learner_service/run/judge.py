@@ -28,13 +28,14 @@ class Judge:
     """Compares evaluations with the target return. Lives on the event loop.
 
     on_solved: called when an evaluation reaches the target.
-    flagged: the newest evaluation and the reason, if it is implausible; else empty.
+    flagged: the newest evaluation and the reason, if it is implausible; else empty. Such a policy is not exported.
+    unconfirmed: the same for one that reaches the target far above the actors' returns, and needs a second witness.
     """
 
     def __init__(
         self, records: Records, preparation: Preparation, storage: StorageThread, on_solved: Callable[[], None]
     ) -> None:
-        self.flagged = ""
+        self.flagged = self.unconfirmed = ""
         self._solved_by: Evaluation | None = None
         # The evaluator of the newest evaluation that reached the target far above the actors' returns.
         self._witness = ""
@@ -120,6 +121,7 @@ class Judge:
 
     def _judge(self, evaluator: str, evaluation: Evaluation, training: Training) -> None:
         """Compare an evaluation with the target. Ignores an implausible one."""
+        self.unconfirmed = ""
         target = self.target_return
         reached = target is not None and evaluation.mean_return >= target
         if reached and (doubt := training.intake.doubt(evaluation)):
@@ -130,11 +132,11 @@ class Judge:
         training.publisher.evaluated(evaluation)
         if reached and not training.intake.agrees(evaluation) and self._witness in ("", evaluator):
             self._witness = evaluator
-            self.flagged = (
+            self.unconfirmed = (
                 f"version {evaluation.policy_version}, by {evaluator}: its return of {evaluation.mean_return:,.1f} is "
                 "far above those of the actors; it counts when they come closer, or another evaluator agrees"
             )
-            _log.warning("unconfirmed evaluation of %s", self.flagged)
+            _log.warning("unconfirmed evaluation of %s", self.unconfirmed)
         elif reached:
             self._solved_by = self._solved_by or evaluation
             self._on_solved()
