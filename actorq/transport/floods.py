@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
@@ -29,6 +30,8 @@ _WINDOW_S, _SLACK_BYTES, _SLACK_SHARE = 10.0, 16 * 2**20, 0.25
 # The same for an address whose connection was closed, which is looked at for a while longer.
 _SLACK_OF_OFFENDERS_BYTES, _SUSPICION_S = 4 * 2**20, 60.0
 _MOST_OFFENDERS = 1000
+# As many as a service has connections by default.
+_MOST_IDLE = 4096
 _FDS = Path("/proc/self/fd")
 # tcpi_bytes_received in struct tcp_info of linux/tcp.h.
 _BYTES_RECEIVED_AT = 128
@@ -55,17 +58,20 @@ def _normal(host: str) -> str:
 class Traffic:
     """Bytes of the messages that calls have received, by connection. For one thread; `snapshot` for any.
 
-    A connection is forgotten with its last call.
+    A connection may have more calls. Of very many without a call, those whose calls ended first are forgotten.
     """
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
         self._calls: dict[str, int] = {}
+        # Connections without a call, the one whose call ended last at the end.
+        self._idle: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, peer: str) -> None:
         """Note the begin of a call."""
         self._calls[peer] = self._calls.get(peer, 0) + 1
         self._bytes.setdefault(peer, 0)
+        self._idle.pop(peer, None)
 
     def add(self, peer: str, size: int) -> None:
         """Note a received message."""
@@ -76,10 +82,13 @@ class Traffic:
         """Note the end of a call."""
         self._calls[peer] -= 1
         if not self._calls[peer]:
-            del self._calls[peer], self._bytes[peer]
+            del self._calls[peer]
+            self._idle[peer] = None
+            if len(self._idle) > _MOST_IDLE:
+                del self._bytes[self._idle.popitem(last=False)[0]]
 
     def snapshot(self) -> dict[Peer, int]:
-        """The bytes so far, of connections that have a call."""
+        """The bytes so far."""
         found = {peer_of(peer): size for peer, size in self._bytes.copy().items()}
         return {peer: size for peer, size in found.items() if peer is not None}
 
@@ -164,7 +173,6 @@ class FloodGuard:
         for peer, connection in connections(self.port):
             received, messages = received_bytes(connection), delivered.get(peer, 0)
             begin[peer] = before = self._begin.get(peer, (received, messages))
-            # When all calls of a connection have ended, the count of its messages begins again.
             excess = received - before[0] - (1 + _SLACK_SHARE) * max(0, messages - before[1])
             if excess > (_SLACK_OF_OFFENDERS_BYTES if peer[0] in self._offenders else _SLACK_BYTES):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -28,17 +28,42 @@ def test_a_peer_is_the_one_that_grpc_names(text: str, peer: tuple[str, int] | No
     assert peer_of(text) == peer
 
 
-def test_traffic_is_that_of_connections_with_calls() -> None:
-    traffic = Traffic()
-    for _ in range(2):
-        traffic.begin("ipv4:10.0.0.1:5000")
-    traffic.add("ipv4:10.0.0.1:5000", 7)
-    traffic.end("ipv4:10.0.0.1:5000")
-    traffic.add("ipv4:10.0.0.1:5000", 5)
-    assert traffic.snapshot() == {("10.0.0.1", 5000): 12}
-    traffic.end("ipv4:10.0.0.1:5000")
-    traffic.add("ipv4:10.0.0.1:5000", 5)
+def test_traffic_is_that_of_all_calls_of_a_connection() -> None:
+    traffic, peer = Traffic(), "ipv4:10.0.0.1:5000"
+    traffic.add(peer, 1)
     assert traffic.snapshot() == {}
+    for _ in range(2):
+        traffic.begin(peer)
+        traffic.begin(peer)
+        traffic.add(peer, 7)
+        traffic.end(peer)
+        traffic.add(peer, 5)
+        traffic.end(peer)
+    assert traffic.snapshot() == {("10.0.0.1", 5000): 24}
+
+
+def test_connections_without_calls_are_forgotten_when_there_are_very_many() -> None:
+    traffic = Traffic()
+    traffic.begin("ipv4:10.0.0.1:1")
+    for number in range(2, 5002):
+        traffic.begin(f"ipv4:10.0.0.1:{number}")
+        traffic.end(f"ipv4:10.0.0.1:{number}")
+    ports = {port for _, port in traffic.snapshot()}
+    assert ports == {1, *range(906, 5002)}
+
+
+def test_a_connection_whose_calls_end_and_begin_is_no_flood() -> None:
+    with guarded(1) as (service, guard, memory, clock):
+        memory.mib = 200
+        guard.look()
+        for _ in range(4):
+            guard.traffic.begin(service.peer(0))
+            service.send(0, 10 * MIB)
+            guard.traffic.add(service.peer(0), 10 * MIB)
+            guard.traffic.end(service.peer(0))
+            clock.now += 1.0
+            guard.look()
+        assert service.is_open(0)
 
 
 class Service:
