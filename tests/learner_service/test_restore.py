@@ -10,7 +10,7 @@ from actorq.errors import UserError
 from actorq.statefiles.documents import read_document, write_document, write_twice
 from learner_service.actors.members import Members
 from learner_service.files import OBJECT_STORAGE
-from learner_service.restore import restore
+from learner_service.restore import command, restore
 from learner_service.run.identity import RunIdentity, locked
 
 
@@ -26,6 +26,18 @@ def test_numbers_that_the_run_may_have_used_are_left_out(tmp_path: Path) -> None
     assert after.lineage.processes[0] not in before.lineage.processes
     assert after.process > before.process + 1
     assert after.lives == before.lives + 1
+
+
+def test_the_command_says_what_it_has_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_id = RunIdentity.claim(tmp_path, resume=False).run_id
+    monkeypatch.setattr("sys.argv", ["actorq restore", str(tmp_path)])
+    assert command() == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"run {run_id} has epoch ")
+    assert first.endswith(f", and goes on above version {2**24}")
+    assert second.startswith("start its learner with --resume;")
 
 
 def test_two_copies_that_begin_later_give_no_incarnation_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
