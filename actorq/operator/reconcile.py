@@ -12,21 +12,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from actorq.cluster.connection import Cluster, UnreachableError
+from actorq.cluster.connection import Cluster
 from actorq.cluster.diagnosis import Fault, live_pods
 from actorq.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, name_of, part
 from actorq.domain.status import RunStatus
-from actorq.errors import ConflictError, UnavailableError, UserError
-from actorq.operator import differences
+from actorq.errors import ConflictError, UserError
+from actorq.operator import credentials, differences
 from actorq.operator.certificates import certificates, secrets
 from actorq.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, Images, objects
 from actorq.operator.resource.training_run import (
     API_VERSION,
-    DEFAULT_SECRET,
     KIND,
-    SECRET_LABEL,
     TrainingRun,
     TrainingRunSpec,
 )
@@ -220,10 +218,7 @@ class Reconciler:
         fault: Fault | None = None
         try:
             run = run or TrainingRun.of(resource)
-            if run.spec.has_object_storage:
-                labels, fault = self._credentials(cluster, run)
-            for name in run.spec.secrets:
-                fault = fault or self._fault_of_secret(cluster, run, name)
+            labels, fault = credentials.look(cluster, run)
             version = generation, finished, labels, fault
             if plan is not None and plan.version == version:
                 return plan
@@ -233,30 +228,6 @@ class Reconciler:
         except UserError as error:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
             return _Plan((generation, finished, labels, fault), run, [], fault)
-
-    def _credentials(self, cluster: Cluster, run: TrainingRun) -> tuple[Object | None, Fault | None]:
-        """The labels of the run's Secret, None without one, and why its learner may not have it."""
-        try:
-            secret = cluster.get("v1", "Secret", run.spec.checkpoint.secret)
-        except UnreachableError as error:
-            # No fault of the specification.
-            raise UnavailableError(str(error)) from error
-        except UserError as error:
-            return None, refusal(error)
-        labels = None if secret is None else part(secret, "metadata", "labels")
-        return labels, _secret_fault(run, labels)
-
-    def _fault_of_secret(self, cluster: Cluster, run: TrainingRun, name: str) -> Fault | None:
-        """Why the run's pods may not read a Secret that its specification names."""
-        try:
-            secret = cluster.get("v1", "Secret", name)
-        except UnreachableError as error:
-            raise UnavailableError(str(error)) from error
-        except UserError as error:
-            return refusal(error)
-        if secret is None:
-            return Fault(f"Secret {name}", "of a pod's env is missing: make it, with its label", reason="NoSecret")
-        return _label_fault(run, name, part(secret, "metadata", "labels"))
 
     def _is_enough(self, look: Look, plan: _Plan, found: Found) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
@@ -379,25 +350,6 @@ class Reconciler:
         memory = self._memories.pop(key, None)
         if memory is not None:
             memory.answers.close()
-
-
-def _secret_fault(run: TrainingRun, labels: Object | None) -> Fault | None:
-    """Why the learner may not have the credentials that its run names. labels: of the Secret; None without one."""
-    name = run.spec.checkpoint.secret
-    if labels is None and name != DEFAULT_SECRET:
-        return Fault(
-            f"Secret {name}", "of spec.checkpoint.secret is missing: make it, with its label", reason="NoSecret"
-        )
-    return None if labels is None else _label_fault(run, name, labels)
-
-
-def _label_fault(run: TrainingRun, name: str, labels: Object) -> Fault | None:
-    if labels.get(SECRET_LABEL) != "true":
-        command = f"kubectl label -n {run.namespace} secret {name} {SECRET_LABEL}=true"
-        return Fault(
-            f"Secret {name}", f"is not for runs: whoever owns it allows it with `{command}`", reason="NoSecret"
-        )
-    return None
 
 
 def _there(cluster: Cluster, manifests: Iterable[Object]) -> Found:

@@ -58,7 +58,7 @@ def _normal(host: str) -> str:
 class Traffic:
     """Bytes of the messages that calls have received, by connection. For one thread; `snapshot` for any.
 
-    A connection may have more calls. Of very many without a call, those whose calls ended first are forgotten.
+    A connection without a call stays known, because it may have another one. Only the newest of these are kept.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Traffic:
         self._idle: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, peer: str) -> None:
-        """Note the begin of a call."""
+        """Note the start of a call."""
         self._calls[peer] = self._calls.get(peer, 0) + 1
         self._bytes.setdefault(peer, 0)
         self._idle.pop(peer, None)

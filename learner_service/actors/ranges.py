@@ -39,6 +39,8 @@ class ObservedRanges:
     def __init__(self) -> None:
         self._ranges: OrderedDict[str, _Range] = OrderedDict()
         self._told: set[str] = set()
+        # The bounds of most actors until the next segment is noted; None until they are needed.
+        self._known: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self.left_out = 0
 
     def note(self, actor: str, observations: NDArray[np.generic]) -> None:
@@ -47,6 +49,7 @@ class ObservedRanges:
             return
         lowest = np.asarray(observations.min((0, 1)), np.float64)
         highest = np.asarray(observations.max((0, 1)), np.float64)
+        self._known = None
         known = self._ranges.get(actor)
         if known is None:
             self._ranges[actor] = _Range(lowest, highest)
@@ -74,13 +77,14 @@ class ObservedRanges:
 
     def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         ranges = self._ranges.values()
-        if len(ranges) < _LEAST_ACTORS:
-            return None
+        if self._known is not None or len(ranges) < _LEAST_ACTORS:
+            return self._known
         lowest = np.median([each.lowest for each in ranges], axis=0)
         highest = np.median([each.highest for each in ranges], axis=0)
         # A component that most actors never change has no span: there any other value may be the first of many.
         margin = _SPANS * np.where(highest > lowest, highest - lowest, np.inf)
-        return lowest - margin, highest + margin
+        self._known = lowest - margin, highest + margin
+        return self._known
 
     def _tell(self, lowest: NDArray[np.float64], highest: NDArray[np.float64]) -> None:
         """Log once for each actor whose observations are left out."""

@@ -10,5 +10,4 @@ def test_a_frame_has_the_header_of_http_2() -> None:
 
 def test_a_quantizer_answers_during_a_short_flood() -> None:
     found = measure("priority", connections=2, seconds=2.0)
-    assert found["median_answer_s"] > 0.0
-    assert found["most_resident_bytes"] < 2**30
+    assert found["resident_bytes_before"] <= found["most_resident_bytes"] < 2**30
