@@ -113,6 +113,11 @@ class Intake:
         with self._lock:
             return self._ranges.without_outliers(rows)
 
+    def widest(self) -> str:
+        """See ObservedRanges."""
+        with self._lock:
+            return self._ranges.widest()
+
     @property
     def left_out(self) -> int:
         """Rows left out of calibration batches since this process started."""

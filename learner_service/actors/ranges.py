@@ -14,6 +14,8 @@ _log = logging.getLogger(__name__)
 _MOST_ACTORS, _LEAST_ACTORS = 256, 3
 # An observation may be so many spans beyond the range of most actors. Exploring actors differ much.
 _SPANS = 10.0
+# An actor whose range reaches so many spans beyond is named when the fidelity gate falls back.
+_WIDE = 0.5
 # Share by which a range shrinks toward that of a newer, smaller segment.
 _FORGET = 0.05
 # No more than this share of a batch is left out: then the actors differ, and none is an outlier.
@@ -75,12 +77,31 @@ class ObservedRanges:
         chosen: NDArray[Any] = rows[kept]
         return chosen
 
-    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    def widest(self) -> str:
+        """The actor whose observations range farthest beyond those of most; "" if none does, or it cannot be told."""
+        if len(self._ranges) < _LEAST_ACTORS:
+            return ""
+        lowest, highest = self._most()
+        spans = np.where(highest > lowest, highest - lowest, np.inf)
+        beyond = {
+            actor: float((np.maximum(lowest - each.lowest, each.highest - highest) / spans).max())
+            for actor, each in self._ranges.items()
+        }
+        actor = max(beyond, key=beyond.__getitem__)
+        if beyond[actor] < _WIDE:
+            return ""
+        return f"{actor} reach {beyond[actor]:.3g} times the range of most actors beyond it"
+
+    def _most(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The range of most actors."""
         ranges = self._ranges.values()
-        if self._known is not None or len(ranges) < _LEAST_ACTORS:
-            return self._known
         lowest = np.median([each.lowest for each in ranges], axis=0)
-        highest = np.median([each.highest for each in ranges], axis=0)
+        return lowest, np.median([each.highest for each in ranges], axis=0)
+
+    def _bounds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        if self._known is not None or len(self._ranges) < _LEAST_ACTORS:
+            return self._known
+        lowest, highest = self._most()
         # A component that most actors never change has no span: there any other value may be the first of many.
         margin = _SPANS * np.where(highest > lowest, highest - lowest, np.inf)
         self._known = lowest - margin, highest + margin

@@ -63,6 +63,11 @@ class ReplayBuffer(SegmentBuffer):
                 returns = returns.at(self._store.total_transitions)
             return assemble(self._store, sampled.rows, returns, out), sampled
 
+    def senders(self, sampled: Sampled) -> NDArray[np.uint64]:
+        """Numbers that tell the actors of drawn rows apart, uint64[B]; arbitrary for segments that are gone."""
+        with self._lock:
+            return self._store.segments.senders(sampled.generations)
+
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """As in `SegmentBuffer`, of all stored observations."""
         with self._lock:

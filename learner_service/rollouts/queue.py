@@ -236,6 +236,7 @@ class RolloutQueue(SegmentBuffer):
             valid=flags & VALID != 0,
             log_probabilities=store.log_probabilities[acted],
             policy_versions=store.policy_versions[acted],
+            senders=store.segments.senders(store.generations[acted]),
         )
 
 

@@ -21,6 +21,7 @@ class Trajectories:
                        of the new episode
     log_probabilities: float32[T, N], log mu(a | s) of the quantized policy that acted
     policy_versions:   int64[T, N], the version that acted
+    senders:           uint64[T, N], numbers that tell the actors apart
     """
 
     observations: Array
@@ -31,6 +32,7 @@ class Trajectories:
     valid: NDArray[np.bool_]
     log_probabilities: NDArray[np.float32]
     policy_versions: NDArray[np.int64]
+    senders: NDArray[np.uint64]
 
     @property
     def steps(self) -> int:

@@ -20,6 +20,7 @@ from learner_service.objectstorage.best_policy import BestPolicy
 from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import open_volume
+from learner_service.reporting.fallbacks import Fallbacks
 from learner_service.run import resetting
 from learner_service.run.connections import Connections
 from learner_service.run.identity import RunIdentity, check_same_run, locked
@@ -87,6 +88,7 @@ class Run:
         )
         self._beats, self._is_writing = Tolerated("the run's clock or evaluations"), False
         self._storage = StorageThread()
+        self._fallbacks = Fallbacks(lambda: self.training.intake.widest() if self.training else "")
         steps = steps_per_policy(config) if config.queue.synchronous else 0
         self._shares = Shares(steps, config.actors, config.actor.segment_length) if steps else None
         self.streams = Streams(self._storage)
@@ -145,6 +147,7 @@ class Run:
     def take_receipt(self, receipt: Receipt) -> None:
         """Record a receipt. Quantization-aware training follows its policy."""
         self.records.note_receipt(receipt)
+        self._fallbacks.note(receipt.policies)
         if self.training is not None and (emitted := self.records.emitted) is not None:
             self.training.quantization_aware.follow(emitted)
 

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from actorq.config.run_config import RunConfig
 from learner_service.algorithms.base import Algorithm, Learned, OnPolicyAlgorithm
 from learner_service.replay import Drawn, DynamicCapacity, Prefetcher, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import Mismatch, RolloutQueue, Trajectories
+from learner_service.training.calibration import alike
 from learner_service.training.device import batches_for
 
 # Most updates per call of the algorithm, within one publication period. Sampling many minibatches at once spreads the
@@ -23,11 +25,9 @@ class Batches(Protocol):
     """Takes data from the run's buffer and lets the algorithm learn from them. Call on the trainer's thread.
 
     buffer: the source of the data.
-    observed: observations of the data that were learned from last, [B, *policy_observation]; None before them.
     """
 
     buffer: SegmentBuffer
-    observed: NDArray[Any] | None = None
     normalizes_first: bool = False
     """Whether the normalizer is set before the first update too."""
 
@@ -56,6 +56,13 @@ class Batches(Protocol):
     def finish(self) -> None:
         """Do what has to be done after a `learn` whose loss is finite."""
         return
+
+    @abstractmethod
+    def observed(self, size: int) -> NDArray[Any] | None:
+        """At most `size` observations of the data that were learned from last, [B, *policy_observation].
+
+        Those of all actors alike, as far as they suffice. None before the first `learn`.
+        """
 
     def is_due(self, before: int, updates: int) -> bool:
         """Whether a policy is published after this number of updates; by default after each `learn`.
@@ -102,7 +109,7 @@ class SampledBatches(Batches):
         dynamic_capacity: DynamicCapacity | None = None,
     ) -> None:
         """device: of the algorithm. Batches for a GPU are in pinned memory."""
-        self.buffer = replay
+        self.buffer: ReplayBuffer = replay
         self._algorithm = algorithm
         self._dynamic_capacity = dynamic_capacity
         self._period = config.publication.period_updates
@@ -135,8 +142,14 @@ class SampledBatches(Batches):
         assert drawn is not None
         losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
         self._priorities = losses.priorities
-        self.observed = drawn.batch.observations
         return Learned(losses.loss, self._updates, {})
+
+    def observed(self, size: int) -> NDArray[Any] | None:
+        """Some observations of the newest batch."""
+        if self._drawn is None:
+            return None
+        observations: NDArray[Any] = self._drawn.batch.observations
+        return observations[alike(self.buffer.senders(self._drawn.sampled), size)]
 
     def finish(self) -> None:
         """Give the transitions new priorities."""
@@ -166,7 +179,6 @@ class Rollouts(Batches):
         self.buffer = self.queue = queue
         self.mismatch = Mismatch(algorithm.log_probabilities, queue.versions, device)
         self._algorithm = algorithm
-        self._observed = config.publication.calibration_size
         self._rollout: tuple[Trajectories, ...] = ()
 
     @property
@@ -176,6 +188,8 @@ class Rollouts(Batches):
 
     def take(self, timeout: float) -> bool:
         """Take the next rollout out of the queue."""
+        # The memory of the last one is free before there is a next one.
+        self._rollout = ()
         self._rollout = self.queue.take(timeout) or ()
         return bool(self._rollout)
 
@@ -185,11 +199,17 @@ class Rollouts(Batches):
 
     def learn(self, progress: float) -> Learned:
         """Learn from the rollout."""
-        rollout, self._rollout = self._rollout, ()
-        learned = self._algorithm.learn(rollout, progress)
-        share = -(-self._observed // len(rollout))
-        self.observed = np.concatenate([_spread(trajectories, share) for trajectories in rollout])[: self._observed]
-        return learned
+        return self._algorithm.learn(self._rollout, progress)
+
+    def observed(self, size: int) -> NDArray[Any] | None:
+        """Some observations before valid steps of the newest rollout."""
+        if not self._rollout:
+            return None
+        senders = [each.senders[each.valid] for each in self._rollout]
+        chosen = alike(np.concatenate(senders), size)
+        starts = np.cumsum([0, *map(len, senders)])
+        parts = (chosen[(start <= chosen) & (chosen < stop)] - start for start, stop in pairwise(starts))
+        return np.concatenate(list(map(_observations, self._rollout, parts)))
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
         """Count the lag of transitions from this version too."""
@@ -205,10 +225,9 @@ class Rollouts(Batches):
         self.mismatch.load_state(state["mismatch"])
 
 
-def _spread(trajectories: Trajectories, most: int) -> NDArray[Any]:
-    """At most `most` observations before valid steps, evenly spaced."""
+def _observations(trajectories: Trajectories, chosen: NDArray[np.int64]) -> NDArray[Any]:
+    """The observations before some of the valid steps."""
     steps, environments = np.nonzero(trajectories.valid)
-    chosen = np.linspace(0, len(steps), min(most, len(steps)), endpoint=False).astype(np.int64)
     observations: NDArray[Any] = trajectories.observations[steps[chosen], environments[chosen]]
     return observations
 

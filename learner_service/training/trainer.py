@@ -145,9 +145,10 @@ class Trainer:
     def publish(self) -> int:
         """Offer the current policy as the newest version. Returns its number."""
         spec, stochastic = self._batches.buffer.spec, is_stochastic(self._algorithm)
-        size, observed = self._config.publication.calibration_size, self._batches.observed
+        size = self._config.publication.calibration_size
+        observed = self._batches.observed(size)
         # Those of the last updates, else the newest stored ones.
-        observed = self._batches.buffer.newest_observations(size) if observed is None else observed[:size]
+        observed = self._batches.buffer.newest_observations(size) if observed is None else observed
         calibration = calibration_batch(self._calibration(observed), spec, stochastic, seed=self.updates)
         self._quantization_aware.published(calibration[OBSERVATIONS_INPUT])
         parameters = snapshot_parameters(self._algorithm.policy)
@@ -187,7 +188,7 @@ class Trainer:
             self._normalize()
         batches.prepare()
         # The first updates of this process start the mean.
-        share = 1.0 if batches.observed is None else _LOSS_SHARE
+        share = _LOSS_SHARE if self.made_updates else 1.0
         with self._quantization_aware.applied(self.updates, steps):
             learned = batches.learn(min(1.0, steps / self._config.max_environment_steps))
         if not math.isfinite(learned.loss):

@@ -13,12 +13,17 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile, PairedSlot, sealed, unsealed
 from learner_service.replay.storage.sequences import KEY_BYTES, SegmentSource
 
 HEADER_BYTES = 2 * PAGE_BYTES
 RECORD_BYTES = 96
 _BODY = struct.Struct("<QQQIIQQ16sQQI")
+# The first half of the sender's key in a record.
+_SENDER_AT = struct.calcsize("<QQQIIQQ")
 # Minimum number of records. Those of evicted segments detect duplicates until the table of sequences has them.
 _MIN_SLOTS = 4096
 
@@ -168,6 +173,13 @@ class SegmentDirectory:
         """All readable records by index. Those before the tail are evicted."""
         found = (self._read(slot) for slot in range(self.slots))
         return {record.index: record for record in sorted((r for r in found if r), key=lambda record: record.index)}
+
+    def senders(self, indexes: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Numbers that tell the actors of live segments apart, in the shape of `indexes`. Damaged records have 0."""
+        # A short-lived view: with one that is kept the file could not be closed.
+        keys = np.ndarray((self.slots,), np.dtype("<u8"), self._map, HEADER_BYTES + _SENDER_AT, (RECORD_BYTES,))
+        found: NDArray[np.uint64] = keys[indexes % self.slots]
+        return found
 
     def write_watermark(self, watermark: Watermark) -> None:
         """Write the watermark. `file.sync` flushes it to the disk."""

@@ -51,6 +51,10 @@ class LiveSegments:
         """Live valid rows that this process has written or checked."""
         return self.transitions - sum(record.transitions for record in self._unchecked.values())
 
+    def senders(self, generations: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """See SegmentDirectory."""
+        return self._directory.senders(generations)
+
     def extent(self) -> tuple[int, int]:
         """(first, length): all live rows are among first, first + 1, ..., first + length - 1 modulo capacity."""
         if not self.live:

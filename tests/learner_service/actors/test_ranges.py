@@ -82,3 +82,18 @@ def test_the_number_of_actors_is_bounded() -> None:
     for number in range(1000):
         found.note(f"actor-{number}", rows(1.0, number, 2))
     assert len(found._ranges) == 256
+
+
+@pytest.mark.parametrize(
+    ("scales", "named"),
+    [
+        ((1.0, 1.0, 1.0), ""),
+        ((1.0, 1.0, 21.0), "actor-2 reach 1"),
+        ((1.0, 21.0), ""),
+        ((), ""),
+    ],
+)
+def test_the_actor_whose_range_is_widest_is_named(scales: tuple[float, ...], named: str) -> None:
+    found = ranges(*scales).widest()
+    assert found.startswith(named)
+    assert bool(found) == bool(named)

@@ -67,6 +67,7 @@ def random_trajectories(
         valid=valid,
         log_probabilities=(-1.5 + 0.3 * rng.standard_normal(rows)).astype(np.float32),
         policy_versions=np.ones(rows, np.int64),
+        senders=np.zeros(rows, np.uint64),
     )
 
 

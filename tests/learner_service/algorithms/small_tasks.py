@@ -56,6 +56,7 @@ def collect(
         valid=valid,
         log_probabilities=logarithms,
         policy_versions=np.ones(rewards.shape, np.int64),
+        senders=np.zeros(rewards.shape, np.uint64),
     )
 
 
@@ -84,4 +85,5 @@ def bandit(
         valid=always,
         log_probabilities=logarithms.reshape(rows),
         policy_versions=np.ones(rows, np.int64),
+        senders=np.zeros(rows, np.uint64),
     )

@@ -28,6 +28,7 @@ def steps_of(rewards: list[float], terminated: list[int], truncated: list[int], 
         valid=flags(valid),
         log_probabilities=np.zeros((size, 1), np.float32),
         policy_versions=np.ones((size, 1), np.int64),
+        senders=np.zeros((size, 1), np.uint64),
     )
 
 

@@ -34,6 +34,7 @@ def trajectories(versions: list[int], observation: float = 0.0, drawn: float = 0
         valid=np.full(shape, valid),
         log_probabilities=np.full(shape, drawn, np.float32),
         policy_versions=np.array(versions, np.int64)[:, None],
+        senders=np.zeros(shape, np.uint64),
     )
 
 

@@ -1,0 +1,48 @@
+"""The learner says once when the fidelity gate falls back, and whose observations range farthest."""
+
+import logging
+
+import pytest
+
+from actorq.domain.policy import FIDELITY_GATE, FLOAT32, FidelityReport, LayerReport, PolicyDescriptor
+from learner_service.reporting.fallbacks import Fallbacks
+from tests.learner_service.learner_parts import ManualClock
+
+
+def emitted(version: int, *gated: str, scheme: str = "int8") -> PolicyDescriptor:
+    layers = tuple(
+        LayerReport(name, FLOAT32 if name in gated else "int8 per channel", FIDELITY_GATE if name in gated else "")
+        for name in ("torso.0", "head")
+    )
+    report = FidelityReport(256, 0.0, 0.0, 0.0, 0.0, 1.0, layers)
+    return PolicyDescriptor("run", version, version, scheme, b"", 1, 1, 0.0, report)
+
+
+def test_a_fallback_is_told_with_the_widest_actor_and_its_end_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = ManualClock()
+    fallbacks = Fallbacks(lambda: "actor-3 reach 40 times the range of most actors beyond it", clock)
+    fallbacks.note([emitted(1)])
+    assert not caplog.messages
+    fallbacks.note([emitted(2, "head")])
+    fallbacks.note([emitted(3, "head")])
+    clock.now += 60.0
+    fallbacks.note([emitted(4)])
+    assert caplog.messages == [
+        "version 2: the fidelity gate keeps 1 of 2 layers of int8 in float (head); the observations of actor-3 reach "
+        "40 times the range of most actors beyond it",
+        "version 4: the fidelity gate quantizes all layers of int8",
+    ]
+
+
+def test_layers_that_change_with_each_version_are_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    fallbacks = Fallbacks(lambda: "", clock)
+    for second in range(180):
+        fallbacks.note([emitted(second + 1, ("torso.0", "head")[second % 2], scheme="int4")])
+        clock.now += 1.0
+    assert caplog.messages == [
+        "version 1: the fidelity gate keeps 1 of 2 layers of int4 in float (torso.0)",
+        "version 62: the fidelity gate keeps 1 of 2 layers of int4 in float (head)",
+        "version 123: the fidelity gate keeps 1 of 2 layers of int4 in float (torso.0)",
+    ]
