@@ -3,4 +3,4 @@
 from actorq.start import start
 
 if __name__ == "__main__":
-    start("actor_service.process:run_actor", sigterm=0)
+    start("actor_service.process:run_actor", sigterm=0, extra="actor")

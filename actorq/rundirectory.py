@@ -5,8 +5,9 @@ import json
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -61,8 +62,8 @@ class RunDirectory:
         return self.root / "announced" / f"{name}.json"
 
     def check_unused(self) -> None:
-        """Raise UserError unless a new run may be created here. A folder without files is allowed."""
-        if self.root.exists() and not (self.root.is_dir() and is_unused(self.root, self.config)):
+        """Raise UserError unless a new run may be created here. A folder without files but logs is allowed."""
+        if self.root.exists() and not (self.root.is_dir() and is_unused(self.root, self.config, self.logs)):
             raise UserError(
                 f"run directory {self.root} exists: pass --resume to go on with its run, or another --run-directory"
             )
@@ -82,6 +83,17 @@ class RunDirectory:
             folder.mkdir(exist_ok=True)
         for path in (self.config, copy_of(self.config)):
             replace_file(path, sign_text(settings.to_yaml(config)), sync=True)
+
+    def discard(self, keep_logs: bool) -> None:
+        """Remove a run that never began, so that the next one may be created here."""
+        for path in self.root.iterdir():
+            if path.is_dir() and not (keep_logs and path == self.logs):
+                shutil.rmtree(path, ignore_errors=True)
+            elif not path.is_dir():
+                path.unlink(missing_ok=True)
+        # It stays with logs, and as a volume.
+        with suppress(OSError):
+            self.root.rmdir()
 
     def require_folder(self) -> None:
         """Raise UserError when the folder does not exist."""

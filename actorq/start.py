@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from actorq.errors import ActorQError, UserError
+from actorq.extras import BASE, explain, require
 from actorq.statefiles.files import DISK_FULL
 
 # As a shell reports processes that SIGINT or SIGPIPE has ended.
@@ -50,21 +51,30 @@ def command_of(reference: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "actorq.start", reference)
 
 
-def start(reference: str, sigterm: int | None = None) -> NoReturn:
+def start(reference: str, sigterm: int | None = None, extra: str = BASE) -> NoReturn:
     """Import a function by its reference MODULE:FUNCTION, run it as the body of this process, and end the process.
 
+    extra: whose packages it needs. Without them the process ends with one line, as for any mistake of a user.
     sigterm: exit code of a service that gets SIGTERM before it handles signals itself. It has nothing to save then. The
         first process of a container would otherwise not notice the signal.
     """
     if sigterm is not None:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(sigterm))
     name, _, function = reference.partition(":")
+    what = f"the {extra}" if extra else "this command"
     try:
+        require(what, (BASE, extra))
         with fast_imports():
             module = import_module(name)
             from actorq.process import leave, main
     except KeyboardInterrupt:
         os._exit(130)
+    except UserError as error:
+        sys.exit(_fail(error, 2))
+    except ImportError as error:
+        if (explained := explain(what, error)) is None:
+            raise
+        sys.exit(_fail(explained, 2))
     leave(main(getattr(module, function)))
 
 
@@ -80,6 +90,10 @@ def run_command(run: Callable[[], int]) -> int:
         return code
     except ActorQError as error:
         return _fail(error, 2 if isinstance(error, UserError) else 1)
+    except ImportError as error:
+        if (explained := explain("this command", error)) is None:
+            raise
+        return _fail(explained, 2)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from actorq.machine import this_machine
+from actorq.telemetry.machine import this_machine
 from benchmarks.processor import features, told
 
 # As JSON has them: date (UTC), commit, changes, load_average (1, 5 and 15 minutes) and machine. The machine has

@@ -3,4 +3,4 @@
 from actorq.start import start
 
 if __name__ == "__main__":
-    start("learner_service.process:run", sigterm=6)
+    start("learner_service.process:run", sigterm=6, extra="learner")

@@ -3,4 +3,4 @@
 from actorq.start import start
 
 if __name__ == "__main__":
-    start("quantizer_service.process:run", sigterm=0)
+    start("quantizer_service.process:run", sigterm=0, extra="quantizer")

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from actorq.machine import Machine
+from actorq.telemetry.machine import Machine
 from benchmarks.conditions import NOT_RECORDED
 from benchmarks.processor import absent
 from sitegen.markdown import number, table

@@ -4,7 +4,10 @@ import json
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from actorq.config import settings
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
@@ -13,6 +16,7 @@ from actorq.errors import UserError
 from actorq.local.child import failed_command, run_to_end
 from actorq.local.forkserver import ForkServers
 from actorq.process import Sources
+from actorq.start import command_of
 
 Describe = Callable[[RunConfig], EnvironmentSpec]
 
@@ -46,6 +50,24 @@ def fit_algorithm(
             f"ones; for these there are: {', '.join(name for name, takes in ALGORITHMS.items() if actions in takes)}"
         )
     return config, spec
+
+
+def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers | None = None) -> None:
+    """Raise UserError for a user's algorithm or network, or a device, that the learner could not use.
+
+    Starts a process, because only the learner has torch; none for settings that cannot fail there.
+    servers: see `environment_of`.
+    """
+    own = config.network is not None or config.algorithm not in ALGORITHMS or config.algorithm_args
+    if not own and config.learner.device in ("auto", "cpu"):
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text(settings.to_yaml(config), encoding="utf-8")
+        command = (*command_of("learner_service.check:command"), str(file), json.dumps(spec.to_json()))
+        code, _, errors = run_to_end(command, servers)
+    if code:
+        raise failed_command("the learner cannot use these settings", code, errors)
 
 
 def environment_of(config: RunConfig, servers: ForkServers | None = None) -> EnvironmentSpec:

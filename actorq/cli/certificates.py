@@ -8,8 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from actorq.config.settings import Settings
-from actorq.errors import UserError
 from actorq.process import Sources, argument_parser
+from actorq.transport.security.authority import write_certificates
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
 from actorq.transport.security.roles import ROLES
 
@@ -42,10 +42,6 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("directory", type=Path, metavar="DIR", help="folder to make; it must be absent or empty")
     namespace = parser.parse_args(arguments)
     how = Sources.read((CertificatesSettings,), namespace).resolve(CertificatesSettings)
-    try:
-        from actorq.transport.security.authority import write_certificates
-    except ModuleNotFoundError as error:
-        raise UserError(f"certificates need the package {error.name}: pip install 'actorq[cluster]'") from None
     directory: Path = namespace.directory
     write_certificates(directory, how.namespace, how.names, datetime.now(UTC), how.days, how.run)
     print(f"valid for {how.days} days: {', '.join(ROLES)}")

@@ -21,10 +21,10 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.local.services import is_importable
-from actorq.machine import this_machine
 from actorq.process import Sources, argument_parser
 from actorq.statefiles.documents import write_document
 from actorq.statefiles.files import replace_file
+from actorq.telemetry.machine import this_machine
 
 _DESCRIPTION = """Train one task under several schemes and seeds on this machine, one run after the other. Report
 learning curves, throughput, time to a target return, energy, and ratios to fp32 and to PyTorch with intervals. Flags,

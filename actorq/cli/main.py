@@ -8,8 +8,26 @@ from importlib import import_module
 
 from actorq import __version__
 from actorq.errors import UserError
+from actorq.extras import BASE, require
 from actorq.start import command_of, fast_imports, run_command
 
+# The extras whose packages a whole run needs.
+_RUN = ("learner", "quantizer", "actor")
+# Extras of commands and services. The others need no more than every installation has.
+_EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": _RUN,
+    "compare": (*_RUN, "compare"),
+    "profile": _RUN,
+    "sweep": ("sweep",),
+    "evaluate": ("quantizer", "actor"),
+    "cluster": ("cluster",),
+    "certificates": ("cluster",),
+    "learner": ("learner",),
+    "quantizer": ("quantizer",),
+    "actor": ("actor",),
+    "export": ("quantizer",),
+    "quantize": ("quantizer",),
+}
 # Only the module of the given command is imported, so that --help and --version answer at once.
 _COMMANDS = {
     "train": ("actorq.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
@@ -57,6 +75,10 @@ def _dispatch(given: list[str]) -> int:
     if name in ("-V", "--version"):
         print(f"actorq {__version__}")
         return 0
+    if name in _COMMANDS or name in _SERVICES or name in _TOOLS:
+        # The help of a command needs less than the command.
+        extras = _EXTRAS.get(name, ()) if {"-h", "--help"}.isdisjoint(rest) else ()
+        require(f"actorq {name}", (BASE, *extras))
     # The process becomes the service, so that signals and exit codes are its own, as in a pod.
     if name in _SERVICES:
         os.execv(sys.executable, [sys.executable, "-m", _SERVICES[name][0], *rest])

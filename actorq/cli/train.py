@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actorq.cli.algorithm import Describe, environment_of, fit_algorithm
+from actorq.cli.algorithm import Describe, check_learner, environment_of, fit_algorithm
 from actorq.cli.display.display import display_of
 from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
@@ -27,6 +27,7 @@ from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.unread import given_in_vain
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, NotFoundError, UserError
+from actorq.extras import require
 from actorq.lifeline import await_parents_end
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
@@ -65,7 +66,8 @@ class TrainSettings(Settings):
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
     """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
     train, config, run = _resolve(arguments, servers)
-    if not (train.resume and run.root.exists()):
+    is_new = not (train.resume and run.root.exists())
+    if is_new:
         run.create(config)
     if train.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
@@ -77,6 +79,9 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
         _log_to(run.log("launcher"))
         with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
             outcome = run_locally(run, config, display, train.resume, lock, train.actor_module, servers, begun)
+        if is_new and outcome.exit_code == EXIT_USER_ERROR and not outcome.began:
+            # The corrected command may use the folder again.
+            run.discard(keep_logs=outcome.error is not None and str(run.logs) in outcome.error)
     if outcome.error is not None:
         kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
         raise kind(outcome.error)
@@ -103,10 +108,10 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> tuple[Tra
     config = sources.resolve(RunConfig, earlier)
     if run and train.resume:
         _check_same_run(run, settings.build(RunConfig, earlier), config)
-        _check_budget(run, config)
+        _check_over(run, config)
     elif run:
         run.check_unused()
-    config = _checked(sources, config, train, partial(environment_of, servers=servers), _warn)
+    config = _checked(sources, config, train, partial(environment_of, servers=servers), _warn, servers)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     train = train.model_copy(update={"resume": train.resume or lost})
@@ -125,9 +130,15 @@ def resolved_config(
 
 
 def _checked(
-    sources: Sources, config: RunConfig, train: TrainSettings, describe: Describe, warn: Callable[[str], None]
+    sources: Sources,
+    config: RunConfig,
+    train: TrainSettings,
+    describe: Describe,
+    warn: Callable[[str], None],
+    servers: ForkServers | None = None,
 ) -> RunConfig:
     """The configuration once its environment is known. Raises UserError for invalid settings."""
+    _check_packages(config)
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     if train.actor_module and not is_importable(train.actor_module):
         raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
@@ -138,9 +149,19 @@ def _checked(
         own = getattr(fitting, fitting.algorithm)
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
+    check_learner(fitting, spec, servers)
     for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
         warn(f"warning: {name} has no effect: {reason}")
     return fitting
+
+
+def _check_packages(config: RunConfig) -> None:
+    """Raise UserError for a setting whose package is missing."""
+    for name in config.object_storage_urls:
+        require(f"--{name.replace('_', '-')}", ["s3"])
+    for name in ("mlflow", "wandb"):
+        if getattr(config.telemetry, name) is not None:
+            require(f"--telemetry.{name}", [name])
 
 
 def _check_scheme(name: str) -> None:
@@ -162,9 +183,17 @@ def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) ->
             )
 
 
-def _check_budget(run: RunDirectory, config: RunConfig) -> None:
-    """Raise UserError for a run whose budget is used up: its learner would train on until it looks at the budget."""
+def _check_over(run: RunDirectory, config: RunConfig) -> None:
+    """Raise UserError for a run that is over: its learner would train on, and might lose what it has reached."""
     summary = run.read_summary()
+    reached = summary.get("target_return")
+    if summary.get("state") == RunState.SOLVED.value and reached is not None:
+        wanted = reached if config.target_return is None else config.target_return
+        if wanted <= reached:
+            raise UserError(
+                f"--resume: the run is solved: it has reached its target return of {reached:g}: give a higher "
+                f"--target-return, or try its policy with actorq evaluate {run.root}"
+            )
     steps = summary.get("environment_steps", 0)
     if summary.get("state") == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:
         raise UserError(

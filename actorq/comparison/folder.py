@@ -8,9 +8,9 @@ from typing import Any
 
 from actorq.comparison.plan import PlannedRun
 from actorq.domain.status import RunState
-from actorq.machine import Machine
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.basis import open_folder
+from actorq.telemetry.machine import Machine
 
 _FINISHED = (RunState.SOLVED.value, RunState.BUDGET_ENDED.value)
 

@@ -10,7 +10,7 @@ from actorq.comparison import published
 from actorq.comparison.figures import DERIVED, RunFigures
 from actorq.comparison.intervals import CONFIDENCE, Ratio, ratio
 from actorq.comparison.plan import BASELINES, TORCH, PlannedRun, Variant
-from actorq.machine import Machine
+from actorq.telemetry.machine import Machine
 
 Value = Callable[[RunFigures], float | None]
 

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from actorq.domain.status import RunState, RunStatus
@@ -38,11 +38,15 @@ _OVER = {code for state, code in EXIT_OF_STATE.items() if state.final}
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a run: the launcher's exit code, and the error for the user if there was one."""
+    """The outcome of a run: the launcher's exit code, and the error for the user if there was one.
+
+    began: whether the learner has told of stored transitions.
+    """
 
     exit_code: int
     error: str | None = None
     port_taken: bool = False
+    began: bool = False
 
 
 class _Phase(Enum):
@@ -95,6 +99,7 @@ class Supervisor:
         self._outcome = Outcome(EXIT_FAILED, "the run ended before it began")
         self._learner_is_ending = False
         self._final_state: RunState | None = None
+        self._began = False
         self._earlier_summary_ns = run.summary_written_ns()
 
     def run(self) -> Outcome:
@@ -109,7 +114,7 @@ class Supervisor:
                     self._act_on_time()
                 else:
                     self._act_on(event)
-            return self._outcome
+            return replace(self._outcome, began=self._began)
         finally:
             # After an error, such as the end of the display's reader, the learner still saves the run.
             if learner := self._children.get("learner"):
@@ -141,6 +146,7 @@ class Supervisor:
     def _act_on(self, event: Event) -> None:
         match event:
             case RunStatus() as status:
+                self._began |= status.environment_steps > 0
                 self._learner_is_ending = status.state.final or status.state is RunState.STOPPING
                 self._final_state = status.state if status.state.final else None
                 self._observer.status(status)

@@ -3,4 +3,4 @@
 from actorq.start import start
 
 if __name__ == "__main__":
-    start("actorq.operator.process:run", sigterm=0)
+    start("actorq.operator.process:run", sigterm=0, extra="operator")

@@ -85,9 +85,9 @@ def replace_together(files: Mapping[Path, bytes | str]) -> None:
     sync_folder(next(iter(files)).parent)
 
 
-def is_unused(folder: Path, first: Path) -> bool:
-    """Whether a folder holds no file, besides what a process left that was killed while it wrote the first one."""
-    return all(path.is_dir() or path.name == _partial(first).name for path in folder.rglob("*"))
+def is_unused(folder: Path, first: Path, logs: Path | None = None) -> bool:
+    """Whether a folder holds no file, besides logs, and what a process left that was killed at the first file."""
+    return all(path.is_dir() or path.name == _partial(first).name or path.parent == logs for path in folder.rglob("*"))
 
 
 def _partial(path: Path) -> Path:

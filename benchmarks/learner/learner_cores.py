@@ -26,7 +26,7 @@ import psutil
 import torch
 
 from actorq.config.run_config import RunConfig
-from actorq.machine import usable_cores
+from actorq.telemetry.machine import usable_cores
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.learner.learner import BATCHES, HALF_CHEETAH, UPDATES, config_of, random_rows, store_of, updates
 from benchmarks.learner.learner_baselines import stable_baselines

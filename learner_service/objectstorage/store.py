@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from actorq.errors import InvalidInputError, NotFoundError, UnavailableError, UserError
+from actorq.extras import require
 
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _MOST_CHARACTERS = 200
@@ -21,12 +22,11 @@ class ObjectStore:
 
     def __init__(self, url: str, endpoint: str = "", setting: str = "checkpoint.object_storage") -> None:
         """setting: that gives the URL. Raises UserError when the package `obstore` is missing, or for a wrong URL."""
-        try:
-            import obstore
-            from obstore import exceptions
-            from obstore.store import LocalStore, S3Store
-        except ImportError:
-            raise UserError(f"{setting} needs the package obstore: pip install 'actorq[s3]'") from None
+        require(f"--{setting.replace('_', '-')}", ["s3"])
+        import obstore
+        from obstore import exceptions
+        from obstore.store import LocalStore, S3Store
+
         self.url = url
         self._obstore, self._errors = obstore, exceptions
         self._store: S3Store | LocalStore

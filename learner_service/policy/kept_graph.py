@@ -14,8 +14,8 @@ from torch import nn
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, UnreadableError
-from actorq.machine import package_version
 from actorq.statefiles.documents import read_document, write_document
+from actorq.telemetry.machine import package_version
 from learner_service.policy import policy_graph
 from learner_service.policy.fingerprint import fingerprint
 from learner_service.policy.graph_operations import UnknownOperationError

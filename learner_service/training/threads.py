@@ -23,7 +23,7 @@ from torch import Tensor
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
-from actorq.machine import usable_cores
+from actorq.telemetry.machine import usable_cores
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.replay import NStepBatch, Returns, empty_batch

@@ -135,3 +135,16 @@ def test_the_next_launcher_waits_for_the_processes_of_the_last_one(tmp_path: Pat
     with run.locked(on_wait=end_it):
         assert waited == [None]
         assert left.poll() == 0
+
+
+@pytest.mark.parametrize("keep_logs", [False, True])
+def test_the_folder_of_a_run_that_never_began_is_free_for_the_corrected_one(tmp_path: Path, keep_logs: bool) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create(RunConfig())
+    run.log("learner").write_text("Traceback")
+    (run.root / "replay").mkdir()
+    (run.root / "replay" / "data").write_bytes(b"x")
+    run.discard(keep_logs)
+    assert {path.name for path in tmp_path.rglob("*")} == ({"run", "logs", "learner.log"} if keep_logs else set())
+    run.create(RunConfig(seed=7))
+    assert run.config_tree()["seed"] == 7

@@ -126,6 +126,16 @@ def test_resuming_with_another_environment_is_refused(solved: tuple[TrainingRun,
     assert (run.directory / "config.yaml").read_text() == config
 
 
+def test_a_solved_run_is_not_trained_on_by_accident(solved: tuple[TrainingRun, str]) -> None:
+    run, _ = solved
+    before = run.summary()
+    result = actorq("train", "--resume", "--run-directory", str(run.directory))
+    assert result.returncode == 2
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "give a higher --target-return" in result.stderr
+    assert run.summary() == before
+
+
 def test_a_run_resumes_where_it_ended(solved: tuple[TrainingRun, str]) -> None:
     run, _ = solved
     before = run.summary()

@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.run_config import RunConfig
-from actorq.errors import UserError
+from actorq.extras import require
 from learner_service.reporting.sinks.serving import Start
 
 # Rows that may wait for a slow tracker. A run has about three rows a second.
@@ -125,10 +124,7 @@ def process_sinks(
     for kind, target in (("mlflow", config.telemetry.mlflow), ("wandb", config.telemetry.wandb)):
         if target is None:
             continue
-        package = find_spec(kind)
-        # A folder of that name, such as the one in which W&B keeps its files, has no origin.
-        if package is None or package.origin is None:
-            raise UserError(f"--telemetry.{kind}: the package {kind} is missing: pip install 'actorq[{kind}]'")
+        require(f"--telemetry.{kind}", [kind])
         name = f"{config.environment} {config.algorithm} {run_id[:8]}"
         yield ProcessSink(kind, Start(target, run_id, name, str(directory), parameters), patience_s)
 

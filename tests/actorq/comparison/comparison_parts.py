@@ -5,7 +5,7 @@ from typing import Any
 from actorq.comparison.figures import RunFigures, figures_of
 from actorq.comparison.plan import PlannedRun, Variant
 from actorq.comparison.result import Comparison
-from actorq.machine import Machine
+from actorq.telemetry.machine import Machine
 
 MACHINE = Machine("Processor 3000", 2, 8.0, "3.11.0", {"torch": "2.13.0", "numpy": "2.4.6"})
 TARGET = 475.0

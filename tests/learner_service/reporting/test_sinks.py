@@ -195,5 +195,5 @@ def test_a_missing_package_is_one_line_with_the_extra(tmp_path: Path, monkeypatc
     (tmp_path / "wandb").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    with pytest.raises(UserError, match=r"^--telemetry\.wandb: the package wandb is missing: pip install 'actorq\[wa"):
+    with pytest.raises(UserError, match=r"^--telemetry\.wandb needs wandb: pip install 'actorq\[wa"):
         sink(tmp_path, wandb="project")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actorq.machine import usable_cores
+from actorq.telemetry.machine import usable_cores
 
 
 @pytest.fixture(autouse=True)

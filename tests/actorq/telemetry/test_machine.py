@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from actorq.machine import gpu_models
+from actorq.telemetry.machine import gpu_models
 
 
 def test_gpus_are_named_as_their_driver_names_them(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""The packages that the parts of this project need, so that a missing one is one line with the remedy."""
+
+import importlib.util
+from collections.abc import Iterable, Sequence
+
+from actorq.errors import UserError
+
+BASE = ""
+"""What every installation has: `pip install actorq`."""
+
+# Modules by extra, as in pyproject.toml; without those of environments, which say for themselves what is missing.
+MODULES: dict[str, tuple[str, ...]] = {
+    BASE: (
+        *("google.protobuf", "grpc", "grpc_health", "grpc_reflection", "isal", "numpy", "prometheus_client", "psutil"),
+        *("pydantic", "rich", "yaml"),
+    ),
+    "learner": ("onnx", "onnxscript", "safetensors", "tensorboard", "torch"),
+    "quantizer": ("onnx", "onnxruntime", "safetensors"),
+    "actor": ("gymnasium", "onnxruntime"),
+    "cluster": ("cryptography", "kubernetes", "urllib3"),
+    "operator": ("cryptography", "jsonpatch", "kubernetes", "urllib3"),
+    "s3": ("obstore",),
+    "mlflow": ("mlflow",),
+    "wandb": ("wandb",),
+    "compare": ("matplotlib", "scipy"),
+    "sweep": ("matplotlib", "optuna"),
+}
+_SOURCES = {"google.protobuf": "protobuf", "grpc": "grpcio", "yaml": "PyYAML"}
+
+
+def require(what: str, extras: Iterable[str]) -> None:
+    """Raise UserError unless all packages of these extras are installed. Imports none of them.
+
+    what: the command, service or setting that needs them.
+    """
+    needed = {extra: missing for extra in extras if (missing := [name for name in MODULES[extra] if not _found(name)])}
+    if needed:
+        raise UserError(_line(what, {name for names in needed.values() for name in names}, list(needed)))
+
+
+def explain(what: str, error: ImportError) -> UserError | None:
+    """The error for a package of ours that cannot be imported; None for any other module.
+
+    what: the command or service that needs it.
+    """
+    name = error.name or ""
+    missing = next((each for names in MODULES.values() for each in names if f"{name}.".startswith(f"{each}.")), None)
+    if missing is None:
+        return None
+    if not isinstance(error, ModuleNotFoundError) or name != missing:
+        return UserError(f"{what}: the package {_package(missing)} is broken: {error}; install it again")
+    extras = [extra for extra, names in MODULES.items() if missing in names]
+    return UserError(_line(what, [missing], extras[:1]))
+
+
+def _line(what: str, modules: Iterable[str], extras: Sequence[str]) -> str:
+    packages = ", ".join(sorted(map(_package, modules), key=str.lower))
+    chosen = ",".join(extra for extra in extras if extra != BASE)
+    target = f"'actorq[{chosen}]'" if chosen else "actorq"
+    return f"{what} needs {packages}: pip install {target}"
+
+
+def _package(module: str) -> str:
+    return _SOURCES.get(module, module).replace("_", "-")
+
+
+def _found(module: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(module)
+    except ImportError:
+        # The package that holds it is missing.
+        return False
+    # A folder of that name, such as the one in which W&B keeps its files, has no origin.
+    return spec is not None and spec.origin is not None

@@ -1,0 +1,155 @@
+"""A missing package is one line with the remedy and exit code 2, before any process starts."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from actorq.cli.main import _EXTRAS
+from actorq.extras import BASE, MODULES, explain
+
+ROOT = Path(__file__).parents[2]
+# Distributions whose module has another name.
+RENAMED = {
+    "protobuf": "google.protobuf",
+    "grpcio": "grpc",
+    "grpcio-health-checking": "grpc_health",
+    "grpcio-reflection": "grpc_reflection",
+    "pyyaml": "yaml",
+    "mlflow-skinny": "mlflow",
+}
+# Hides modules from the import system of a new interpreter, as if they were not installed.
+HIDE = """
+import os, sys
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if any(f"{name}.".startswith(f"{each}.") for each in os.environ["HIDDEN"].split(",")):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def without(folder: Path, hidden: str, *command: str) -> subprocess.CompletedProcess[str]:
+    (folder / "sitecustomize.py").write_text(HIDE, encoding="utf-8")
+    environment = {**os.environ, "HIDDEN": hidden, "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
+    return subprocess.run(
+        [sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def refused(run: subprocess.CompletedProcess[str]) -> str:
+    """The one line of a command that ended at once."""
+    assert run.returncode == 2, run.stderr
+    assert run.stdout == ""
+    (line,) = run.stderr.splitlines()
+    return line
+
+
+def test_the_modules_of_each_extra_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+
+    def modules(requirements: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for requirement in requirements:
+            if inner := re.match(r"actorq\[(.*)\]", requirement):
+                found |= {name for extra in inner[1].split(",") for name in modules(extras[extra])}
+            else:
+                name = re.split(r"[<>=\[]", requirement.lower())[0]
+                found.add(RENAMED.get(name, name.replace("-", "_")))
+        return found
+
+    assert set(MODULES[BASE]) == modules(project["dependencies"])
+    for extra in MODULES.keys() - {BASE}:
+        assert set(MODULES[extra]) == modules(extras[extra]), extra
+
+
+@pytest.mark.parametrize(
+    ("command", "hidden", "needs"),
+    [
+        ("train", "torch", "torch: pip install 'actorq[learner]'"),
+        ("train", "onnxruntime", "onnxruntime: pip install 'actorq[quantizer,actor]'"),
+        ("train", "gymnasium", "gymnasium: pip install 'actorq[actor]'"),
+        ("train", "onnx,safetensors,torch", "onnx, safetensors, torch: pip install 'actorq[learner,quantizer]'"),
+        ("train", "grpc", "grpcio: pip install actorq"),
+        ("train", "google.protobuf,yaml", "protobuf, PyYAML: pip install actorq"),
+        ("compare", "scipy", "scipy: pip install 'actorq[compare]'"),
+        ("sweep", "optuna", "optuna: pip install 'actorq[sweep]'"),
+        ("profile", "torch", "torch: pip install 'actorq[learner]'"),
+        ("evaluate", "onnxruntime", "onnxruntime: pip install 'actorq[quantizer,actor]'"),
+        ("export", "onnx", "onnx: pip install 'actorq[quantizer]'"),
+        ("quantize", "onnxruntime", "onnxruntime: pip install 'actorq[quantizer]'"),
+        ("cluster", "kubernetes", "kubernetes: pip install 'actorq[cluster]'"),
+        ("certificates", "cryptography", "cryptography: pip install 'actorq[cluster]'"),
+        ("learner", "torch", "torch: pip install 'actorq[learner]'"),
+        ("quantizer", "onnxruntime", "onnxruntime: pip install 'actorq[quantizer]'"),
+        ("actor", "onnxruntime", "onnxruntime: pip install 'actorq[actor]'"),
+        ("status", "rich", "rich: pip install actorq"),
+        ("policies", "numpy", "numpy: pip install actorq"),
+        ("meter", "psutil", "psutil: pip install actorq"),
+    ],
+)
+def test_a_command_without_its_packages_is_one_line(command: str, hidden: str, needs: str, tmp_path: Path) -> None:
+    run = without(tmp_path, hidden, "actorq.cli.main", command)
+    assert refused(run) == f"error: actorq {command} needs {needs}"
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["sitecustomize.py"]
+
+
+@pytest.mark.parametrize(
+    ("service", "hidden", "line"),
+    [
+        ("learner_service", "torch", "the learner needs torch: pip install 'actorq[learner]'"),
+        ("quantizer_service", "onnx", "the quantizer needs onnx: pip install 'actorq[quantizer]'"),
+        ("actor_service", "onnxruntime", "the actor needs onnxruntime: pip install 'actorq[actor]'"),
+        ("actor_service", "grpc", "the actor needs grpcio: pip install actorq"),
+        ("actorq.operator", "jsonpatch", "the operator needs jsonpatch: pip install 'actorq[operator]'"),
+    ],
+)
+def test_a_service_without_its_packages_is_one_line(service: str, hidden: str, line: str, tmp_path: Path) -> None:
+    assert refused(without(tmp_path, hidden, service)) == f"error: {line}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "hidden", "line"),
+    [
+        (
+            ("--checkpoint.object-storage", "s3://bucket/run"),
+            "obstore",
+            "--checkpoint.object-storage needs obstore: pip install 'actorq[s3]'",
+        ),
+        (("--telemetry.mlflow", "file:x"), "mlflow", "--telemetry.mlflow needs mlflow: pip install 'actorq[mlflow]'"),
+        (("--telemetry.wandb", "x"), "wandb", "--telemetry.wandb needs wandb: pip install 'actorq[wandb]'"),
+    ],
+)
+def test_a_setting_without_its_package_is_one_line(
+    flags: tuple[str, ...], hidden: str, line: str, tmp_path: Path
+) -> None:
+    run = without(tmp_path, hidden, "actorq.cli.main", "train", "--environment", "CartPole-v1", *flags)
+    assert refused(run) == f"error: {line}"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "quantize"])
+def test_the_help_of_a_command_needs_less(command: str, tmp_path: Path) -> None:
+    run = without(tmp_path, "torch,kubernetes,optuna", "actorq.cli.main", command, "--help")
+    assert run.returncode == 0, run.stderr
+
+
+def test_every_command_that_needs_an_extra_names_a_known_one() -> None:
+    assert {extra for extras in _EXTRAS.values() for extra in extras} <= MODULES.keys()
+
+
+def test_a_broken_package_is_told_with_its_reason() -> None:
+    error = ImportError("libgomp.so.1: cannot open shared object file", name="torch")
+    assert str(explain("the learner", error)) == (
+        "the learner: the package torch is broken: libgomp.so.1: cannot open shared object file; install it again"
+    )
+
+
+def test_a_module_of_somebody_else_is_no_package_of_ours() -> None:
+    assert explain("this command", ModuleNotFoundError("No module named 'typo'", name="typo")) is None
