@@ -25,6 +25,7 @@ from actorq.operator.render import MANIFESTS, Images, objects
 from actorq.operator.resource.training_run import (
     API_VERSION,
     KIND,
+    TlsSpec,
     TrainingRun,
     TrainingRunSpec,
 )
@@ -32,6 +33,7 @@ from actorq.operator.status import conditions
 from actorq.operator.status.answers import Answers
 from actorq.operator.status.events import COMPONENT, new_events
 from actorq.operator.status.look import Look, find_fault, lacks_pods, role_of
+from actorq.transport.options import Certificates
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
@@ -44,7 +46,7 @@ _MOST_NAMED = 5
 _WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
 # Listed also when the specification is invalid, or asks for none of them any more.
 _ALWAYS = (
-    *(("v1", kind) for kind in (VOLUME, "Secret", "ConfigMap", "Service", "ServiceAccount")),
+    *(("v1", kind) for kind in (VOLUME, "ConfigMap", "Service", "ServiceAccount")),
     ("networking.k8s.io/v1", "NetworkPolicy"),
     ("policy/v1", "PodDisruptionBudget"),
 )
@@ -157,7 +159,7 @@ class Reconciler:
         live = look.live
         if not self._is_enough(look, plan, found):
             try:
-                found |= self._others(cluster, key, plan.wanted, found)
+                found |= self._others(cluster, key, resource, plan.wanted, found)
                 if self._left_s(look) <= 0:
                     memory.plan = None
                     left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
@@ -206,7 +208,12 @@ class Reconciler:
         pods = [pod for pod in labeled if role_of(pod) != "learner" or any(is_owned(pod, uid) for uid in own)]
         asked = [] if "finishedAt" in part(resource, "status") else pods
         secret = prefixed(key.name, "operator-tls")
-        live = memory.answers.newest(asked, lambda: certificates(cluster.get("v1", "Secret", secret) or {}))
+
+        def read() -> Certificates | None:
+            plain = _tls_mode(resource) == "none"
+            return None if plain else certificates(cluster.get("v1", "Secret", secret) or {})
+
+        live = memory.answers.newest(asked, read)
         seen = live, memory.earlier, pods, list(found.values())
         return found, Look(resource, self._now(), *seen, refusal=plan.fault, awaited=memory.answers.awaited)
 
@@ -239,10 +246,14 @@ class Reconciler:
         lacking = any(lacks_pods(each) for each in look.workloads)
         return not changed and not lacking and find_fault(look) is None
 
-    def _others(self, cluster: Cluster, key: Key, wanted: Sequence[Object], workloads: Found) -> Found:
+    def _others(
+        self, cluster: Cluster, key: Key, resource: Object, wanted: Sequence[Object], workloads: Found
+    ) -> Found:
         """The run's objects besides its workloads, and those of others that have a name that the run needs."""
         # Kubernetes before 1.21 has no policy/v1.
         always = [each for each in _ALWAYS if cluster.has_kind(*each)]
+        # An operator without rights on Secrets is enough for the other modes.
+        always += [("v1", "Secret")] if _tls_mode(resource) == "generated" else []
         kinds = dict.fromkeys((*always, *((each["apiVersion"], each["kind"]) for each in wanted)))
         found = _listed(cluster, key, [each for each in kinds if each not in _WORKLOADS])
         known = found | workloads
@@ -350,6 +361,11 @@ class Reconciler:
         memory = self._memories.pop(key, None)
         if memory is not None:
             memory.answers.close()
+
+
+def _tls_mode(resource: Object) -> str:
+    """The mode of an object, whose specification may otherwise have a fault."""
+    return str(part(resource, "spec", "tls").get("mode") or TlsSpec.model_fields["mode"].default)
 
 
 def _there(cluster: Cluster, manifests: Iterable[Object]) -> Found:

@@ -1,8 +1,8 @@
 """The objects of a TrainingRun, made from the manifests of k8s/, which `kubectl apply -k` takes, too."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -39,17 +39,20 @@ class Images:
 
     registry: with a folder, if any, such as registry.example/rl. tag: of all images. pull_policy: as Kubernetes has it.
     pull_secrets: names of Secrets in the namespace of a run, besides those that the run names.
+    digests: by the name of an image in `k8s`, such as sha256:0123...; each counts instead of the tag.
     """
 
     registry: str = ""
     tag: str = ""
     pull_policy: str = ""
     pull_secrets: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, image: str) -> str:
         """The full name of an image of the manifests."""
         name, _, tag = image.rpartition(":")
-        return f"{self.registry}/{name}:{self.tag or tag}".removeprefix("/")
+        digest = f"@{self.digests[name]}" if name in self.digests else ""
+        return f"{self.registry}/{name}:{self.tag or tag}{digest}".removeprefix("/")
 
 
 def objects(

@@ -128,13 +128,16 @@ class Operator:
             self.cluster.await_pod_change(_OPERATOR, 1)
 
 
+def allow(cluster: Cluster) -> None:
+    """Allow the operator to make runs in a namespace."""
+    for each in _rendered("operator-access"):
+        cluster.apply(each)
+
+
 @contextmanager
 def installed(offered: Offered, folder: Path) -> Iterator[Operator]:
     """The operator of the image actorq-operator, for a while. folder: an empty one, for manifests."""
-    rendered = subprocess.run(
-        ["kubectl", "kustomize", str(K8S / "operator")], capture_output=True, text=True, timeout=60, check=True
-    )
-    objects = _for_cluster(list(yaml.safe_load_all(rendered.stdout)), offered, manifests(offered, folder))
+    objects = _for_cluster(_rendered("operator"), offered, manifests(offered, folder))
     cluster = connect(SYSTEM)
     for each in sorted(objects, key=lambda each: each["kind"] not in ("Namespace", "CustomResourceDefinition")):
         cluster.apply(each)
@@ -147,6 +150,13 @@ def installed(offered: Offered, folder: Path) -> Iterator[Operator]:
             if each["kind"] in ("Namespace", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"):
                 with suppress(NotFoundError):
                     cluster.delete(each["apiVersion"], each["kind"], each["metadata"]["name"])
+
+
+def _rendered(name: str) -> list[Object]:
+    """The objects of a folder of k8s."""
+    command = ["kubectl", "kustomize", str(K8S / name)]
+    rendered = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return list(yaml.safe_load_all(rendered.stdout))
 
 
 def _for_cluster(objects: list[Object], offered: Offered, runs: Path) -> list[Object]:

@@ -173,6 +173,45 @@ def test_a_missing_permission_names_the_rule_to_add(world: World) -> None:
     assert "ask for a Role with the verb patch on deployments.apps" in ready["message"]
 
 
+@pytest.mark.parametrize("secrets_too", [True, False])
+def test_a_namespace_that_the_operator_is_not_allowed_in_names_the_command(world: World, secrets_too: bool) -> None:
+    account = "system:serviceaccount:actorq-system:actorq-operator"
+
+    def refuse(verb: str, kind: str, name: str) -> tuple[int, str] | None:
+        plural = f"{kind.lower()}s"
+        said = f'User "{account}" cannot {verb} resource "{plural}" in API group "" in the namespace "lab"'
+        seen = kind in ("TrainingRun", "Event") or (kind != "Secret" and not secrets_too)
+        return None if seen else (403, said)
+
+    world.api.refuse = refuse
+    world.run(tls={"mode": "generated"})
+    assert world.look() == PERIOD_S
+    ready = world.api.condition("tiny", "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NoPermission")
+    kinds = "statefulsets" if secrets_too else "secrets"
+    assert ready["message"] == (
+        f"the operator: no permission: {account} may not list {kinds} in namespace lab; an administrator allows runs "
+        "there with `kubectl create rolebinding actorq-operator-runs -n lab "
+        "--clusterrole=actorq-operator-runs --serviceaccount=actorq-system:actorq-operator`"
+    )
+    assert world.api.reasons() == ["NoPermission"]
+    assert not world.api.names("Pod")
+    world.api.refuse = lambda *_: None
+    world.look()
+    assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
+
+
+def test_a_run_in_plain_text_needs_no_right_on_secrets(world: World) -> None:
+    world.api.forbidden = {(verb, "secrets") for verb in ("get", "list", "patch", "create", "delete")}
+    world.start(ttlSecondsAfterFinished=0)
+    world.settle()
+    assert world.api.condition("tiny", "Ready")["status"] == "True"
+    world.send(state=RunState.SOLVED)
+    world.at += 60
+    world.settle()
+    assert {kind for kind, _ in world.api.there} == {"TrainingRun", "PersistentVolumeClaim", "Event"}
+
+
 def test_a_server_that_hangs_for_one_request_leaves_the_status_as_it_is(world: World) -> None:
     world.start()
     world.settle()

@@ -357,6 +357,7 @@ def test_images_that_a_run_does_not_name_come_from_the_operators_registry() -> N
         (Images(), f"actorq-actor:{__version__}"),
         (Images(registry="localhost:5000"), f"localhost:5000/actorq-actor:{__version__}"),
         (Images(tag="dev"), "actorq-actor:dev"),
+        (Images("lab", digests={"actorq-actor": "sha256:1"}), f"lab/actorq-actor:{__version__}@sha256:1"),
     ],
 )
 def test_what_the_operator_is_not_told_stays(images: Images, name: str) -> None:
