@@ -15,7 +15,6 @@ from actorq.cluster.diagnosis import Fault
 from actorq.cluster.manifests import component_of
 from actorq.cluster.objects import DIGEST, RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
 from actorq.errors import UserError
-from actorq.operator.render import KEPT
 from actorq.operator.resource.training_run import KIND
 
 # The ClusterRole with what an operator needs in a namespace with runs (k8s/operator/rbac.yaml).
@@ -175,14 +174,12 @@ def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object
     ]
 
 
-def restless(found: Found, uid: str, suspended: bool, over: bool) -> list[Object]:
-    """Workloads that may have pods, although the run is suspended or over."""
+def restless(found: Found, uid: str, resting: Collection[str]) -> list[Object]:
+    """Workloads of resting components that may have pods."""
     return [
         each
         for each in found.of(*WORKLOADS)
-        if is_owned(each, uid)
-        and part(each, "spec").get("replicas") != 0
-        and (suspended or (over and component_of(each) not in KEPT))
+        if is_owned(each, uid) and part(each, "spec").get("replicas") != 0 and component_of(each) in resting
     ]
 
 

@@ -6,11 +6,11 @@ import json
 from actorq.cluster.objects import Object, items, part
 from actorq.operator.resource.training_run import API_VERSION, KIND
 from actorq.operator.status.conditions import FINAL, INTERRUPTED, MESSAGE_CHARACTERS, SUSPENDED
-from actorq.operator.status.look import Look, timestamp
+from actorq.operator.status.look import FAILED, Look, timestamp
 
 COMPONENT = "actorq-operator"
 # Reasons of a run that is not ready and has no fault.
-_NO_FAULTS = ("Starting", INTERRUPTED, SUSPENDED, *FINAL)
+_NO_FAULTS = ("Starting", "BackoffLimitExceeded", INTERRUPTED, SUSPENDED, *FINAL)
 
 
 def new_events(look: Look, after: Object) -> list[Object]:
@@ -29,7 +29,9 @@ def new_events(look: Look, after: Object) -> list[Object]:
         told.append(("Normal", "FirstPolicy", "the quantizer serves the first policy", ""))
     if "return" in after and "return" not in before:
         told.append(("Normal", "FirstEvaluation", f"mean return {after['return']:g} in the first evaluation", ""))
-    if state != earlier and state in FINAL:
+    if state != earlier and state == FAILED:
+        told.append(("Warning", after["conditions"][0]["reason"], after["conditions"][0]["message"], ""))
+    elif state != earlier and state in FINAL:
         told.append(("Normal", state, f"the run is {state} {steps}", ""))
         if "policyExport" in part(look.resource, "spec"):
             lost = ("Warning", "PolicyNotExported", "the learner's log says why the policy is not exported", "")

@@ -75,8 +75,7 @@ def test_every_object_of_a_run_that_works_comes_back_some_time(world: World) -> 
 
 
 def test_scaling_the_run_scales_its_actors_and_nothing_else(world: World) -> None:
-    world.run()
-    world.look()
+    world.place()
     world.api.writes.clear()
     world.api.scale("tiny", 6)
     world.look()
@@ -85,8 +84,7 @@ def test_scaling_the_run_scales_its_actors_and_nothing_else(world: World) -> Non
 
 
 def test_the_actors_follow_the_run_and_not_whoever_scales_their_deployment(world: World) -> None:
-    world.run()
-    world.look()
+    world.place()
     scaled = deepcopy(world.api.get("Deployment", "tiny-actor"))
     scaled["spec"]["replicas"] = 9
     world.api.put(scaled)

@@ -120,9 +120,7 @@ def test_a_run_whose_specification_has_a_fault_can_be_suspended(world: World, sp
     assert not world.api.names("Pod")
     assert world.api.status("tiny")["state"] == "Suspended"
     assert world.api.condition("tiny", "Ready")["reason"] in ("InvalidConfiguration", "Immutable")
-    world.run()
-    world.settle()
-    world.api.kubelet()
+    world.place()
     assert {"tiny-learner-0", "tiny-actor-0"} <= world.api.names("Pod")
 
 
@@ -355,17 +353,19 @@ def _requests_of(world: World, do: Callable[[], object], name: str) -> int:
 
 
 def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None:
-    world.run()
+    world.place()
     queue_of_runs: DueQueue[Key] = DueQueue()
     controller = Controller(world.api.cluster(), (), queue_of_runs, world.operator)
+    before = world.api.status("tiny")
 
     def scaled_meanwhile(verb: str, kind: str, name: str) -> None:
         if verb == "patch status" and world.api.get("TrainingRun", "tiny")["metadata"]["generation"] == 1:
             world.api.scale("tiny", 5)
 
+    world.at += PERIOD_S
     world.api.refuse = scaled_meanwhile
     controller.look(KEY)
-    assert "status" not in world.api.get("TrainingRun", "tiny")
+    assert world.api.status("tiny") == before
     assert queue_of_runs.take(10) == KEY
     controller.look(KEY)
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
