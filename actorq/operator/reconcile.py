@@ -146,7 +146,7 @@ class Reconciler:
         except UserError as error:
             fault = refusal(error)
             look = Look(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
-            self._write(cluster, look, conditions.new_status(look, fault), memory)
+            self._write(cluster, look, fault, memory)
             return PERIOD_S
         plan = memory.plan = self._plan(cluster, memory, look)
         look, live = replace(look, refusal=plan.fault), look.live
@@ -157,7 +157,7 @@ class Reconciler:
                     memory.plan = None
                     left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
                     # The actors may end after their workload.
-                    wait_s = self._write(cluster, look, conditions.new_status(look, find_fault(look)), memory)
+                    wait_s = self._write(cluster, look, find_fault(look), memory)
                     if left or wait_s:
                         return wait_s or PERIOD_S
                     memory.ended = version
@@ -172,7 +172,7 @@ class Reconciler:
                 self._rest(cluster, look, found)
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
-        wait_s = self._write(cluster, look, conditions.new_status(look, find_fault(look)), memory)
+        wait_s = self._write(cluster, look, find_fault(look), memory)
         if wait_s is None or wait_s > PERIOD_S:
             # A run that rests occupies no memory.
             memory.plan = None
@@ -307,8 +307,9 @@ class Reconciler:
         lacking = any(lacks_pods(each) for each in found.of(*WORKLOADS))
         return cluster.list("v1", "Event") if pending or lacking else []
 
-    def _write(self, cluster: Cluster, look: Look, status: Object, memory: _Memory) -> float | None:
+    def _write(self, cluster: Cluster, look: Look, fault: Fault | None, memory: _Memory) -> float | None:
         """Write the status unless it is too early. Returns when to look again."""
+        status = conditions.new_status(look, fault)
         if status == look.before:
             if "finishedAt" in status and status["actors"] == 0:
                 return max(self._left_s(look), 0.0)
@@ -318,7 +319,7 @@ class Reconciler:
         early_s = memory.written + PERIOD_S - self._clock()
         if early_s > 0 and not conditions.is_news(look.before, status):
             return early_s
-        self._tell(cluster, new_events(look, status))
+        self._tell(cluster, new_events(look, status, fault))
         metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
         cluster.patch(API_VERSION, KIND, name_of(look.resource), {"metadata": metadata, "status": status}, "status")
         memory.written = self._clock()

@@ -75,7 +75,7 @@ def test_one_object_trains_cartpole_to_its_target(runs: Runs, timings: Timings, 
     status = runs.status(name)
     assert status["state"] == "Solved"
     assert status["return"] >= 475
-    assert runs.reasons(name) == ["FirstEvaluation", "FirstPolicy", "Solved"]
+    assert runs.reasons(name) == ["FirstEvaluation", "FirstPolicy", "Solved", "Started"]
     while set(runs.left(name)) - VOLUMES:
         runs.wait()
     assert runs.status(name)["state"] == "Solved"

@@ -53,7 +53,7 @@ def test_a_restart_more_than_the_limit_ends_the_run(world: World) -> None:
     assert [conditions[each] for each in ("Ready", "Finished", "Solved", "Training")] == [
         *("False", "True", "False", "False"),
     ]  # fmt: skip
-    assert world.api.reasons() == ["BackoffLimitExceeded"]
+    assert world.api.reasons() == ["Started", "BackoffLimitExceeded"]
     # It holds nothing but its volumes and its objects.
     assert pods_of(world) == set()
     with pytest.raises(ActorQError, match="TrainingRun tiny in namespace lab has failed: 3 restarts"):

@@ -192,7 +192,7 @@ def test_milestones_are_events_each_once(world: World) -> None:
     world.send(state=RunState.INTERRUPTED)
     world.send(state=RunState.TRAINING)
     world.send(state=RunState.SOLVED)
-    assert world.api.reasons() == ["FirstPolicy", "Interrupted", "Resumed", "Solved"]
+    assert world.api.reasons() == ["Started", "FirstPolicy", "Interrupted", "Resumed", "Solved"]
 
 
 def test_another_operator_keeps_the_status_until_the_learner_has_answered_it(world: World) -> None:
