@@ -20,6 +20,7 @@ from actorq.errors import ConflictError, UserError
 from actorq.operator import credentials, differences
 from actorq.operator.certificates import certificates, secrets
 from actorq.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
+from actorq.operator.leader import OtherOperators
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, Images, objects
 from actorq.operator.resource.training_run import (
@@ -30,7 +31,7 @@ from actorq.operator.resource.training_run import (
 )
 from actorq.operator.status import conditions, present
 from actorq.operator.status.answers import Answers
-from actorq.operator.status.events import COMPONENT, new_events
+from actorq.operator.status.events import COMPONENT, new_events, of_another_operator
 from actorq.operator.status.look import Look, find_fault, lacks_pods, role_of, waits
 from actorq.transport.options import Certificates
 
@@ -38,6 +39,8 @@ from actorq.transport.options import Certificates
 PERIOD_S = 5.0
 # Seconds between looks at a run whose actors wait for nodes of learner and quantizer.
 PLACING_PERIOD_S = 1.0
+# Seconds between looks at a run that another operator looks after.
+LEFT_PERIOD_S = 15.0
 # A run that works has all of its objects compared once in this time. At other looks its workloads are enough.
 CHECK_PERIOD_S = 10.0
 # With many runs the time is longer: seconds for each run.
@@ -119,6 +122,9 @@ class Reconciler:
         self._clock = clock
         self._now = now
         self._memories: dict[Key, _Memory] = {}
+        self._others = OtherOperators(self._cluster, clock=clock)
+        # The uids of the runs that are left to them.
+        self._left: dict[Key, str] = {}
 
     def reconcile(self, key: Key) -> float | None:
         """Look at a run and do what is missing. Returns the seconds until the next look; None for no date.
@@ -130,7 +136,11 @@ class Reconciler:
         if resource is None or resource["metadata"].get("deletionTimestamp"):
             # Kubernetes deletes what belongs to it.
             self._forget(key)
+            self._left.pop(key, None)
             return None
+        if self._others.look_after(key.namespace):
+            return self._leave(cluster, key, resource)
+        self._left.pop(key, None)
         uid, before = resource["metadata"]["uid"], part(resource, "status")
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
@@ -194,6 +204,16 @@ class Reconciler:
         """End all streams."""
         for key in list(self._memories):
             self._forget(key)
+
+    def _leave(self, cluster: Cluster, key: Key, resource: Object) -> float:
+        """Leave a run to the operator of its namespace, and say so once. Returns when to look again."""
+        self._forget(key)
+        if self._left.get(key) != resource["metadata"]["uid"]:
+            self._left[key] = resource["metadata"]["uid"]
+            event = of_another_operator(Look(resource, self._now()), self._cluster.namespace)
+            _log.warning("%s/%s: %s", *key, event["message"])
+            self._tell(cluster, [event])
+        return LEFT_PERIOD_S
 
     def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Found, Look]:
         """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""

@@ -12,6 +12,7 @@ from kubernetes import client
 
 from actorq.cluster.connection import Cluster
 from actorq.cluster.context import connect
+from actorq.cluster.diagnosis import view
 from actorq.cluster.objects import Object, items, part
 from actorq.errors import NotFoundError
 from actorq.operator.leader import LEASE
@@ -84,6 +85,16 @@ class Runs:
         containers = [each for pod in pods for each in items(part(pod, "status"), "containerStatuses")]
         ended = [part(each, "state", "terminated") for each in containers]
         return {int(each["exitCode"]) for each in ended if each}
+
+    def restarts(self, name: str) -> dict[str, int]:
+        """How often the containers of a run's pods were restarted."""
+        pods = self.cluster.list("v1", "Pod", f"actorq/run={name}")
+        return {pod["metadata"]["name"]: view(pod).restarts for pod in pods}
+
+    def unhealthy(self, name: str) -> int:
+        """The number of failed probes of a run's pods that are told."""
+        told = [(each["reason"], str(each["involvedObject"].get("name"))) for each in self.cluster.list("v1", "Event")]
+        return sum(reason == "Unhealthy" and pod.startswith(f"{name}-") for reason, pod in told)
 
     def left(self, name: str) -> dict[str, set[str]]:
         """What there is of a run, by kind."""

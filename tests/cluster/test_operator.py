@@ -76,8 +76,13 @@ def test_one_object_trains_cartpole_to_its_target(runs: Runs, timings: Timings, 
     assert status["state"] == "Solved"
     assert status["return"] >= 475
     assert runs.reasons(name) == ["FirstEvaluation", "FirstPolicy", "Solved", "Started"]
+    restarts: dict[str, int] = {}
     while set(runs.left(name)) - VOLUMES:
+        restarts |= runs.restarts(name)
         runs.wait()
+    assert not any(restarts.values())
+    # A number and no limit: other work of the machine makes each start slower.
+    timings.note(f"Unhealthy events of a TrainingRun of {algorithm}, not seconds", float(runs.unhealthy(name)))
     assert runs.status(name)["state"] == "Solved"
     runs.delete(name)
     while runs.left(name):

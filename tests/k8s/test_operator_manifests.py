@@ -94,7 +94,10 @@ def test_it_may_not_change_specifications_or_give_rights() -> None:
 
 def test_in_all_namespaces_it_only_sees_runs_and_says_what_they_do() -> None:
     rights = everywhere(render(K8S / "operator"))
-    assert {place: verbs for place, verbs in rights.items() if place[0] != "actorq.dev"} == {("", "events"): {"create"}}
+    assert {place: verbs for place, verbs in rights.items() if place[0] != "actorq.dev"} == {
+        ("", "events"): {"create"},
+        ("coordination.k8s.io", "leases"): {"get"},
+    }
     assert not any(resource in POWERFUL for _, resource in rights)
 
 

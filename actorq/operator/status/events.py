@@ -59,6 +59,16 @@ def new_events(look: Look, after: Object, fault: Fault | None) -> list[Object]:
     return [_event(look, *each) for each in told]
 
 
+def of_another_operator(look: Look, home: str) -> Object:
+    """The event of a run that the operator in its own namespace looks after. home: the namespace of this operator."""
+    namespace = look.resource["metadata"]["namespace"]
+    message = (
+        f"the operator in namespace {namespace} looks after this run, and the one in namespace {home} leaves it alone: "
+        "uninstall one of them, if that is not meant"
+    )
+    return _event(look, "Warning", "OtherOperator", message, home)
+
+
 def _shape(text: str) -> str:
     """A message without its numbers, which change while a fault stays: restarts, nodes, bytes."""
     return re.sub(r"\d+", "0", text)
