@@ -1,6 +1,7 @@
 """The actor's process: runs one explorer, evaluator or stand-alone evaluator, in a pod or for the launcher."""
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Iterable, Sequence
@@ -44,6 +45,12 @@ class ActorSettings(Settings):
         description="encoding of int8 weights; auto: the fastest that this processor computes exactly, measured at the "
         "start",
     )
+    linger_s: float = Field(
+        0.0,
+        ge=0,
+        le=86_400,
+        description="seconds to stay after the run is over, unless told to end: whoever removes the pods has this time",
+    )
     record: Path | None = Field(None, description="file for a video of each evaluation; only for role standalone")
     sampled: bool = Field(
         False, description="draw actions from the policy's distribution in evaluations; only for role standalone"
@@ -73,6 +80,8 @@ class ActorService(Service):
         certificates = config.transport.certificates_of(settings.certificate_role)
         connect = partial(QuantizerClient, settings.quantizer, certificates)
         self._drain_s = config.transport.drain_s
+        self._linger_s = settings.linger_s
+        self._told_to_end = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
         self._fault: BaseException | None = None
@@ -120,10 +129,16 @@ class ActorService(Service):
             self._learner.close()
         if self._fault is not None:
             raise self._fault
+        if self._actor.run_is_over:
+            # Kubernetes would start a container that has ended again.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._linger_s):
+                    await self._told_to_end.wait()
         return EXIT_OK
 
     def begin_drain(self) -> None:
         """On SIGTERM: stop acting and send the queued segments."""
+        self._told_to_end.set()
         self._actor.drain(self._drain_s * 0.8)
 
     def lose_parent(self) -> None:

@@ -71,7 +71,7 @@ PROCESS_SETTINGS = (
         "episodes",
         "insecure",
     ),
-    *("learner", "lifeline", "linger", "listen", "metrics", "name", "names", "namespace", "node"),
+    *("learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace", "node"),
     *("open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
     *("run_started", "sampled", "store", "upstream", "version", "watch", "weight_encoding"),
 )

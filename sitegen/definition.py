@@ -184,6 +184,20 @@ def _status() -> Object:
             "observedGeneration": field("integer", "generation of the object that this status is about", **count),
             "startedAt": field("string", "when the learner first trained", **time),
             "finishedAt": field("string", "when the run was over", **time),
+            "restarts": field("integer", "restarts of the containers of learner and quantizer so far", **count),
+            "restartsOfPods": {
+                "type": "array",
+                "description": "of these, those of the present pods",
+                "x-kubernetes-list-type": "atomic",
+                "items": {
+                    "type": "object",
+                    "required": ["uid", "restarts"],
+                    "properties": {
+                        "uid": field("string", "uid of the pod"),
+                        "restarts": field("integer", "restarts of its containers", **count),
+                    },
+                },
+            },
             "conditions": {
                 "type": "array",
                 "description": "Ready, Training, Solved, Finished, Failed, Stalled and Suspended",

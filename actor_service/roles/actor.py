@@ -74,6 +74,8 @@ class Actor:
         self._evaluating = threading.Lock()
         self._leaving = threading.Event()
         self._activity = "starting"
+        # Whether the learner has said so. An actor that is told to drain does not know.
+        self.run_is_over = False
 
     def _open_client(self) -> QuantizerClient:
         """A client whose policies this processor computes exactly."""

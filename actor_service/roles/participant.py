@@ -218,6 +218,7 @@ class Participant(Actor):
     def _run_is_over(self) -> None:
         if not self._stop.is_set():
             _log.info("the run is over")
+            self.run_is_over = True
         self.drain(flush_s=0.0)
         self.abandon()
 

@@ -77,11 +77,25 @@ class QuotaError(UserError):
     """A quota of the namespace is used up. The same call may succeed later."""
 
 
+class ForbiddenError(UserError):
+    """The API server does not allow a request.
+
+    user: who has asked, such as system:serviceaccount:NAMESPACE:NAME. namespace: where; empty for the whole cluster.
+    denied: what is not allowed, in a clause.
+    """
+
+    def __init__(self, denied: str, remedy: str, user: str, namespace: str) -> None:
+        super().__init__(f"{denied}; {remedy}")
+        self.denied = denied
+        self.user = user
+        self.namespace = namespace
+
+
 def explained(error: ApiException, doing: str) -> ActorQError:
     """The error for a refused request. `doing` names the attempt, such as "apply Service learner"."""
     text = _text(error)
     if (forbidden := _FORBIDDEN.search(text)) is not None:
-        return UserError(_permission(forbidden))
+        return _permission(forbidden)
     if (missing := _NO_NAMESPACE.search(text)) is not None:
         name = missing["name"]
         return UserError(
@@ -109,13 +123,15 @@ def explained(error: ApiException, doing: str) -> ActorQError:
     return ActorQError(f"cannot {doing}: {text}")
 
 
-def _permission(forbidden: re.Match[str]) -> str:
+def _permission(forbidden: re.Match[str]) -> ForbiddenError:
     group, namespace = forbidden["group"], forbidden["namespace"]
     resource = f"{forbidden['resource']}.{group}" if group else forbidden["resource"]
     where, role = (f"in namespace {namespace}", "Role") if namespace else ("in the cluster", "ClusterRole")
-    return (
-        f"no permission: {forbidden['user']} may not {forbidden['verb']} {resource} {where}; ask for a {role} with the "
-        f"verb {forbidden['verb']} on {resource}"
+    return ForbiddenError(
+        f"no permission: {forbidden['user']} may not {forbidden['verb']} {resource} {where}",
+        f"ask for a {role} with the verb {forbidden['verb']} on {resource}",
+        forbidden["user"],
+        namespace or "",
     )
 
 

@@ -42,6 +42,7 @@ def recorded_end(cluster: Cluster) -> RecordedEnd | None:
         raise ActorQError(f"{where} is gone: it was deleted before its end was seen")
     status = part(found, "status")
     if any((each.get("type"), each.get("status")) == ("Failed", "True") for each in items(status, "conditions")):
-        raise ActorQError(f"{where} cannot begin: {status.get('reason')}")
+        doing = "has failed" if "finishedAt" in status else "cannot begin"
+        raise ActorQError(f"{where} {doing}: {status.get('reason')}")
     state = _ENDS.get(str(status.get("state")))
     return state and RecordedEnd(state, int(status.get("environmentSteps") or 0), status.get("return"))

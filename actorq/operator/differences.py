@@ -2,21 +2,24 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from actorq.cluster.answers import QuotaError
+from actorq.cluster.answers import ForbiddenError, QuotaError
 from actorq.cluster.configuration import kept_setting
 from actorq.cluster.connection import UnreachableError
 from actorq.cluster.diagnosis import Fault
 from actorq.cluster.manifests import component_of
 from actorq.cluster.objects import DIGEST, RUN_LABEL, VOLUME, WORKLOADS, Object, items, name_of, part
 from actorq.errors import UserError
-from actorq.operator.render import KEPT
 from actorq.operator.resource.training_run import KIND
 
+# The ClusterRole with what an operator needs in a namespace with runs (k8s/operator/rbac.yaml).
+_ROLE = "actorq-operator-runs"
+_ACCOUNT = re.compile(r"system:serviceaccount:(?P<namespace>[^:]+):(?P<name>[^:]+)")
 # A StatefulSet's refusal, and other fields that never change.
 _FIXED_FIELDS = ("Forbidden: updates to", "field is immutable")
 # Kinds whose fields come back as they were applied. Volumes may grow, and other kinds are their controllers' own.
@@ -171,14 +174,12 @@ def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object
     ]
 
 
-def restless(found: Found, uid: str, suspended: bool, over: bool) -> list[Object]:
-    """Workloads that may have pods, although the run is suspended or over."""
+def restless(found: Found, uid: str, resting: Collection[str]) -> list[Object]:
+    """Workloads of resting components that may have pods."""
     return [
         each
         for each in found.of(*WORKLOADS)
-        if is_owned(each, uid)
-        and part(each, "spec").get("replicas") != 0
-        and (suspended or (over and component_of(each) not in KEPT))
+        if is_owned(each, uid) and part(each, "spec").get("replicas") != 0 and component_of(each) in resting
     ]
 
 
@@ -190,8 +191,9 @@ def refusal(error: UserError) -> Fault:
     reason = "Refused"
     if isinstance(error, QuotaError):
         reason = "Quota"
-    elif text.startswith("no permission"):
+    elif isinstance(error, ForbiddenError):
         reason = "NoPermission"
+        text = _allowed_by(error) or text
     elif any(each in text for each in _FIXED_FIELDS):
         reason = "Immutable"
     elif text.startswith("the cluster has no kind"):
@@ -200,3 +202,15 @@ def refusal(error: UserError) -> Fault:
             lacks = text.partition(":")[0]
             text = f"{lacks}: install cert-manager, or make another TrainingRun with tls.mode generated"
     return Fault("the operator:", text, reason=reason)
+
+
+def _allowed_by(error: ForbiddenError) -> str:
+    """The refusal with the command that allows runs in its namespace; empty where the operator lives there itself."""
+    account = _ACCOUNT.fullmatch(error.user)
+    if account is None or error.namespace in ("", account["namespace"]):
+        return ""
+    command = (
+        f"kubectl create rolebinding {_ROLE} -n {error.namespace} --clusterrole={_ROLE} "
+        f"--serviceaccount={account['namespace']}:{account['name']}"
+    )
+    return f"{error.denied}; an administrator allows runs there with `{command}`"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from actorq.cluster.answers import ForbiddenError
 from actorq.cluster.connection import Cluster
 from actorq.cluster.objects import Object, part
 from actorq.errors import ActorQError, ConflictError, UnavailableError, UserError
@@ -159,6 +160,45 @@ class Leader:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         times = {"leaseDurationSeconds": round(self._times.duration_s), "renewTime": now}
         return {"metadata": metadata, "spec": {"holderIdentity": self._name, **times}}
+
+
+class OtherOperators:
+    """Tells whether a namespace has an operator of its own: one that lives there, and whose Lease somebody renews.
+
+    An operator for several namespaces leaves the runs there to it. Otherwise each would undo what the other does.
+    cluster: in the namespace of this operator.
+    """
+
+    def __init__(self, cluster: Cluster, times: Times = Times(), clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._times = times
+        self._clock = clock
+        # By namespace: the Lease's holder and time, since when they are so, and when the Lease was last read.
+        self._seen: dict[str, tuple[object, float, float]] = {}
+
+    def look_after(self, namespace: str) -> bool:
+        """Whether another operator looks after the runs of a namespace. Reads its Lease now and then.
+
+        A Lease that is seen for the first time counts as renewed.
+        """
+        if namespace == self._cluster.namespace:
+            return False
+        now = self._clock()
+        record, since, read = self._seen.get(namespace, (None, now, float("-inf")))
+        if now - read >= self._times.give_up_s:
+            newest = self._record(namespace)
+            record, since = newest, since if newest == record else now
+            self._seen[namespace] = record, since, now
+        return record is not None and now - since < self._times.duration_s
+
+    def _record(self, namespace: str) -> object:
+        """Holder and time of the Lease; None without a holder."""
+        try:
+            spec = part(self._cluster.at(namespace).get(*_API, LEASE), "spec")
+        except ForbiddenError:
+            # The rights of an earlier version. Runs go on as with that.
+            return None
+        return (spec["holderIdentity"], spec.get("renewTime")) if spec.get("holderIdentity") else None
 
 
 def _ordered(version: str) -> tuple[int, ...]:

@@ -30,6 +30,8 @@ from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.metrics import open_metrics
 from actorq.transport.calls import CallCounts
 
+_IMAGES = ("learner", "quantizer", "actor")
+
 _log = logging.getLogger("actorq.operator")
 
 
@@ -60,6 +62,13 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
         help="registry, with a folder if any, of the images of runs that name none, such as registry.example/rl",
     )
     parser.add_argument("--image-tag", default="", metavar="TAG", help=f"tag of these images (default: {__version__})")
+    parser.add_argument(
+        "--image-digest",
+        action="append",
+        default=[],
+        metavar="SERVICE=sha256:HEX",
+        help="digest of the image of learner, quantizer or actor, which counts instead of the tag; may be repeated",
+    )
     parser.add_argument(
         "--image-pull-policy", choices=("Always", "IfNotPresent", "Never"), help="when nodes pull images of runs"
     )
@@ -96,7 +105,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
             f"{flags.image_registry!r}"
         )
     images = Images(
-        flags.image_registry.rstrip("/"), flags.image_tag, flags.image_pull_policy or "", tuple(flags.image_pull_secret)
+        flags.image_registry.rstrip("/"),
+        flags.image_tag,
+        flags.image_pull_policy or "",
+        tuple(flags.image_pull_secret),
+        _digests(flags.image_digest),
     )
     controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests, images))
     controller.list_runs()
@@ -104,6 +117,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
     configure_logging("operator", "operator", form=flags.log_format)
     leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
     return asyncio.run(_serve(flags.metrics, queue, controller, leader, Watcher(worker, flags.namespace, queue)))
+
+
+def _digests(given: Sequence[str]) -> dict[str, str]:
+    """The digests by the name of the image in the manifests. Raises UserError."""
+    found = {}
+    for each in given:
+        service, _, digest = each.partition("=")
+        if service not in _IMAGES or not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+            raise UserError(
+                f"--image-digest: expected learner, quantizer or actor, =sha256: and 64 digits of 0-9a-f, got {each!r}"
+            )
+        found[f"actorq-{service}"] = digest
+    return found
 
 
 async def _serve(

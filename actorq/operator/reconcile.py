@@ -6,7 +6,7 @@ killed between two requests therefore loses nothing.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from actorq.errors import ConflictError, UserError
 from actorq.operator import credentials, differences
 from actorq.operator.certificates import certificates, secrets
 from actorq.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
+from actorq.operator.leader import OtherOperators
 from actorq.operator.naming import prefixed
 from actorq.operator.render import MANIFESTS, Images, objects
 from actorq.operator.resource.training_run import (
@@ -28,27 +29,24 @@ from actorq.operator.resource.training_run import (
     TrainingRun,
     TrainingRunSpec,
 )
-from actorq.operator.status import conditions
+from actorq.operator.status import conditions, present
 from actorq.operator.status.answers import Answers
-from actorq.operator.status.events import COMPONENT, new_events
-from actorq.operator.status.look import Look, find_fault, lacks_pods, role_of
+from actorq.operator.status.events import COMPONENT, new_events, of_another_operator
+from actorq.operator.status.look import Look, find_fault, lacks_pods, role_of, waits
+from actorq.transport.options import Certificates
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
+# Seconds between looks at a run whose actors wait for nodes of learner and quantizer.
+PLACING_PERIOD_S = 1.0
+# Seconds between looks at a run that another operator looks after.
+LEFT_PERIOD_S = 15.0
 # A run that works has all of its objects compared once in this time. At other looks its workloads are enough.
 CHECK_PERIOD_S = 10.0
 # With many runs the time is longer: seconds for each run.
 _CHECK_S_PER_RUN = 0.25
 _TTL = "ttlSecondsAfterFinished"
 _MOST_NAMED = 5
-_WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
-# Listed also when the specification is invalid, or asks for none of them any more.
-_ALWAYS = (
-    *(("v1", kind) for kind in (VOLUME, "Secret", "ConfigMap", "Service", "ServiceAccount")),
-    ("networking.k8s.io/v1", "NetworkPolicy"),
-    ("policy/v1", "PodDisruptionBudget"),
-)
-
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +59,7 @@ class Key(NamedTuple):
 
 @dataclass
 class _Plan:
-    """What a run needs. It follows from the generation of its object, whether it is finished, and its Secret's labels.
+    """What a run needs. It follows from the generation of its object, what rests, and the labels of its Secret.
 
     run: None for an invalid specification. fault: why nothing can be made.
     checked: when all of the objects were last as they are wanted.
@@ -69,7 +67,7 @@ class _Plan:
     told: those that are left, each told once.
     """
 
-    version: tuple[int, bool, Object | None, Fault | None]
+    version: tuple[int, tuple[str, ...], Object | None, Fault | None]
     run: TrainingRun | None
     wanted: list[Object]
     fault: Fault | None
@@ -124,6 +122,9 @@ class Reconciler:
         self._clock = clock
         self._now = now
         self._memories: dict[Key, _Memory] = {}
+        self._others = OtherOperators(self._cluster, clock=clock)
+        # The uids of the runs that are left to them.
+        self._left: dict[Key, str] = {}
 
     def reconcile(self, key: Key) -> float | None:
         """Look at a run and do what is missing. Returns the seconds until the next look; None for no date.
@@ -135,7 +136,11 @@ class Reconciler:
         if resource is None or resource["metadata"].get("deletionTimestamp"):
             # Kubernetes deletes what belongs to it.
             self._forget(key)
+            self._left.pop(key, None)
             return None
+        if self._others.look_after(key.namespace):
+            return self._leave(cluster, key, resource)
+        self._left.pop(key, None)
         uid, before = resource["metadata"]["uid"], part(resource, "status")
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
@@ -146,23 +151,23 @@ class Reconciler:
         version = str(resource["metadata"].get("resourceVersion", ""))
         if version and memory.ended == version:
             return None
-        plan = memory.plan = self._plan(cluster, memory, resource)
         try:
-            found, look = self._see(cluster, key, resource, plan, memory)
+            found, look = self._see(cluster, key, resource, memory)
         except UserError as error:
             fault = refusal(error)
             look = Look(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
-            self._write(cluster, look, conditions.new_status(look, fault), memory)
+            self._write(cluster, look, fault, memory)
             return PERIOD_S
-        live = look.live
+        plan = memory.plan = self._plan(cluster, memory, look)
+        look, live = replace(look, refusal=plan.fault), look.live
         if not self._is_enough(look, plan, found):
             try:
-                found |= self._others(cluster, key, plan.wanted, found)
+                found |= present.others(cluster, resource, plan.wanted, found)
                 if self._left_s(look) <= 0:
                     memory.plan = None
                     left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
                     # The actors may end after their workload.
-                    wait_s = self._write(cluster, look, conditions.new_status(look, find_fault(look)), memory)
+                    wait_s = self._write(cluster, look, find_fault(look), memory)
                     if left or wait_s:
                         return wait_s or PERIOD_S
                     memory.ended = version
@@ -177,10 +182,13 @@ class Reconciler:
                 self._rest(cluster, look, found)
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
-        wait_s = self._write(cluster, look, conditions.new_status(look, find_fault(look)), memory)
+        wait_s = self._write(cluster, look, find_fault(look), memory)
         if wait_s is None or wait_s > PERIOD_S:
             # A run that rests occupies no memory.
             memory.plan = None
+        # Nothing tells of a pod that gets its node. One that gets none in time is a fault.
+        if wait_s is not None and look.waits and find_fault(look) is None:
+            return min(wait_s, PLACING_PERIOD_S)
         return wait_s
 
     def known(self) -> list[Key]:
@@ -197,37 +205,56 @@ class Reconciler:
         for key in list(self._memories):
             self._forget(key)
 
-    def _see(self, cluster: Cluster, key: Key, resource: Object, plan: _Plan, memory: _Memory) -> tuple[Found, Look]:
+    def _leave(self, cluster: Cluster, key: Key, resource: Object) -> float:
+        """Leave a run to the operator of its namespace, and say so once. Returns when to look again."""
+        self._forget(key)
+        if self._left.get(key) != resource["metadata"]["uid"]:
+            self._left[key] = resource["metadata"]["uid"]
+            event = of_another_operator(Look(resource, self._now()), self._cluster.namespace)
+            _log.warning("%s/%s: %s", *key, event["message"])
+            self._tell(cluster, [event])
+        return LEFT_PERIOD_S
+
+    def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Found, Look]:
         """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
-        found = _listed(cluster, key, _WORKLOADS)
+        found = present.workloads(cluster, key.name)
         # An earlier run of this name may not be deleted yet. What its learner says is not of this run.
-        own = [each["metadata"]["uid"] for each in found.values() if is_owned(each, memory.uid)]
+        workloads = [each for each in found.values() if is_owned(each, memory.uid)]
+        own = [each["metadata"]["uid"] for each in workloads]
         labeled = live_pods(cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}"))
         pods = [pod for pod in labeled if role_of(pod) != "learner" or any(is_owned(pod, uid) for uid in own)]
         asked = [] if "finishedAt" in part(resource, "status") else pods
         secret = prefixed(key.name, "operator-tls")
-        live = memory.answers.newest(asked, lambda: certificates(cluster.get("v1", "Secret", secret) or {}))
-        seen = live, memory.earlier, pods, list(found.values())
-        return found, Look(resource, self._now(), *seen, refusal=plan.fault, awaited=memory.answers.awaited)
 
-    def _plan(self, cluster: Cluster, memory: _Memory, resource: Object) -> _Plan:
-        finished = "finishedAt" in part(resource, "status")
-        generation, plan = int(resource["metadata"].get("generation", 0)), memory.plan
-        run = plan.run if plan is not None and plan.version[:2] == (generation, finished) else None
+        def read() -> Certificates | None:
+            plain = present.tls_mode(resource) == "none"
+            return None if plain else certificates(cluster.get("v1", "Secret", secret) or {})
+
+        live = memory.answers.newest(asked, read)
+        look = Look(resource, self._now(), live, memory.earlier, pods, list(found.values()))
+        waiting = not (look.suspended or look.over) and waits(pods, workloads)
+        return found, replace(look, awaited=memory.answers.awaited, waits=waiting)
+
+    def _plan(self, cluster: Cluster, memory: _Memory, look: Look) -> _Plan:
+        resource, plan = look.resource, memory.plan
+        generation = int(resource["metadata"].get("generation", 0))
+        # What has ended is known from the status alone: a learner that has ended is told of there first.
+        resting = look.resting if "finishedAt" in look.before or not look.over else ()
+        run = plan.run if plan is not None and plan.version[:2] == (generation, resting) else None
         labels: Object | None = None
         fault: Fault | None = None
         try:
             run = run or TrainingRun.of(resource)
             labels, fault = credentials.look(cluster, run)
-            version = generation, finished, labels, fault
+            version = generation, resting, labels, fault
             if plan is not None and plan.version == version:
                 return plan
             where = self._manifests, labels is not None, self._images
-            wanted = [] if fault else objects(run, finished, *where)
+            wanted = [] if fault else objects(run, resting, *where)
             return _Plan(version, run, [stamped(each) for each in wanted], fault)
         except UserError as error:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
-            return _Plan((generation, finished, labels, fault), run, [], fault)
+            return _Plan((generation, resting, labels, fault), run, [], fault)
 
     def _is_enough(self, look: Look, plan: _Plan, found: Found) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
@@ -239,16 +266,6 @@ class Reconciler:
         lacking = any(lacks_pods(each) for each in look.workloads)
         return not changed and not lacking and find_fault(look) is None
 
-    def _others(self, cluster: Cluster, key: Key, wanted: Sequence[Object], workloads: Found) -> Found:
-        """The run's objects besides its workloads, and those of others that have a name that the run needs."""
-        # Kubernetes before 1.21 has no policy/v1.
-        always = [each for each in _ALWAYS if cluster.has_kind(*each)]
-        kinds = dict.fromkeys((*always, *((each["apiVersion"], each["kind"]) for each in wanted)))
-        found = _listed(cluster, key, [each for each in kinds if each not in _WORKLOADS])
-        known = found | workloads
-        found |= _there(cluster, [each for each in wanted if (each["kind"], name_of(each)) not in known])
-        return found
-
     def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, look: Look) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
@@ -256,7 +273,7 @@ class Reconciler:
             return fault
         existing = {name_of(each): each for each in found.of("Secret") if is_owned(each, run.uid)}
         made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
-        others = _there(cluster, [each for each in made if name_of(each) not in existing])
+        others = present.there(cluster, [each for each in made if name_of(each) not in existing])
         if (taken := foreign(others, made, run.name, run.uid)) is not None:
             return taken
         changed = [each for each in wanted if plan.differs(each, found.get((each["kind"], name_of(each))))]
@@ -296,8 +313,8 @@ class Reconciler:
         return bool(owned)
 
     def _rest(self, cluster: Cluster, look: Look, found: Found) -> None:
-        """End the pods of a run that is suspended or over, although its objects cannot be as its specification says."""
-        for each in differences.restless(found, look.resource["metadata"]["uid"], look.suspended, look.over):
+        """End the pods of components that rest, although the run's objects cannot be as its specification says."""
+        for each in differences.restless(found, look.resource["metadata"]["uid"], look.resting):
             try:
                 cluster.patch(each["apiVersion"], each["kind"], name_of(each), {"spec": {"replicas": 0}})
                 _log.info("%s: %s %s has no pods", cluster.namespace, each["kind"], name_of(each))
@@ -310,8 +327,9 @@ class Reconciler:
         lacking = any(lacks_pods(each) for each in found.of(*WORKLOADS))
         return cluster.list("v1", "Event") if pending or lacking else []
 
-    def _write(self, cluster: Cluster, look: Look, status: Object, memory: _Memory) -> float | None:
+    def _write(self, cluster: Cluster, look: Look, fault: Fault | None, memory: _Memory) -> float | None:
         """Write the status unless it is too early. Returns when to look again."""
+        status = conditions.new_status(look, fault)
         if status == look.before:
             if "finishedAt" in status and status["actors"] == 0:
                 return max(self._left_s(look), 0.0)
@@ -321,7 +339,7 @@ class Reconciler:
         early_s = memory.written + PERIOD_S - self._clock()
         if early_s > 0 and not conditions.is_news(look.before, status):
             return early_s
-        self._tell(cluster, new_events(look, status))
+        self._tell(cluster, new_events(look, status, fault))
         metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
         cluster.patch(API_VERSION, KIND, name_of(look.resource), {"metadata": metadata, "status": status}, "status")
         memory.written = self._clock()
@@ -350,16 +368,3 @@ class Reconciler:
         memory = self._memories.pop(key, None)
         if memory is not None:
             memory.answers.close()
-
-
-def _there(cluster: Cluster, manifests: Iterable[Object]) -> Found:
-    """The objects that have the names of these manifests, whoever they belong to."""
-    places = {(each["kind"], name_of(each)): each["apiVersion"] for each in manifests}
-    there = ((place, cluster.get(api_version, *place)) for place, api_version in places.items())
-    return Found((place, each) for place, each in there if each is not None)
-
-
-def _listed(cluster: Cluster, key: Key, kinds: Iterable[tuple[str, str]]) -> Found:
-    """The objects of some kinds with the run's label."""
-    listed = (each for kind in kinds for each in cluster.list(*kind, f"{RUN_LABEL}={key.name}"))
-    return Found(((each["kind"], name_of(each)), each) for each in listed)

@@ -1,8 +1,8 @@
 """The objects of a TrainingRun, made from the manifests of k8s/, which `kubectl apply -k` takes, too."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -29,7 +29,8 @@ _GPU = "nvidia.com/gpu"
 # Of RUN_PATTERN in actorq/transport/security/identity.py.
 _LONGEST_IDENTITY = 63
 KEPT = ("learner", "quantizer")
-"""The components that serve status and policies after the end of a run."""
+"""The components that serve status and policies after the end of a run. The others wait for them at its start."""
+WORKERS = ("relay", "actor", "evaluator")
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
 
 
@@ -39,29 +40,32 @@ class Images:
 
     registry: with a folder, if any, such as registry.example/rl. tag: of all images. pull_policy: as Kubernetes has it.
     pull_secrets: names of Secrets in the namespace of a run, besides those that the run names.
+    digests: by the name of an image in `k8s`, such as sha256:0123...; each counts instead of the tag.
     """
 
     registry: str = ""
     tag: str = ""
     pull_policy: str = ""
     pull_secrets: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def named(self, image: str) -> str:
         """The full name of an image of the manifests."""
         name, _, tag = image.rpartition(":")
-        return f"{self.registry}/{name}:{self.tag or tag}".removeprefix("/")
+        digest = f"@{self.digests[name]}" if name in self.digests else ""
+        return f"{self.registry}/{name}:{self.tag or tag}{digest}".removeprefix("/")
 
 
 def objects(
     run: TrainingRun,
-    finished: bool = False,
+    resting: Collection[str] = (),
     manifests: Path = MANIFESTS,
     credentials: bool = True,
     images: Images = Images(),
 ) -> list[Object]:
     """All objects of a run in the order to apply them, except its secrets (certificates.py).
 
-    finished: the run is over: no actors, relays and evaluator.
+    resting: the components without pods.
     manifests: a folder with `base` and `components`, such as k8s/.
     credentials: whether the learner gets those of spec.checkpoint.secret, if the run has object storage.
     images: where images come from that the run does not name.
@@ -72,7 +76,7 @@ def objects(
     found = build(manifests / "base", [manifests / "components" / name for name in _components(spec, credentials)])
     made = [each for each in found if _is_wanted(each, spec)]
     for manifest in made:
-        _customize(manifest, run, finished, images)
+        _customize(manifest, run, resting, images)
     ready = prepared(named(made, run.name, identity(run)), run.name, run.namespace)
     for manifest in ready:
         metadata = manifest["metadata"]
@@ -133,7 +137,7 @@ def _is_wanted(manifest: Object, spec: TrainingRunSpec) -> bool:
     return spec.tls.mode == "issuer" and manifest["kind"] == "Certificate" and not manifest["spec"].get("isCA")
 
 
-def _customize(manifest: Object, run: TrainingRun, finished: bool, images: Images) -> None:
+def _customize(manifest: Object, run: TrainingRun, resting: Collection[str], images: Images) -> None:
     """Change an object of the manifests, still under its name there, as the run's specification says."""
     spec, kind, body = run.spec, manifest["kind"], part(manifest, "spec")
     if kind == "ConfigMap" and name_of(manifest) == "run-config":
@@ -148,7 +152,7 @@ def _customize(manifest: Object, run: TrainingRun, finished: bool, images: Image
     for template in body.get("volumeClaimTemplates", ()):
         _set_volume(template["spec"], spec.learner.storage, spec.learner.storageClassName)
     if kind in WORKLOADS:
-        _set_workload(component_of(manifest), body, spec, finished, images)
+        _set_workload(component_of(manifest), body, spec, resting, images)
         _set_labels(manifest, run.queue)
 
 
@@ -158,9 +162,11 @@ def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
         claim["storageClassName"] = storage_class
 
 
-def _set_workload(component: str, body: Object, spec: TrainingRunSpec, finished: bool, images: Images) -> None:
+def _set_workload(
+    component: str, body: Object, spec: TrainingRunSpec, resting: Collection[str], images: Images
+) -> None:
     replicas = {"actor": spec.actors.replicas, "relay": spec.relays.replicas, "evaluator": spec.evaluator.replicas}
-    body["replicas"] = 0 if spec.suspend or (finished and component not in KEPT) else replicas.get(component, 1)
+    body["replicas"] = 0 if spec.suspend or component in resting else replicas.get(component, 1)
     pod = body["template"]["spec"]
     (container,) = pod["containers"]
     image = {"learner": spec.images.learner, "actor": spec.images.actor, "evaluator": spec.images.actor}

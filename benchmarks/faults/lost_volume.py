@@ -5,8 +5,9 @@ deleted without a grace period. The learner may still send its last checkpoint. 
 learner no longer has. Then TrainingRuns and plain manifests start in turn, from `kubectl apply` to the first
 environment step.
 
-Needs a cluster with the operator (k8s/operator), an empty namespace, and an S3 server that pods can reach. Its
-credentials are AWS_* variables: `python -m benchmarks.faults.lost_volume -n NAMESPACE --url s3://BUCKET/PREFIX`.
+Needs a cluster with the operator (k8s/operator), an empty namespace that may have runs (k8s/operator-access), and an
+S3 server that pods can reach. Its credentials are AWS_* variables:
+`python -m benchmarks.faults.lost_volume -n NAMESPACE --url s3://BUCKET/PREFIX`.
 """
 
 import argparse

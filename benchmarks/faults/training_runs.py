@@ -2,7 +2,8 @@
 
 Each run must end solved, once, and its steps must never fall. After the TrainingRuns are deleted, nothing of them may
 be left. All are made suspended and resumed one by one, as a queue such as Kueue does. Needs a cluster with the operator
-(k8s/operator) and an empty namespace: `python -m benchmarks.faults.training_runs -n NAMESPACE`.
+(k8s/operator) and an empty namespace that may have runs (k8s/operator-access):
+`python -m benchmarks.faults.training_runs -n NAMESPACE`.
 """
 
 import argparse

@@ -106,3 +106,29 @@ def test_a_drain_whose_learner_loses_stored_segments_has_sent_none(
         draining.join()
         with pytest.raises(UserError, match="a wrong shape"):
             ended.result(DEADLINE_S)
+
+
+def test_an_actor_that_lingers_serves_after_the_end_of_the_run_until_it_is_told_to_end(
+    learner: ScriptedLearner, quantizer: ScriptedQuantizer
+) -> None:
+    learner.membership = membership(segment_length=2)
+    lingering = beside(learner, quantizer).model_copy(update={"linger_s": 10 * DEADLINE_S})
+    with running_actor(lingering) as (client, ended):
+        first_policy(learner, quantizer, constant_policy([0.0, 1.0]))
+        learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
+        status_when(client, "leaving")
+        client.drain()
+        # A service that has ended refuses calls.
+        for _ in range(200):
+            client.status()
+        assert not ended.done()
+    assert ended.result(DEADLINE_S) == EXIT_OK
+
+
+def test_an_actor_lingers_for_so_long_and_no_longer(learner: ScriptedLearner, quantizer: ScriptedQuantizer) -> None:
+    learner.membership = membership(segment_length=2)
+    lingering = beside(learner, quantizer).model_copy(update={"linger_s": 0.01})
+    with running_actor(lingering) as (_, ended):
+        first_policy(learner, quantizer, constant_policy([0.0, 1.0]))
+        learner.answer(directive=learner_pb2.DIRECTIVE_STOP)
+        assert ended.result(DEADLINE_S) == EXIT_OK

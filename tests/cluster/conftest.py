@@ -15,7 +15,7 @@ from tests.cluster.older_kubernetes import Offered, Overlays
 
 _TIMINGS = Timings()
 _NAMESPACES: list[str] = []
-_RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
+_MODES = ("enforce", "warn", "audit")
 
 
 @pytest.fixture(scope="session")
@@ -31,15 +31,16 @@ def overlays(tmp_path_factory: pytest.TempPathFactory) -> Overlays:
 
 
 @pytest.fixture(scope="module")
-def new_namespace() -> Iterator[Callable[[], str]]:
-    """Makes namespaces that take only restricted pods, and are gone after the module's tests."""
+def new_namespace() -> Iterator[Callable[..., str]]:
+    """Makes namespaces that take only restricted pods, or of another level, and are gone after the module's tests."""
     if not kubeconfig_is_set():
         pytest.fail("KUBECONFIG must name the cluster to test on")
     core = connect(None).core()
 
-    def make() -> str:
+    def make(level: str = "restricted") -> str:
         name = f"actorq-test-{uuid4().hex[:8]}"
-        core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name, labels=_RESTRICTED)))
+        labels = {f"pod-security.kubernetes.io/{mode}": level for mode in _MODES}
+        core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name, labels=labels)))
         _NAMESPACES.append(name)
         return name
 

@@ -12,6 +12,7 @@ from kubernetes import client
 
 from actorq.cluster.connection import Cluster
 from actorq.cluster.context import connect
+from actorq.cluster.diagnosis import view
 from actorq.cluster.objects import Object, items, part
 from actorq.errors import NotFoundError
 from actorq.operator.leader import LEASE
@@ -85,6 +86,16 @@ class Runs:
         ended = [part(each, "state", "terminated") for each in containers]
         return {int(each["exitCode"]) for each in ended if each}
 
+    def restarts(self, name: str) -> dict[str, int]:
+        """How often the containers of a run's pods were restarted."""
+        pods = self.cluster.list("v1", "Pod", f"actorq/run={name}")
+        return {pod["metadata"]["name"]: view(pod).restarts for pod in pods}
+
+    def unhealthy(self, name: str) -> int:
+        """The number of failed probes of a run's pods that are told."""
+        told = [(each["reason"], str(each["involvedObject"].get("name"))) for each in self.cluster.list("v1", "Event")]
+        return sum(reason == "Unhealthy" and pod.startswith(f"{name}-") for reason, pod in told)
+
     def left(self, name: str) -> dict[str, set[str]]:
         """What there is of a run, by kind."""
         found = {
@@ -128,13 +139,16 @@ class Operator:
             self.cluster.await_pod_change(_OPERATOR, 1)
 
 
+def allow(cluster: Cluster) -> None:
+    """Allow the operator to make runs in a namespace."""
+    for each in _rendered("operator-access"):
+        cluster.apply(each)
+
+
 @contextmanager
 def installed(offered: Offered, folder: Path) -> Iterator[Operator]:
     """The operator of the image actorq-operator, for a while. folder: an empty one, for manifests."""
-    rendered = subprocess.run(
-        ["kubectl", "kustomize", str(K8S / "operator")], capture_output=True, text=True, timeout=60, check=True
-    )
-    objects = _for_cluster(list(yaml.safe_load_all(rendered.stdout)), offered, manifests(offered, folder))
+    objects = _for_cluster(_rendered("operator"), offered, manifests(offered, folder))
     cluster = connect(SYSTEM)
     for each in sorted(objects, key=lambda each: each["kind"] not in ("Namespace", "CustomResourceDefinition")):
         cluster.apply(each)
@@ -147,6 +161,13 @@ def installed(offered: Offered, folder: Path) -> Iterator[Operator]:
             if each["kind"] in ("Namespace", "ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"):
                 with suppress(NotFoundError):
                     cluster.delete(each["apiVersion"], each["kind"], each["metadata"]["name"])
+
+
+def _rendered(name: str) -> list[Object]:
+    """The objects of a folder of k8s."""
+    command = ["kubectl", "kustomize", str(K8S / name)]
+    rendered = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return list(yaml.safe_load_all(rendered.stdout))
 
 
 def _for_cluster(objects: list[Object], offered: Offered, runs: Path) -> list[Object]:

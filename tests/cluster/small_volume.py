@@ -6,7 +6,10 @@ from actorq.cluster.objects import part
 
 
 class SmallVolume:
-    """A volume of tmpfs on the node, for runs with the storage class of its name. Needs pods with all rights."""
+    """A volume of tmpfs on the node, for runs with the storage class of its name.
+
+    cluster: a namespace that takes privileged pods. The runs may be in another one.
+    """
 
     def __init__(self, cluster: Cluster, name: str, megabytes: int) -> None:
         self.storage_class = name

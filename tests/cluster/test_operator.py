@@ -1,6 +1,7 @@
 """TrainingRuns on a real cluster, with the operator from its image and the rights that k8s/operator gives it."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ from actorq.operator.resource.training_run import SECRET_LABEL
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.cluster.cluster_run import Timings, on_cluster
 from tests.cluster.older_kubernetes import Overlays
-from tests.cluster.operator_install import API_VERSION, KIND, Operator, Runs, example, installed
+from tests.cluster.operator_install import API_VERSION, KIND, Operator, Runs, allow, example, installed
 from tests.cluster.small_volume import SmallVolume
 
 pytestmark = on_cluster(240)
@@ -34,8 +35,25 @@ def operator(overlays: Overlays, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="module")
-def runs(operator: Operator, new_namespace: Callable[[], str]) -> Runs:
-    return Runs(new_namespace())
+def runs(operator: Operator, new_namespace: Callable[..., str]) -> Runs:
+    found = Runs(new_namespace())
+    allow(found.cluster)
+    return found
+
+
+def test_a_namespace_may_have_runs_once_an_administrator_allows_them(
+    operator: Operator, new_namespace: Callable[..., str]
+) -> None:
+    runs = Runs(new_namespace())
+    name = runs.apply(example("refused", **ENDLESS))
+    while (ready := runs.condition(name, "Ready")).get("reason") != "NoPermission":
+        runs.wait()
+    assert not set(runs.left(name))
+    command = ready["message"].partition("`")[2].removesuffix("`")
+    subprocess.run(shlex.split(command), timeout=60, check=True)
+    while not runs.left(name).get("Secret"):
+        runs.wait()
+    runs.delete(name)
 
 
 def test_an_impossible_setting_is_a_condition_and_no_pod(runs: Runs) -> None:
@@ -57,9 +75,14 @@ def test_one_object_trains_cartpole_to_its_target(runs: Runs, timings: Timings, 
     status = runs.status(name)
     assert status["state"] == "Solved"
     assert status["return"] >= 475
-    assert runs.reasons(name) == ["FirstEvaluation", "FirstPolicy", "Solved"]
+    assert runs.reasons(name) == ["FirstEvaluation", "FirstPolicy", "Solved", "Started"]
+    restarts: dict[str, int] = {}
     while set(runs.left(name)) - VOLUMES:
+        restarts |= runs.restarts(name)
         runs.wait()
+    assert not any(restarts.values())
+    # A number and no limit: other work of the machine makes each start slower.
+    timings.note(f"Unhealthy events of a TrainingRun of {algorithm}, not seconds", float(runs.unhealthy(name)))
     assert runs.status(name)["state"] == "Solved"
     runs.delete(name)
     while runs.left(name):
@@ -129,8 +152,9 @@ def test_a_sweep_over_training_runs_goes_on_after_a_kill(runs: Runs, tmp_path: P
         runs.delete(each["metadata"]["name"])
 
 
-def test_a_run_is_deleted_while_its_volume_is_full(runs: Runs) -> None:
-    volume = SmallVolume(runs.cluster, f"full-{runs.cluster.namespace}", megabytes=64)
+def test_a_run_is_deleted_while_its_volume_is_full(runs: Runs, new_namespace: Callable[..., str]) -> None:
+    node = runs.cluster.at(new_namespace("privileged"))
+    volume = SmallVolume(node, f"full-{runs.cluster.namespace}", megabytes=64)
     try:
         small = {"seed": 1, "replay": {"capacity": 5000}, "checkpoint": {"period_s": 1.0}}
         run = example("full", config=ENDLESS["config"] | small)

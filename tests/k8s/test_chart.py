@@ -20,41 +20,62 @@ from tests.k8s.rendered_manifests import K8S, Object, of_kind, render
 
 FILES = chart.files()
 TEMPLATES = {path: text for path, text in FILES.items() if path.startswith("templates/")}
+DIGEST = f"sha256:{'0' * 64}"
 VALUES: Object = yaml.safe_load(FILES["values.yaml"])
 
 
 class Helm:
-    """Renders a template with the part of Helm's language that the chart uses: if, else, end, values, nindent, not."""
+    """Renders a template with the part of Helm's language that the chart uses.
+
+    That is if, else, range, end, not, values and nindent.
+    """
 
     def __init__(self, values: Object, namespace: str) -> None:
         self._context = {"Values": values, "Release": {"Namespace": namespace}}
+        # What the ranges around an action are at.
+        self._each: list[Any] = []
 
     def render(self, template: str) -> list[Object]:
         """The objects of a template."""
-        written: list[str] = []
-        shown: list[bool] = []
-        at = 0
-        for action in re.finditer(r"\s*\{\{- (?P<block>[^}]*) \}\}|\{\{ ?(?P<value>`[^`]*`|[^}]*?) ?\}\}", template):
-            if all(shown):
-                written.append(template[at : action.start()])
-            at = action.end()
-            if block := action["block"]:
-                self._step(block, shown)
-            elif all(shown):
-                written.append(self._value(action["value"]))
-        assert not shown, "an if without its end"
-        return [each for each in yaml.load_all("".join([*written, template[at:]]), yaml.CSafeLoader) if each]
+        parts = re.split(r"(\s*\{\{- [^}]* \}\}|\{\{ ?(?:`[^`]*`|[^}]*?) ?\}\})", template)
+        text, rest = self._run(parts, True)
+        assert not rest, "an end without its if"
+        return [each for each in yaml.load_all(text, yaml.CSafeLoader) if each]
 
-    def _step(self, block: str, shown: list[bool]) -> None:
-        match block.split():
-            case ["if", *condition]:
-                shown.append(bool(self._look_up(condition)))
-            case ["else"]:
-                shown[-1] = not shown[-1]
-            case ["end"]:
-                shown.pop()
-            case _:
-                raise AssertionError(f"unknown: {block}")
+    def _run(self, parts: list[str], shown: bool) -> tuple[str, list[str]]:
+        """The text up to the next `else` or `end` of this level, and the parts from there on."""
+        written = ""
+        while parts:
+            action = re.fullmatch(r"\s*\{\{-? ?(.*?) ?\}\}", parts[0])
+            words = action[1].split() if action and not action[1].startswith("`") else []
+            if words[:1] in (["else"], ["end"]):
+                return written, parts
+            if words[:1] in (["if"], ["range"]):
+                more, parts = self._block(words, parts[1:], shown)
+                written += more
+                continue
+            if shown:
+                written += self._value(action[1]) if action else parts[0]
+            parts = parts[1:]
+        return written, parts
+
+    def _block(self, words: Sequence[str], parts: list[str], shown: bool) -> tuple[str, list[str]]:
+        value = self._look_up(words[1:]) if shown else None
+        written = ""
+        if words[0] == "range":
+            _, rest = self._run(parts, False)
+            for each in value or ():
+                self._each.append(each)
+                written += self._run(parts, True)[0]
+                self._each.pop()
+        else:
+            text, rest = self._run(parts, shown and bool(value))
+            written += text
+            if "else" in rest[0]:
+                text, rest = self._run(rest[1:], shown and not value)
+                written += text
+        assert "end" in rest[0]
+        return written, rest[1:]
 
     def _value(self, expression: str) -> str:
         if expression.startswith("`"):
@@ -69,7 +90,10 @@ class Helm:
         match words:
             case ["not", path]:
                 return not self._look_up([path])
+            case ["."]:
+                return self._each[-1]
             case [path]:
+                path = path.removeprefix("$")
                 assert re.fullmatch(r"(\.\w+)+", path), path
                 value: Any = self._context
                 for name in path.split(".")[1:]:
@@ -91,8 +115,9 @@ def by_name(objects: Sequence[Object]) -> dict[tuple[str, str], Object]:
         if each["kind"] in ("Namespace", "CustomResourceDefinition"):
             continue
         each["metadata"]["labels"].pop("app.kubernetes.io/managed-by", None)
-        for place in (each, each.get("spec", {}).get("template", {}).get("spec", {})):
-            for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity"):
+        pod = each.get("spec", {}).get("template", {}).get("spec", {})
+        for place in (each, pod, *pod.get("containers", ())):
+            for name in ("imagePullSecrets", "nodeSelector", "tolerations", "affinity", "env"):
                 if not place.get(name, True):
                     del place[name]
         found[each["kind"], each["metadata"]["name"]] = each
@@ -126,15 +151,28 @@ def test_for_one_namespace_it_installs_what_that_overlay_does() -> None:
     assert not [kind for kind, _ in kustomized if kind.startswith("Cluster")]
 
 
+def test_it_gives_the_operator_rights_in_the_namespaces_that_may_have_runs() -> None:
+    (binding,) = render(K8S / "operator-access")
+    assert "RoleBinding" not in {kind for kind, name in by_name(installed("actorq-system")) if name.endswith("-runs")}
+    made = [each for each in installed("ops", namespaces=["lab", "games"]) if each["kind"] == "RoleBinding"]
+    bound = {each["metadata"]["namespace"]: each for each in made if each["roleRef"] == binding["roleRef"]}
+    assert set(bound) == {"lab", "games"}
+    for each in bound.values():
+        assert each["metadata"]["name"] == binding["metadata"]["name"]
+        assert each["subjects"] == [{**binding["subjects"][0], "namespace": "ops"}]
+
+
 def test_its_values_change_the_deployment() -> None:
     objects = installed(
         "lab",
         replicas=1,
-        image={"repository": "registry.example/operator", "tag": "mine"},
+        image={"repository": "registry.example/operator", "tag": "mine", "digest": ""},
         imagePullSecrets=[{"name": "registry"}],
         resources={"requests": {"cpu": "1"}},
         nodeSelector={"pool": "system"},
         tolerations=[{"key": "system", "operator": "Exists"}],
+        extraArgs=["--log-format=json"],
+        extraEnv=[{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
     )
     spec = of_kind(objects, "Deployment")["actorq-operator"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
@@ -144,6 +182,8 @@ def test_its_values_change_the_deployment() -> None:
     assert pod["tolerations"] == [{"key": "system", "operator": "Exists"}]
     assert container["image"] == "registry.example/operator:mine"
     assert container["resources"] == {"requests": {"cpu": "1"}}
+    assert parse(container["args"]).log_format == "json"
+    assert container["env"] == [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]
     assert of_kind(objects, "ServiceAccount")["actorq-operator"]["imagePullSecrets"] == [{"name": "registry"}]
     assert {each["metadata"].get("namespace", "lab") for each in objects} == {"lab"}
 
@@ -169,12 +209,21 @@ def test_with_monitoring_it_watches_the_runs_where_the_operator_does(namespaced:
 
 
 def test_its_values_tell_the_operator_where_the_images_of_runs_are() -> None:
-    images = {"registry": "registry.example/rl", "tag": "7", "pullPolicy": "Always", "pullSecret": "registry"}
+    digests = {"learner": DIGEST, "quantizer": "", "actor": ""}
+    images: Object = {"registry": "registry.example/rl", "tag": "7", "pullPolicy": "Always", "pullSecret": "registry"}
+    images["digests"] = digests
     spec = of_kind(installed("lab", runImages=images), "Deployment")["actorq-operator"]["spec"]
     (container,) = spec["template"]["spec"]["containers"]
     flags = parse(container["args"])
     assert (flags.image_registry, flags.image_tag) == ("registry.example/rl", "7")
     assert (flags.image_pull_policy, flags.image_pull_secret) == ("Always", ["registry"])
+    assert flags.image_digest == [f"learner={DIGEST}"]
+
+
+def test_a_digest_names_the_image_of_the_operator() -> None:
+    objects = installed("lab", image={"repository": "registry.example/operator", "tag": "mine", "digest": DIGEST})
+    (container,) = of_kind(objects, "Deployment")["actorq-operator"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example/operator:mine@{DIGEST}"
 
 
 def test_helm_refuses_values_that_there_are_not() -> None:
@@ -183,5 +232,11 @@ def test_helm_refuses_values_that_there_are_not() -> None:
     check = jsonschema.Draft7Validator(schema)
     assert check.is_valid(VALUES)
     assert check.is_valid({**VALUES, "affinity": {"nodeAffinity": {}}, "global": {}})
-    for wrong in ({"replica": 1}, {"replicas": "2"}, {"image": {"name": "x"}}, {"runImages": {"pull": "x"}}):
-        assert not check.is_valid({**VALUES, **wrong})
+    assert check.is_valid({**VALUES, "image": {"digest": DIGEST}, "extraEnv": [{"name": "A", "value": "b"}]})
+    wrong: list[Object] = [
+        *({"replica": 1}, {"replicas": "2"}, {"image": {"name": "x"}}, {"runImages": {"pull": "x"}}),
+        *({"image": {"digest": "latest"}}, {"runImages": {"digests": {"learner": "sha256:1"}}}),
+        *({"extraArgs": "--log-format=json"}, {"extraEnv": ["A=b"]}, {"namespaces": [1]}),
+    ]
+    for each in wrong:
+        assert not check.is_valid({**VALUES, **each}), each

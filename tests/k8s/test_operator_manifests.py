@@ -14,17 +14,29 @@ from tests.k8s.rendered_manifests import K8S, Object, containers, of_kind, pods,
 
 FOLDERS = (K8S / "operator", K8S / "overlays" / "operator-namespaced")
 WRITES = {"get", "list", "create", "patch", "delete"}
+ACCESS = K8S / "operator-access"
+Rights = dict[tuple[str, str], set[str]]
+# With one of these rights in a namespace with a powerful account, its holder gets the rights of that account.
+POWERFUL = {"secrets", "deployments", "statefulsets", "pods", "pods/exec", "jobs", "serviceaccounts/token"}
 
 
-def allowed(made: tuple[Object, ...], kind: str) -> dict[tuple[str, str], set[str]]:
-    """The verbs by group and resource of all roles of a kind."""
-    rules = [rule for role in of_kind(made, kind).values() for rule in role["rules"]]
-    return {
-        (group, resource): set(rule["verbs"])
-        for rule in rules
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
+def allowed(made: tuple[Object, ...], kind: str, *names: str) -> Rights:
+    """The verbs by group and resource of some of the operator's roles of a kind; of all without names."""
+    roles = of_kind(made, kind)
+    found: Rights = {}
+    for rule in (
+        rule for name in roles if name in names or (not names and "-operator" in name) for rule in roles[name]["rules"]
+    ):
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault((group, resource), set()).update(rule["verbs"])
+    return found
+
+
+def everywhere(made: tuple[Object, ...]) -> Rights:
+    """What the operator may do in all namespaces."""
+    bound = [each["roleRef"]["name"] for each in of_kind(made, "ClusterRoleBinding").values()]
+    return allowed(made, "ClusterRole", *bound)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -49,7 +61,10 @@ def test_pods_pass_the_restricted_level_and_have_probes() -> None:
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_the_operator_may_make_and_remove_every_object_of_a_run(spec: Object) -> None:
-    rights = allowed(render(K8S / "operator"), "ClusterRole")
+    (binding,) = render(ACCESS)
+    made = render(K8S / "operator")
+    rights = allowed(made, binding["roleRef"]["kind"], binding["roleRef"]["name"])
+    assert binding["subjects"] == of_kind(made, "ClusterRoleBinding")["actorq-operator"]["subjects"]
     for each in objects(training_run(**spec)):
         group = each["apiVersion"].rpartition("/")[0]
         plural = "networkpolicies" if each["kind"] == "NetworkPolicy" else f"{each['kind'].lower()}s"
@@ -74,7 +89,42 @@ def test_it_may_not_change_specifications_or_give_rights() -> None:
     rights = allowed(render(K8S / "operator"), "ClusterRole")
     assert rights["actorq.dev", "trainingruns"] == {"get", "list", "watch"}
     assert not any(group == "rbac.authorization.k8s.io" or "*" in (group, resource) for group, resource in rights)
-    assert not any("*" in verbs for verbs in rights.values())
+    assert not any(verbs & {"*", "escalate", "bind", "impersonate"} for verbs in rights.values())
+
+
+def test_in_all_namespaces_it_only_sees_runs_and_says_what_they_do() -> None:
+    rights = everywhere(render(K8S / "operator"))
+    assert {place: verbs for place, verbs in rights.items() if place[0] != "actorq.dev"} == {
+        ("", "events"): {"create"},
+        ("coordination.k8s.io", "leases"): {"get"},
+    }
+    assert not any(resource in POWERFUL for _, resource in rights)
+
+
+def test_those_who_may_view_or_edit_a_namespace_may_do_so_with_its_runs() -> None:
+    roles = of_kind(render(K8S / "operator"), "ClusterRole")
+    label = "rbac.authorization.k8s.io/aggregate-to-"
+    given = {
+        to: [role for role in roles.values() if role["metadata"]["labels"].get(f"{label}{to}") == "true"]
+        for to in ("view", "edit", "admin")
+    }
+    verbs = {
+        to: {
+            (resource, verb)
+            for role in found
+            for rule in role["rules"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+            if rule["apiGroups"] == ["actorq.dev"]
+        }
+        for to, found in given.items()
+    }
+    assert {verb for _, verb in verbs["view"]} == {"get", "list", "watch"}
+    assert verbs["edit"] == verbs["admin"] > verbs["view"]
+    assert {("trainingruns", verb) for verb in ("create", "patch", "delete")} <= verbs["edit"]
+    assert ("trainingruns/scale", "patch") in verbs["edit"]
+    # What a run says of itself is the operator's.
+    assert not [verb for resource, verb in verbs["edit"] if resource == "trainingruns/status" and verb != "get"]
 
 
 def test_in_one_namespace_it_has_the_same_rights_there_and_none_elsewhere() -> None:
@@ -82,7 +132,10 @@ def test_in_one_namespace_it_has_the_same_rights_there_and_none_elsewhere() -> N
     kinds = {each["kind"] for each in namespaced}
     assert not kinds & {"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
     assert {each["metadata"]["namespace"] for each in namespaced} == {"actorq"}
-    assert allowed(namespaced, "Role").items() >= allowed(cluster_wide, "ClusterRole").items()
+    rights = allowed(namespaced, "Role")
+    assert rights == allowed(cluster_wide, "ClusterRole") | allowed(cluster_wide, "Role")
+    bound = {each["roleRef"]["name"] for each in of_kind(namespaced, "RoleBinding").values()}
+    assert bound == set(of_kind(namespaced, "Role"))
     for binding in of_kind(namespaced, "RoleBinding").values():
         assert binding["roleRef"]["kind"] == "Role"
         assert binding["subjects"] == [

@@ -205,6 +205,13 @@ class TrainingRunSpec(Settings):
     activeDeadlineSeconds: int | None = Field(
         None, ge=1, le=315_360_000, description="seconds of the run that end it, as max_seconds of config"
     )
+    backoffLimit: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000,
+        description="restarts of the containers of learner and quantizer, all together, that the run may have; with "
+        "one more it is Failed (default: any number)",
+    )
     suspend: bool = Field(False, description="end all pods until it is false again; volumes stay")
     ttlSecondsAfterFinished: int = Field(
         3600, ge=0, le=31_536_000, description="seconds that learner and quantizer serve after the run's end"

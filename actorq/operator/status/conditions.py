@@ -7,13 +7,14 @@ run's end, its last figures and the time of each change are read from there.
 from typing import Any
 
 from actorq.cluster.diagnosis import Fault
-from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, Object, items
+from actorq.cluster.objects import COMPONENT_LABEL, RUN_LABEL, Object, items, part
 from actorq.cluster.training_runs import state_name
 from actorq.domain.status import RunState
-from actorq.operator.status.look import Look, is_ready, role_of, timestamp
+from actorq.operator.render import KEPT
+from actorq.operator.status.look import FAILED, Look, is_ready, role_of, timestamp
 
 PENDING, SUSPENDED, INTERRUPTED, REFUSED = "Pending", "Suspended", "Interrupted", "Refused"
-FINAL = ("Solved", "BudgetEnded", "Stopped")
+FINAL = ("Solved", "BudgetEnded", "Stopped", FAILED)
 # Reasons of a run that cannot begin until somebody changes something.
 HOPELESS = ("InvalidConfiguration", "NameInUse", "KindMissing", "NoSecret")
 # A learner that waited for data longer than this share of the time since the last look is starved.
@@ -24,7 +25,7 @@ _JOINING_S = 30.0
 MESSAGE_CHARACTERS = 1024
 
 
-STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState))
+STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState), FAILED)
 """All states of a TrainingRun."""
 
 
@@ -52,6 +53,8 @@ def new_status(look: Look, fault: Fault | None) -> Object:
             status["policy"] = live.exported_policy
     elif not (look.awaited or look.blind):
         status["stepsPerSecond"] = 0
+    if any(restarts := look.restarts) or "restartsOfPods" in before:
+        status["restarts"], status["restartsOfPods"] = restarts
     if look.over:
         status.setdefault("finishedAt", timestamp(look.now))
         status["stepsPerSecond"] = 0
@@ -74,6 +77,8 @@ def _state(look: Look, fault: Fault | None) -> str:
     earlier = str(look.before.get("state") or PENDING)
     if "finishedAt" in look.before or look.blind:
         return earlier
+    if look.failed:
+        return FAILED
     if look.live is not None:
         return state_name(look.live.state)
     if look.suspended:
@@ -87,19 +92,24 @@ def _state(look: Look, fault: Fault | None) -> str:
 
 def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
     over = look.over
+    kept = {each.get("type"): each for each in items(look.before, "conditions")}
     text = fault.line(_log_command(look, fault)) if fault else ""
+    placing = "actors wait until learner and quantizer have nodes" if look.waits and look.refusal is None else ""
     ready, reason, message = True, "Running", "the learner answers and actors act"
-    if over:
+    if look.failed:
+        text = str(kept["Failed"]["message"]) if "finishedAt" in look.before else _end_of_failed(look)
+        ready, reason, message = False, "BackoffLimitExceeded", text
+    elif over:
         # Nothing is left to do, which is what tools wait for that apply objects (kstatus: Flux, Helm, Argo).
         ready, reason, message = not text, state, f"the run is over: {state}{f'; {text}' if text else ''}"
     elif look.suspended and fault is None:
         ready, reason, message = False, SUSPENDED, "spec.suspend is true"
     elif fault is not None:
-        ready, reason, message = False, fault.reason or "Refused", text
+        ready, reason, message = False, fault.reason or "Refused", f"{text}; {placing}" if placing else text
     elif look.live is None:
-        ready, reason, message = False, "Starting", "the learner does not answer yet"
+        ready, reason, message = False, "Starting", placing or "the learner does not answer yet"
         if state == INTERRUPTED:
-            reason, message = INTERRUPTED, "the learner is gone; the next one continues the run"
+            reason, message = INTERRUPTED, placing or "the learner is gone; the next one continues the run"
     elif look.live.state is RunState.INTERRUPTED:
         ready, reason, message = False, INTERRUPTED, "the learner moves"
     elif not any(actor.connected and actor.role == "actor" for actor in look.live.actors):
@@ -107,7 +117,8 @@ def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
         ready, reason, message = False, "NoActors" if waits else "Starting", "no actor has joined the learner"
     training = look.live is not None and look.live.state in (RunState.COLLECTING, RunState.TRAINING)
     starved = training and _is_starved(look)
-    failed = not over and "startedAt" not in look.before and fault is not None and fault.reason in HOPELESS
+    hopeless = not over and "startedAt" not in look.before and fault is not None and fault.reason in HOPELESS
+    failed = look.failed or hopeless
     said, end = f"the run is {state}", state if over else "NotYet"
     conditions = {
         "Ready": (ready, reason, message),
@@ -125,9 +136,21 @@ def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
     if not (look.awaited or look.blind) or over or look.suspended:
         return made
     # Only the learner can say something else than it said to the operator before.
-    kept = {each.get("type"): each for each in items(look.before, "conditions")}
     asked = ("Training",) if fault else ("Ready", "Training")
     return [kept.get(each["type"], each) if each["type"] in asked else each for each in made]
+
+
+def _end_of_failed(look: Look) -> str:
+    """Why a run has failed, with the last end of a container that it knows."""
+    limit, count = part(look.resource, "spec").get("backoffLimit"), look.restarts[0]
+    said = f"{count} restarts of learner and quantizer, spec.backoffLimit is {limit}"
+    ended = [
+        (str(end.get("finishedAt") or ""), f"{role_of(pod)} ended with exit code {end.get('exitCode')}")
+        for pod in look.pods
+        for container in items(part(pod, "status"), "containerStatuses")
+        if role_of(pod) in KEPT and (end := part(container, "lastState", "terminated"))
+    ]
+    return f"{said}; the last {max(ended)[1]}" if ended else said
 
 
 def _log_command(look: Look, fault: Fault) -> str:

@@ -4,10 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from actorq.cluster.diagnosis import Fault, volume_fault, workload_fault
+from actorq.cluster.diagnosis import Fault, view, volume_fault, workload_fault
+from actorq.cluster.manifests import component_of
 from actorq.cluster.objects import COMPONENT_LABEL, Object, items, part
 from actorq.cluster.progress import serious
 from actorq.domain.status import RunStatus
+from actorq.operator.render import KEPT, WORKERS
+
+FAILED = "Failed"
+"""The state of a run that was restarted too often."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,7 @@ class Look:
     refusal: why the objects of the run could not be made. now: Unix seconds.
     awaited: whether this operator has asked the learner for the first time, and does not know yet whether it answers.
     blind: whether the operator may not see workloads and pods. What was known of them stays.
+    waits: whether the actors have no pods yet, because the learner or the quantizer has no node.
     """
 
     resource: Object
@@ -33,6 +39,7 @@ class Look:
     refusal: Fault | None = None
     awaited: bool = False
     blind: bool = False
+    waits: bool = False
 
     @property
     def before(self) -> Object:
@@ -47,7 +54,41 @@ class Look:
     @property
     def over(self) -> bool:
         """Whether the run has ended for good."""
-        return "finishedAt" in self.before or (self.live is not None and self.live.state.final)
+        return "finishedAt" in self.before or self.failed or (self.live is not None and self.live.state.final)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run has ended because it was restarted too often."""
+        if "finishedAt" in self.before:
+            return self.before.get("state") == FAILED
+        limit = part(self.resource, "spec").get("backoffLimit")
+        ended = self.live is not None and self.live.state.final
+        return not ended and isinstance(limit, int) and self.restarts[0] > limit
+
+    @property
+    def restarts(self) -> tuple[int, list[Object]]:
+        """The restarts of learner and quantizer so far, and those of their present pods as the status has them.
+
+        A pod that moves to another node begins at 0. What the earlier one had is in the status.
+        """
+        total, counted = int(self.before.get("restarts") or 0), items(self.before, "restartsOfPods")
+        if self.blind:
+            return total, counted
+        known = {each.get("uid"): int(each.get("restarts") or 0) for each in counted}
+        found: list[Object] = []
+        for pod in self.pods:
+            count, uid = view(pod).restarts, pod["metadata"].get("uid")
+            if role_of(pod) in KEPT and count:
+                total += max(0, count - known.get(uid, 0))
+                found.append({"uid": uid, "restarts": count})
+        return total, sorted(found, key=lambda each: str(each["uid"]))
+
+    @property
+    def resting(self) -> tuple[str, ...]:
+        """The components that have no pods now."""
+        if self.suspended or self.failed:
+            return (*KEPT, *WORKERS)
+        return WORKERS if self.over or self.waits else ()
 
 
 def find_fault(look: Look) -> Fault | None:
@@ -63,6 +104,17 @@ def find_fault(look: Look) -> Fault | None:
     found += [fault for each in look.workloads if lacks_pods(each) and (fault := workload_fault(each, look.events))]
     found += [*(fault for fault in fatal if fault.unplaced), *bearable]
     return found[0] if found else None
+
+
+def waits(pods: Sequence[Object], workloads: Sequence[Object]) -> bool:
+    """Whether actors, relays and evaluator must have no pods yet: those that they wait for have no node.
+
+    Once one of them may have pods, they keep them, also while the learner moves. workloads: those of the run.
+    """
+    working = any(component_of(each) in WORKERS and part(each, "spec").get("replicas") != 0 for each in workloads)
+    staying = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
+    placed = {role_of(each) for each in staying if part(each, "spec").get("nodeName")}
+    return not working and not placed >= set(KEPT)
 
 
 def lacks_pods(workload: Object) -> bool:

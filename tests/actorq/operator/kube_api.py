@@ -94,7 +94,7 @@ class KubeApi(ClusterApi):
                             "labels": template["metadata"]["labels"],
                             "ownerReferences": [{"kind": kind, "name": name, "uid": uid}],
                         },
-                        "spec": template["spec"],
+                        "spec": {**template["spec"], "nodeName": "node"},
                         "status": {
                             "phase": "Running",
                             "conditions": [{"type": "Ready", "status": "True"}],

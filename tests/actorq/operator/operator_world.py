@@ -105,11 +105,16 @@ class World:
             self.at += PERIOD_S
             self.look()
 
+    def place(self, **spec: Any) -> None:
+        """A run whose pods have nodes: first those of learner and quantizer, then the others."""
+        self.run(**spec)
+        for _ in range(2):
+            self.look()
+            self.api.kubelet()
+
     def start(self, **spec: Any) -> None:
         """A run whose learner answers."""
-        self.run(**spec)
-        self.look()
-        self.api.kubelet()
+        self.place(**spec)
         self.look()
         self.send(environment_steps=100)
 

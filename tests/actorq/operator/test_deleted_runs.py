@@ -116,7 +116,8 @@ def test_a_run_that_is_made_again_does_not_take_the_end_of_the_earlier_one(world
     world.api.collect()
     world.settle()
     assert "finishedAt" not in world.api.status("tiny")
-    assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 2
+    assert world.api.get("StatefulSet", "tiny-learner")["spec"]["replicas"] == 1
+    assert "tiny-actor" in world.api.names("Deployment")
 
 
 def test_a_run_that_is_made_again_waits_for_certificates_of_its_own(world: World) -> None:

@@ -94,6 +94,8 @@ def test_a_run_that_is_made_again_with_a_higher_budget_goes_on_from_its_volumes(
     world.api.delete("TrainingRun", "tiny")
     world.run(config={"max_environment_steps": 30_000})
     world.settle()
+    world.api.kubelet()
+    world.settle()
     assert world.api.names("PersistentVolumeClaim") == volumes
     assert "30000" in world.api.get("ConfigMap", "tiny-run-config")["data"]["config.yaml"]
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 2

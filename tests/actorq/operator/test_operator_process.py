@@ -125,3 +125,12 @@ def test_a_registry_that_no_image_can_have_is_one_line(api: KubeApi, tmp_path: P
         "error: --image-registry: expected a registry and perhaps a folder, such as registry.example/rl, got "
         f"{registry!r}"
     ]
+
+
+@pytest.mark.parametrize("digest", ["learner=latest", "relay=sha256:1", "sha256:1"])
+def test_a_digest_that_no_image_can_have_is_one_line(api: KubeApi, tmp_path: Path, digest: str) -> None:
+    code, lines = failure(api, tmp_path, f"--image-digest={digest}")
+    assert code == 2
+    assert lines == [
+        f"error: --image-digest: expected learner, quantizer or actor, =sha256: and 64 digits of 0-9a-f, got {digest!r}"
+    ]

@@ -75,8 +75,7 @@ def test_every_object_of_a_run_that_works_comes_back_some_time(world: World) -> 
 
 
 def test_scaling_the_run_scales_its_actors_and_nothing_else(world: World) -> None:
-    world.run()
-    world.look()
+    world.place()
     world.api.writes.clear()
     world.api.scale("tiny", 6)
     world.look()
@@ -85,8 +84,7 @@ def test_scaling_the_run_scales_its_actors_and_nothing_else(world: World) -> Non
 
 
 def test_the_actors_follow_the_run_and_not_whoever_scales_their_deployment(world: World) -> None:
-    world.run()
-    world.look()
+    world.place()
     scaled = deepcopy(world.api.get("Deployment", "tiny-actor"))
     scaled["spec"]["replicas"] = 9
     world.api.put(scaled)
@@ -194,7 +192,7 @@ def test_milestones_are_events_each_once(world: World) -> None:
     world.send(state=RunState.INTERRUPTED)
     world.send(state=RunState.TRAINING)
     world.send(state=RunState.SOLVED)
-    assert world.api.reasons() == ["FirstPolicy", "Interrupted", "Resumed", "Solved"]
+    assert world.api.reasons() == ["Started", "FirstPolicy", "Interrupted", "Resumed", "Solved"]
 
 
 def test_another_operator_keeps_the_status_until_the_learner_has_answered_it(world: World) -> None:

@@ -120,9 +120,7 @@ def test_a_run_whose_specification_has_a_fault_can_be_suspended(world: World, sp
     assert not world.api.names("Pod")
     assert world.api.status("tiny")["state"] == "Suspended"
     assert world.api.condition("tiny", "Ready")["reason"] in ("InvalidConfiguration", "Immutable")
-    world.run()
-    world.settle()
-    world.api.kubelet()
+    world.place()
     assert {"tiny-learner-0", "tiny-actor-0"} <= world.api.names("Pod")
 
 
@@ -171,6 +169,45 @@ def test_a_missing_permission_names_the_rule_to_add(world: World) -> None:
     ready = world.api.condition("tiny", "Ready")
     assert ready["reason"] == "NoPermission"
     assert "ask for a Role with the verb patch on deployments.apps" in ready["message"]
+
+
+@pytest.mark.parametrize("secrets_too", [True, False])
+def test_a_namespace_that_the_operator_is_not_allowed_in_names_the_command(world: World, secrets_too: bool) -> None:
+    account = "system:serviceaccount:actorq-system:actorq-operator"
+
+    def refuse(verb: str, kind: str, name: str) -> tuple[int, str] | None:
+        plural = f"{kind.lower()}s"
+        said = f'User "{account}" cannot {verb} resource "{plural}" in API group "" in the namespace "lab"'
+        seen = kind in ("TrainingRun", "Event") or (kind != "Secret" and not secrets_too)
+        return None if seen else (403, said)
+
+    world.api.refuse = refuse
+    world.run(tls={"mode": "generated"})
+    assert world.look() == PERIOD_S
+    ready = world.api.condition("tiny", "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "NoPermission")
+    kinds = "statefulsets" if secrets_too else "secrets"
+    assert ready["message"] == (
+        f"the operator: no permission: {account} may not list {kinds} in namespace lab; an administrator allows runs "
+        "there with `kubectl create rolebinding actorq-operator-runs -n lab "
+        "--clusterrole=actorq-operator-runs --serviceaccount=actorq-system:actorq-operator`"
+    )
+    assert world.api.reasons() == ["NoPermission"]
+    assert not world.api.names("Pod")
+    world.api.refuse = lambda *_: None
+    world.look()
+    assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
+
+
+def test_a_run_in_plain_text_needs_no_right_on_secrets(world: World) -> None:
+    world.api.forbidden = {(verb, "secrets") for verb in ("get", "list", "patch", "create", "delete")}
+    world.start(ttlSecondsAfterFinished=0)
+    world.settle()
+    assert world.api.condition("tiny", "Ready")["status"] == "True"
+    world.send(state=RunState.SOLVED)
+    world.at += 60
+    world.settle()
+    assert {kind for kind, _ in world.api.there} == {"TrainingRun", "PersistentVolumeClaim", "Event"}
 
 
 def test_a_server_that_hangs_for_one_request_leaves_the_status_as_it_is(world: World) -> None:
@@ -316,17 +353,19 @@ def _requests_of(world: World, do: Callable[[], object], name: str) -> int:
 
 
 def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None:
-    world.run()
+    world.place()
     queue_of_runs: DueQueue[Key] = DueQueue()
     controller = Controller(world.api.cluster(), (), queue_of_runs, world.operator)
+    before = world.api.status("tiny")
 
     def scaled_meanwhile(verb: str, kind: str, name: str) -> None:
         if verb == "patch status" and world.api.get("TrainingRun", "tiny")["metadata"]["generation"] == 1:
             world.api.scale("tiny", 5)
 
+    world.at += PERIOD_S
     world.api.refuse = scaled_meanwhile
     controller.look(KEY)
-    assert "status" not in world.api.get("TrainingRun", "tiny")
+    assert world.api.status("tiny") == before
     assert queue_of_runs.take(10) == KEY
     controller.look(KEY)
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5

@@ -13,7 +13,7 @@ import yaml
 from actorq import __version__
 from actorq.cluster.manifests import component_of, parse, prepared
 from actorq.operator.naming import named
-from actorq.operator.render import MANIFESTS, Images, identity, objects
+from actorq.operator.render import MANIFESTS, WORKERS, Images, identity, objects
 from tests.actorq.operator.training_runs import SPECS, Object, training_run
 from tests.k8s.rendered_manifests import K8S, is_let_through, render, selects
 
@@ -49,10 +49,10 @@ def walked(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield from walked(value, (*path, str(key)))
 
 
-@pytest.mark.parametrize(("name", "finished"), list(product(SPECS, (False, True))))
-def test_objects_of_every_option_are_valid_and_owned(name: str, finished: bool) -> None:
+@pytest.mark.parametrize(("name", "resting"), list(product(SPECS, ((), WORKERS))))
+def test_objects_of_every_option_are_valid_and_owned(name: str, resting: tuple[str, ...]) -> None:
     run = training_run(**SPECS[name])
-    made = objects(run, finished)
+    made = objects(run, resting)
     for each in made:
         if each["apiVersion"] != "cert-manager.io/v1":
             kubernetes_validate.validate(each, "1.32", strict=True)
@@ -214,14 +214,14 @@ def test_a_changed_setting_replaces_pods_and_a_changed_number_of_actors_does_not
 def test_a_run_that_is_over_keeps_what_serves_status_and_policies() -> None:
     run = training_run(relays={"replicas": 2})
     assert replicas(objects(run)) == {**REPLICAS, "relay": 2}
-    assert replicas(objects(run, finished=True)) == {
+    assert replicas(objects(run, WORKERS)) == {
         "learner": 1, "quantizer": 1, "actor": 0, "evaluator": 0, "relay": 0,
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("finished", [False, True])
-def test_a_suspended_run_has_no_pods(finished: bool) -> None:
-    assert set(replicas(objects(training_run(suspend=True), finished)).values()) == {0}
+@pytest.mark.parametrize("resting", [(), WORKERS])
+def test_a_suspended_run_has_no_pods(resting: tuple[str, ...]) -> None:
+    assert set(replicas(objects(training_run(suspend=True), resting)).values()) == {0}
 
 
 def test_pods_are_as_the_specification_says() -> None:
@@ -357,6 +357,7 @@ def test_images_that_a_run_does_not_name_come_from_the_operators_registry() -> N
         (Images(), f"actorq-actor:{__version__}"),
         (Images(registry="localhost:5000"), f"localhost:5000/actorq-actor:{__version__}"),
         (Images(tag="dev"), "actorq-actor:dev"),
+        (Images("lab", digests={"actorq-actor": "sha256:1"}), f"lab/actorq-actor:{__version__}@sha256:1"),
     ],
 )
 def test_what_the_operator_is_not_told_stays(images: Images, name: str) -> None:

@@ -61,6 +61,7 @@ SPECS: dict[str, Object] = {
         "networkPolicies": True,
         "serviceAccountAnnotations": {"iam.gke.io/gcp-service-account": "rl@project"},
         "activeDeadlineSeconds": 86_400,
+        "backoffLimit": 20,
         "ttlSecondsAfterFinished": 60,
         "checkpoint": {"retain": False, "secret": "bucket"},
         "policyExport": {"url": "s3://policies/alpha", "scheme": "int8"},

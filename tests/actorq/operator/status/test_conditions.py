@@ -146,7 +146,9 @@ def test_the_events_of_one_change_have_the_same_names_each_time() -> None:
     before = new_status(look(live=run_status(actors=ACTING)), None)
     seen = look(before, live=run_status(policy_version=1, state=RunState.INTERRUPTED, actors=ACTING))
     after = new_status(seen, None)
-    told, again = ([(each["reason"], each["metadata"]["name"]) for each in new_events(seen, after)] for _ in range(2))
+    told, again = (
+        [(each["reason"], each["metadata"]["name"]) for each in new_events(seen, after, None)] for _ in range(2)
+    )
     assert told == again
     assert [reason for reason, _ in told] == ["FirstPolicy", "Interrupted"]
     assert len({name for _, name in told}) == 2
@@ -159,7 +161,7 @@ def test_the_end_of_a_run_tells_where_its_best_policy_is(exported: str) -> None:
     seen = look(before, spec, live=run_status(policy_version=1, state=RunState.SOLVED, exported_policy=exported))
     after = new_status(seen, None)
     assert after.get("policy", "") == exported
-    told = {each["reason"]: each["message"] for each in new_events(seen, after)}
+    told = {each["reason"]: each["message"] for each in new_events(seen, after, None)}
     assert list(told) == ["Solved", "PolicyExported" if exported else "PolicyNotExported"]
     assert exported in told[list(told)[1]]
     # Later looks, without the learner, keep the address.
