@@ -207,7 +207,7 @@ class Cluster:
     def patch(self, api_version: str, kind: str, name: str, change: Object, subresource: str = "") -> Object:
         """Merge a change into an object or its subresource. Returns the object. Raises NotFoundError without one.
 
-        A resourceVersion or uid in the change is a condition. Raises ConflictError when it does not hold.
+        A resourceVersion in the change is a condition. Raises ConflictError when it does not hold.
         """
         return self._merge(f"change {kind} {name}", api_version, kind, subresource, name, change)
 
