@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ learning curves, throughput, time to a target return, energy, and ratios to fp32
 --config and environment give the task as in actorq train. Finished runs are kept: the same command continues an
 interrupted comparison, and restarts its unfinished run. DIR/report.html has everything on one page,
 DIR/comparison.json the figures."""
-_EXTRA = ("scipy", "matplotlib")
 _OWN = {"seed": "--seeds", "scheme": "--schemes"}
 
 
@@ -39,8 +37,6 @@ def run(arguments: Sequence[str]) -> int:
     """Make the missing runs, then write the report. Returns the exit code."""
     parser = _parser()
     given = parser.parse_args(arguments)
-    if missing := [name for name in _EXTRA if find_spec(name) is None]:
-        raise UserError(f"actorq compare needs {' and '.join(missing)}: pip install 'actorq[compare]'")
     for setting, flag in _OWN.items():
         if hasattr(given, setting):
             raise UserError(f"--{setting}: a comparison has several, give {flag}")

@@ -1,6 +1,5 @@
 """`actorq certificates`, as a user gives it."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -42,24 +41,3 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert error.startswith(f"error: {reason}")
     assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_without_its_package_it_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "actorq.transport.security.authority", raising=False)
-    for name in [name for name in sys.modules if name == "cryptography" or name.startswith("cryptography.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [NoCryptography(), *sys.meta_path])
-    assert main(["certificates", "init", str(tmp_path / "new")]) == 2
-    assert capsys.readouterr().err == (
-        "error: certificates need the package cryptography: pip install 'actorq[cluster]'\n"
-    )
-
-
-class NoCryptography:
-    """An import hook for a machine that does not have it."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "cryptography":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)

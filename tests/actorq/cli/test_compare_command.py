@@ -1,8 +1,6 @@
 """`actorq compare`: what it takes, what it refuses, and that it goes on with what is there."""
 
-import importlib.util
 import json
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -72,19 +70,6 @@ def test_torch_needs_the_benchmarks(capsys: pytest.CaptureFixture[str], monkeypa
         "--schemes torch: elsewhere.torch_actor cannot be imported: run in the folder of ActorQ's sources, or add "
         "this folder to PYTHONPATH"
     )
-
-
-def test_a_missing_extra_is_told_before_any_run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = importlib.util.find_spec
-
-    def without_scipy(name: str) -> ModuleSpec | None:
-        return None if name == "scipy" else found(name)
-
-    monkeypatch.setattr(compare, "find_spec", without_scipy)
-    told = mistake(capsys, "--directory", "DIR")
-    assert told == "actorq compare needs scipy: pip install 'actorq[compare]'"
 
 
 def test_a_comparison_goes_on_and_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
