@@ -84,6 +84,11 @@ def is_as_sent(error: grpc.RpcError) -> bool:
     return signature == _signature(error.code(), error.details() or "")
 
 
+def was_dropped(error: BaseException | None) -> bool:
+    """Whether the gRPC of a service dropped a call before the service saw it, because too many calls waited."""
+    return isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.CANCELLED and not is_as_sent(error)
+
+
 def _is_unreadable(status: grpc.StatusCode, details: str) -> bool:
     """Whether gRPC or the service could not read the received bytes."""
     if status in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
