@@ -1,8 +1,8 @@
 # Images of the three services and of the operator: docker build --target learner|quantizer|actor|operator (all of them:
 # make images).
 #
-# Packages come from where pip is configured to look, in the versions of constraints.txt. TORCH_INDEX_URL names a
-# further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/how-to/kubernetes.md).
+# Packages come from where pip is configured to look, with the hashes of docker/requirements (`make requirements` writes
+# them), PyTorch in the version of constraints.txt. TORCH_INDEX_URL names a further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/how-to/kubernetes.md).
 ARG PYTHON_IMAGE=python:3.11-slim
 
 FROM ${PYTHON_IMAGE} AS build
@@ -12,6 +12,7 @@ RUN python -m venv --without-pip /opt/actorq
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY docker/install /usr/local/bin/install-actorq
+COPY docker/requirements docker/requirements/
 # The smallest part that makes a package: dependencies get a layer of their own, which lasts until they change.
 COPY actorq/__init__.py actorq/
 

@@ -1,5 +1,5 @@
 # make train | make test | make test-fast | make test-cluster | make mutants | make docs | make dist | make images | make install | make lint |
-# make protos | make clean
+# make protos | make requirements | make clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ TORCH_INDEX_URL ?=
 # The tests start hundreds of processes, which would each compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: train test test-fast test-cluster mutants docs dist images install lint format protos clean
+.PHONY: train test test-fast test-cluster mutants docs dist images install lint format protos requirements clean
 
 train: $(VENV)/installed  ## install, then train DQN on CartPole; more flags with ARGS="--seed 2"
 	$(BIN)/actorq train $(ARGS)
@@ -63,6 +63,10 @@ format: $(VENV)/installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/buf format --write protos
+
+requirements: $(VENV)/installed  ## write docker/requirements/: versions and hashes of the images' packages
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv
+	$(BIN)/python -m sitegen.requirements
 
 # KEDA's contract keeps its package, but its stubs live in ours: protoc is shown its folder under another name.
 protos: $(VENV)/installed  ## regenerate actorq/v1 and actorq/externalscaler from protos/

@@ -23,6 +23,11 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
         "actorq_actor_environment_steps", "Transitions that this process has explored.", report.environment_steps
     )
     yield gauge("actorq_actor_policy_version", "Policy version that acts; 0 before the first.", report.policy_version)
+    yield gauge(
+        "actorq_actor_served_policy_version",
+        "Newest policy version that the quantizer, or its relay, has sent here; 0 before the first.",
+        report.served_version,
+    )
     yield gauge("actorq_actor_queued_segments", "Segments that the learner has not stored yet.", report.queued_segments)
     yield counter(
         "actorq_actor_acknowledged_segments",

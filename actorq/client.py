@@ -26,7 +26,7 @@ from actorq.errors import CorruptedError, ExhaustedError, InvalidInputError, Una
 from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.transport.channels import open_channel
-from actorq.transport.errors import translated
+from actorq.transport.errors import translated, was_dropped
 from actorq.transport.options import UNARY_DEADLINE_S, Certificates
 from actorq.transport.payload.blobs import ENCODINGS
 from actorq.transport.reconnect import Backoff
@@ -35,6 +35,8 @@ from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, 
 from actorq.wire import bounds
 
 _CHECKPOINT_DEADLINE_S = 60.0
+# Waits before a repeated call that the service's gRPC has dropped.
+_AFTER_DROP = Backoff(initial_s=0.05, maximum_s=0.5)
 # Bounds on what a quantizer may send: retained versions, seconds of a hold.
 _MAX_RETAINED = 100_000
 _MAX_GRANTED_S = 86_400.0
@@ -57,6 +59,7 @@ class _Client:
         self._address = address
         self._deadline = deadline_s
         self._renewal = None if certificates is None else Renewal(certificates)
+        self._rng = random.Random()
         self._lock = threading.Lock()
         self._channels: list[grpc.Channel] = []
         self._closed = threading.Event()
@@ -123,8 +126,16 @@ class _Client:
         self.close()
 
     def _unary(self, method: Any, request: Any, deadline_s: float | None = None) -> Any:
-        with self.calls():
-            return method(request, timeout=deadline_s or self._deadline)
+        end, dropped = time.monotonic() + (deadline_s or self._deadline), 0
+        while True:
+            try:
+                with self.calls():
+                    return method(request, timeout=max(0.0, end - time.monotonic()))
+            except UnavailableError as error:
+                dropped += 1
+                delay = _AFTER_DROP.delay(dropped, self._rng)
+                if not was_dropped(error.__cause__) or time.monotonic() + delay >= end or self._closed.wait(delay):
+                    raise
 
 
 class LearnerClient(_Client):

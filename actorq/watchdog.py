@@ -3,9 +3,11 @@
 A process cannot break off a hanging call of its own, nor release what the call holds.
 """
 
+import ctypes
 import faulthandler
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +18,10 @@ _log = logging.getLogger(__name__)
 
 # The descriptor itself: a hanging thread may hold the lock of `sys.stderr`.
 _STDERR = 2
+# The dump comes first.
+_DUMP_S = 1.0
+# Of <signal.h>, on Linux.
+_SIGEV_THREAD = 2
 
 
 class Watched:
@@ -35,8 +41,10 @@ class Watched:
 class Watchdog:
     """Checks from its own thread whether a watched call takes longer than `limit_s` seconds.
 
-    Hanging native code may keep Python's lock, and then this thread cannot run. In that case faulthandler, which needs
-    no lock, ends the process at twice the limit with exit code 1.
+    Hanging native code may keep Python's lock, and then this thread cannot run. In that case two things that need no
+    lock act at twice the limit: faulthandler tells where the threads are, and a timer ends the process with the same
+    exit code. A process that was stopped (SIGSTOP) for so long ends so, too, once it continues. The timer is for Linux.
+    Elsewhere faulthandler ends the process with exit code 1.
 
     what: name of the watched thing for the log.
     setting: name of the setting of the limit, for the log.
@@ -58,6 +66,7 @@ class Watchdog:
         self._clock = clock
         self._watched: list[Watched] = []
         self._closed = threading.Event()
+        self._timer: _ExitTimer | None = None
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def watch(self) -> Watched:
@@ -68,6 +77,8 @@ class Watchdog:
 
     def start(self) -> None:
         """Start checking."""
+        if sys.platform == "linux":
+            self._timer = _ExitTimer(EXIT_HUNG)
         self._arm()
         self._thread.start()
 
@@ -99,6 +110,66 @@ class Watchdog:
                 self.look()
         finally:
             faulthandler.cancel_dump_traceback_later()
+            if self._timer is not None:
+                self._timer.close()
 
     def _arm(self) -> None:
-        faulthandler.dump_traceback_later(2 * self._limit_s, exit=True, file=_STDERR)
+        faulthandler.dump_traceback_later(2 * self._limit_s, exit=self._timer is None, file=_STDERR)
+        if self._timer is not None:
+            self._timer.set(2 * self._limit_s + _DUMP_S)
+
+
+class _SignalEvent(ctypes.Structure):
+    """`struct sigevent` of a 64-bit Linux: at an event, a new thread calls `function(value)`."""
+
+    _fields_ = (
+        ("value", ctypes.c_int64),
+        ("signal", ctypes.c_int),
+        ("notify", ctypes.c_int),
+        ("function", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("padding", ctypes.c_byte * 32),
+    )
+
+
+class _TimerSpec(ctypes.Structure):
+    """`struct itimerspec`."""
+
+    _fields_ = (
+        ("interval_s", ctypes.c_long),
+        ("interval_ns", ctypes.c_long),
+        ("value_s", ctypes.c_long),
+        ("value_ns", ctypes.c_long),
+    )
+
+
+class _ExitTimer:
+    """A timer of the C library. When it expires, a thread without Python calls `_exit(code)`.
+
+    It counts CLOCK_MONOTONIC, which stands still while the machine is suspended. Raises OSError.
+    """
+
+    def __init__(self, code: int) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._timer = ctypes.c_void_p()
+        function = ctypes.cast(self._libc._exit, ctypes.c_void_p)
+        event = _SignalEvent(value=code, notify=_SIGEV_THREAD, function=function)
+        self._check(
+            self._libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)),
+        )
+
+    def set(self, seconds: float) -> None:
+        """Expire after `seconds`, instead of at an earlier set moment."""
+        whole, part = divmod(seconds, 1)
+        # With an interval it tries again if no thread could be started.
+        spec = _TimerSpec(interval_s=1, value_s=int(whole), value_ns=int(part * 1e9))
+        self._check(self._libc.timer_settime(self._timer, 0, ctypes.byref(spec), None))
+
+    def close(self) -> None:
+        """Never expire."""
+        self._check(self._libc.timer_delete(self._timer))
+
+    def _check(self, result: int) -> None:
+        if result:
+            error = ctypes.get_errno()
+            raise OSError(error, os.strerror(error))

@@ -164,6 +164,7 @@ class PolicySlot:
     """Hands the newest policy from the subscription to the acting loop. Thread-safe.
 
     counts: the actor's counts, for all who load policies or act with them. closed: whether `close` was called.
+    served_version: the newest version that a quantizer has sent; 0 before the first.
     """
 
     def __init__(self, counts: ActorCounts | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -172,6 +173,7 @@ class PolicySlot:
         self._changed = threading.Condition()
         self._policy: OnnxPolicy | None = None
         self.closed = False
+        self.served_version = 0
         self._activations: list[float] = []
 
     def put(self, policy: OnnxPolicy) -> None:

@@ -90,7 +90,7 @@ class Subscription:
                 connected()
                 with self._changed:
                     self._received = policy
-                    self._newest_version = policy.descriptor.version
+                    self._newest_version = self._slot.served_version = policy.descriptor.version
                     self._changed.notify_all()
         except (*_FINAL, UnavailableError):
             raise

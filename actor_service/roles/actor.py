@@ -200,6 +200,7 @@ class Actor:
         policy = self._slot.peek()
         return ActorReport(
             policy_version=policy.descriptor.version if policy else 0,
+            served_version=self._slot.served_version,
             scheme=policy.descriptor.effective_scheme if policy else "",
             environment_steps=0,
             steps_per_second=0.0,

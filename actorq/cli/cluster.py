@@ -12,6 +12,7 @@ import yaml
 
 from actorq.cli.display.cluster_view import summary, table
 from actorq.cli.display.display import display_of
+from actorq.cli.display.output import with_queued_output
 from actorq.cli.display.view import RunView
 from actorq.cluster import access, configuration, deployment, diagnosis, manifests
 from actorq.cluster.connection import Cluster
@@ -90,8 +91,12 @@ def _await(
 ) -> RunStatus | RecordedEnd:
     """Show the run until it makes progress, or until it is over."""
     view = RunView(f"{name or 'run'} in namespace {cluster.namespace}", "", "")
-    with display_of(view) as display, access.learner_of(cluster, certificates) as learner:
-        return await_progress(cluster, learner.status, timeout_s, display, until_over=until_over)
+
+    def show() -> RunStatus | RecordedEnd:
+        with display_of(view) as display, access.learner_of(cluster, certificates) as learner:
+            return await_progress(cluster, learner.status, timeout_s, display, until_over=until_over)
+
+    return with_queued_output(show)
 
 
 def _up(arguments: Sequence[str]) -> None:

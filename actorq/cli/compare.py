@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from actorq.cli.algorithm import Describe, environment_of
+from actorq.cli.display.output import with_queued_output
 from actorq.cli.train import resolved_config
 from actorq.comparison.figures import figures_of
 from actorq.comparison.folder import ComparisonFolder
@@ -37,6 +38,10 @@ def run(arguments: Sequence[str]) -> int:
     """Make the missing runs, then write the report. Returns the exit code."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    return with_queued_output(lambda: _compare(arguments, parser, given))
+
+
+def _compare(arguments: Sequence[str], parser: OneLineParser, given: Any) -> int:
     for setting, flag in _OWN.items():
         if hasattr(given, setting):
             raise UserError(f"--{setting}: a comparison has several, give {flag}")

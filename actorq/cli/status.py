@@ -11,6 +11,7 @@ from pydantic import Field
 from rich.console import Console
 
 from actorq.cli.display.display import display_of
+from actorq.cli.display.output import with_queued_output
 from actorq.cli.display.panel import render
 from actorq.cli.display.view import RunView
 from actorq.client import LearnerClient
@@ -74,6 +75,10 @@ def run(arguments: Sequence[str]) -> int:
         console = Console(highlight=False)
         console.print(render(found.view, elapsed_s, console.width, console.height if console.is_terminal else None))
         return 0
+    return with_queued_output(lambda: _watch(found, certificates))
+
+
+def _watch(found: Asked, certificates: Certificates | None) -> int:
     with (
         display_of(found.view) as display,
         closing(StatusWatch(found.address, certificates, display.status, period_s=1.0)) as watch,

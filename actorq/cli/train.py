@@ -15,6 +15,7 @@ from pydantic import Field
 
 from actorq.cli.algorithm import Describe, check_learner, environment_of, fit_algorithm
 from actorq.cli.display.display import display_of
+from actorq.cli.display.output import with_queued_output
 from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
 from actorq.config import settings
@@ -66,6 +67,17 @@ class TrainSettings(Settings):
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
     """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
     train, config, run = _resolve(arguments, servers)
+    # Also while the terminal is stopped, processes are restarted, and a signal ends the run.
+    return with_queued_output(lambda: _train(train, config, run, servers, begun), lambda code: code >= 128)
+
+
+def _train(
+    train: TrainSettings,
+    config: RunConfig,
+    run: RunDirectory,
+    servers: ForkServers | None,
+    begun: RunStart | None,
+) -> int:
     is_new = not (train.resume and run.root.exists())
     if is_new:
         run.create(config)

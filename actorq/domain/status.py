@@ -110,6 +110,7 @@ class ActorReport:
     avoided_scheme: a scheme that the actor avoids because its processor computes it wrongly; empty if none.
     scheme_error: mean error of a quantized policy on the actor's processor, relative to the range of the outputs; 0
         before the first comparison.
+    served_version: newest version that the quantizer or relay has sent to it; 0 before the first.
     """
 
     policy_version: int
@@ -122,6 +123,7 @@ class ActorReport:
     waited_seconds: float = 0.0
     avoided_scheme: str = ""
     scheme_error: float = 0.0
+    served_version: int = 0
 
 
 @dataclass(frozen=True)
@@ -250,6 +252,7 @@ class RunStatus:
     rollout_queue: RolloutQueueStatus | None = None
     exported_policy: str = ""
     outdated: str = ""
+    publishing_problem: str = ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from actorq.local.forkserver import ForkServers
 from actorq.local.observer import Observer, ProcessState, ProcessView
 from actorq.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
 from actorq.local.services import Kind, Service
-from actorq.process import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OF_STATE, EXIT_OK, EXIT_USER_ERROR
+from actorq.process import EXIT_FAILED, EXIT_HUNG, EXIT_INTERRUPTED, EXIT_OF_STATE, EXIT_OK, EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.files import DISK_FULL
 
@@ -31,7 +31,7 @@ _CANNOT_LISTEN = "cannot listen"
 _DISK_FULL = tuple(map(os.strerror, DISK_FULL))
 # Wait before a restart after a clean exit: a learner that is about to end may have dismissed the actor.
 _AFTER_CLEAN_EXIT_S = 2.0
-_FATES = {EXIT_OK: "ended", EXIT_INTERRUPTED: "was interrupted"}
+_FATES = {EXIT_OK: "ended", EXIT_INTERRUPTED: "was interrupted", EXIT_HUNG: "hung in a call, or was stopped"}
 # The learner's exit codes when a run is over.
 _OVER = {code for state, code in EXIT_OF_STATE.items() if state.final}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from actorq.errors import InvalidInputError
 from actorq.statefiles.documents import read_document, write_document
+from actorq.statefiles.tolerance import Tolerated
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class HighWaterMark:
         # The mark on disk. Reads skip the lock, which is held during a write.
         self._stored = self.floor if path.exists() else 0
         self._writing = threading.Lock()
+        self._writes_ahead = Tolerated(path.name)
         self._ahead: threading.Thread | None = None
 
     def reserve(self, number: int) -> None:
@@ -64,11 +66,8 @@ class HighWaterMark:
                     _log.warning("%s keeps its block of reserved numbers: %s", self._path, error)
 
     def _write_ahead(self, number: int) -> None:
-        try:
-            self._write(number, number + self._block)
-        except OSError as error:
-            # `reserve` tries again, and raises if the number is above the mark.
-            _log.warning("cannot reserve numbers in %s: %s", self._path, error)
+        # `reserve` tries again, and raises if the number is above the mark.
+        self._writes_ahead.attempt(lambda: self._write(number, number + self._block))
 
     def _write(self, number: int, needed: int) -> None:
         """Reserve a block above `number`, unless the mark has reached `needed`. The mark only rises."""

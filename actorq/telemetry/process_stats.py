@@ -49,9 +49,13 @@ def measure_process(name: str, role: str, node: str = "") -> ProcessStats:
     node: the machine's name, by default the host name. In a Kubernetes pod the host name is the *pod's* name; pass the
         node's name there, or this process gets no share of a meter's energy.
     """
-    process = psutil.Process()
-    with process.oneshot():
-        return _measured(process, [process], name, role, node)
+    pid, times = os.getpid(), os.times()
+    try:
+        resident = int(psutil.Process().memory_info().rss)
+    except OSError:
+        # No file descriptor is free. A report is no reason to end, and the peak is the nearest known value.
+        resident = _peak_from_rusage()
+    return _measured(pid, times.user + times.system, resident, name, role, node)
 
 
 def measure_launcher(node: str = "") -> ProcessStats | None:
@@ -62,25 +66,25 @@ def measure_launcher(node: str = "") -> ProcessStats | None:
     try:
         launcher = psutil.Process(os.getppid())
         servers = [child for child in launcher.children() if child.name() == FORK_SERVER]
-        return _measured(launcher, [launcher, *servers], "launcher", "launcher", node)
+        # The servers work for the launcher.
+        times = [each.cpu_times() for each in (launcher, *servers)]
+        cpu_seconds = sum(time.user + time.system for time in times)
+        return _measured(launcher.pid, cpu_seconds, launcher.memory_info().rss, "launcher", "launcher", node)
     except psutil.Error:
         return None
 
 
-def _measured(process: psutil.Process, working: list[psutil.Process], name: str, role: str, node: str) -> ProcessStats:
-    """The resources of a process, with the CPU time of all that work for it."""
-    times = [each.cpu_times() for each in working]
-    resident = process.memory_info().rss
+def _measured(pid: int, cpu_seconds: float, resident: int, name: str, role: str, node: str) -> ProcessStats:
     return ProcessStats(
         name=name,
         role=role,
         node=node or platform.node(),
-        pid=process.pid,
-        started_at=_started_at(process.pid),
-        cpu_seconds=sum(time.user + time.system for time in times),
+        pid=pid,
+        started_at=_started_at(pid),
+        cpu_seconds=cpu_seconds,
         resident_bytes=resident,
         # The kernel updates its count of resident pages lazily, so the peak can be below the current value.
-        peak_resident_bytes=max(_peak_resident_bytes(Path(f"/proc/{process.pid}/status")), resident),
+        peak_resident_bytes=max(_peak_resident_bytes(Path(f"/proc/{pid}/status")), resident),
     )
 
 

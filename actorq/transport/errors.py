@@ -58,7 +58,7 @@ def error_from_rpc(error: grpc.RpcError, peer: str) -> ActorQError:
     """The domain's error for a failed call. `peer` names the other side in its message."""
     status, details = error.code(), one_line(error.details() or "no details")
     kind = _ERROR.get(status, ActorQError)
-    final, as_sent = not issubclass(kind, UnavailableError), _is_as_sent(error)
+    final, as_sent = not issubclass(kind, UnavailableError), is_as_sent(error)
     if status is grpc.StatusCode.UNIMPLEMENTED:
         return UnavailableError(f"{peer} does not serve this call ({details}); check the address and the versions")
     if _is_unreadable(status, details) or (final and not as_sent):
@@ -73,7 +73,7 @@ def _signature(status: grpc.StatusCode, details: str) -> str:
     return f"{crc32(f'{status.name} {details}'.encode(errors='replace')):08x}"
 
 
-def _is_as_sent(error: grpc.RpcError) -> bool:
+def is_as_sent(error: grpc.RpcError) -> bool:
     """Whether the status is the one that the service sent. Without TLS its bytes may have changed on the way.
 
     gRPC signs no status. One of gRPC's own counts only when a message was too large for its sender.
@@ -82,6 +82,11 @@ def _is_as_sent(error: grpc.RpcError) -> bool:
         return True
     signature = dict(error.trailing_metadata() or ()).get(_SIGNATURE)
     return signature == _signature(error.code(), error.details() or "")
+
+
+def was_dropped(error: BaseException | None) -> bool:
+    """Whether the gRPC of a service dropped a call before the service saw it, because too many calls waited."""
+    return isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.CANCELLED and not is_as_sent(error)
 
 
 def _is_unreadable(status: grpc.StatusCode, details: str) -> bool:

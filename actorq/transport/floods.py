@@ -145,7 +145,10 @@ class FloodGuard:
         if not _FDS.exists() or not hasattr(socket, "TCP_INFO"):
             return
         while True:
-            grows = await asyncio.to_thread(self.look)
+            grows = False
+            # Without a free file descriptor it cannot look. It does so as soon as there is one.
+            with suppress(OSError):
+                grows = await asyncio.to_thread(self.look)
             await asyncio.sleep(_HOT_PERIOD_S if grows else _PERIOD_S)
 
     def look(self) -> bool:

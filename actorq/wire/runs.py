@@ -42,7 +42,7 @@ _REPORT = Fields(
     learner_pb2.ActorReport,
     "report.",
     {
-        bounds.version: "policy_version",
+        bounds.version: "policy_version served_version",
         bounds.optional_name: "scheme avoided_scheme",
         bounds.count: "environment_steps",
         bounds.rate: "steps_per_second scheme_error",
@@ -145,7 +145,7 @@ _STATUS_BY_NAME = Fields(
     learner_pb2.RunStatus,
     "",
     {
-        bounds.text: "problem flagged_evaluation precision exported_policy outdated",
+        bounds.text: "problem flagged_evaluation precision exported_policy outdated publishing_problem",
         bounds.count: "refused_environments",
     },
 )

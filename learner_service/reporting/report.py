@@ -66,6 +66,7 @@ class Reporter:
             storage=training.storage() if training else None,
             flagged_evaluation=run.judge.flagged or run.judge.unconfirmed,
             outdated=records.outdated,
+            publishing_problem=training.publisher.problem if training else "",
             precision=training.precision if training else "",
             rollout_queue=training.rollout_queue() if training else None,
             exported_policy=run.lifecycle.export.url,

@@ -23,7 +23,7 @@ from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, ConflictError, ExhaustedError, InvalidInputError, UnavailableError
 from actorq.statefiles.highwater import HighWaterMark
-from actorq.transport.errors import error_from_rpc
+from actorq.transport.errors import error_from_rpc, is_as_sent
 from actorq.transport.reconnect import keep_connected
 from actorq.v1 import quantizer_pb2, tensor_pb2
 
@@ -79,6 +79,8 @@ class Publisher:
         self._unconfirmed: deque[tuple[int, Evaluation]] = deque(maxlen=100)
         self.connected = False
         """Whether the quantizer has answered on the open stream."""
+        self.problem = ""
+        """The reason why the newest version cannot be published now; empty otherwise."""
         self.fault: ActorQError | None = None
         """The error that ended publishing for good, such as a quantizer with another run."""
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
@@ -173,9 +175,13 @@ class Publisher:
         try:
             for response in call:
                 if response.WhichOneof("payload") == "ready":
-                    connected()
+                    # After a version that could not be stored, only the next receipt shows progress. Otherwise each
+                    # attempt would be a success at first, and the next one would follow at once.
+                    if not self.problem:
+                        connected()
                     self._begin(wire.ready_from_proto(response.ready), ready)
                 else:
+                    connected()
                     self._take_receipt(wire.receipt_from_proto(response.receipt))
         except Exception as error:
             # First of all: a snapshot that is offered from now on goes to the next stream.
@@ -188,7 +194,7 @@ class Publisher:
                 self.connected = False
                 self._changed.notify_all()
         if not self._stop.is_set():
-            raise UnavailableError(f"{self._client.peer} ended the stream")
+            raise UnavailableError(self.problem or f"{self._client.peer} ended the stream")
 
     def _raise_unless_stopped(self, error: Exception) -> None:
         if self._stop.is_set():
@@ -210,6 +216,10 @@ class Publisher:
             # the quantizer may have received a version over a broken stream that counts as unsent here.
             _log.warning("version %d was refused: %s", self._sent_version, translated)
             raise UnavailableError(f"{self._client.peer} ended the stream with version {self._sent_version}") from error
+        if sending and isinstance(translated, UnavailableError) and is_as_sent(error):
+            # The quantizer has answered: it cannot store the version.
+            with self._changed:
+                self.problem = str(translated)
         if isinstance(translated, ExhaustedError) and not connected:
             # The quantizer has too many other callers.
             raise UnavailableError(str(translated)) from error
@@ -246,6 +256,7 @@ class Publisher:
     def _take_receipt(self, receipt: Receipt) -> None:
         with self._changed:
             self._received_version = max(self._received_version, receipt.version)
+            self.problem = ""
             while self._in_flight and self._in_flight[0] <= receipt.version:
                 self._in_flight.popleft()
             # The stream is in order, so all evaluations sent before this version have arrived.
@@ -280,8 +291,12 @@ class Publisher:
             if self._mark is not None:
                 self._mark.reserve(version)
         except OSError as error:
-            _log.warning("version %d is not published, because its number cannot be stored: %s", version, error)
+            with self._changed:
+                self.problem = f"versions are not published, because their numbers cannot be stored: {error}"
             return False
+        with self._changed:
+            self._sent_version = version
+            self._in_flight.append(version)
         return True
 
     def _next_work(self, sent: int, ended: threading.Event) -> Evaluation | tuple[int, Snapshot] | None:
@@ -295,8 +310,6 @@ class Publisher:
                 waiting_for_receipts = sent - self._received_version >= _IN_FLIGHT
                 already = max(sent, self._refused_version)
                 if self._snapshot is not None and self._snapshot[0] > already and not waiting_for_receipts:
-                    self._sent_version = self._snapshot[0]
-                    self._in_flight.append(self._sent_version)
                     return self._snapshot
                 self._changed.wait()
             return None

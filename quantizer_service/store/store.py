@@ -132,7 +132,8 @@ class PolicyStore(PolicyReader):
         tensors, digest = policy_files.sealed_tensors(checkpoint)
         entry = Entry(checkpoint.learner_step, checkpoint.topology)
         policies = tuple(policies)
-        with _writing(folder), ExitStack() as undo:
+        # The error names no version, so that it is told once.
+        with _writing(self._directory), ExitStack() as undo:
             partial.mkdir()
             # A full disk is not filled further by what does not fit.
             undo.callback(shutil.rmtree, partial, ignore_errors=True)

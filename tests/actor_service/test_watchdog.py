@@ -108,5 +108,6 @@ def test_a_process_that_hangs_with_pythons_lock_ends_too() -> None:
     # A function of the C library, called without letting other threads run.
     hang = "import ctypes; ctypes.PyDLL(None).pause()"
     ended = end_of(hang, limit=0.2)
-    assert ended.returncode == 1
+    assert ended.returncode == EXIT_HUNG
     assert "Timeout (0:00:00.4" in ended.stderr
+    assert 'File "<string>", line 7 in <module>' in ended.stderr

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 
 from actorq import wire
@@ -83,6 +84,22 @@ class StagedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
         self, request: quantizer_pb2.GetFidelityReportRequest, context: object
     ) -> quantizer_pb2.GetFidelityReportResponse:
         return quantizer_pb2.GetFidelityReportResponse(policy=wire.descriptor_to_proto(descriptor(request.version)))
+
+
+class DroppingQuantizer(StagedQuantizer):
+    """Ends its first calls as gRPC does when too many calls wait."""
+
+    def __init__(self, drops: int) -> None:
+        super().__init__()
+        self.drops = drops
+
+    async def ListPolicies(  # noqa: N802
+        self, request: quantizer_pb2.ListPoliciesRequest, context: Any
+    ) -> quantizer_pb2.ListPoliciesResponse:
+        if self.drops:
+            self.drops -= 1
+            await context.abort(grpc.StatusCode.CANCELLED, "CANCELLED")
+        return await super().ListPolicies(request, context)
 
 
 @contextmanager
@@ -172,6 +189,18 @@ def test_versions_of_a_watch_only_grow(served: tuple[int, ...], highest: int) ->
 def test_all_retained_versions_are_listed_however_they_are_paged() -> None:
     with quantizer() as client:
         assert client.list() == RETAINED
+
+
+def test_a_call_that_was_dropped_is_repeated_until_its_deadline() -> None:
+    servicer = DroppingQuantizer(drops=3)
+    add = quantizer_pb2_grpc.add_QuantizerServiceServicer_to_server
+    with serving(servicer, add=add, service_name="actorq.v1.QuantizerService") as stage:
+        with QuantizerClient(stage.address) as client:
+            assert list(client.list()) == RETAINED
+        assert servicer.drops == 0
+        servicer.drops = 1000
+        with QuantizerClient(stage.address, deadline_s=0.5) as client, pytest.raises(UnavailableError):
+            list(client.list())
 
 
 def test_the_fidelity_of_a_version_comes_with_its_description() -> None:

@@ -1,7 +1,9 @@
 """`python -m learner_service` from outside: how it ends, and how it comes back after a SIGKILL."""
 
 import json
+import os
 import random
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -207,3 +209,22 @@ def test_an_environment_that_cannot_be_learned_is_refused_and_the_learner_waits_
         process.terminate()
         assert process.end()[0] == EXIT_INTERRUPTED
     assert not (tmp_path / "run" / "environment.json").exists()
+
+
+def test_a_learner_without_a_free_file_descriptor_goes_on_and_takes_connections_once_there_is_one(
+    tmp_path: Path, quantizer: str
+) -> None:
+    with learner_process(tmp_path, quantizer) as process, LearnerClient(process.address, deadline_s=DEADLINE_S) as held:
+        held.status()
+        before = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        taken = {int(name) for name in os.listdir(f"/proc/{process.pid}/fd")}
+        first_free = min(set(range(len(taken) + 1)) - taken)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (first_free, before[1]))
+        # It beats once a second.
+        began = held.status().elapsed_s
+        assert next(status for status in held.watch(period_s=0.1) if status.elapsed_s > began + 3.0)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, before)
+        with LearnerClient(process.address, deadline_s=DEADLINE_S) as new:
+            assert new.status().state is RunState.WAITING_FOR_ACTORS
+        process.terminate()
+        assert process.end()[0] == EXIT_INTERRUPTED

@@ -120,6 +120,8 @@ def news(before: RunStatus | None, status: RunStatus) -> Iterable[str]:
         yield f"refused {status.problem}"
     if status.flagged_evaluation not in ("", before.flagged_evaluation if before else ""):
         yield f"flagged evaluation of {status.flagged_evaluation}"
+    if status.publishing_problem not in ("", before.publishing_problem if before else ""):
+        yield f"new versions reach no actor: {status.publishing_problem}"
     if status.outdated not in ("", before.outdated if before else ""):
         yield f"the learner's state is older than the run: {status.outdated}"
 

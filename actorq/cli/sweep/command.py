@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from actorq.cli.display.output import with_queued_output
 from actorq.cli.train import resolved_config
 from actorq.config import settings
 from actorq.config.parser import OneLineParser, number
@@ -37,6 +38,10 @@ _TRIALS = 20
 def run(arguments: Sequence[str]) -> int:
     """Make the missing trials, then write the results. Returns the exit code."""
     given = _parser().parse_args(arguments)
+    return with_queued_output(lambda: _sweep(arguments, given), lambda code: code >= 128)
+
+
+def _sweep(arguments: Sequence[str], given: Any) -> int:
     if missing := [name for name in _EXTRA if find_spec(name) is None]:
         raise UserError(f"actorq sweep needs {' and '.join(missing)}: pip install 'actorq[sweep]'")
     # Imported here, because they need the extra.

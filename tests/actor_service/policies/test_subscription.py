@@ -104,6 +104,8 @@ def test_what_nobody_wants_is_not_made_ready_until_somebody_does(quantizer: Scri
     quantizer.serve(good(6))
     while side.asked.get(timeout=DEADLINE_S) != 6:
         pass
+    # So the quantizer is not the reason for the old policy.
+    assert side.slot.served_version == 6
     side.least_wanted = 6
     side.subscription.look_again()
     assert side.has(6)

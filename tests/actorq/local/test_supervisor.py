@@ -18,7 +18,7 @@ from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.restarts import RestartPolicy
 from actorq.local.services import Kind, Service
 from actorq.local.supervisor import Outcome, Supervisor
-from actorq.process import EXIT_INTERRUPTED
+from actorq.process import EXIT_HUNG, EXIT_INTERRUPTED
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.documents import write_document
 from actorq.transport.reconnect import Backoff
@@ -225,6 +225,14 @@ def test_a_learner_that_somebody_interrupted_is_restarted_and_the_others_stay(st
     assert outcome.error.startswith("learner was interrupted after 1 restarts")
     assert stage.recorder.events[0] == "learner was interrupted, restarting in 0.0 s"
     assert stage.hear("actor-0", "drained") == actor
+
+
+def test_a_process_that_hung_is_restarted_with_a_word(stage: Stage) -> None:
+    stage.start(limit=1, learner="serve", actor_0=f"leave{EXIT_HUNG}")
+    for _ in range(2):
+        os.kill(stage.hear("actor-0", "started"), signal.SIGTERM)
+    stage.end()
+    assert stage.recorder.events[0] == "actor-0 hung in a call, or was stopped, restarting in 0.0 s"
 
 
 def test_whoever_waits_for_the_ended_learner_is_told_that_nobody_is_left(stage: Stage) -> None:

@@ -1,6 +1,8 @@
 """Connections that send frames of no call are closed while memory grows, and honest ones stay."""
 
 import asyncio
+import errno
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -219,5 +221,24 @@ def test_it_watches_until_it_is_cancelled() -> None:
                     await asyncio.to_thread(service.send, 0, MIB)
             task.cancel()
             assert service.closed == 1
+
+    asyncio.run(asyncio.wait_for(scenario(), 30.0))
+
+
+def test_it_watches_on_after_it_could_not_look() -> None:
+    async def scenario() -> None:
+        loop, answers, looked = asyncio.get_running_loop(), [0], asyncio.Event()
+
+        def memory() -> int:
+            if answers:
+                return answers.pop()
+            loop.call_soon_threadsafe(looked.set)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        task = asyncio.create_task(FloodGuard(lambda: None, memory).watch())
+        for _ in range(2):
+            await looked.wait()
+            looked.clear()
+        task.cancel()
 
     asyncio.run(asyncio.wait_for(scenario(), 30.0))

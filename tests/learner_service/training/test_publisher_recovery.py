@@ -1,6 +1,7 @@
 """What the publisher sends again after a broken stream: a quantizer that does what a test tells it to."""
 
 import asyncio
+import logging
 import queue
 import shutil
 import threading
@@ -207,15 +208,39 @@ def test_a_version_whose_number_cannot_be_stored_is_not_sent_before_the_disk_tak
         publisher.start(policy_graph())
         assert quantizer.received(1) == [("open", 0)]
         quantizer.ready(0)
-        # The stream ends, and the next one begins.
+        # Each time the stream ends, and the next one begins.
+        for _ in range(2):
+            assert quantizer.received(1) == [("open", 0)]
+            quantizer.ready(0)
         assert quantizer.received(1) == [("open", 0)]
+        assert "their numbers cannot be stored" in publisher.problem
         in_the_way.rmdir()
         quantizer.ready(0)
-        # Version 1 counts as sent, and the same snapshot goes out under the next number.
-        assert quantizer.received(1) == [("checkpoint", 2)]
-        assert publisher.fault is None
+        # It was not sent, so its number is free.
+        assert quantizer.received(1) == [("checkpoint", 1)]
+        quantizer.receipt(1)
+        assert publisher.flush(DEADLINE_S)
+        assert (publisher.problem, publisher.fault) == ("", None)
         publisher.close()
-    assert "version 1 is not published, because its number cannot be stored" in caplog.text
+    assert caplog.text.count("their numbers cannot be stored") == 1
+
+
+def test_a_version_that_the_quantizer_cannot_store_is_told_until_one_is_stored(
+    quantizer: ScriptedQuantizer, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for version in (1, 2, 3):
+        quantizer.ready(0)
+        assert quantizer.received(1) == [("checkpoint", version)]
+        quantizer.fail(UnavailableError("store: cannot write /store (No space left on device)"))
+        assert quantizer.received(1) == [("open", 0)]
+        assert "No space left on device" in publisher.problem
+    assert caplog.text.count("No space left on device") == 1
+    quantizer.ready(0)
+    assert quantizer.received(1) == [("checkpoint", 4)]
+    quantizer.receipt(4)
+    assert publisher.flush(DEADLINE_S)
+    assert (publisher.problem, publisher.fault) == ("", None)
 
 
 def test_a_quantizer_far_ahead_is_asked_again_and_ends_nothing(
