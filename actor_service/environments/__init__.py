@@ -18,6 +18,9 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Literal, cast
 
+import gymnasium
+
+from actor_service.environments.failures import FAILURES, failure_text, place_of
 from actor_service.environments.interface import Environments, Fault, Step
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, modules_of
 from actorq.domain.trajectory import EnvironmentSpec
@@ -80,7 +83,7 @@ def make_environments(
         made.spec = replace(made.spec, environment_arguments=arguments)
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         # A user's module may raise any exception.
         raise _refusal(environment_id, arguments, error) from error
     return made
@@ -124,14 +127,13 @@ def _maker(environment_id: str, backend: Backend) -> str:
     return installed.get(family, _GYMNASIUM)
 
 
-def _refusal(environment_id: str, arguments: EnvironmentArguments, error: Exception) -> UserError:
-    # Messages of Gymnasium and of failed imports are clear without the exception's name.
-    speaks = isinstance(error, ImportError) or type(error).__module__.startswith("gymnasium.")
-    kind = "" if speaks else f"{type(error).__name__}: "
-    text = one_line(" ".join(str(error).split()), _MOST_BYTES).rstrip(".")
+def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseException) -> UserError:
+    text = f"environment {environment_id!r} cannot be made: {failure_text(error)}"
     remedy = "give the id of an installed environment, such as CartPole-v1"
     if isinstance(error, ImportError):
-        remedy = f"install its package (docs/how-to/environments.md), or {remedy}"
+        text += f"; install its package (docs/how-to/environments.md), or {remedy}"
     elif arguments != NO_ARGUMENTS:
-        remedy = f"the arguments were {one_line(str(arguments), _MOST_BYTES)}"
-    return UserError(f"environment {environment_id!r} cannot be made: {kind}{text}; {remedy}")
+        text += f"; the arguments were {one_line(str(arguments), _MOST_BYTES)}"
+    elif isinstance(error, gymnasium.error.Error) or place_of(error) is None:
+        text += f"; {remedy}"
+    return UserError(text)

@@ -1,7 +1,5 @@
 """Checks that a run's algorithm fits its environment, before anything is started."""
 
-import json
-import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
@@ -10,8 +8,6 @@ from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
-from actorq.local.child import failed_command, run_to_end
-from actorq.local.forkserver import ForkServers
 from actorq.process import Sources
 
 Describe = Callable[[RunConfig], EnvironmentSpec]
@@ -24,7 +20,7 @@ def fit_algorithm(
 
     sources: of the settings, for those of another algorithm.
     may_choose: whether the algorithm may be another one.
-    describe: `environment_of`, or what remembers its answers.
+    describe: `actorq.local.environment.environment_of`, or what remembers its answers.
 
     Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
     """
@@ -46,18 +42,3 @@ def fit_algorithm(
             f"ones; for these there are: {', '.join(name for name, takes in ALGORITHMS.items() if actions in takes)}"
         )
     return config, spec
-
-
-def environment_of(config: RunConfig, servers: ForkServers | None = None) -> EnvironmentSpec:
-    """The actors' description of the environment. Raises UserError when they cannot make it, before anything starts.
-
-    servers: fork the process that makes the environment.
-    """
-    environment, backend = config.environment, config.environment_backend
-    # Not the whole actor: its imports would take a fifth of the time until the first action.
-    arguments = ("--backend", backend, "--arguments", config.environment_arguments.to_text(), "--lifeline")
-    command = (sys.executable, "-m", "actor_service.environments", environment, *arguments)
-    code, output, errors = run_to_end(command, servers)
-    if code:
-        raise failed_command(f"the actor service cannot describe environment {environment}", code, errors)
-    return EnvironmentSpec.from_json(json.loads(output.splitlines()[-1]))

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actorq.cli.algorithm import Describe, environment_of, fit_algorithm
+from actorq.cli.algorithm import Describe, fit_algorithm
 from actorq.cli.display.display import display_of
 from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
@@ -28,6 +28,7 @@ from actorq.config.unread import given_in_vain
 from actorq.domain.status import RunState
 from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.lifeline import await_parents_end
+from actorq.local.environment import environment_of
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
 from actorq.local.services import is_importable

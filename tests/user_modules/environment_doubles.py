@@ -1,5 +1,6 @@
 """Environments that fail in chosen ways, registered with Gymnasium as `environment_doubles:NAME-v0`."""
 
+import sys
 import threading
 from typing import Any
 
@@ -105,6 +106,41 @@ class AlwaysRaising(Counting):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         raise RuntimeError("no license for the simulator")
+
+
+class AlwaysExiting(Counting):
+    """Ends its process at the first step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        sys.exit(3)
+
+
+class FourValues(Counting):
+    """Its step returns four values, as in Gym before version 0.26."""
+
+    def step(self, action: Any) -> Any:
+        return (*super().step(action)[:3], {})
+
+
+class NoReward(Counting):
+    """Gives no reward."""
+
+    def reward(self, action: Any) -> Any:
+        return None
+
+
+class NoInfo(Counting):
+    """Its reset returns the observation alone, as in Gym before version 0.26."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset()[0]
+
+
+class NoSeed(Counting):
+    """Its reset takes no seed."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
 
 
 class AlwaysNaN(Counting):
@@ -256,6 +292,11 @@ doubles: tuple[type[Counting], ...] = (
     Raising,
     Fragile,
     AlwaysRaising,
+    AlwaysExiting,
+    FourValues,
+    NoReward,
+    NoInfo,
+    NoSeed,
     AlwaysNaN,
     LongObservation,
     VectorReward,
