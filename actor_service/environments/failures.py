@@ -29,7 +29,8 @@ class MisfitError(ValueError):
 def failure_text(error: BaseException) -> str:
     """The exception, its message and its place, such as "RuntimeError: no motor (arm.py:12)", on one bounded line.
 
-    The place is the innermost line outside of Gymnasium, this project and Python's library. Without a message, the line stands for it.
+    The place is the innermost line outside of Gymnasium, this project and Python's library. Without a message, that
+    line stands for it.
     """
     text, place = " ".join(str(error).split()).rstrip("."), place_of(error)
     if isinstance(error, SystemExit):

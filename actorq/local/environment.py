@@ -55,7 +55,7 @@ def environment_of(config: RunConfig, servers: ForkServers | None = None) -> Env
             streams = (lifeline.fileno(), output.fileno(), output.fileno())
             process: Process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
                 command,
-                stdin=lifeline,
+                stdin=lifeline.fileno(),
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

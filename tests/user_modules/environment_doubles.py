@@ -249,6 +249,17 @@ class HangingAtTheEnd(Counting):
             threading.Event().wait()
 
 
+class Sized(Counting):
+    """Takes a tuple and an array, and nothing else."""
+
+    def __init__(self, size: tuple[int, ...], gains: np.ndarray[Any, Any], more: Any = None) -> None:
+        super().__init__()
+        assert isinstance(size, tuple)
+        assert isinstance(gains, np.ndarray)
+        self.observation_space = spaces.Box(-1.0, 1.0, (*size, *gains.astype(int)), np.float32)
+        self.more = more
+
+
 class NoPictures(Counting):
     """Cannot draw itself."""
 
@@ -271,6 +282,9 @@ SPACES = {
     "TextObservations": (spaces.Text(5), spaces.Discrete(2)),
     "DictObservations": (spaces.Dict({"goal": VECTOR}), spaces.Discrete(2)),
     "MatrixObservations": (spaces.Box(-1.0, 1.0, (2, 2), np.float32), spaces.Discrete(2)),
+    "DiscreteObservations": (spaces.Discrete(16), spaces.Discrete(2)),
+    "EmptyObservations": (spaces.Box(0.0, 1.0, (0,), np.float32), spaces.Discrete(2)),
+    "EmptyActions": (VECTOR, spaces.Box(-1.0, 1.0, (0,), np.float32)),
     "TinyImages": (spaces.Box(0, 255, (2, 8, 1), np.uint8), spaces.Discrete(2)),
     "Planes": (spaces.Box(0, 1, (10, 10, 4), np.bool_), spaces.Discrete(2)),  # type: ignore[arg-type]
     "ScalarObservations": (spaces.Box(-1.0, 1.0, (), np.float32), spaces.Discrete(2)),
@@ -309,6 +323,7 @@ doubles: tuple[type[Counting], ...] = (
     Hanging,
     HangingWhenMade,
     HangingAtTheEnd,
+    Sized,
     NoPictures,
 )
 for double in (*doubles, *(with_spaces(name, *both) for name, both in SPACES.items())):

@@ -59,7 +59,7 @@ def test_an_environment_that_hangs_while_it_is_made_ends_with_the_launcher(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     command = [sys.executable, "-m", "actor_service.environments", "hanging:Hanging-v0", "--lifeline"]
     held, lifeline = socket.socketpair()
-    with held, lifeline, subprocess.Popen(command, stdin=lifeline, stdout=subprocess.PIPE) as process:
+    with held, lifeline, subprocess.Popen(command, stdin=lifeline.fileno(), stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"made\n"
         held.close()
