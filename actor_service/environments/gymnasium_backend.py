@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
-from actor_service.environments.spaces import action_spec, observation_spec
+from actor_service.environments.spaces import action_spec, is_plane, observation_spec
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 
@@ -54,6 +54,9 @@ def make(
             environment = environment.env
         for wrap in wrappers:
             environment = wrap(environment)
+        if is_plane(environment.observation_space):
+            shape = (*(environment.observation_space.shape or ()), 1)
+            environment = gymnasium.wrappers.ReshapeObservation(environment, shape)
         if rendered and wants_mujoco(registered.entry_point):
             draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
         return environment

@@ -29,7 +29,7 @@ def _fitting(value: Any, parameter: inspect.Parameter | None) -> Any:
         case {"tuple": list(items), **rest} if not rest:
             return _as_tuple(items)
         case {"array": list(items), **rest} if rest.keys() <= {_DTYPE}:
-            return np.array(items, rest.get(_DTYPE, "float32"))
+            return np.array(items, str(rest.get(_DTYPE, "float32")))
         case list(items) if parameter is not None:
             annotation = str(parameter.annotation).lower()
             if isinstance(parameter.default, tuple) or (_TUPLE in annotation and "list" not in annotation):

@@ -25,6 +25,11 @@ class UnsupportedObservationsError(UserError):
         self.flattened = flattened
 
 
+def is_plane(space: spaces.Space[Any]) -> bool:
+    """Whether observations are images [height, width], which need an axis for their one channel."""
+    return isinstance(space, spaces.Box) and len(space.shape) == 2 and space.dtype in (np.uint8, np.bool_)
+
+
 def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
     """The spec of single observations.
 
@@ -36,7 +41,7 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
     """
     dtype = space.dtype
     is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and dtype is not None and dtype.kind in "fiub"
-    is_image = isinstance(space, spaces.Box) and len(space.shape) in (2, 3) and dtype in (np.uint8, np.bool_)
+    is_image = isinstance(space, spaces.Box) and len(space.shape) == 3 and dtype in (np.uint8, np.bool_)
     if not (is_vector or is_image):
         raise UnsupportedObservationsError(
             f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_in_one_line(space)}",

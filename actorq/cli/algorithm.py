@@ -3,13 +3,17 @@
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
+from actorq.config import settings
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
+from actorq.config.segments import most_environments
 from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.process import Sources
+from actorq.text import size_text
 
+Warn = Callable[[str], None]
 Describe = Callable[[RunConfig], EnvironmentSpec]
 
 
@@ -42,3 +46,18 @@ def fit_algorithm(
             f"ones; for these there are: {', '.join(name for name, takes in ALGORITHMS.items() if actions in takes)}"
         )
     return config, spec
+
+
+def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> RunConfig:
+    """The settings, with fewer environments per actor where a message cannot hold a step of all of them.
+
+    Raises UserError when it cannot hold that of one.
+    """
+    most = most_environments(spec)
+    if config.environments_per_actor <= most:
+        return config
+    warn(
+        f"environments per actor: {most} instead of {config.environments_per_actor}: a message holds no more "
+        f"observations of {size_text(spec.observations.nbytes)}"
+    )
+    return settings.build(RunConfig, {**config.model_dump(mode="json"), "environments_per_actor": most})

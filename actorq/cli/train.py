@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actorq.cli.algorithm import Describe, fit_algorithm
+from actorq.cli.algorithm import Describe, Warn, fit_algorithm, fit_environments
 from actorq.cli.display.display import display_of
 from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
@@ -26,6 +26,7 @@ from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.unread import given_in_vain
 from actorq.domain.status import RunState
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.lifeline import await_parents_end
 from actorq.local.environment import environment_of
@@ -65,11 +66,14 @@ class TrainSettings(Settings):
 
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
     """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
-    train, config, run = _resolve(arguments, servers)
+    train, config, spec, run = _resolve(arguments, servers)
     if not (train.resume and run.root.exists()):
         run.create(config)
     if train.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
+    if spec.image_text:
+        flag = "" if spec.frame_stack > 1 else " (--image-layout)"
+        print(f"observations: {spec.image_text}{flag}", flush=True)
     waiting = "waiting for the processes of this run's earlier launcher to end"
     with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
         if train.resume:
@@ -85,8 +89,10 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
     return outcome.exit_code
 
 
-def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> tuple[TrainSettings, RunConfig, RunDirectory]:
-    """How to start, the settings of the run, and its folder. Raises UserError."""
+def _resolve(
+    arguments: Sequence[str], servers: ForkServers | None
+) -> tuple[TrainSettings, RunConfig, EnvironmentSpec, RunDirectory]:
+    """How to start, the settings of the run, its environment, and its folder. Raises UserError."""
     models = (TrainSettings, RunConfig)
     parser = argument_parser("actorq train", _DESCRIPTION, models)
     for name, text in descriptions():
@@ -107,33 +113,32 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> tuple[Tra
         _check_budget(run, config)
     elif run:
         run.check_unused()
-    config = _checked(sources, config, train, partial(environment_of, servers=servers), _warn)
+    config, spec = _checked(sources, config, train, partial(environment_of, servers=servers), _warn)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     train = train.model_copy(update={"resume": train.resume or lost})
-    return train, config, run or new_run_directory(config.environment, datetime.now())
+    return train, config, spec, run or new_run_directory(config.environment, datetime.now())
 
 
 def _warn(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def resolved_config(
-    sources: Sources, describe: Describe = environment_of, warn: Callable[[str], None] = _warn
-) -> RunConfig:
+def resolved_config(sources: Sources, describe: Describe = environment_of, warn: Warn = _warn) -> RunConfig:
     """The settings of a new run, with those that depend on its environment. Raises UserError for invalid settings."""
-    return _checked(sources, sources.resolve(RunConfig), TrainSettings(), describe, warn)
+    return _checked(sources, sources.resolve(RunConfig), TrainSettings(), describe, warn)[0]
 
 
 def _checked(
-    sources: Sources, config: RunConfig, train: TrainSettings, describe: Describe, warn: Callable[[str], None]
-) -> RunConfig:
-    """The configuration once its environment is known. Raises UserError for invalid settings."""
+    sources: Sources, config: RunConfig, train: TrainSettings, describe: Describe, warn: Warn
+) -> tuple[RunConfig, EnvironmentSpec]:
+    """The configuration once its environment is known, and the environment. Raises UserError for invalid settings."""
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     if train.actor_module and not is_importable(train.actor_module):
         raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
     _check_scheme(config.scheme)
     fitting, spec = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
+    fitting = fit_environments(fitting, spec, warn)
     fitting.dynamic_capacity_of(spec)
     if fitting.algorithm in ALGORITHMS:
         own = getattr(fitting, fitting.algorithm)
@@ -141,7 +146,7 @@ def _checked(
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
     for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
         warn(f"warning: {name} has no effect: {reason}")
-    return fitting
+    return fitting, spec
 
 
 def _check_scheme(name: str) -> None:

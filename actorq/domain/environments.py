@@ -3,10 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from actorq.errors import InvalidInputError
 
+ImageLayout = Literal["auto", "channels-first", "channels-last"]
 # Bound on the text of all arguments.
 MAX_ARGUMENTS_BYTES = 8192
 
@@ -17,17 +18,24 @@ class EnvironmentArguments:
 
     keywords: arguments of the function that makes the environment, by name.
     wrappers: MODULE:CLASS and its keyword arguments, the innermost wrapper first.
+    image_layout: the order of an image's axes; auto: by their lengths.
     """
 
     keywords: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    image_layout: ImageLayout = "auto"
 
     def __str__(self) -> str:
         return self.to_text() or "no arguments"
 
     def to_text(self) -> str:
         """One line of ASCII; empty for none. `from_text` restores equal arguments."""
-        return json.dumps(asdict(self), allow_nan=False) if self.keywords or self.wrappers else ""
+        if self == NO_ARGUMENTS:
+            return ""
+        values = asdict(self)
+        if self.image_layout == "auto":
+            del values["image_layout"]
+        return json.dumps(values, allow_nan=False)
 
     @classmethod
     def from_text(cls, text: str) -> "EnvironmentArguments":
@@ -41,8 +49,10 @@ class EnvironmentArguments:
         except (ValueError, RecursionError):
             values = None
         match values:
-            case {"keywords": dict(keywords), "wrappers": [*wrappers]} if all(map(_is_wrapper, wrappers)):
-                return cls(keywords, tuple((path, arguments) for path, arguments in wrappers))
+            case {"keywords": dict(keywords), "wrappers": [*wrappers], **rest} if all(map(_is_wrapper, wrappers)):
+                layout = rest.get("image_layout", "auto")
+                if layout in get_args(ImageLayout):
+                    return cls(keywords, tuple((path, arguments) for path, arguments in wrappers), layout)
         raise InvalidInputError(
             "environment_arguments: expected JSON as "
             '{"keywords": {NAME: VALUE}, "wrappers": [["MODULE:CLASS", {NAME: VALUE}]]}'

@@ -302,7 +302,7 @@ def test_a_policy_sees_stacks_and_segments_hold_single_frames(slot: PolicySlot, 
     for number, segment in enumerate(segments):
         assert segment is not None
         segment.check(environments.spec)
-        assert segment.observations.shape == (depth - 1 + length + 1, count, 2, 2)
+        assert segment.observations.shape == (depth - 1 + length + 1, count, 2, 2, 1)
         seen = np.array(seeing.seen[number * length : (number + 1) * length])
         np.testing.assert_array_equal(seen, expected_stacks(segment, depth))
         endings += len(segment.episodes)

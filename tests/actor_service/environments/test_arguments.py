@@ -118,6 +118,14 @@ def test_wrong_arguments_are_one_line_for_the_user(
     assert len(str(refused.value)) < 1200
 
 
+def test_the_layout_of_images_is_a_part_of_the_arguments() -> None:
+    arguments = EnvironmentArguments(image_layout="channels-first")
+    assert EnvironmentArguments.from_text(arguments.to_text()) == arguments
+    assert describe_environment("environment_doubles:Planes-v0", arguments=arguments).image == (10, 10, 4)
+    with pytest.raises(InvalidInputError, match="expected JSON as"):
+        EnvironmentArguments.from_text(arguments.to_text().replace("first", "between"))
+
+
 def test_the_text_of_arguments_gives_them_back() -> None:
     arguments = made_with(("a:B", {}), ("a:B", {"x": [1, None, "ü\n"]}), gravity=5.0, nested={"on": True})
     text = arguments.to_text()

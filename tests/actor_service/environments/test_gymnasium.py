@@ -48,6 +48,16 @@ def test_images_of_bits_are_observations() -> None:
     spec = describe_environment("environment_doubles:Planes-v0")
     assert spec.observations == ArraySpec((10, 10, 4), "bool")
     assert spec.image == (4, 10, 10)
+    assert spec.image_text == "images of 10 x 10 pixels with 4 channels, channels last"
+
+
+def test_images_without_an_axis_for_channels_have_one_channel() -> None:
+    batch = make_environments("environment_doubles:Frames-v0", 2)
+    assert batch.spec.observations == ArraySpec((2, 2, 1), "uint8")
+    assert (batch.spec.image, batch.spec.channels_last) == ((1, 2, 2), True)
+    np.testing.assert_array_equal(batch.reset(0), np.full((2, 2, 2, 1), 20))
+    np.testing.assert_array_equal(batch.step(np.zeros(2, np.int64)).observations, np.full((2, 2, 2, 1), 21))
+    batch.close()
 
 
 @pytest.mark.parametrize(
