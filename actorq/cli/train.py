@@ -15,6 +15,7 @@ from pydantic import Field
 
 from actorq.cli.algorithm import Describe, Warn, fit_algorithm, fit_environments
 from actorq.cli.display.display import display_of
+from actorq.cli.display.hints import EpisodeHint
 from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
 from actorq.config import settings
@@ -81,7 +82,9 @@ def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: Run
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
         with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
-            outcome = run_locally(run, config, display, train.resume, lock, train.actor_module, servers, begun)
+            environments = config.actors * config.environments_per_actor
+            observer = display if spec.max_episode_steps else EpisodeHint(display, environments)
+            outcome = run_locally(run, config, observer, train.resume, lock, train.actor_module, servers, begun)
     if outcome.error is not None:
         kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
         raise kind(outcome.error)
