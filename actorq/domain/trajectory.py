@@ -205,7 +205,8 @@ class Segment:
     terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
     truncated:    bool[T, N], the episode was cut by a time limit: do bootstrap past it
     valid:        bool[T, N], false if the step only reset the environment (next-step autoreset): the observation of
-                  such a row is the final one of the ended episode, and the environment ignored the action
+                  such a row is the final one of the ended episode, and the environment ignored the action;
+                  also false if the environment failed in the step: the observation is the last good one of its episode
     spans:        acting policies with ascending `first_step`, which is 0 for the first
     episodes:     episodes that ended inside the segment
     ages:         uint8[N], steps since the reset at the segment's first action, at most 255. Observations before the

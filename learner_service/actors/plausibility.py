@@ -25,16 +25,17 @@ class Plausibility:
     """Keeps the largest reward and the range of episode returns of all actors. Not thread-safe.
 
     step_limit: maximum steps of an episode; 0 without a limit.
+    compares: whether actors' rewards are those of evaluations. If not, nothing is flagged.
     """
 
-    def __init__(self, step_limit: int) -> None:
+    def __init__(self, step_limit: int, compares: bool = True) -> None:
         self._step_limit = step_limit
         # The largest reward, and the largest absolute reward.
         self._rewards: tuple[float, float] | None = None
         self.exploring_returns: tuple[float, float] | None = None
         """The lowest and the highest return of an actor's episode; None before the first."""
         # False for a run whose checkpoint has no such record. Nothing is flagged then.
-        self._is_complete = True
+        self._is_complete = compares
 
     def note(self, segment: Segment) -> None:
         """Update the record with a segment."""
