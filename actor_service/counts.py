@@ -27,7 +27,7 @@ class ActorCounts:
     load_seconds: time from a received policy to a loaded session.
     activation_seconds: time from the learner's snapshot to the first action, by the clocks of both machines.
     policy_wait_seconds: time that the loop waited for a newer policy.
-    dropped_segments: segments in which an environment failed.
+    dropped_segments: segments without a transition because environments failed.
     environment_restarts: environments recreated after an error.
     environment_resets: episodes ended by an observation or reward out of range.
     """

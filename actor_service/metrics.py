@@ -79,7 +79,7 @@ def _faults(counts: ActorCounts) -> Iterator[Metric]:
     )
     yield counter(
         "actorq_actor_dropped_segments",
-        "Segments dropped because an environment failed in them.",
+        "Segments dropped because all their steps were lost to failures of environments.",
         counts.dropped_segments.value,
     )
     yield labelled_counter(

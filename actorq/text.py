@@ -1,8 +1,11 @@
-"""Text for people: what peers sent on one short line, and numbers of bytes."""
+"""Text for people: what peers sent on one short line, numbers of bytes, and returns."""
+
+import math
 
 # gRPC sends an error's details in a header of at most 8 KiB, in which a byte may take three.
 MAX_LINE_BYTES = 2_000
 _ENDING = " ..."
+_MOST_DIGITS = 6
 
 
 def one_line(text: str, most_bytes: int = MAX_LINE_BYTES) -> str:
@@ -35,3 +38,13 @@ def size_text(count: float) -> str:
             return f"{value:.0f} {unit}" if value >= 100 or unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def return_text(value: float | None) -> str:
+    """A return with at least two digits, such as 1,234.5, 9.87, 0.85 and 0.0042, or a dash for None."""
+    if value is None:
+        return "-"
+    size = abs(value)
+    if not math.isfinite(size) or size == 0 or size >= 10:
+        return f"{value:,.1f}"
+    return f"{value:.{max(2, min(_MOST_DIGITS, 1 - math.floor(math.log10(size))))}f}"

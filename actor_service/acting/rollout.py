@@ -15,12 +15,9 @@ from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Fault
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.trajectory import EnvironmentSpec, Episode, PolicySpan, Segment
-from actorq.errors import ActorQError
 from actorq.watchdog import Watched
 
 _OLDEST = 255
-# The limit of dropped segments in a row. An environment that fails in every segment yields no data.
-MOST_DROPPED = 100
 
 # Upper bounds for the encoded parts of a segment other than its columns.
 _HALF_EPISODE_BYTES = 11
@@ -50,9 +47,9 @@ def fitting_segment_length(
 class Rollout:
     """Collects segments. The loop asks for the newest policy before each step, so a new policy acts from the next step.
 
-    The rollout drops and counts a segment in which an environment failed. The failed step is no transition, and n-step
-    returns across it would be wrong. The next segment starts with a new episode in that environment; the others
-    continue. That segment does not tell that it `follows`. `MOST_DROPPED` dropped segments in a row raise ActorQError.
+    A step in which an environment failed is no transition of that environment: its row is not valid, as one that only
+    resets, and the row before is the last one of its episode. The other environments' rows stay. A segment without any
+    valid row because environments failed is dropped and counted. The next one does not tell that it `follows`.
 
     Where actions are drawn, a segment ends before the loop waits for a newer policy.
 
@@ -93,21 +90,14 @@ class Rollout:
 
     def collect(self, stop: threading.Event) -> Segment | None:
         """Collect the next segment. It is shorter when `stop` is set meanwhile; None when no step was taken."""
-        segment, faults = self._collect(stop)
-        dropped = 0
-        while faults:
-            self._count(faults)
-            dropped += 1
-            if dropped >= MOST_DROPPED:
-                raise ActorQError(
-                    f"environment {self._spec.environment_id} failed in {dropped} segments in a row; the last time: "
-                    f"{faults[-1].reason}"
-                )
-            segment, faults = self._collect(stop)
-        return segment
+        while True:
+            segment, is_lost = self._collect(stop)
+            if not is_lost:
+                return segment
+            self._counts.dropped_segments.add()
 
-    def _collect(self, stop: threading.Event) -> tuple[Segment | None, Sequence[Fault]]:
-        """A segment or its faults; neither when `stop` is set before the first step."""
+    def _collect(self, stop: threading.Event) -> tuple[Segment | None, bool]:
+        """A segment, or whether it was lost to faults; neither when `stop` is set before the first step."""
         length, count, before = self._length, self._environments.count, self._context_rows
         environments, explore, watched = self._environments, self._explore, self._watched
         turns, acting, columns = self._turns, None, self._columns
@@ -120,10 +110,10 @@ class Rollout:
         greedy_actions, log_probabilities = arrays.get("greedy_actions"), arrays.get("log_probabilities")
         spans: list[PolicySpan] = []
         episodes: tuple[Episode, ...] = ()
-        faults: tuple[Fault, ...] = ()
+        failed = False
         ages = np.minimum(environments.lengths, _OLDEST).astype(np.uint8)
         steps = 0
-        while steps < length and not faults:
+        while steps < length:
             # The learner may need these steps for the newer policy, so they must not wait for it here.
             if steps and log_probabilities is not None and turns.waits:
                 break
@@ -145,14 +135,17 @@ class Rollout:
             rewards[steps], terminated[steps], truncated[steps] = step.rewards, step.terminated, step.truncated
             valid[steps] = step.valid
             episodes += step.episodes
-            faults = step.faults
+            if step.faults:
+                failed = True
+                self._end_episodes(step.faults, steps, truncated, valid)
             steps += 1
             observations[before + steps] = step.observations
         self._observations = observations[before + steps]
         self._context = observations[steps : steps + before]
-        if steps == 0 or faults:
-            self._follows &= not faults
-            return None, faults
+        is_lost = failed and not valid[:steps].any()
+        if steps == 0 or is_lost:
+            self._follows &= not is_lost
+            return None, is_lost
         self.environment_steps += int(np.count_nonzero(valid[:steps]))
         self._sequence += 1
         segment = Segment(
@@ -165,7 +158,7 @@ class Rollout:
             **{name: array[:steps] for name, array in arrays.items()},
         )
         self._follows = True
-        return segment, ()
+        return segment, False
 
     def _new_arrays(self) -> dict[str, Any]:
         """Uninitialized columns of a segment, [T, N, ...], by their names in `Segment`, without the observations."""
@@ -179,7 +172,14 @@ class Rollout:
             arrays["log_probabilities"] = np.empty_like(arrays["rewards"])
         return arrays
 
-    def _count(self, faults: Sequence[Fault]) -> None:
-        self._counts.dropped_segments.add()
+    def _end_episodes(
+        self, faults: Sequence[Fault], step: int, truncated: NDArray[np.bool_], valid: NDArray[np.bool_]
+    ) -> None:
+        """Count faults of a step, and cut their episodes at the step before: its next observation is still a good one.
+
+        truncated, valid: bool[T, N], of the segment.
+        """
         for fault in faults:
             self._counts.add_fault(fault.restarted)
+            if step and valid[step - 1, fault.environment]:
+                truncated[step - 1, fault.environment] = True

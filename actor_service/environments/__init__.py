@@ -11,14 +11,21 @@ The function makes environments with ids FAMILY/NAME. It takes the id, the numbe
 rendered, and the run's environment_args as keyword arguments. It returns Environments.
 """
 
-from collections.abc import Callable, Collection
+import json
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Literal, cast
 
+import gymnasium
+
+from actor_service.environments.failures import FAILURES, failure_text, place_of
+from actor_service.environments.installed import module_that_registers
 from actor_service.environments.interface import Environments, Fault, Step
+from actor_service.environments.keywords import fitting_keywords
+from actor_service.environments.spaces import UnsupportedObservationsError
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, modules_of
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
@@ -43,6 +50,7 @@ _FAMILIES = {
     "ALE": "actor_service.environments.atari_backend:make",
 }
 _ENTRY_POINTS = "actorq.environments"
+_FLATTEN = "gymnasium.wrappers:FlattenObservation"
 _MOST_BYTES = 500
 
 
@@ -70,17 +78,16 @@ def make_environments(
     module, _, function = path.partition(":")
     try:
         make = getattr(import_module(module), function)
-        wrappers = [
-            partial(cast(Callable[..., Any], load(name, "environment_wrappers")), **keywords)
-            for name, keywords in arguments.wrappers
-        ]
+        wrappers = [_wrapper(name, keywords) for name, keywords in arguments.wrappers]
         made: Environments = make(
             environment_id, count, rendered, *([wrappers] if wrappers else ()), **arguments.keywords
         )
         made.spec = replace(made.spec, environment_arguments=arguments)
+    except UnsupportedObservationsError as error:
+        raise UserError(f"{error}{_way_out(arguments, error.flattened)}") from None
     except UserError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         # A user's module may raise any exception.
         raise _refusal(environment_id, arguments, error) from error
     return made
@@ -124,14 +131,33 @@ def _maker(environment_id: str, backend: Backend) -> str:
     return installed.get(family, _GYMNASIUM)
 
 
-def _refusal(environment_id: str, arguments: EnvironmentArguments, error: Exception) -> UserError:
-    # Messages of Gymnasium and of failed imports are clear without the exception's name.
-    speaks = isinstance(error, ImportError) or type(error).__module__.startswith("gymnasium.")
-    kind = "" if speaks else f"{type(error).__name__}: "
-    text = one_line(" ".join(str(error).split()), _MOST_BYTES).rstrip(".")
+def _wrapper(name: str, keywords: Mapping[str, Any]) -> Callable[..., Any]:
+    wrap = cast(Callable[..., Any], load(name, "environment_wrappers"))
+    return partial(wrap, **fitting_keywords(wrap, keywords))
+
+
+def _way_out(arguments: EnvironmentArguments, flattened: int) -> str:
+    """The flag that makes a vector of observations, if they can be flattened."""
+    if not flattened:
+        return ""
+    wrappers = [json.dumps({name: keywords}) if keywords else name for name, keywords in arguments.wrappers]
+    flag = one_line(", ".join((*wrappers, _FLATTEN)), _MOST_BYTES)
+    return f"; a vector of their {flattened:,} numbers works: --environment-wrappers '[{flag}]'"
+
+
+def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseException) -> UserError:
+    text = f"environment {environment_id!r} cannot be made: {failure_text(error)}"
     remedy = "give the id of an installed environment, such as CartPole-v1"
+    if isinstance(error, gymnasium.error.UnregisteredEnv) and ":" not in environment_id:
+        module = module_that_registers(environment_id)
+        if module is not None:
+            remedy = f"give {module}:{environment_id}"
     if isinstance(error, ImportError):
-        remedy = f"install its package (docs/how-to/environments.md), or {remedy}"
+        text += f"; install its package (docs/how-to/environments.md), or {remedy}"
+    elif isinstance(error, gymnasium.error.UnregisteredEnv):
+        text += f"; {remedy}"
     elif arguments != NO_ARGUMENTS:
-        remedy = f"the arguments were {one_line(str(arguments), _MOST_BYTES)}"
-    return UserError(f"environment {environment_id!r} cannot be made: {kind}{text}; {remedy}")
+        text += f"; the arguments were {one_line(str(arguments), _MOST_BYTES)}"
+    elif isinstance(error, gymnasium.error.Error) or place_of(error) is None:
+        text += f"; {remedy}"
+    return UserError(text)

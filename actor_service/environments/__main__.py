@@ -1,22 +1,57 @@
-"""`python -m actor_service.environments ID`: prints the spec of an environment as JSON.
+"""`python -m actor_service.environments ID`: tries an environment, and prints its spec as JSON.
 
 The launcher runs this before it starts a service, so it imports only what the environment needs.
 """
 
 import argparse
+import faulthandler
 import json
+import logging
+import os
+import socket
 import sys
 import threading
-from typing import get_args
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, get_args
 
-from actor_service.environments import Backend, describe_environment
+import numpy as np
+
+from actor_service.environments import Backend, Environments, make_environments
 from actorq.domain.environments import EnvironmentArguments
-from actorq.errors import InvalidInputError, UserError
-from actorq.lifeline import end_with_parent
+from actorq.errors import ActorQError
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+class _Lifeline:
+    """Standard input as the launcher's socket: it gets the answers, and its end ends this process.
+
+    The environment gets an empty standard input. Its output and that of its children cannot mix with the answers.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(fileno=os.dup(0))
+        with open(os.devnull, "rb") as empty:
+            os.dup2(empty.fileno(), 0)
+        # An environment may hang while it is made.
+        threading.Thread(target=self._end_with_parent, name="lifeline", daemon=True).start()
+
+    def tell(self, answer: dict[str, Any]) -> None:
+        """Send one line of JSON."""
+        self._socket.sendall(json.dumps(answer).encode() + b"\n")
+
+    def _end_with_parent(self) -> None:
+        with suppress(OSError):
+            while self._socket.recv(4096):
+                pass
+        os._exit(1)
 
 
 def _main() -> int:
-    parser = argparse.ArgumentParser("actor_service.environments", description="Print an environment's spec as JSON.")
+    parser = argparse.ArgumentParser(
+        "actor_service.environments", description="Try an environment, and print its spec as JSON."
+    )
     parser.add_argument("id", help="id of the environment, such as CartPole-v1")
     parser.add_argument(
         "--backend", choices=get_args(Backend), default="python", help="library that steps it (default: python)"
@@ -24,19 +59,58 @@ def _main() -> int:
     parser.add_argument(
         "--arguments", default="", help="keyword arguments and wrappers, in the format of RunSpec in the protos"
     )
-    parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
+    parser.add_argument(
+        "--lifeline", action="store_true", help="answer on standard input, a socket, and end when its other end closes"
+    )
     arguments = parser.parse_args()
-    if arguments.lifeline:
-        # An environment may hang while it is made.
-        threading.Thread(target=end_with_parent, name="lifeline", daemon=True).start()
+    # For the launcher: where a signal ends this process.
+    faulthandler.enable()
+    # The launcher quotes the environment's last line, and not ours.
+    logging.getLogger("actor_service").addHandler(logging.NullHandler())
+    logging.getLogger("actor_service").propagate = False
+    if not arguments.lifeline:
+        return _try(arguments, _print)
+    code = _try(arguments, _Lifeline().tell)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    # The environment may have threads that never end.
+    os._exit(code)
+
+
+def _try(arguments: argparse.Namespace, tell: Tell) -> int:
+    """Make one environment, and take a step in it. Tells each call before it, then the spec or the error."""
     try:
+        tell({"call": "its constructor"})
         made_with = EnvironmentArguments.from_text(arguments.arguments)
-        spec = describe_environment(arguments.id, arguments.backend, made_with)
-    except (UserError, InvalidInputError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        environments = make_environments(arguments.id, 1, arguments.backend, made_with)
+        _step(environments, tell)
+        tell({"call": "close"})
+        environments.close()
+    except ActorQError as error:
+        tell({"error": str(error), "exits": isinstance(error.__cause__, SystemExit)})
         return 2
-    print(json.dumps(spec.to_json()))  # noqa: T201
+    tell({"spec": environments.spec.to_json()})
     return 0
+
+
+def _step(environments: Environments, tell: Tell) -> None:
+    """Take one good step. Raises UserError when the environment cannot."""
+    spec = environments.spec
+    low, high = (np.nan_to_num(bound) for bound in spec.actions.bounds())
+    action = np.zeros((), np.int64) if spec.discrete_actions else low / 2 + high / 2
+    tell({"call": "its first reset"})
+    environments.reset(0)
+    tell({"call": "its first step"})
+    while environments.step(action[None].astype(spec.actions.dtype)).faults:
+        pass
+
+
+def _print(answer: dict[str, Any]) -> None:
+    if "error" in answer:
+        print(f"error: {answer['error']}", file=sys.stderr)  # noqa: T201
+    elif "spec" in answer:
+        print(json.dumps(answer["spec"]))  # noqa: T201
 
 
 if __name__ == "__main__":

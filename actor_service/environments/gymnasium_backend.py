@@ -1,14 +1,15 @@
 """Gymnasium's registered environments: classic control, Box2D, MuJoCo, and the user's own."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
-from gymnasium.envs.registration import load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
-from actor_service.environments.spaces import action_spec, observation_spec
+from actor_service.environments.spaces import action_spec, is_plane, observation_spec
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 
@@ -33,8 +34,12 @@ def make(
     limit = (registered.max_episode_steps or 0) if max_episode_steps is None else max_episode_steps
     if not isinstance(limit, int) or not (max_episode_steps is None or limit >= 1) or limit >= 2**32:
         raise UserError(f"environment_args: max_episode_steps must be a whole number from 1 to 2^32 - 1, got {limit!r}")
+    if any(isinstance(value, list | dict) for value in keywords.values()):
+        keywords = fitting_keywords(_creator(registered), keywords)
+    if rendered:
+        keywords["render_mode"] = "rgb_array"
     if wants_mujoco(registered.entry_point):
-        prepare_mujoco(rendered)
+        prepare_mujoco(rendered or keywords.get("render_mode") is not None)
 
     def single() -> gymnasium.Env[Any, Any]:
         # The batch enforces the step limit, unless a wrapper may need it. The loop's calls need no checker.
@@ -42,7 +47,6 @@ def make(
             environment_id,
             max_episode_steps=(wrappers and limit) or -1,
             disable_env_checker=True,
-            **({"render_mode": "rgb_array"} if rendered else {}),
             **keywords,
         )
         # This wrapper's check of the order of calls costs as much as a step of a small environment.
@@ -50,6 +54,9 @@ def make(
             environment = environment.env
         for wrap in wrappers:
             environment = wrap(environment)
+        if is_plane(environment.observation_space):
+            shape = (*(environment.observation_space.shape or ()), 1)
+            environment = gymnasium.wrappers.ReshapeObservation(environment, shape)
         if rendered and wants_mujoco(registered.entry_point):
             draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
         return environment
@@ -76,8 +83,11 @@ def make(
     return LoopedEnvironments(spec, singles, single, 0 if wrappers else limit)
 
 
-def _render_modes(registered: gymnasium.envs.registration.EnvSpec) -> Sequence[str]:
+def _creator(registered: EnvSpec) -> Callable[..., Any]:
     entry_point = registered.entry_point
-    made_by = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    modes: Sequence[str] = getattr(made_by, "metadata", {}).get("render_modes", ("rgb_array",))
+    return load_env_creator(entry_point) if isinstance(entry_point, str) else cast(Callable[..., Any], entry_point)
+
+
+def _render_modes(registered: EnvSpec) -> Sequence[str]:
+    modes: Sequence[str] = getattr(_creator(registered), "metadata", {}).get("render_modes", ("rgb_array",))
     return modes

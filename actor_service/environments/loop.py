@@ -8,15 +8,19 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from actor_service.environments.failures import FAILURES, MisfitError, failure_text, kind_of, observation_of_reset
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.step_columns import StepColumns
 from actorq.domain.trajectory import EnvironmentSpec, within_numbers
-from actorq.errors import ActorQError
+from actorq.errors import ActorQError, UserError
+from actorq.text import one_line
 
 _log = logging.getLogger(__name__)
 
 # Consecutive faults of one environment that end the actor.
 MOST_FAULTS = 10
+# The same, as long as no environment of the batch has taken a good step: it is broken, and a restart would not help.
+MOST_FAULTS_AT_START = 3
 
 
 class Single(Protocol):
@@ -49,7 +53,7 @@ class LoopedEnvironments(Environments):
 
     An environment that raises, or returns values outside its spaces' shapes and types, is closed and recreated. A
     number `OUT_OF_RANGE` resets it. The step lists both as faults. `MOST_FAULTS` consecutive faults of one raise
-    ActorQError.
+    ActorQError. Before the first good step, `MOST_FAULTS_AT_START` raise UserError.
 
     make: makes one environment.
     limit: steps after which an episode is truncated; 0 if the environments truncate it. Replaces Gymnasium's TimeLimit,
@@ -70,6 +74,7 @@ class LoopedEnvironments(Environments):
         self._discrete = bool(spec.discrete_actions)
         self._columns = StepColumns(spec.observations, self.lengths)
         self._ended: list[int] = []
+        self._has_stepped = False
         self._faults_in_a_row = [0] * self.count
         self._faulty: set[int] = set()
         self._seeds = np.random.default_rng()
@@ -96,15 +101,15 @@ class LoopedEnvironments(Environments):
         ):
             try:
                 if ended and index in ended:
-                    observations[index] = self._singles[index].reset()[0]
+                    observations[index] = observation_of_reset(self._singles[index].reset())
                     continue
                 observations[index], rewards[index], terminated, truncated, _ = act(action)
                 if terminated or truncated:
                     endings.append(index)
                     columns.terminated[index], columns.truncated[index] = terminated, truncated
-            except Exception as error:
+            except FAILURES as error:
                 observations[index], rewards[index] = self._restart(index, error), 0.0
-                faults.append(Fault(index, f"{type(error).__name__}: {error}", restarted=True))
+                faults.append(Fault(index, failure_text(error), restarted=True))
         try:
             columns.rewards[:] = rewards
             np.concatenate(observations, out=columns.flat, casting="same_kind")
@@ -123,6 +128,7 @@ class LoopedEnvironments(Environments):
             endings = [index for index in endings if index not in lost]
         step = columns.finish(ended, endings, tuple(faults))
         self._settle(faults)
+        self._has_stepped = self._has_stepped or len(faults) < self.count
         self._ended = endings
         return step
 
@@ -135,8 +141,10 @@ class LoopedEnvironments(Environments):
         for index, single in enumerate(self._singles):
             try:
                 single.close()
-            except Exception as error:
-                _log.warning("environment %d of %s failed to close: %s", index, self.spec.environment_id, error)
+            except FAILURES as error:
+                _log.warning(
+                    *("environment %d of %s failed to close: %s", index, self.spec.environment_id, failure_text(error))
+                )
 
     def _cut_at_limit(self, endings: list[int]) -> None:
         # The lengths do not include this step. An environment that resets now still has its old episode's length.
@@ -161,20 +169,20 @@ class LoopedEnvironments(Environments):
             try:
                 self._fitting(observation)
                 if np.shape(rewards[index]) != ():
-                    raise ValueError(f"a reward must be a number, got {rewards[index]!r}")
+                    raise MisfitError(f"a reward must be a number, got {rewards[index]!r}")
                 float(rewards[index])
             except Exception as error:
                 observations[index], rewards[index] = self._restart(index, error), 0.0
-                faults.append(Fault(index, f"{type(error).__name__}: {error}", restarted=True))
+                faults.append(Fault(index, failure_text(error), restarted=True))
         return faults
 
     def _fitting(self, observation: Any) -> NDArray[Any]:
-        """The observation as an array. Raises ValueError when its shape or kind of number is wrong."""
+        """The observation as an array. Raises MisfitError when its shape or kind of number is wrong."""
         array, expected = np.asarray(observation), self._columns.observations
         if array.shape != expected.shape[1:] or not np.can_cast(array.dtype, expected.dtype, "same_kind"):
-            raise ValueError(
-                f"an observation must be {expected.dtype}{list(expected.shape[1:])}, got "
-                f"{array.dtype}{list(array.shape)}"
+            raise MisfitError(
+                f"an observation must be {expected.dtype}{list(expected.shape[1:])} as its space says, got "
+                f"{kind_of(array)}"
             )
         return array
 
@@ -182,8 +190,8 @@ class LoopedEnvironments(Environments):
         """The first observation of a new episode. Retries after faults, and raises ActorQError after too many."""
         while True:
             try:
-                observation = self._fitting(self._singles[index].reset(seed=seed)[0])
-            except Exception as error:
+                observation = self._fitting(observation_of_reset(self._singles[index].reset(seed=seed)))
+            except FAILURES as error:
                 observation = self._restart(index, error)
             if self._columns.observations.dtype.kind != "f" or within_numbers(observation).all():
                 return observation
@@ -192,20 +200,23 @@ class LoopedEnvironments(Environments):
     def _restart(self, index: int, error: BaseException) -> NDArray[Any]:
         """Recreate an environment and return its first observation."""
         while True:
-            self._count_fault(index, f"{type(error).__name__}: {error}", error)
-            with suppress(Exception):
+            self._count_fault(index, failure_text(error), error)
+            with suppress(*FAILURES):
                 self._singles[index].close()
             try:
                 single = self._make()
                 self._singles[index], self._steps[index] = single, single.step
-                return self._fitting(single.reset(seed=int(self._seeds.integers(2**31)))[0])
-            except Exception as next_error:
+                return self._fitting(observation_of_reset(single.reset(seed=int(self._seeds.integers(2**31)))))
+            except FAILURES as next_error:
                 error = next_error
 
     def _count_fault(self, index: int, reason: str, cause: BaseException | None = None) -> None:
         self._faults_in_a_row[index] += 1
         self._faulty.add(index)
+        reason = one_line(" ".join(reason.split()))
         _log.warning("environment %d of %s: %s", index, self.spec.environment_id, reason)
+        if not self._has_stepped and self._faults_in_a_row[index] >= MOST_FAULTS_AT_START:
+            raise UserError(f"environment {self.spec.environment_id} does not work: {reason}") from cause
         if self._faults_in_a_row[index] >= MOST_FAULTS:
             raise ActorQError(
                 f"environment {self.spec.environment_id} failed {MOST_FAULTS} times in a row; the last time: {reason}"

@@ -13,23 +13,45 @@ SUPPORTED_OBSERVATIONS = "a Box of numbers (a vector, or images of uint8 or bool
 SUPPORTED_ACTIONS = f"Discrete, or a Box that is a vector with bounds from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}"
 
 
+# Float32 holds all whole numbers up to this one.
+_EXACT = 2**24
+
+
+class UnsupportedObservationsError(UserError):
+    """An observation space that no policy takes. flattened: numbers of an observation as a vector; 0 if it has none."""
+
+    def __init__(self, text: str, flattened: int) -> None:
+        super().__init__(text)
+        self.flattened = flattened
+
+
+def is_plane(space: spaces.Space[Any]) -> bool:
+    """Whether observations are images [height, width], which need an axis for their one channel."""
+    return isinstance(space, spaces.Box) and len(space.shape) == 2 and space.dtype in (np.uint8, np.bool_)
+
+
 def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
     """The spec of single observations.
 
-    Floats and uint64 become float32. Other integers of 16 bits and more become int32 or int64.
+    Floats and uint64 become float32, and so do integers of 64 bits whose bounds float32 holds. Other integers of 16
+    bits and more become int32 or int64.
 
-    Raises UserError for an unsupported space. The spec has no bounds: they are unused, and libraries give different
+    Raises UnsupportedObservationsError. The spec has no bounds: they are unused, and libraries give different
     ones for the same environment.
     """
     dtype = space.dtype
     is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and dtype is not None and dtype.kind in "fiub"
-    is_image = isinstance(space, spaces.Box) and len(space.shape) in (2, 3) and dtype in (np.uint8, np.bool_)
+    is_image = isinstance(space, spaces.Box) and len(space.shape) == 3 and dtype in (np.uint8, np.bool_)
     if not (is_vector or is_image):
-        raise UserError(
-            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_in_one_line(space)}"
+        raise UnsupportedObservationsError(
+            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_in_one_line(space)}",
+            _flattened(space),
         )
     assert isinstance(space, spaces.Box)
+    _check_size(environment_id, "observations", space)
     carried = space.dtype if space.dtype.itemsize == 1 else np.result_type(space.dtype, np.int32)
+    if carried == np.int64 and space.low.min() >= -_EXACT and space.high.max() <= _EXACT:
+        carried = np.dtype(np.float32)
     return ArraySpec(tuple(space.shape), "float32" if carried.kind == "f" else carried.name)
 
 
@@ -40,10 +62,27 @@ def action_spec(environment_id: str, space: spaces.Space[Any]) -> tuple[ArraySpe
     if isinstance(space, spaces.Discrete):
         raise UserError(f"environment {environment_id}: discrete actions must start at 0, got {space.start}")
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f":
+        _check_size(environment_id, "actions", space)
         spec = ArraySpec(tuple(space.shape), "float32", bounds(space.low), bounds(space.high))
         if spec.bounded and np.abs(spec.bounds()).max() <= LARGEST_NUMBER:
             return spec, 0
     raise UserError(f"environment {environment_id}: actions must be {SUPPORTED_ACTIONS}, got {_in_one_line(space)}")
+
+
+def _check_size(environment_id: str, what: str, space: spaces.Box) -> None:
+    if 0 in space.shape:
+        raise UserError(
+            f"environment {environment_id}: {what} must have at least one number, got {_in_one_line(space)}"
+        )
+
+
+def _flattened(space: spaces.Space[Any]) -> int:
+    """The numbers of an observation as a vector; 0 if Gymnasium cannot flatten it to one."""
+    try:
+        flat = spaces.flatten_space(space)
+    except (NotImplementedError, ValueError):
+        return 0
+    return flat.shape[0] if isinstance(flat, spaces.Box) else 0
 
 
 def _in_one_line(space: spaces.Space[Any]) -> str:

@@ -110,9 +110,9 @@ class Actor:
 
     def status(self) -> ActorSelfStatus:
         """The actor's status."""
-        activity, dropped = self._activity, self.counts.dropped_segments.value
-        if dropped:
-            activity += f" ({dropped} segments dropped because environments failed)"
+        activity, faults = self._activity, self.counts.environment_restarts.value + self.counts.environment_resets.value
+        if faults:
+            activity += f" (environments failed in {faults:,} steps)"
         return ActorSelfStatus(self.name, activity, self._report(), self._spec)
 
     def evaluate(
@@ -161,13 +161,17 @@ class Actor:
     def _episodes(
         self, spec: EnvironmentSpec, episodes: int, watched: Watched, rows: int = MOST_ENVIRONMENTS
     ) -> EvaluationEpisodes:
-        """Episodes in a batch of environments. rows: most observations per call of the policy."""
+        """Episodes in a batch of environments, with the environments' own rewards.
+
+        rows: most observations per call of the policy.
+        """
         recorded = self._record is not None
         rows = 1 if recorded else min(rows, episodes, MOST_ENVIRONMENTS)
         count = 1 if recorded else batch_size(episodes, rows)
         with watched:
             environments = make_environments(
-                spec.environment_id, count, self._host.backend, spec.environment_arguments, rendered=recorded
+                *(spec.environment_id, count, self._host.backend, spec.environment_arguments.for_evaluations()),
+                rendered=recorded,
             )
         return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling, rows)
 

@@ -1,7 +1,6 @@
 """Checks that a run's algorithm fits its environment, before anything is started."""
 
 import json
-import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -11,13 +10,16 @@ from actorq.config import settings
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
+from actorq.config.segments import most_environments
 from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.local.child import failed_command, run_to_end
 from actorq.local.forkserver import ForkServers
 from actorq.process import Sources
 from actorq.start import command_of
+from actorq.text import size_text
 
+Warn = Callable[[str], None]
 Describe = Callable[[RunConfig], EnvironmentSpec]
 
 
@@ -28,7 +30,7 @@ def fit_algorithm(
 
     sources: of the settings, for those of another algorithm.
     may_choose: whether the algorithm may be another one.
-    describe: `environment_of`, or what remembers its answers.
+    describe: `actorq.local.environment.environment_of`, or what remembers its answers.
 
     Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
     """
@@ -56,7 +58,7 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
     """Raise UserError for a user's algorithm or network, or a device, that the learner could not use.
 
     Starts a process, because only the learner has torch; none for settings that cannot fail there.
-    servers: see `environment_of`.
+    servers: fork that process.
     """
     own = config.network is not None or config.algorithm not in ALGORITHMS or config.algorithm_args
     if not own and config.learner.device in ("auto", "cpu"):
@@ -70,16 +72,16 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
         raise failed_command("the learner cannot use these settings", code, errors)
 
 
-def environment_of(config: RunConfig, servers: ForkServers | None = None) -> EnvironmentSpec:
-    """The actors' description of the environment. Raises UserError when they cannot make it, before anything starts.
+def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> RunConfig:
+    """The settings, with fewer environments per actor where a message cannot hold a step of all of them.
 
-    servers: fork the process that makes the environment.
+    Raises UserError when it cannot hold that of one.
     """
-    environment, backend = config.environment, config.environment_backend
-    # Not the whole actor: its imports would take a fifth of the time until the first action.
-    arguments = ("--backend", backend, "--arguments", config.environment_arguments.to_text(), "--lifeline")
-    command = (sys.executable, "-m", "actor_service.environments", environment, *arguments)
-    code, output, errors = run_to_end(command, servers)
-    if code:
-        raise failed_command(f"the actor service cannot describe environment {environment}", code, errors)
-    return EnvironmentSpec.from_json(json.loads(output.splitlines()[-1]))
+    most = most_environments(spec)
+    if config.environments_per_actor <= most:
+        return config
+    warn(
+        f"environments per actor: {most} instead of {config.environments_per_actor}: a message holds no more "
+        f"observations of {size_text(spec.observations.nbytes)}"
+    )
+    return settings.build(RunConfig, {**config.model_dump(mode="json"), "environments_per_actor": most})

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from actorq.cli.algorithm import Describe, environment_of
+from actorq.cli.algorithm import Describe
 from actorq.cli.display.output import with_queued_output
 from actorq.cli.train import resolved_config
 from actorq.comparison.figures import figures_of
@@ -20,6 +20,7 @@ from actorq.config.parser import OneLineParser, number
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
+from actorq.local.environment import environment_of
 from actorq.local.services import is_importable
 from actorq.process import Sources, argument_parser
 from actorq.statefiles.documents import write_document

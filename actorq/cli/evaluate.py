@@ -23,6 +23,7 @@ from actorq.local.events import sigterm_as_exit
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.runpolicies import RunPolicies
+from actorq.text import return_text
 
 _EPISODES = 20
 
@@ -124,14 +125,16 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
                 _print_substitution(item)
             else:
                 print(
-                    f"episode {next(numbers):>{width}}/{request.episodes}  return {item.episode_return:,.1f}  "
+                    f"episode {next(numbers):>{width}}/{request.episodes}  return "
+                    f"{return_text(item.episode_return)}  "
                     f"{item.length:,} steps",
                     flush=True,
                 )
 
 
 def _print_substitution(item: Substitution) -> None:
-    which = "the newest" if item.mean_return is None else f"the best retained one, evaluated at {item.mean_return:,.1f}"
+    best = f"the best retained one, evaluated at {return_text(item.mean_return)}"
+    which = "the newest" if item.mean_return is None else best
     print(
         f"version {item.asked_for}, the one evaluated last, is not retained: this is {item.version}, {which}",
         flush=True,
@@ -142,7 +145,8 @@ def _print_result(result: EvaluationResult) -> None:
     evaluation, policy = result.evaluation, result.policy
     returns = evaluation.returns
     print(
-        f"return mean {evaluation.mean_return:,.1f}  min {min(returns):,.1f}  max {max(returns):,.1f}  "
+        f"return mean {return_text(evaluation.mean_return)}  min {return_text(min(returns))}  "
+        f"max {return_text(max(returns))}  "
         f"over {len(returns)} episode{'s' * (len(returns) != 1)} in {evaluation.duration_s:.1f} s"
     )
     fidelity = policy.fidelity

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from actorq.cli.display import fidelity, numbers
+from actorq.cli.display import fidelity
 from actorq.cli.display.display import wide_output
 from actorq.cli.status import asking
 from actorq.client import QuantizerClient
@@ -21,7 +21,7 @@ from actorq.process import EXIT_OK
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.policies import read_descriptor, version_folder
 from actorq.statefiles.runpolicies import RunPolicies
-from actorq.text import size_text
+from actorq.text import return_text, size_text
 from actorq.transport.options import Certificates
 
 _DESCRIPTION = """List the policy versions of a run, newest first, one line for each version and scheme. A version can
@@ -129,7 +129,7 @@ def _print(rows: Sequence[Row]) -> None:
             str(policy.version),
             f"{policy.learner_step:,}",
             _scheme(row),
-            numbers.optional(row.version.mean_return),
+            return_text(row.version.mean_return),
             fidelity.error(policy.fidelity)[1],
             size_text(policy.size_bytes),
             ", ".join(row.marks),

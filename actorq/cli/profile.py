@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.table import Table
 
 from actorq.arithmetic import arithmetic
-from actorq.cli.algorithm import environment_of, fit_algorithm
+from actorq.cli.algorithm import fit_algorithm
 from actorq.cli.display.display import wide_output
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FALLBACK, FP32
 from actorq.errors import UserError
+from actorq.local.environment import environment_of
 from actorq.local.events import sigterm_as_exit
 from actorq.local.forkserver import ForkServers, fork_servers
 from actorq.process import EXIT_OK, Sources, argument_parser

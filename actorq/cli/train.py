@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actorq.cli.algorithm import Describe, check_learner, environment_of, fit_algorithm
+from actorq.cli.algorithm import Describe, Warn, check_learner, fit_algorithm, fit_environments
 from actorq.cli.display.display import display_of
+from actorq.cli.display.hints import EpisodeHint
 from actorq.cli.display.output import with_queued_output
 from actorq.cli.display.report import print_result
 from actorq.cli.display.view import RunView
@@ -26,10 +27,13 @@ from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.unread import given_in_vain
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.status import RunState
+from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.extras import require
 from actorq.lifeline import await_parents_end
+from actorq.local.environment import environment_of
 from actorq.local.forkserver import ForkServers
 from actorq.local.launcher import run_locally
 from actorq.local.services import is_importable
@@ -66,14 +70,15 @@ class TrainSettings(Settings):
 
 def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
     """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
-    train, config, run = _resolve(arguments, servers)
+    train, config, spec, run = _resolve(arguments, servers)
     # Also while the terminal is stopped, processes are restarted, and a signal ends the run.
-    return with_queued_output(lambda: _train(train, config, run, servers, begun), lambda code: code >= 128)
+    return with_queued_output(lambda: _train(train, config, spec, run, servers, begun), lambda code: code >= 128)
 
 
 def _train(
     train: TrainSettings,
     config: RunConfig,
+    spec: EnvironmentSpec,
     run: RunDirectory,
     servers: ForkServers | None,
     begun: RunStart | None,
@@ -83,6 +88,9 @@ def _train(
         run.create(config)
     if train.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
+    if spec.image_text:
+        flag = "" if spec.frame_stack > 1 else " (--image-layout)"
+        print(f"observations: {spec.image_text}{flag}", flush=True)
     waiting = "waiting for the processes of this run's earlier launcher to end"
     with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
         if train.resume:
@@ -90,7 +98,9 @@ def _train(
         earlier_summary = run.summary_written_ns()
         _log_to(run.log("launcher"))
         with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
-            outcome = run_locally(run, config, display, train.resume, lock, train.actor_module, servers, begun)
+            environments = config.actors * config.environments_per_actor
+            observer = display if spec.max_episode_steps else EpisodeHint(display, environments)
+            outcome = run_locally(run, config, observer, train.resume, lock, train.actor_module, servers, begun)
         if is_new and outcome.exit_code == EXIT_USER_ERROR and not outcome.began:
             # The corrected command may use the folder again.
             run.discard(keep_logs=outcome.error is not None and str(run.logs) in outcome.error)
@@ -101,8 +111,10 @@ def _train(
     return outcome.exit_code
 
 
-def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> tuple[TrainSettings, RunConfig, RunDirectory]:
-    """How to start, the settings of the run, and its folder. Raises UserError."""
+def _resolve(
+    arguments: Sequence[str], servers: ForkServers | None
+) -> tuple[TrainSettings, RunConfig, EnvironmentSpec, RunDirectory]:
+    """How to start, the settings of the run, its environment, and its folder. Raises UserError."""
     models = (TrainSettings, RunConfig)
     parser = argument_parser("actorq train", _DESCRIPTION, models)
     for name, text in descriptions():
@@ -123,22 +135,20 @@ def _resolve(arguments: Sequence[str], servers: ForkServers | None) -> tuple[Tra
         _check_over(run, config)
     elif run:
         run.check_unused()
-    config = _checked(sources, config, train, partial(environment_of, servers=servers), _warn, servers)
+    config, spec = _checked(sources, config, train, partial(environment_of, servers=servers), _warn, servers)
     if train.certificates:
         config = config.with_certificates(train.certificates)
     train = train.model_copy(update={"resume": train.resume or lost})
-    return train, config, run or new_run_directory(config.environment, datetime.now())
+    return train, config, spec, run or new_run_directory(config.environment, datetime.now())
 
 
 def _warn(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def resolved_config(
-    sources: Sources, describe: Describe = environment_of, warn: Callable[[str], None] = _warn
-) -> RunConfig:
+def resolved_config(sources: Sources, describe: Describe = environment_of, warn: Warn = _warn) -> RunConfig:
     """The settings of a new run, with those that depend on its environment. Raises UserError for invalid settings."""
-    return _checked(sources, sources.resolve(RunConfig), TrainSettings(), describe, warn)
+    return _checked(sources, sources.resolve(RunConfig), TrainSettings(), describe, warn)[0]
 
 
 def _checked(
@@ -146,25 +156,41 @@ def _checked(
     config: RunConfig,
     train: TrainSettings,
     describe: Describe,
-    warn: Callable[[str], None],
+    warn: Warn,
     servers: ForkServers | None = None,
-) -> RunConfig:
-    """The configuration once its environment is known. Raises UserError for invalid settings."""
+) -> tuple[RunConfig, EnvironmentSpec]:
+    """The configuration once its environment is known, and the environment. Raises UserError for invalid settings."""
     _check_packages(config)
     _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
     if train.actor_module and not is_importable(train.actor_module):
         raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
     _check_scheme(config.scheme)
     fitting, spec = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
+    fitting = fit_environments(fitting, spec, warn)
     fitting.dynamic_capacity_of(spec)
     if fitting.algorithm in ALGORITHMS:
         own = getattr(fitting, fitting.algorithm)
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
     check_learner(fitting, spec, servers)
+    for text in _about_wrappers(fitting.environment_arguments):
+        warn(f"warning: {text}")
     for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
         warn(f"warning: {name} has no effect: {reason}")
-    return fitting
+    return fitting, spec
+
+
+def _about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:
+    if arguments.reward_wrappers:
+        yield (
+            f"evaluations leave out {', '.join(arguments.reward_wrappers)}: their returns, and the target, are in the "
+            "environment's own rewards"
+        )
+    if arguments.statistics_wrappers:
+        yield (
+            f"{', '.join(arguments.statistics_wrappers)} keeps statistics of each environment, so actors and "
+            "evaluations see different observations: give --normalize-observations instead, which is part of the policy"
+        )
 
 
 def _check_packages(config: RunConfig) -> None:

@@ -22,7 +22,7 @@ ALGORITHMS: dict[str, tuple[ActionSpace, ...]] = {
 ON_POLICY = ("ppo", "impala")
 # Every run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
 KEPT = (
-    *("environment", "environment_args", "environment_wrappers", "algorithm", "algorithm_args"),
+    *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity"),
     *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
     *("td3.hidden_sizes", "sac.hidden_sizes"),

@@ -19,7 +19,7 @@ from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
-from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
+from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, ImageLayout
 from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
@@ -54,6 +54,11 @@ class RunConfig(Settings):
         (),
         description="wrappers of a Gymnasium environment, the innermost first: MODULE:CLASS,MODULE:CLASS, or with "
         "keyword arguments a list in YAML or JSON: [{MODULE:CLASS: {NAME: VALUE}}]",
+    )
+    image_layout: ImageLayout = Field(
+        "auto",
+        description="order of an image's axes; auto: channels last, unless the last two axes are equal and the first "
+        "is not, or the first is the shortest",
     )
     environment_backend: Literal["python", "envpool"] = Field(
         "python", description="stepper of the environments: python (their own library) or EnvPool"
@@ -277,7 +282,7 @@ class RunConfig(Settings):
     def environment_arguments(self) -> EnvironmentArguments:
         """Keyword arguments and wrappers of the environment."""
         wrappers = tuple(each for wrapper in self.environment_wrappers for each in wrapper.items())
-        return EnvironmentArguments(self.environment_args, wrappers)
+        return EnvironmentArguments(self.environment_args, wrappers, self.image_layout)
 
     def resolved_quantizer(self) -> sections.QuantizerConfig:
         """The quantizer's settings with `compensate` decided.

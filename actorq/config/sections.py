@@ -17,7 +17,7 @@ from actorq.config.numbers import (
 )
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
-from actorq.transport.options import MAX_SEGMENT_BYTES, Certificates, ServerLimits
+from actorq.transport.options import MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES, Certificates, ServerLimits
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
 
@@ -128,7 +128,8 @@ class ActorConfig(Settings):
         16, description="maximum number of environment steps per segment"
     )
     max_segment_bytes: Annotated[int, Field(ge=1024, le=MAX_SEGMENT_BYTES)] = Field(
-        MAX_SEGMENT_BYTES, description="maximum size of a segment in bytes; segments are shortened to fit"
+        USUAL_SEGMENT_BYTES,
+        description="maximum size of a segment in bytes; segments are shortened to fit, to one step at least",
     )
     max_steps_per_policy: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         0, description="steps with a policy after which the actor waits, at most a second, for a newer one; 0: no limit"

@@ -63,6 +63,7 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
     reasons: dict[str, tuple[object, tuple[str, ...]]] = {
         "actions are discrete": (spec.discrete_actions, _GAUSSIAN),
         "network has the hidden layers": (run.network, ("dqn.hidden_sizes", *_HIDDEN)),
+        "observations are no images of three axes": (spec.image is None or spec.frame_stack > 1, ("image_layout",)),
         "observations are images": (spec.image, ("normalize_observations", "dqn.hidden_sizes", *_HIDDEN)),
         "replay.prioritized is off": (not run.replay.prioritized, _PRIORITIES),
         "dqn.learning_rate_end is none": (run.dqn.learning_rate_end is None, ("dqn.learning_rate_updates",)),

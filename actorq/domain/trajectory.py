@@ -92,10 +92,18 @@ class EnvironmentSpec:
     def channels_last(self) -> bool:
         """Whether a policy's image is [height, width, channels], as Gymnasium has them, and not channels first.
 
-        A stack of frames has the frames first. Otherwise the channels are the shorter of the first and the last axis.
+        A stack of frames has the frames first. Otherwise `image_layout` says it. For "auto", height and width are the
+        two neighboring axes of equal length. If there are none, the channels are the shorter of the first and the last
+        axis.
         """
-        shape = self.policy_observations.shape
-        return self.frame_stack == 1 and len(shape) == 3 and shape[2] <= shape[0]
+        shape, layout = self.policy_observations.shape, self.environment_arguments.image_layout
+        if self.frame_stack > 1 or len(shape) != 3:
+            return False
+        if layout != "auto":
+            return layout == "channels-last"
+        if (shape[0] == shape[1]) != (shape[1] == shape[2]):
+            return shape[0] == shape[1]
+        return shape[2] <= shape[0]
 
     @property
     def image(self) -> tuple[int, int, int] | None:
@@ -105,6 +113,17 @@ class EnvironmentSpec:
             return None
         first, second, third = seen.shape
         return (third, first, second) if self.channels_last else (first, second, third)
+
+    @property
+    def image_text(self) -> str:
+        """The image that a policy sees in words; empty where observations are no images."""
+        if self.image is None:
+            return ""
+        channels, height, width = self.image
+        if self.frame_stack > 1:
+            return f"{channels} stacked frames of {height} x {width} pixels"
+        order = "last" if self.channels_last else "first"
+        return f"images of {height} x {width} pixels with {channels} channel{'s' * (channels != 1)}, channels {order}"
 
     def differences(self, other: "EnvironmentSpec") -> str:
         """The fields in which `other` differs, with both values, as one line of bounded length."""
@@ -186,7 +205,8 @@ class Segment:
     terminated:   bool[T, N], the environment reached a terminal state: do not bootstrap past it
     truncated:    bool[T, N], the episode was cut by a time limit: do bootstrap past it
     valid:        bool[T, N], false if the step only reset the environment (next-step autoreset): the observation of
-                  such a row is the final one of the ended episode, and the environment ignored the action
+                  such a row is the final one of the ended episode, and the environment ignored the action;
+                  also false if the environment failed in the step: the observation is the last good one of its episode
     spans:        acting policies with ascending `first_step`, which is 0 for the first
     episodes:     episodes that ended inside the segment
     ages:         uint8[N], steps since the reset at the segment's first action, at most 255. Observations before the

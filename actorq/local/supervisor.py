@@ -20,9 +20,11 @@ from actorq.local.services import Kind, Service
 from actorq.process import EXIT_FAILED, EXIT_HUNG, EXIT_INTERRUPTED, EXIT_OF_STATE, EXIT_OK, EXIT_USER_ERROR
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.files import DISK_FULL
+from actorq.text import one_line
 
 _METER_NICENESS = 10
 _LAST_LINES = 5
+_LAST_LINE_BYTES = 300
 _TRACEBACK_LINES = 200
 _AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
 # All services say this when their address is taken, which may happen to the launcher's ports.
@@ -223,7 +225,8 @@ class Supervisor:
         self._due[child.name] = time.monotonic() + delay
         if self._services[child.name].kind is Kind.LEARNER:
             self._recall_actors(self._due[child.name])
-        self._observer.event(f"{child.name} {fate}, restarting in {delay:.1f} s")
+        last = one_line("".join(child.last_lines(1)), _LAST_LINE_BYTES) if code not in _FATES else ""
+        self._observer.event(f"{child.name} {fate}, restarting in {delay:.1f} s" + (f": {last}" if last else ""))
         self._show(child.name, ProcessState.RESTARTING)
 
     def _recall_actors(self, moment: float) -> None:

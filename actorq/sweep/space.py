@@ -22,7 +22,10 @@ from actorq.errors import UserError
 
 Value = float | int | str | bool | None
 # They decide what is measured, so trials that differ in them cannot be compared.
-_OF_THE_TASK = ("environment", "environment_args", "environment_wrappers", "target_return", "max_environment_steps")
+_OF_THE_TASK = (
+    *("environment", "environment_args", "environment_wrappers", "image_layout"),
+    *("target_return", "max_environment_steps"),
+)
 _RANGE = re.compile(r"(log:)?(.+?)\.\.(.+?)(?:\.\.(.+))?")
 _MOST_CELLS = 10_000
 _FORMS = "NAME=LOW..HIGH, NAME=LOW..HIGH..STEP, NAME=log:LOW..HIGH or NAME=VALUE|VALUE"

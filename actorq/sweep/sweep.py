@@ -10,6 +10,7 @@ from actorq.errors import ActorQError
 from actorq.local.events import Events, SignalReceived
 from actorq.sweep.study import Study
 from actorq.sweep.trials import Backend, Progress, Trial, TrialResult, TrialState
+from actorq.text import return_text
 
 # A sweep whose first trials all fail has most likely wrong settings. The same command tries as many again.
 _FAILURES_AT_FIRST = 3
@@ -109,7 +110,7 @@ def result_text(result: TrialResult) -> str:
     """The result of a trial in one line."""
     if result.state is TrialState.FAILED:
         return f"trial {result.number} failed: {result.reason}"
-    score = "no evaluation" if result.mean_return is None else f"return {result.mean_return:,.1f}"
+    score = "no evaluation" if result.mean_return is None else f"return {return_text(result.mean_return)}"
     return f"trial {result.number} {result.state.value}: {score}, {result.steps:,} steps, {result.seconds:,.1f} s"
 
 

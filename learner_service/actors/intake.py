@@ -68,7 +68,7 @@ class Intake:
         # Never held while waiting for the replay's lock or the disk, because the event loop takes it too.
         self._lock = threading.Lock()
         self._episodes = Episodes()
-        self._plausibility = Plausibility(spec.max_episode_steps)
+        self._plausibility = Plausibility(spec.max_episode_steps, not spec.environment_arguments.reward_wrappers)
         self._staleness = StalenessHistogram()
         self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from actorq.domain.trajectory import Evaluation, Segment
+from actorq.text import return_text
 
 # A return may exceed the bound by a share of the bound, plus a multiple of the largest absolute reward. A policy may
 # reach a rewarded goal before any exploring actor does.
@@ -24,16 +25,17 @@ class Plausibility:
     """Keeps the largest reward and the range of episode returns of all actors. Not thread-safe.
 
     step_limit: maximum steps of an episode; 0 without a limit.
+    compares: whether actors' rewards are those of evaluations. If not, nothing is flagged.
     """
 
-    def __init__(self, step_limit: int) -> None:
+    def __init__(self, step_limit: int, compares: bool = True) -> None:
         self._step_limit = step_limit
         # The largest reward, and the largest absolute reward.
         self._rewards: tuple[float, float] | None = None
         self.exploring_returns: tuple[float, float] | None = None
         """The lowest and the highest return of an actor's episode; None before the first."""
         # False for a run whose checkpoint has no such record. Nothing is flagged then.
-        self._is_complete = True
+        self._is_complete = compares
 
     def note(self, segment: Segment) -> None:
         """Update the record with a segment."""
@@ -87,16 +89,16 @@ class Plausibility:
         if evaluation.mean_return <= bound + _SLACK * abs(bound) + _SLACK_REWARDS * size:
             return ""
         return (
-            f"its return of {evaluation.mean_return:,.1f} is above {bound:,.1f}, the return with the largest reward of "
-            f"any actor ({largest:g}) in each step"
+            f"its return of {return_text(evaluation.mean_return)} is above {bound:,.1f}, the return with the largest "
+            f"reward of any actor ({largest:g}) in each step"
         )
 
     def _beyond_returns(self, mean_return: float, lowest: float, highest: float) -> str:
         if mean_return <= _above((lowest, highest), _SPREADS):
             return ""
         return (
-            f"its return of {mean_return:,.1f} is far above the returns of all actors' episodes, {lowest:,.1f} to "
-            f"{highest:,.1f}"
+            f"its return of {return_text(mean_return)} is far above the returns of all actors' episodes, {lowest:,.1f} "
+            f"to {highest:,.1f}"
         )
 
 

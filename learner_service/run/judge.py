@@ -8,7 +8,7 @@ from functools import partial
 
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError, UnavailableError
-from actorq.text import size_text
+from actorq.text import return_text, size_text
 from learner_service.actors.allowance import EvaluationAllowance
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.schemes import acting_schemes
@@ -133,8 +133,9 @@ class Judge:
         if reached and not training.intake.agrees(evaluation) and self._witness in ("", evaluator):
             self._witness = evaluator
             self.unconfirmed = (
-                f"version {evaluation.policy_version}, by {evaluator}: its return of {evaluation.mean_return:,.1f} is "
-                "far above those of the actors; it counts when they come closer, or another evaluator agrees"
+                f"version {evaluation.policy_version}, by {evaluator}: its return of "
+                f"{return_text(evaluation.mean_return)} is far above "
+                "those of the actors; it counts when they come closer, or another evaluator agrees"
             )
             _log.warning("unconfirmed evaluation of %s", self.unconfirmed)
         elif reached:

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from actorq.config.run_config import RunConfig
+from actorq.config.segments import most_environments, step_bytes
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.transport.options import MAX_SEGMENT_BYTES
@@ -101,13 +102,11 @@ def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturn
 
 def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Raise UserError when a segment is too large for a message or for the ring."""
-    environments = config.environments_per_actor
-    smallest = environments * ((spec.frame_stack + 1) * spec.observations.nbytes + 2 * (spec.actions.nbytes + 16))
-    limit = min(config.actor.max_segment_bytes, MAX_SEGMENT_BYTES)
-    if smallest > limit:
+    environments, most = config.environments_per_actor, most_environments(spec)
+    if environments > most:
         raise UserError(
-            f"a segment of one step needs {smallest} bytes with {environments} environments per actor, but "
-            f"actor.max_segment_bytes is {limit}; use fewer environments per actor"
+            f"a segment of one step needs {environments * step_bytes(spec)} bytes with {environments} environments per "
+            f"actor, but has at most {MAX_SEGMENT_BYTES}; give --environments-per-actor {most}"
         )
     rows = _segment_rows(config, spec)
     if 2 * rows > config.replay.capacity:

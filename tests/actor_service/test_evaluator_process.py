@@ -55,6 +55,16 @@ def test_an_evaluation_gives_each_episode_and_then_all_of_them(quantizer: Script
         assert len(episodes) == len(evaluation.returns) == 5
 
 
+def test_an_evaluation_has_the_environments_own_rewards(quantizer: ScriptedQuantizer) -> None:
+    clipped = {"gymnasium.wrappers:ClipReward": {"min_reward": 0.0, "max_reward": 0.5}}
+    timed = {"gymnasium.wrappers:TimeLimit": {"max_episode_steps": 3}}
+    quantizer.keep(constant_policy([0.0, 1.0]))
+    with running_actor(standalone(quantizer), RunConfig(environment_wrappers=(clipped, timed))) as (client, _):
+        *_, evaluation = client.evaluate(2)
+    assert isinstance(evaluation, Evaluation)
+    assert evaluation.returns == (3.0, 3.0)
+
+
 def test_a_requested_evaluation_calls_the_policy_with_as_many_rows_as_an_actor(
     quantizer: ScriptedQuantizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,19 +17,6 @@ ROOT = Path(__file__).parents[2]
         (["train", "--environment", "Nowhere-v0"], "Nowhere-v0"),
         (["train", "--dqn.batch-size", "many"], "dqn.batch_size"),
         (["train", "--environment", "Pendulum-v1", "--algorithm", "dqn"], "discrete"),
-        # Only the learner finds out, when the first actor tells it the environment's spec.
-        (
-            [
-                "train",
-                "--actor.max-segment-bytes",
-                "4096",
-                "--environments-per-actor",
-                "512",
-                "--replay.capacity",
-                "20000",
-            ],
-            "a segment of one step needs",
-        ),
         (["train", "--network", "typo:foo"], "network: typo cannot be imported"),
         (["train", "--algorithm", "typo:Foo"], "typo cannot be imported"),
         (["train", "--learner.device", "cuda:7"], "learner.device is cuda:7"),

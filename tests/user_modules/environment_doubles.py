@@ -1,5 +1,6 @@
 """Environments that fail in chosen ways, registered with Gymnasium as `environment_doubles:NAME-v0`."""
 
+import sys
 import threading
 from typing import Any
 
@@ -105,6 +106,41 @@ class AlwaysRaising(Counting):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         raise RuntimeError("no license for the simulator")
+
+
+class AlwaysExiting(Counting):
+    """Ends its process at the first step."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        sys.exit(3)
+
+
+class FourValues(Counting):
+    """Its step returns four values, as in Gym before version 0.26."""
+
+    def step(self, action: Any) -> Any:
+        return (*super().step(action)[:3], {})
+
+
+class NoReward(Counting):
+    """Gives no reward."""
+
+    def reward(self, action: Any) -> Any:
+        return None
+
+
+class NoInfo(Counting):
+    """Its reset returns the observation alone, as in Gym before version 0.26."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset()[0]
+
+
+class NoSeed(Counting):
+    """Its reset takes no seed."""
+
+    def reset(self) -> Any:  # type: ignore[override]
+        return super().reset()
 
 
 class AlwaysNaN(Counting):
@@ -213,6 +249,17 @@ class HangingAtTheEnd(Counting):
             threading.Event().wait()
 
 
+class Sized(Counting):
+    """Takes a tuple and an array, and nothing else."""
+
+    def __init__(self, size: tuple[int, ...], gains: np.ndarray[Any, Any], more: Any = None) -> None:
+        super().__init__()
+        assert isinstance(size, tuple)
+        assert isinstance(gains, np.ndarray)
+        self.observation_space = spaces.Box(-1.0, 1.0, (*size, *gains.astype(int)), np.float32)
+        self.more = more
+
+
 class NoPictures(Counting):
     """Cannot draw itself."""
 
@@ -235,6 +282,9 @@ SPACES = {
     "TextObservations": (spaces.Text(5), spaces.Discrete(2)),
     "DictObservations": (spaces.Dict({"goal": VECTOR}), spaces.Discrete(2)),
     "MatrixObservations": (spaces.Box(-1.0, 1.0, (2, 2), np.float32), spaces.Discrete(2)),
+    "DiscreteObservations": (spaces.Discrete(16), spaces.Discrete(2)),
+    "EmptyObservations": (spaces.Box(0.0, 1.0, (0,), np.float32), spaces.Discrete(2)),
+    "EmptyActions": (VECTOR, spaces.Box(-1.0, 1.0, (0,), np.float32)),
     "TinyImages": (spaces.Box(0, 255, (2, 8, 1), np.uint8), spaces.Discrete(2)),
     "Planes": (spaces.Box(0, 1, (10, 10, 4), np.bool_), spaces.Discrete(2)),  # type: ignore[arg-type]
     "ScalarObservations": (spaces.Box(-1.0, 1.0, (), np.float32), spaces.Discrete(2)),
@@ -256,6 +306,11 @@ doubles: tuple[type[Counting], ...] = (
     Raising,
     Fragile,
     AlwaysRaising,
+    AlwaysExiting,
+    FourValues,
+    NoReward,
+    NoInfo,
+    NoSeed,
     AlwaysNaN,
     LongObservation,
     VectorReward,
@@ -268,6 +323,7 @@ doubles: tuple[type[Counting], ...] = (
     Hanging,
     HangingWhenMade,
     HangingAtTheEnd,
+    Sized,
     NoPictures,
 )
 for double in (*doubles, *(with_spaces(name, *both) for name, both in SPACES.items())):

@@ -7,6 +7,7 @@ from actorq.cli.display.display import status_line
 from actorq.cluster.diagnosis import PodView
 from actorq.cluster.training_runs import RecordedEnd
 from actorq.domain.status import RunStatus
+from actorq.text import return_text
 
 _HEADER = ("POD", "ROLE", "PHASE", "POLICY", "STALENESS", "STEPS/S", "RESTARTS")
 
@@ -23,9 +24,9 @@ def table(pods: Sequence[PodView], status: RunStatus | None) -> str:
 def summary(status: RunStatus | RecordedEnd) -> str:
     """The run in one line, with its target return if the learner has told it."""
     if isinstance(status, RecordedEnd):
-        mean_return = numbers.optional(status.mean_return)
+        mean_return = return_text(status.mean_return)
         return f"{status.state.value}  steps {status.environment_steps:,}  return(eval) {mean_return}"
-    target = "" if status.target_return is None else f"  target {status.target_return:,.1f}"
+    target = "" if status.target_return is None else f"  target {return_text(status.target_return)}"
     return status_line(status) + target
 
 

@@ -14,6 +14,7 @@ from actorq.cli.display.panel import render
 from actorq.cli.display.view import RunView, news
 from actorq.domain.status import RunStatus
 from actorq.local.observer import Observer, ProcessState, ProcessView
+from actorq.text import return_text
 
 _LINE_PERIOD_S = 2.0
 _REFRESH_PER_S = 4
@@ -128,8 +129,10 @@ def status_line(status: RunStatus) -> str:
     parts = [
         status.state.value,
         f"steps {status.environment_steps:,}",
-        f"return(eval) {evaluation.mean_return:,.1f} v{evaluation.policy_version}" if evaluation else "return(eval) -",
-        f"train {numbers.optional(status.training_return)}",
+        f"return(eval) {return_text(evaluation.mean_return)} v{evaluation.policy_version}"
+        if evaluation
+        else "return(eval) -",
+        f"train {return_text(status.training_return)}",
         f"{status.environment_steps_per_s:,.0f} steps/s",
         f"{status.updates_per_s:,.0f} updates/s",
         f"policy v{status.policy_version}",

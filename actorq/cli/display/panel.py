@@ -14,7 +14,7 @@ from actorq.cli.display import fidelity, numbers
 from actorq.cli.display.chart import bars
 from actorq.cli.display.view import ProcessRow, Resources, RunView, measure
 from actorq.domain.status import RunStatus
-from actorq.text import size_text
+from actorq.text import return_text, size_text
 
 _CHART_HEIGHT = 4
 _STATE_STYLES = {
@@ -88,12 +88,12 @@ def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
     newest = status.evaluation
     lines = Text.assemble(
         ("evaluation return\n", "dim"),
-        (numbers.optional(newest.mean_return if newest else None), "bold green" if view.state == "solved" else "bold"),
+        (return_text(newest.mean_return if newest else None), "bold green" if view.state == "solved" else "bold"),
         (f" v{newest.policy_version}" if newest else "", "dim"),
         ("\ntarget ", "dim"),
-        numbers.optional(status.target_return),
+        return_text(status.target_return),
         ("\ntraining ", "dim"),
-        numbers.optional(status.training_return),
+        return_text(status.training_return),
     )
     left, axis = 24, 10
     columns = max(10, width - left - axis - 2)
@@ -103,9 +103,14 @@ def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
     grid.add_column(width=columns, style="cyan")
     low, high = _range(view, status)
     chart = "\n".join(bars(view.evaluations, columns, _CHART_HEIGHT, low, high))
-    scale = f"{high:,.0f} ┤" + "\n│" * (_CHART_HEIGHT - 2) + f"\n{low:,.0f} ┤"
+    scale = f"{_mark(high)} ┤" + "\n│" * (_CHART_HEIGHT - 2) + f"\n{_mark(low)} ┤"
     grid.add_row(lines, scale, Text(chart, no_wrap=True))
     return grid
+
+
+def _mark(value: float) -> str:
+    """A number at the axis of a chart."""
+    return return_text(value) if 0 < abs(value) < 10 else f"{value:,.0f}"
 
 
 def _range(view: RunView, status: RunStatus) -> tuple[float, float]:

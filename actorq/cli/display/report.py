@@ -6,7 +6,7 @@ from typing import Any
 from actorq.cli.display import numbers
 from actorq.domain.policy import FIDELITY_GATE, FLOAT32
 from actorq.rundirectory import RunDirectory
-from actorq.text import size_text
+from actorq.text import return_text, size_text
 
 
 def print_result(run: RunDirectory, is_new: bool) -> None:
@@ -62,13 +62,13 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
 def _verdict(summary: dict[str, Any]) -> str:
     state = str(summary.get("state", "ended"))
     target = summary.get("target_return")
-    goal = f" (target {target:,.1f})" if target is not None else ""
+    goal = f" (target {return_text(target)})" if target is not None else ""
     evaluation = summary.get("evaluation")
     if not evaluation:
         return f"{state}: no evaluation yet{goal}"
     return (
-        f"{state}: evaluation return {evaluation['mean_return']:,.1f}{goal} over {evaluation['episodes']} episodes, "
-        f"policy v{evaluation['policy_version']} {evaluation['scheme']}"
+        f"{state}: evaluation return {return_text(evaluation['mean_return'])}{goal} over {evaluation['episodes']} "
+        f"episodes, policy v{evaluation['policy_version']} {evaluation['scheme']}"
     )
 
 

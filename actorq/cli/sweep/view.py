@@ -8,11 +8,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from actorq.cli.display import numbers
 from actorq.cli.display.display import is_live, wide_output
 from actorq.sweep.study import Study
 from actorq.sweep.sweep import settings_text
 from actorq.sweep.trials import Objective, Progress, TrialResult, TrialState
+from actorq.text import return_text
 
 _STYLES = {TrialState.RUNNING: "cyan", TrialState.FAILED: "red", TrialState.PRUNED: "dim", TrialState.UNSOLVED: "dim"}
 # Lines of a terminal that are not rows of the table.
@@ -43,7 +43,7 @@ class SweepView:
         for number, progress in running.items():
             if len(progress.evaluations) > self._evaluations.get(number, 0):
                 self._evaluations[number] = len(progress.evaluations)
-                self.line(f"trial {number}: return {progress.mean_return:,.1f} at {progress.steps:,} steps")
+                self.line(f"trial {number}: return {return_text(progress.mean_return)} at {progress.steps:,} steps")
 
 
 @contextmanager
@@ -77,6 +77,6 @@ def table(results: Sequence[TrialResult], running: Mapping[int, Progress], best:
         at = progress if progress and result.state is TrialState.RUNNING else result
         style = "bold green" if best and result.number == best.number else _STYLES.get(result.state, "")
         values = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in result.params.values())
-        figures = (numbers.optional(at.mean_return), f"{at.steps:,}", f"{at.seconds:,.1f}")
+        figures = (return_text(at.mean_return), f"{at.steps:,}", f"{at.seconds:,.1f}")
         shown.add_row(str(result.number), result.state.value, *figures, *values, style=style)
     return shown

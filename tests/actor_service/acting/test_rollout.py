@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from actor_service.acting.explorer import ActionColumns
-from actor_service.acting.rollout import MOST_DROPPED, Rollout, fitting_segment_length
+from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Step, describe_environment, make_environments
@@ -19,7 +19,6 @@ from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actorq import wire
 from actorq.domain.policy import Policy
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
-from actorq.errors import ActorQError
 from actorq.watchdog import Watched
 from tests.actor_service.actor_policies import all_in_float, constant_policy, random_policy
 
@@ -302,7 +301,7 @@ def test_a_policy_sees_stacks_and_segments_hold_single_frames(slot: PolicySlot, 
     for number, segment in enumerate(segments):
         assert segment is not None
         segment.check(environments.spec)
-        assert segment.observations.shape == (depth - 1 + length + 1, count, 2, 2)
+        assert segment.observations.shape == (depth - 1 + length + 1, count, 2, 2, 1)
         seen = np.array(seeing.seen[number * length : (number + 1) * length])
         np.testing.assert_array_equal(seen, expected_stacks(segment, depth))
         endings += len(segment.episodes)
@@ -332,36 +331,54 @@ def collect_of(collecting: Rollout) -> Segment:
     ("name", "restarts", "resets"), [("Raising", 1, 0), ("NaNReward", 0, 1), ("InfiniteObservation", 0, 1)]
 )
 @pytest.mark.parametrize("depth", [1, 3])
-def test_a_segment_in_which_an_environment_failed_is_dropped(
-    slot: PolicySlot, name: str, restarts: int, resets: int, depth: int
+@pytest.mark.parametrize("fatal", [4, 6, 7])
+def test_a_step_in_which_an_environment_failed_is_dropped_and_no_other(
+    slot: PolicySlot, name: str, restarts: int, resets: int, depth: int, fatal: int
 ) -> None:
-    count, fatal = 2, 6
+    count = 2
     actions = np.zeros((100, count), np.int64)
     actions[fatal, 1] = 2
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), count))
     seeing, counts = Seeing(actions), ActorCounts()
     environments = stacked(make_environments(f"environment_doubles:{name}-v0", count), depth)
     collecting = Rollout(environments, PolicyTurns(slot), seeing, 4, SEED, counts)
-    first, second, third = (collect_of(collecting) for _ in range(3))
-    assert (counts.dropped_segments.value, counts.environment_restarts.value, counts.environment_resets.value) == (
-        1,
-        restarts,
-        resets,
-    )
-    for segment in (first, second, third):
+    segments = [collect_of(collecting) for _ in range(3)]
+    told = (counts.dropped_segments.value, counts.environment_restarts.value, counts.environment_resets.value)
+    assert told == (0, restarts, resets)
+    for number, segment in enumerate(segments):
         segment.check(environments.spec)
-    # Numbers without a gap, as the learner wants them, but time has gone on: 4 steps, 3 that were dropped.
-    assert [segment.sequence for segment in (first, second, third)] == [1, 2, 3]
-    assert [segment.follows for segment in (first, second, third)] == [False, False, True]
-    np.testing.assert_array_equal(first.observations[-1], [[4, 1], [4, 1]])
-    np.testing.assert_array_equal(second.observations[depth - 1], [[7, 1], [0, 1 if restarts else 2]])
-    np.testing.assert_array_equal(second.ages, [7, 0])
-    assert second.valid.all()
-    assert collecting.environment_steps == first.transitions + second.transitions + third.transitions
-    if depth > 1:
-        # What was dropped may still be stacked upon, where the episode is the same.
-        np.testing.assert_array_equal(second.observations[: depth - 1, 0], [[5, 1], [6, 1]])
-        np.testing.assert_array_equal(np.array(seeing.seen[7:11]), expected_stacks(second, depth))
+        seen = np.array(seeing.seen[number * 4 : (number + 1) * 4])
+        if depth > 1:
+            np.testing.assert_array_equal(seen, expected_stacks(segment, depth))
+    assert [segment.sequence for segment in segments] == [1, 2, 3]
+    assert [segment.follows for segment in segments] == [False, True, True]
+    # 12 steps of both, of which one failed.
+    valid = np.concatenate([segment.valid for segment in segments])
+    assert np.argwhere(~valid).tolist() == [[fatal, 1]]
+    assert collecting.environment_steps == 2 * 12 - 1
+    # The episode is cut before the failed step, with its observation, if that step is in the same segment.
+    truncated = np.concatenate([segment.truncated for segment in segments])[:11]
+    assert np.argwhere(truncated).tolist() == ([] if fatal % 4 == 0 else [[fatal - 1, 1]])
+    failed = segments[fatal // 4]
+    at = depth - 1 + fatal % 4
+    np.testing.assert_array_equal(failed.observations[at], [[fatal, 1], [fatal, 1]])
+    np.testing.assert_array_equal(failed.observations[at + 1], [[fatal + 1, 1], [0, 1 if restarts else 2]])
+    assert failed.rewards[fatal % 4].tolist() == [1.0, 0.0]
+
+
+def test_a_segment_in_which_every_step_failed_is_dropped(slot: PolicySlot) -> None:
+    actions = np.zeros((100, 2), np.int64)
+    actions[4:6] = 2
+    slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 2))
+    counts = ActorCounts()
+    environments = make_environments("environment_doubles:NaNReward-v0", 2)
+    collecting = Rollout(environments, PolicyTurns(slot), Seeing(actions), 2, SEED, counts)
+    first, second, third, fourth = (collect_of(collecting) for _ in range(4))
+    assert counts.dropped_segments.value == 1
+    assert [segment.sequence for segment in (first, second, third, fourth)] == [1, 2, 3, 4]
+    assert [segment.follows for segment in (first, second, third, fourth)] == [False, True, False, True]
+    np.testing.assert_array_equal(third.ages, [0, 0])
+    assert third.valid.all()
 
 
 def test_a_call_to_the_environments_is_watched(slot: PolicySlot) -> None:
@@ -381,13 +398,11 @@ def test_a_call_to_the_environments_is_watched(slot: PolicySlot) -> None:
     assert watched.since is None
 
 
-def test_an_environment_that_fails_in_every_segment_is_given_up(slot: PolicySlot) -> None:
+def test_an_environment_that_fails_in_every_segment_yields_its_good_steps(slot: PolicySlot) -> None:
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 2))
     counts = ActorCounts()
     environments = make_environments("environment_doubles:Fragile-v0", 2)
-    collecting = Rollout(environments, PolicyTurns(slot), greedy, 8, SEED, counts)
-    with pytest.raises(
-        ActorQError, match=r"Fragile-v0 failed in 100 segments in a row; the last time: RuntimeError: the"
-    ):
-        collecting.collect(threading.Event())
-    assert counts.dropped_segments.value == MOST_DROPPED
+    collecting = Rollout(environments, PolicyTurns(slot), greedy, 6, SEED, counts)
+    for _ in range(20):
+        np.testing.assert_array_equal(collect_of(collecting).valid[:, 0], [True, True, False] * 2)
+    assert (counts.dropped_segments.value, counts.environment_restarts.value) == (0, 80)

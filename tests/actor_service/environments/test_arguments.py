@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from actor_service.environments import Backend, describe_environment, make_environments
+from actor_service.environments.keywords import fitting_keywords
 from actorq.domain.environments import EnvironmentArguments
 from actorq.errors import InvalidInputError, UserError
 
@@ -49,6 +50,24 @@ def test_a_keyword_argument_changes_the_environment() -> None:
     alone.reset(seed=3)
     np.testing.assert_array_equal(light.reset(3)[0], alone.reset(seed=3)[0])
     np.testing.assert_array_equal(light.step(push).observations[0], alone.step(push[0])[0])
+
+
+def test_lists_become_tuples_and_arrays_where_signatures_say_so() -> None:
+    reshaped = made_with(("gymnasium.wrappers:ReshapeObservation", {"shape": [4, 4, 1]}))
+    spec = describe_environment("environment_doubles:TinyImages-v0", arguments=reshaped)
+    assert spec.observations.shape == (4, 4, 1)
+    rescaled = made_with(("gymnasium.wrappers:RescaleAction", {"min_action": [-0.5], "max_action": [0.25]}))
+    assert describe_environment("Pendulum-v1", arguments=rescaled).actions.high == (0.25,)
+    with pytest.raises(UserError, match=r"observations must be .* got Box\(-1.0, 1.0, \(2, 3, 2\), float32\)"):
+        describe_environment("environment_doubles:Sized-v0", arguments=made_with(size=[2, 3], gains=[2.0]))
+
+
+def test_tuples_and_arrays_can_be_written() -> None:
+    keywords = {"a": {"tuple": [1, [2, 3]]}, "b": {"array": [1, 2], "dtype": "int8"}, "c": {"array": [[0.5]]}, "d": [1]}
+    given = fitting_keywords(dict, keywords)
+    assert (given["a"], given["d"]) == ((1, (2, 3)), [1])
+    assert (given["b"].dtype, given["b"].tolist()) == (np.int8, [1, 2])
+    assert (given["c"].dtype, given["c"].tolist()) == (np.float32, [[0.5]])
 
 
 def test_wrappers_apply_in_order_the_innermost_first() -> None:
@@ -97,6 +116,14 @@ def test_wrong_arguments_are_one_line_for_the_user(
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 1200
+
+
+def test_the_layout_of_images_is_a_part_of_the_arguments() -> None:
+    arguments = EnvironmentArguments(image_layout="channels-first")
+    assert EnvironmentArguments.from_text(arguments.to_text()) == arguments
+    assert describe_environment("environment_doubles:Planes-v0", arguments=arguments).image == (10, 10, 4)
+    with pytest.raises(InvalidInputError, match="expected JSON as"):
+        EnvironmentArguments.from_text(arguments.to_text().replace("first", "between"))
 
 
 def test_the_text_of_arguments_gives_them_back() -> None:

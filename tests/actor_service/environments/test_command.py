@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -57,11 +58,11 @@ def test_an_environment_that_hangs_while_it_is_made_ends_with_the_launcher(
     (tmp_path / "hanging.py").write_text(HANGING, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     command = [sys.executable, "-m", "actor_service.environments", "hanging:Hanging-v0", "--lifeline"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin
+    held, lifeline = socket.socketpair()
+    with held, lifeline, subprocess.Popen(command, stdin=lifeline.fileno(), stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"made\n"
-        process.stdin.close()
+        held.close()
         try:
             assert process.wait(TIMEOUT_S) == 1
         finally:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from actor_service.environments import Environments, make_environments
-from actor_service.environments.loop import MOST_FAULTS
-from actorq.errors import ActorQError
+from actor_service.environments.loop import MOST_FAULTS, MOST_FAULTS_AT_START
+from actorq.errors import ActorQError, UserError
 
 FINE, FATAL = 0, 2
 
@@ -29,8 +29,8 @@ def actions(*fatal: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         ("HugeReward", False, "NaN or a number beyond 1e+09"),
         ("InfiniteObservation", False, "NaN or a number beyond 1e+09"),
         ("Raising", True, "RuntimeError: the simulator is gone"),
-        ("LongObservation", True, "ValueError: an observation must be float32[2], got float32[3]"),
-        ("VectorReward", True, "ValueError: a reward must be a number, got array([1.])"),
+        ("LongObservation", True, "an observation must be float32[2] as its space says, got float32[3]"),
+        ("VectorReward", True, "a reward must be a number, got array([1.])"),
         ("EndlessReward", True, "OverflowError: int too large to convert to float"),
         ("UnreadableObservation", True, "RuntimeError: call detach() first"),
     ],
@@ -40,7 +40,9 @@ def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bo
     for _ in range(4):
         assert environments.step(actions()).faults == ()
     step = environments.step(actions(1))
-    assert [(fault.environment, fault.restarted, fault.reason) for fault in step.faults] == [(1, restarted, reason)]
+    assert [(fault.environment, fault.restarted) for fault in step.faults] == [(1, restarted)]
+    # The place follows, where there is one.
+    assert step.faults[0].reason.partition(" (")[0] == reason
     # Of the episode that failed nothing is left; a new one made anew counts its episodes from 1.
     np.testing.assert_array_equal(step.observations, [[5, 1], [0, 1 if restarted else 2], [5, 1]])
     np.testing.assert_array_equal(step.rewards, [1, 0, 1])
@@ -86,13 +88,31 @@ def test_an_action_at_a_reset_is_ignored_even_if_it_would_be_fatal() -> None:
     assert not step.valid.any()
 
 
-@pytest.mark.parametrize("name", ["AlwaysRaising", "Raising", "NaNReward"])
+@pytest.mark.parametrize("name", ["Raising", "NaNReward"])
 def test_one_that_fails_at_every_step_is_given_up(name: str) -> None:
     environments = doubles(name)
+    environments.step(actions())
     for _ in range(MOST_FAULTS - 1):
         assert len(environments.step(actions(0)).faults) >= 1
     with pytest.raises(ActorQError, match=rf"environment environment_doubles:{name}-v0 failed 10 times in a row; the"):
         environments.step(actions(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("AlwaysRaising", r"RuntimeError: no license for the simulator \(.*environment_doubles.py:\d+\)"),
+        ("AlwaysExiting", r"the environment called sys.exit\(3\) \(.*environment_doubles.py:\d+\)"),
+        ("FourValues", r"ValueError: not enough values .*; reset must return \(observation, info\), and step \(obs"),
+        ("NoReward", r"NaN or a number beyond 1e\+09: .* reward None"),
+    ],
+)
+def test_one_that_never_takes_a_good_step_is_the_users_mistake(name: str, reason: str) -> None:
+    environments = doubles(name)
+    for _ in range(MOST_FAULTS_AT_START - 1):
+        environments.step(actions())
+    with pytest.raises(UserError, match=rf"^environment environment_doubles:{name}-v0 does not work: {reason}"):
+        environments.step(actions())
 
 
 def test_one_that_fails_now_and_then_is_not_given_up() -> None:
@@ -106,7 +126,7 @@ def test_one_that_fails_now_and_then_is_not_given_up() -> None:
 
 def test_one_that_cannot_even_begin_is_given_up() -> None:
     environments = make_environments("environment_doubles:AlwaysNaN-v0", 2)
-    with pytest.raises(ActorQError, match=r"NaN or a number beyond 1e\+09 in the first observation of an episode"):
+    with pytest.raises(UserError, match=r"NaN or a number beyond 1e\+09 in the first observation of an episode"):
         environments.reset(0)
 
 
@@ -132,9 +152,17 @@ def test_lengths_never_jump() -> None:
     assert max(row.max() for row in rows) == 12
 
 
-def test_one_that_begins_with_something_else_than_its_space_has_is_given_up() -> None:
-    environments = make_environments("environment_doubles:NoObservation-v0", 2)
-    with pytest.raises(ActorQError, match=r"an observation must be float32\[2\], got float32\[2, 2\]"):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("NoObservation", r"an observation must be float32\[2\] as its space says, got float32\[2, 2\]"),
+        ("NoInfo", r"reset must return \(observation, info\), got float32\[2\]"),
+        ("NoSeed", r"TypeError: .* got an unexpected keyword argument 'seed'"),
+    ],
+)
+def test_one_that_begins_with_something_else_than_its_interface_says_is_given_up(name: str, reason: str) -> None:
+    environments = make_environments(f"environment_doubles:{name}-v0", 2)
+    with pytest.raises(UserError, match=reason):
         environments.reset(0)
 
 

@@ -1,16 +1,20 @@
 """Gymnasium's environments as one batch, compared with plain loops over the same seeds and actions."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from environment_doubles import copied
 from gymnasium import spaces
 
 from actor_service.environments import Step, describe_environment, make_environments
 from actor_service.environments.spaces import observation_spec
 from actorq import wire
+from actorq.config.run_config import RunConfig
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode
 from actorq.errors import UserError
 
@@ -44,13 +48,23 @@ def test_images_of_bits_are_observations() -> None:
     spec = describe_environment("environment_doubles:Planes-v0")
     assert spec.observations == ArraySpec((10, 10, 4), "bool")
     assert spec.image == (4, 10, 10)
+    assert spec.image_text == "images of 10 x 10 pixels with 4 channels, channels last"
+
+
+def test_images_without_an_axis_for_channels_have_one_channel() -> None:
+    batch = make_environments("environment_doubles:Frames-v0", 2)
+    assert batch.spec.observations == ArraySpec((2, 2, 1), "uint8")
+    assert (batch.spec.image, batch.spec.channels_last) == ((1, 2, 2), True)
+    np.testing.assert_array_equal(batch.reset(0), np.full((2, 2, 2, 1), 20))
+    np.testing.assert_array_equal(batch.step(np.zeros(2, np.int64)).observations, np.full((2, 2, 2, 1), 21))
+    batch.close()
 
 
 @pytest.mark.parametrize(
     ("dtype", "carried"),
     [
         *(("bool", "bool"), ("int8", "int8"), ("uint8", "uint8"), ("int16", "int32"), ("uint16", "int32")),
-        *(("int32", "int32"), ("uint32", "int64"), ("int64", "int64"), ("uint64", "float32")),
+        *(("int32", "int32"), ("uint32", "float32"), ("int64", "float32"), ("uint64", "float32")),
         *(("float16", "float32"), ("float32", "float32"), ("float64", "float32"), ("longdouble", "float32")),
     ],
 )
@@ -60,6 +74,12 @@ def test_a_vector_of_any_numbers_is_carried_as_one_that_holds_them(dtype: str, c
     assert np.can_cast(np.dtype(dtype), spec.dtype, "same_kind")
     described = EnvironmentSpec("Any-v0", spec, ArraySpec((), "int64"), discrete_actions=2)
     assert wire.environment_from_proto(wire.environment_to_proto(described)) == described
+
+
+@pytest.mark.parametrize("highest", [2**24, 2**24 + 1])
+def test_integers_of_64_bits_are_floats_where_those_are_exact(highest: int) -> None:
+    spec = observation_spec("Any-v0", spaces.Box(0, np.array([highest, 1]), dtype=np.int64))
+    assert spec.dtype == ("float32" if highest == 2**24 else "int64")
 
 
 @pytest.mark.parametrize(
@@ -94,6 +114,8 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
         ("EndlessActions", f"{ACTIONS} Box("),
         ("LargeActions", f"{ACTIONS} Box("),
         ("MultiDiscreteActions", f"{ACTIONS} Multi"),
+        ("EmptyObservations", "observations must have at least one number, got Box("),
+        ("EmptyActions", "actions must have at least one number, got Box("),
         ("LateActions", "discrete actions must start at 0, got 1"),
         ("UnboundedActions", f"{ACTIONS} Box("),
         ("IntegerActions", f"{ACTIONS} Box("),
@@ -106,6 +128,45 @@ def test_spaces_that_nothing_here_can_learn_are_refused(name: str, expected: str
         describe_environment(environment_id)
     assert str(refused.value).startswith(f"environment {environment_id}: {expected}")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "dtype"),
+    [("DictObservations", 2, "float32"), ("MatrixObservations", 4, "float32"), ("DiscreteObservations", 16, "float32")],
+)
+def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int, dtype: str) -> None:
+    environment_id = f"environment_doubles:{name}-v0"
+    with pytest.raises(
+        UserError, match=f"a vector of their {numbers} numbers works: --environment-wrappers "
+    ) as refused:
+        describe_environment(environment_id)
+    wrappers = yaml.safe_load(str(refused.value).partition("--environment-wrappers ")[2].strip("'"))
+    spec = describe_environment(
+        environment_id, arguments=RunConfig(environment_wrappers=wrappers).environment_arguments
+    )
+    assert spec.observations == ArraySpec((numbers,), dtype)
+
+
+def test_the_flag_that_works_keeps_the_wrappers_that_are_given() -> None:
+    given = EnvironmentArguments({}, (("gymnasium.wrappers:RescaleObservation", {"min_obs": -2.0, "max_obs": 2.0}),))
+    with pytest.raises(
+        UserError, match=r"\[\{\"gymnasium.wrappers:Resc.*: 2.0\}\}, gymnasium.wrappers:FlattenObservation\]"
+    ):
+        describe_environment("environment_doubles:MatrixObservations-v0", arguments=given)
+
+
+def test_the_package_of_an_id_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "grids").mkdir()
+    (tmp_path / "grids" / "__init__.py").write_text('import nothing_here\nregister(id="Grid-Empty-v0")\n')
+    metadata = tmp_path / "grids_for_all-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: grids-for-all\nVersion: 1.0\nRequires-Dist: gymnasium>=1\n"
+    )
+    (metadata / "RECORD").write_text("grids/__init__.py,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=r"Environment `Grid-Empty` doesn't exist; give grids:Grid-Empty-v0$"):
+        describe_environment("Grid-Empty-v0")
 
 
 def test_float64_observations_travel_as_float32() -> None:
@@ -124,6 +185,8 @@ def test_pictures_are_drawn_without_a_display() -> None:
     np.testing.assert_array_equal(batch.render(0), np.full((5, 7, 3), 1, np.uint8))
     assert batch.steps_per_second == 10
     batch.close()
+    given = EnvironmentArguments({"render_mode": "rgb_array"})
+    make_environments("environment_doubles:Counting-v0", 2, arguments=given, rendered=True).close()
     with pytest.raises(UserError, match="it cannot render pictures"):
         make_environments("environment_doubles:NoPictures-v0", 1, rendered=True)
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from actorq.cli.display import numbers
 from actorq.cli.display.chart import bars
 from actorq.cli.display.display import PlainDisplay, status_line
+from actorq.cli.display.hints import EpisodeHint
 from actorq.cli.display.panel import figures, render
 from actorq.cli.display.view import RunView
 from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
@@ -26,8 +27,42 @@ from actorq.domain.trajectory import Evaluation, Role
 from actorq.local.observer import ProcessState, ProcessView
 from actorq.local.services import Kind
 from actorq.telemetry.process_stats import ProcessStats
-from actorq.text import size_text
+from actorq.text import return_text, size_text
 from tests.builders.run_status import run_status
+
+
+class Recorder:
+    """Keeps the events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def process(self, view: ProcessView) -> None:
+        pass
+
+    def status(self, status: RunStatus) -> None:
+        pass
+
+    def event(self, text: str) -> None:
+        self.events.append(text)
+
+
+def test_episodes_that_never_end_are_told_once() -> None:
+    recorder = Recorder()
+    hint = EpisodeHint(recorder, environments=8)
+    hint.status(run_status(environment_steps=3_999, episodes=0))
+    assert recorder.events == []
+    for steps in (4_100, 4_200):
+        hint.status(run_status(environment_steps=steps, episodes=0))
+    (event,) = recorder.events
+    assert event.startswith("no episode has ended in 4,100 steps")
+    assert event.endswith("--environment-args max_episode_steps=1000")
+
+
+def test_episodes_that_end_are_no_news() -> None:
+    recorder = Recorder()
+    EpisodeHint(recorder, environments=4).status(run_status(environment_steps=9_999, episodes=1))
+    assert recorder.events == []
 
 
 def process_stats(name: str, role: str, pid: int) -> ProcessStats:
@@ -380,6 +415,12 @@ def test_bars_average_what_does_not_fit() -> None:
         (numbers.duration(245), "4m 05s"),
         (numbers.duration(7384), "2h 03m"),
         (size_text(812), "812 B"),
+        (return_text(-1234.56), "-1,234.6"),
+        (return_text(0.0), "0.0"),
+        (return_text(9.87), "9.87"),
+        (return_text(0.85), "0.85"),
+        (return_text(-0.0042), "-0.0042"),
+        (return_text(None), "-"),
         (size_text(301 * 2**20), "301 MiB"),
         (numbers.seconds(0.0341), "34 ms"),
         (numbers.optional(None), "-"),

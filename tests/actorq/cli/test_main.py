@@ -239,6 +239,27 @@ def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
 
 
 @pytest.mark.parametrize(
+    ("wrapper", "warned"),
+    [
+        ("gymnasium.wrappers:NormalizeReward", "warning: evaluations leave out gymnasium.wrappers:NormalizeReward: "),
+        (
+            "gymnasium.wrappers:NormalizeObservation",
+            "warning: gymnasium.wrappers:NormalizeObservation keeps statistics ",
+        ),
+        ("gymnasium.wrappers:TimeAwareObservation", ""),
+    ],
+)
+def test_wrappers_that_evaluations_need_care_with_are_told(
+    capsys: pytest.CaptureFixture[str], wrapper: str, warned: str
+) -> None:
+    parser = argument_parser("test", "", (RunConfig,))
+    resolved_config(Sources.read((RunConfig,), parser.parse_args(["--environment-wrappers", wrapper])))
+    told = capsys.readouterr().err
+    assert told.startswith(warned)
+    assert told.count("\n") == bool(warned)
+
+
+@pytest.mark.parametrize(
     ("algorithm", "environment"), [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")]
 )
 def test_the_file_of_a_run_has_no_setting_in_vain(

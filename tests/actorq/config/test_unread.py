@@ -22,6 +22,12 @@ def in_vain(spec: EnvironmentSpec = CONTINUOUS, **given: Any) -> Mapping[str, st
     return given_in_vain(given, settings.build(RunConfig, given), spec)
 
 
+def test_the_layout_of_images_is_for_images() -> None:
+    expected = {"image_layout": "observations are no images of three axes"}
+    assert in_vain(image_layout="channels-last") == expected
+    assert in_vain(IMAGES, image_layout="channels-last") == {}
+
+
 @pytest.mark.parametrize(
     ("algorithm", "told"),
     [

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from actorq.domain.environments import EnvironmentArguments, ImageLayout
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 
@@ -28,6 +29,29 @@ def segment(spec: EnvironmentSpec = DISCRETE, /, **changes: Any) -> Segment:
         ages=np.zeros(ENVIRONMENTS, np.uint8),
     )
     return replace(sound, **changes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout", "image"),
+    [
+        ((84, 84, 3), "auto", (3, 84, 84)),
+        ((3, 84, 96), "auto", (3, 84, 96)),
+        ((4, 4, 16), "auto", (16, 4, 4)),
+        ((16, 4, 4), "auto", (16, 4, 4)),
+        ((8, 8, 8), "auto", (8, 8, 8)),
+        ((10, 20, 16), "auto", (10, 20, 16)),
+        ((10, 20, 16), "channels-last", (16, 10, 20)),
+        ((84, 84, 3), "channels-first", (84, 84, 3)),
+    ],
+)
+def test_the_layout_of_an_image_is_guessed_or_given(
+    shape: tuple[int, ...], layout: ImageLayout, image: tuple[int, int, int]
+) -> None:
+    arguments = EnvironmentArguments(image_layout=layout)
+    spec = replace(DISCRETE, observations=ArraySpec(shape, "uint8"), environment_arguments=arguments)
+    assert spec.image == image
+    assert spec.image_text.endswith("last" if image != shape or shape == (8, 8, 8) else "first")
+    assert EnvironmentSpec.from_json(spec.to_json()) == spec
 
 
 def with_value(column: np.ndarray[Any, Any], value: float) -> np.ndarray[Any, Any]:

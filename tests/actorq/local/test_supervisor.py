@@ -210,7 +210,7 @@ def test_a_killed_process_is_restarted_with_its_restart_command(stage: Stage) ->
     stage.hear("actor-1", "started --resume")
     stage.interrupt()
     assert stage.end().exit_code == 130
-    assert stage.recorder.events[0] == "actor-1 died (SIGKILL), restarting in 0.0 s"
+    assert stage.recorder.events[0] == "actor-1 died (SIGKILL), restarting in 0.0 s: a line of actor-1"
     assert stage.recorder.events[1] == "actor-1 restarted 1x"
 
 

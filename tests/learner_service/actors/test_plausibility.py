@@ -29,6 +29,13 @@ def test_before_an_actor_has_sent_anything_there_is_nothing_to_compare_with() ->
     assert Plausibility(500).doubt(judged(500.0, 500)) == nothing
 
 
+def test_nothing_is_flagged_where_actors_have_other_rewards_than_evaluations() -> None:
+    record = Plausibility(500, compares=False)
+    record.note(segment(1, rewards=np.full((4, 2), 1e-3, np.float32), episodes=(Episode(0.1, 100, 0),)))
+    assert record.doubt(judged(500.0, 500)) == ""
+    assert record.agrees(judged(500.0, 500))
+
+
 def test_a_policy_may_be_good_before_any_exploring_episode_has_ended() -> None:
     """As it was on Acrobot: it reached the goal, whose reward is 0, before any actor did."""
     record = after(-1.0, step_limit=500)

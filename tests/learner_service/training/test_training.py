@@ -19,6 +19,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
+from actorq.transport.options import MAX_SEGMENT_BYTES
 from learner_service.actors.members import Member
 from learner_service.algorithms import Algorithm, make_algorithm
 from learner_service.algorithms.base import is_on_policy
@@ -325,16 +326,10 @@ def test_a_replay_of_another_shape_is_the_users_mistake(client: QuantizerClient,
 
 
 def test_segments_have_to_hold_a_step(client: QuantizerClient, tmp_path: Path) -> None:
-    wide = replace(SPEC, observations=ArraySpec((1000,), "float32"))
-    # Of two environments: two observations, and twice an action and 16 bytes.
-    needed = 2 * (2 * 4000 + 2 * (8 + 16))
-
-    def build_with(limit: int) -> Training:
-        return build(client, tmp_path, spec=wide, settings=config(actor={"max_segment_bytes": limit}))
-
-    with pytest.raises(UserError, match=f"needs {needed} bytes .* is {needed - 1}; use fewer environments per actor"):
-        build_with(needed - 1)
-    build_with(needed).close()
+    # A thousand bytes too many for the observations of two environments, each before and after the step.
+    wide = replace(SPEC, observations=ArraySpec((MAX_SEGMENT_BYTES // 16 + 250,), "float32"))
+    with pytest.raises(UserError, match=f"has at most {MAX_SEGMENT_BYTES}; give --environments-per-actor 1"):
+        build(client, tmp_path, spec=wide)
 
 
 @pytest.mark.parametrize(

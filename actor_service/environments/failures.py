@@ -1,0 +1,74 @@
+"""Tells the failure of an environment on one line: what was raised, and in which line of which file."""
+
+import linecache
+import os
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from actorq.text import one_line
+
+# What an environment raises, and what it must not: `sys.exit` would end the actor without a word.
+FAILURES = (Exception, SystemExit)
+
+_MOST_BYTES = 500
+_NOT_THEIRS = ("<", *(f"{Path(file).parent}{os.sep}" for file in (Path(__file__).parent, gymnasium.__file__)))
+_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_UNPACKING = ("values to unpack", "cannot unpack")
+_CONTRACT = "reset must return (observation, info), and step (observation, reward, terminated, truncated, info)"
+
+
+class MisfitError(ValueError):
+    """An environment returned something that does not fit its spaces or Gymnasium's interface."""
+
+
+def failure_text(error: BaseException) -> str:
+    """The exception, its message and its place, such as "RuntimeError: no motor (arm.py:12)", on one bounded line.
+
+    The place is the innermost line outside of Gymnasium, this project and Python's library. Without a message, that
+    line stands for it.
+    """
+    text, place = " ".join(str(error).split()).rstrip("."), place_of(error)
+    if isinstance(error, SystemExit):
+        text = f"the environment called sys.exit({'' if error.code is None else repr(error.code)})"
+    elif not isinstance(error, MisfitError):
+        if place is not None and not text:
+            text = linecache.getline(*place).strip()
+        # Messages of Gymnasium and of failed imports are clear without the exception's name.
+        if not (isinstance(error, ImportError) or type(error).__module__.startswith("gymnasium.")):
+            text = f"{type(error).__name__}: {text}"
+        if place is None and any(words in text for words in _UNPACKING):
+            text += f"; {_CONTRACT}"
+    return one_line(text, _MOST_BYTES) + ("" if place is None else f" ({_shown(place[0])}:{place[1]})")
+
+
+def place_of(error: BaseException) -> tuple[str, int] | None:
+    """File and line of the innermost frame of the environment or of a package that it uses."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        is_library = frame.filename.startswith(_LIBRARY) and "site-packages" not in frame.filename
+        if frame.lineno and not is_library and not frame.filename.startswith(_NOT_THEIRS):
+            return frame.filename, frame.lineno
+    return None
+
+
+def observation_of_reset(result: Any) -> Any:
+    """The observation of what `reset` returned. Raises MisfitError."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        raise MisfitError(f"reset must return (observation, info), got {kind_of(result)}")
+    return result[0]
+
+
+def kind_of(value: Any) -> str:
+    """The type of a value in an error: dtype and shape of an array, such as float32[3]."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple | list) else "")
+
+
+def _shown(file: str) -> str:
+    here = os.path.join(os.getcwd(), "")
+    return file.removeprefix(here)

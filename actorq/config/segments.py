@@ -1,0 +1,28 @@
+"""How many environments an actor can step as one batch: a segment of one step must fit into a message."""
+
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import UserError
+from actorq.text import size_text
+from actorq.transport.options import MAX_SEGMENT_BYTES
+
+# Of rewards, flags, logarithms of probabilities and an ended episode of each environment.
+_OTHER_BYTES = 48
+
+
+def step_bytes(spec: EnvironmentSpec) -> int:
+    """Bytes of one environment in a segment of one step: its observations before and after it, and two actions."""
+    return (spec.frame_stack + 1) * spec.observations.nbytes + 2 * spec.actions.nbytes + _OTHER_BYTES
+
+
+def most_environments(spec: EnvironmentSpec) -> int:
+    """Environments of which a segment of one step fits into a message. Raises UserError when not even one fits."""
+    most = MAX_SEGMENT_BYTES // step_bytes(spec)
+    if not most:
+        limit = (MAX_SEGMENT_BYTES - 2 * spec.actions.nbytes - _OTHER_BYTES) // (spec.frame_stack + 1)
+        raise UserError(
+            f"environment {spec.environment_id}: an observation has {size_text(spec.observations.nbytes)}, but a "
+            f"segment of one step needs {spec.frame_stack + 1} of at most {max(0, limit):,} bytes each; make "
+            "observations smaller, such as with --environment-wrappers "
+            "'[{gymnasium.wrappers:ResizeObservation: {shape: [84, 84]}}]'"
+        )
+    return most
