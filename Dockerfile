@@ -2,7 +2,8 @@
 # make images).
 #
 # Packages come from where pip is configured to look, with the hashes of docker/requirements (`make requirements` writes
-# them), PyTorch in the version of constraints.txt. TORCH_INDEX_URL names a further package index for the learner: PyTorch's own for CPUs or for one version of CUDA (docs/how-to/kubernetes.md).
+# them), PyTorch in the version of constraints.txt. TORCH_INDEX_URL names a further package index for the learner:
+# PyTorch's own for CPUs or for one version of CUDA (docs/how-to/kubernetes.md).
 ARG PYTHON_IMAGE=python:3.11-slim
 
 FROM ${PYTHON_IMAGE} AS build

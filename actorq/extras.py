@@ -5,15 +5,16 @@ from collections.abc import Iterable, Sequence
 
 from actorq.errors import UserError
 
-BASE = ""
-"""What every installation has: `pip install actorq`."""
+BASE, COMMAND_LINE = "", "the command line"
+"""What `pip install actorq` installs: for all processes, and for commands alone. Images do not have the latter."""
 
 # Modules by extra, as in pyproject.toml; without those of environments, which say for themselves what is missing.
 MODULES: dict[str, tuple[str, ...]] = {
     BASE: (
         *("google.protobuf", "grpc", "grpc_health", "grpc_reflection", "isal", "numpy", "prometheus_client", "psutil"),
-        *("pydantic", "rich", "yaml"),
+        *("pydantic", "yaml"),
     ),
+    COMMAND_LINE: ("rich",),
     "learner": ("onnx", "onnxscript", "safetensors", "tensorboard", "torch"),
     "quantizer": ("onnx", "onnxruntime", "safetensors"),
     "actor": ("gymnasium", "onnxruntime"),
@@ -55,7 +56,7 @@ def explain(what: str, error: ImportError) -> UserError | None:
 
 def _line(what: str, modules: Iterable[str], extras: Sequence[str]) -> str:
     packages = ", ".join(sorted(map(_package, modules), key=str.lower))
-    chosen = ",".join(extra for extra in extras if extra != BASE)
+    chosen = ",".join(extra for extra in extras if extra not in (BASE, COMMAND_LINE))
     target = f"'actorq[{chosen}]'" if chosen else "actorq"
     return f"{what} needs {packages}: pip install {target}"
 

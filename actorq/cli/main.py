@@ -8,7 +8,7 @@ from importlib import import_module
 
 from actorq import __version__
 from actorq.errors import UserError
-from actorq.extras import BASE, require
+from actorq.extras import BASE, COMMAND_LINE, require
 from actorq.start import command_of, fast_imports, run_command
 
 # The extras whose packages a whole run needs.
@@ -78,7 +78,7 @@ def _dispatch(given: list[str]) -> int:
     if name in _COMMANDS or name in _SERVICES or name in _TOOLS:
         # The help of a command needs less than the command.
         extras = _EXTRAS.get(name, ()) if {"-h", "--help"}.isdisjoint(rest) else ()
-        require(f"actorq {name}", (BASE, *extras))
+        require(f"actorq {name}", (BASE, *((COMMAND_LINE,) if name in _COMMANDS else ()), *extras))
     # The process becomes the service, so that signals and exit codes are its own, as in a pod.
     if name in _SERVICES:
         os.execv(sys.executable, [sys.executable, "-m", _SERVICES[name][0], *rest])

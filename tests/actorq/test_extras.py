@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actorq.cli.main import _EXTRAS
-from actorq.extras import BASE, MODULES, explain
+from actorq.extras import BASE, COMMAND_LINE, MODULES, explain
 
 ROOT = Path(__file__).parents[2]
 # Distributions whose module has another name.
@@ -64,8 +64,8 @@ def test_the_modules_of_each_extra_are_those_of_the_project() -> None:
                 found.add(RENAMED.get(name, name.replace("-", "_")))
         return found
 
-    assert set(MODULES[BASE]) == modules(project["dependencies"])
-    for extra in MODULES.keys() - {BASE}:
+    assert {*MODULES[BASE], *MODULES[COMMAND_LINE]} == modules(project["dependencies"])
+    for extra in MODULES.keys() - {BASE, COMMAND_LINE}:
         assert set(MODULES[extra]) == modules(extras[extra]), extra
 
 
@@ -137,6 +137,11 @@ def test_a_setting_without_its_package_is_one_line(
 @pytest.mark.parametrize("command", ["train", "compare", "quantize"])
 def test_the_help_of_a_command_needs_less(command: str, tmp_path: Path) -> None:
     run = without(tmp_path, "torch,kubernetes,optuna", "actorq.cli.main", command, "--help")
+    assert run.returncode == 0, run.stderr
+
+
+def test_a_service_needs_nothing_of_the_command_line(tmp_path: Path) -> None:
+    run = without(tmp_path, ",".join(MODULES[COMMAND_LINE]), "actor_service", "--help")
     assert run.returncode == 0, run.stderr
 
 
