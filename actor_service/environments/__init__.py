@@ -146,7 +146,8 @@ def _way_out(arguments: EnvironmentArguments, error: UnsupportedObservationsErro
     texts = [json.dumps({name: keywords}) if keywords else name for name, keywords in wrappers]
     flag = one_line(", ".join(texts), _MOST_BYTES)
     of = f" of {', '.join(error.keys)}" if error.keys else ""
-    return f"; a vector of their {error.flattened:,} numbers{of} works: --environment-wrappers '[{flag}]'"
+    numbers = f"{error.flattened:,} number{'s' * (error.flattened != 1)}"
+    return f"; a vector of their {numbers}{of} works: --environment-wrappers '[{flag}]'"
 
 
 def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseException) -> UserError:
@@ -164,6 +165,6 @@ def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseEx
         text += f"; {remedy}"
     elif arguments != NO_ARGUMENTS:
         text += f"; the arguments were {one_line(str(arguments), _MOST_BYTES)}"
-    elif isinstance(error, gymnasium.error.Error) or place_of(error) is None:
+    elif isinstance(error, gymnasium.error.Error) or environment_id.startswith(":"):
         text += f"; {remedy}"
     return UserError(text)
