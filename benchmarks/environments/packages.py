@@ -115,7 +115,7 @@ def _row(package: Package, folder: Path, seconds: float) -> dict[str, Any]:
         # Many draw with pygame, also without a screen.
         "SDL_VIDEODRIVER": "dummy",
     }
-    config = RunConfig(environment=package.environment, environment_wrappers=package.wrappers)  # type: ignore[arg-type]
+    config = RunConfig(environment=package.environment, environment_wrappers=package.wrappers)
     text = config.environment_arguments.to_text()
     played = _python(environment, "-m", "benchmarks.environments.random_episodes", package.environment, text, "20")
     plain = _run(environment, "-m", "actor_service.environments", package.environment) if package.wrappers else None
