@@ -50,6 +50,7 @@ _FAMILIES = {
     "ALE": "actor_service.environments.atari_backend:make",
 }
 _ENTRY_POINTS = "actorq.environments"
+_FILTER = "gymnasium.wrappers:FilterObservation"
 _FLATTEN = "gymnasium.wrappers:FlattenObservation"
 _MOST_BYTES = 500
 
@@ -84,7 +85,7 @@ def make_environments(
         )
         made.spec = replace(made.spec, environment_arguments=arguments)
     except UnsupportedObservationsError as error:
-        raise UserError(f"{error}{_way_out(arguments, error.flattened)}") from None
+        raise UserError(f"{error}{_way_out(arguments, error)}") from None
     except UserError:
         raise
     except FAILURES as error:
@@ -136,13 +137,17 @@ def _wrapper(name: str, keywords: Mapping[str, Any]) -> Callable[..., Any]:
     return partial(wrap, **fitting_keywords(wrap, keywords))
 
 
-def _way_out(arguments: EnvironmentArguments, flattened: int) -> str:
-    """The flag that makes a vector of observations, if they can be flattened."""
-    if not flattened:
+def _way_out(arguments: EnvironmentArguments, error: UnsupportedObservationsError) -> str:
+    """The flag that makes a vector of observations, if they can be flattened, at least some of their parts."""
+    if not error.flattened:
         return ""
-    wrappers = [json.dumps({name: keywords}) if keywords else name for name, keywords in arguments.wrappers]
-    flag = one_line(", ".join((*wrappers, _FLATTEN)), _MOST_BYTES)
-    return f"; a vector of their {flattened:,} numbers works: --environment-wrappers '[{flag}]'"
+    chosen = ((_FILTER, {"filter_keys": error.keys}),) if error.keys else ()
+    wrappers = (*arguments.wrappers, *chosen, (_FLATTEN, {}))
+    texts = [json.dumps({name: keywords}) if keywords else name for name, keywords in wrappers]
+    flag = one_line(", ".join(texts), _MOST_BYTES)
+    of = f" of {', '.join(error.keys)}" if error.keys else ""
+    numbers = f"{error.flattened:,} number{'s' * (error.flattened != 1)}"
+    return f"; a vector of their {numbers}{of} works: --environment-wrappers '[{flag}]'"
 
 
 def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseException) -> UserError:
@@ -152,12 +157,14 @@ def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseEx
         module = module_that_registers(environment_id)
         if module is not None:
             remedy = f"give {module}:{environment_id}"
-    if isinstance(error, ImportError):
+    if isinstance(error, ModuleNotFoundError) and place_of(error) is not None:
+        text += f"; install the package of {error.name}, which the environment needs"
+    elif isinstance(error, ImportError):
         text += f"; install its package (docs/how-to/environments.md), or {remedy}"
     elif isinstance(error, gymnasium.error.UnregisteredEnv):
         text += f"; {remedy}"
     elif arguments != NO_ARGUMENTS:
         text += f"; the arguments were {one_line(str(arguments), _MOST_BYTES)}"
-    elif isinstance(error, gymnasium.error.Error) or place_of(error) is None:
+    elif isinstance(error, gymnasium.error.Error) or environment_id.startswith(":"):
         text += f"; {remedy}"
     return UserError(text)

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any, get_args
 
 import numpy as np
@@ -21,6 +22,7 @@ from actor_service.environments import Backend, Environments, make_environments
 from actorq.domain.environments import EnvironmentArguments
 from actorq.errors import ActorQError
 
+_RNG = np.random.default_rng
 Tell = Callable[[dict[str, Any]], None]
 
 
@@ -95,15 +97,20 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
 
 
 def _step(environments: Environments, tell: Tell) -> None:
-    """Take one good step. Raises UserError when the environment cannot."""
+    """Take one good step. Raises UserError when the environment cannot, with several actions."""
     spec = environments.spec
-    low, high = (np.nan_to_num(bound) for bound in spec.actions.bounds())
-    action = np.zeros((), np.int64) if spec.discrete_actions else low / 2 + high / 2
+    low, high = spec.actions.bounds()
     tell({"call": "its first reset"})
     environments.reset(0)
     tell({"call": "its first step"})
-    while environments.step(action[None].astype(spec.actions.dtype)).faults:
-        pass
+    for attempt in count():
+        if spec.discrete_actions:
+            action = np.array(attempt % spec.discrete_actions)
+        else:
+            # Halves first, because the sum of two bounds can overflow.
+            action = low / 2 + high / 2 if attempt == 0 else _RNG(attempt).uniform(low, high)
+        if not environments.step(action[None].astype(spec.actions.dtype)).faults:
+            return
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 # Consecutive faults of one environment that end the actor.
 MOST_FAULTS = 10
 # The same, as long as no environment of the batch has taken a good step: it is broken, and a restart would not help.
-MOST_FAULTS_AT_START = 3
+MOST_FAULTS_AT_START = 5
 
 
 class Single(Protocol):

@@ -18,11 +18,19 @@ _EXACT = 2**24
 
 
 class UnsupportedObservationsError(UserError):
-    """An observation space that no policy takes. flattened: numbers of an observation as a vector; 0 if it has none."""
+    """An observation space that no policy takes.
 
-    def __init__(self, text: str, flattened: int) -> None:
+    flattened: numbers of an observation as a vector; 0 if Gymnasium cannot flatten it.
+    keys: the parts of a Dict that it can flatten, if it cannot flatten all of them. `flattened` is of these.
+    """
+
+    def __init__(self, text: str, space: spaces.Space[Any]) -> None:
         super().__init__(text)
-        self.flattened = flattened
+        self.flattened, self.keys = _flattened(space), tuple[str, ...]()
+        if not self.flattened and isinstance(space, spaces.Dict):
+            parts = {key: _flattened(part) for key, part in space.items()}
+            self.flattened = sum(parts.values())
+            self.keys = tuple(key for key, size in parts.items() if size)
 
 
 def is_plane(space: spaces.Space[Any]) -> bool:
@@ -45,7 +53,7 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
     if not (is_vector or is_image):
         raise UnsupportedObservationsError(
             f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_in_one_line(space)}",
-            _flattened(space),
+            space,
         )
     assert isinstance(space, spaces.Box)
     _check_size(environment_id, "observations", space)

@@ -281,6 +281,10 @@ VECTOR = spaces.Box(-1.0, 1.0, (2,), np.float32)
 SPACES = {
     "TextObservations": (spaces.Text(5), spaces.Discrete(2)),
     "DictObservations": (spaces.Dict({"goal": VECTOR}), spaces.Discrete(2)),
+    "PartlyTextObservations": (
+        spaces.Dict({"goal": VECTOR, "words": spaces.Sequence(VECTOR), "way": spaces.Discrete(4)}),
+        spaces.Discrete(2),
+    ),
     "MatrixObservations": (spaces.Box(-1.0, 1.0, (2, 2), np.float32), spaces.Discrete(2)),
     "DiscreteObservations": (spaces.Discrete(16), spaces.Discrete(2)),
     "EmptyObservations": (spaces.Box(0.0, 1.0, (0,), np.float32), spaces.Discrete(2)),

@@ -56,5 +56,14 @@ class Failing(Counting):
         assert signal is None
 
 
-for kind in (Chatty, Exiting, Leaving, Crashing, Failing):
+class Choosy(Counting):
+    """Takes the last action only."""
+
+    def step(self, action: Any) -> Any:
+        if action != 2:
+            raise RuntimeError("not this one")
+        return super().step(action)
+
+
+for kind in (Choosy, Chatty, Exiting, Leaving, Crashing, Failing):
     gymnasium.register(f"{kind.__name__}-v0", entry_point=f"{__name__}:{kind.__name__}", max_episode_steps=12)

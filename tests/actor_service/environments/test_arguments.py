@@ -99,6 +99,7 @@ def test_a_game_has_other_moves_and_modes_when_asked_for() -> None:
         ("Pendulum-v1", "envpool", made_with(g=5.0), "unexpected keyword argument 'g'"),
         ("HalfCheetah-v5", "envpool", made_with(frame_skip="four"), "TypeError"),
         ("CartPole-v1", "python", made_with(("no_such_module:Wrap", {})), "no_such_module cannot be imported"),
+        ("needing_environments:Any-v0", "python", made_with(), "install the package of no_such_package, which"),
         ("CartPole-v1", "python", made_with(("gymnasium.wrappers:NoSuch", {})), "gymnasium.wrappers has no NoSuch"),
         ("CartPole-v1", "python", made_with(("math:pi", {})), "the first argument must be callable"),
         ("CartPole-v1", "python", made_with(("math:sqrt", {})), "must be real number"),

@@ -132,12 +132,17 @@ def test_spaces_that_nothing_here_can_learn_are_refused(name: str, expected: str
 
 @pytest.mark.parametrize(
     ("name", "numbers", "dtype"),
-    [("DictObservations", 2, "float32"), ("MatrixObservations", 4, "float32"), ("DiscreteObservations", 16, "float32")],
+    [
+        ("DictObservations", 2, "float32"),
+        ("PartlyTextObservations", 6, "float32"),
+        ("MatrixObservations", 4, "float32"),
+        ("DiscreteObservations", 16, "float32"),
+    ],
 )
 def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int, dtype: str) -> None:
     environment_id = f"environment_doubles:{name}-v0"
     with pytest.raises(
-        UserError, match=f"a vector of their {numbers} numbers works: --environment-wrappers "
+        UserError, match=f"a vector of their {numbers} numbers.* works: --environment-wrappers "
     ) as refused:
         describe_environment(environment_id)
     wrappers = yaml.safe_load(str(refused.value).partition("--environment-wrappers ")[2].strip("'"))

@@ -31,6 +31,10 @@ def test_what_an_environment_writes_is_no_part_of_its_spec() -> None:
     assert environment_of(run_in(environment)) == replace(quiet, environment_id=environment)
 
 
+def test_an_environment_that_fails_with_some_actions_works() -> None:
+    assert environment_of(run_in("noisy_environments:Choosy-v0")).discrete_actions == 3
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

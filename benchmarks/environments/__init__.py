@@ -1,0 +1,1 @@
+"""Environments of packages that this project does not know."""
