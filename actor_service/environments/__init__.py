@@ -83,6 +83,7 @@ def make_environments(
         made: Environments = make(
             environment_id, count, rendered, *([wrappers] if wrappers else ()), **arguments.keywords
         )
+        _check_planes(made)
         made.spec = replace(made.spec, environment_arguments=arguments)
     except UnsupportedObservationsError as error:
         raise UserError(f"{error}{_way_out(arguments, error)}") from None
@@ -130,6 +131,17 @@ def _maker(environment_id: str, backend: Backend) -> str:
         return _FAMILIES[family]
     installed = {point.name: point.value for point in entry_points(group=_ENTRY_POINTS)}
     return installed.get(family, _GYMNASIUM)
+
+
+def _check_planes(made: Environments) -> None:
+    """Raise UserError for a family's images that no network would take for images."""
+    spec, single = made.spec, made.spec.observations
+    if spec.frame_stack == 1 and len(single.shape) == 2 and single.dtype in ("uint8", "bool"):
+        made.close()
+        raise UserError(
+            f"environment {spec.environment_id}: expected images [height, width, 1], or stacked frames, got "
+            f"{single.dtype}{list(single.shape)}"
+        )
 
 
 def _wrapper(name: str, keywords: Mapping[str, Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """Checks that a run's algorithm fits its environment, before anything is started."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +11,7 @@ from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionS
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
+from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.local.child import failed_command, run_to_end
@@ -85,3 +86,17 @@ def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> Ru
         f"observations of {size_text(spec.observations.nbytes)}"
     )
     return settings.build(RunConfig, {**config.model_dump(mode="json"), "environments_per_actor": most})
+
+
+def about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:
+    """Warnings of wrappers with which actors and evaluations differ."""
+    if arguments.reward_wrappers:
+        yield (
+            f"warning: evaluations leave out {', '.join(arguments.reward_wrappers)}: their returns and the target are "
+            "in the environment's own rewards"
+        )
+    if arguments.statistics_wrappers:
+        yield (
+            f"warning: {', '.join(arguments.statistics_wrappers)} keeps statistics of each environment, so actors and "
+            "evaluations see different observations: give --normalize-observations instead, which is part of the policy"
+        )

@@ -1,5 +1,6 @@
 """`actorq evaluate`: episodes of a run's policy."""
 
+import sys
 from collections.abc import Collection, Sequence
 from contextlib import closing
 from itertools import count
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from actorq.arithmetic import arithmetic
+from actorq.cli.algorithm import about_wrappers
 from actorq.config import settings
 from actorq.config.numbers import Episodes
 from actorq.config.run_config import RunConfig
@@ -95,6 +97,8 @@ def run(arguments: Sequence[str]) -> int:
         else_best=how.version is None,
         sampled=how.sampled,
     )
+    for text in about_wrappers(config.environment_arguments):
+        print(text, file=sys.stderr, flush=True)
     with sigterm_as_exit():
         _print_episodes(directory, config, request)
     return 0

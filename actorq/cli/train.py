@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from actorq.cli.algorithm import Describe, Warn, check_learner, fit_algorithm, fit_environments
+from actorq.cli.algorithm import Describe, Warn, about_wrappers, check_learner, fit_algorithm, fit_environments
 from actorq.cli.display.display import display_of
 from actorq.cli.display.hints import EpisodeHint
 from actorq.cli.display.output import with_queued_output
@@ -27,7 +27,6 @@ from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.unread import given_in_vain
-from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ActorQError, NotFoundError, UserError
@@ -173,24 +172,11 @@ def _checked(
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
     check_learner(fitting, spec, servers)
-    for text in _about_wrappers(fitting.environment_arguments):
-        warn(f"warning: {text}")
+    for text in about_wrappers(fitting.environment_arguments):
+        warn(text)
     for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
         warn(f"warning: {name} has no effect: {reason}")
     return fitting, spec
-
-
-def _about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:
-    if arguments.reward_wrappers:
-        yield (
-            f"evaluations leave out {', '.join(arguments.reward_wrappers)}: their returns, and the target, are in the "
-            "environment's own rewards"
-        )
-    if arguments.statistics_wrappers:
-        yield (
-            f"{', '.join(arguments.statistics_wrappers)} keeps statistics of each environment, so actors and "
-            "evaluations see different observations: give --normalize-observations instead, which is part of the policy"
-        )
 
 
 def _check_packages(config: RunConfig) -> None:

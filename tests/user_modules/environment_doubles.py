@@ -9,6 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from actor_service.environments import Step
+from actor_service.environments.loop import LoopedEnvironments
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 
 OBSERVATION_LIMIT = 1000.0
 
@@ -274,6 +276,14 @@ def with_spaces(name: str, observations: spaces.Space[Any], actions: spaces.Spac
     made = type(name, (Counting,), {"observation_space": observations, "action_space": actions})
     globals()[name] = made
     return made
+
+
+def make_planes(environment_id: str, count: int, rendered: bool) -> LoopedEnvironments:
+    """A family of images without an axis for channels, `planes/stacked` and `planes/single`."""
+    stack = 4 if environment_id.endswith("stacked") else 1
+    observations, actions = ArraySpec((5, 6), "uint8"), ArraySpec((), "int64")
+    spec = EnvironmentSpec(environment_id, observations, actions, discrete_actions=2, frame_stack=stack)
+    return LoopedEnvironments(spec, [Frames() for _ in range(count)], Frames, LIMIT)
 
 
 LIMIT = 12

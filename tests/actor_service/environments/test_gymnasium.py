@@ -10,6 +10,7 @@ import yaml
 from environment_doubles import copied
 from gymnasium import spaces
 
+from actor_service import environments
 from actor_service.environments import Step, describe_environment, make_environments
 from actor_service.environments.spaces import observation_spec
 from actorq import wire
@@ -49,6 +50,13 @@ def test_images_of_bits_are_observations() -> None:
     assert spec.observations == ArraySpec((10, 10, 4), "bool")
     assert spec.image == (4, 10, 10)
     assert spec.image_text == "images of 10 x 10 pixels with 4 channels, channels last"
+
+
+def test_images_of_a_family_need_an_axis_for_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(environments._FAMILIES, "planes", "environment_doubles:make_planes")
+    assert make_environments("planes/stacked", 1).spec.image == (4, 5, 6)
+    with pytest.raises(UserError, match=r"expected images \[height, width, 1\], or stacked frames, got uint8\[5, 6\]"):
+        make_environments("planes/single", 1)
 
 
 def test_images_without_an_axis_for_channels_have_one_channel() -> None:
