@@ -30,8 +30,9 @@ from quantizer_service.emission.prepared_graph import CompactVersion
 
 _PROGRAM = "actorq quantize"
 _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
-relative to the action range, and the verdict of the fidelity gate. A first output named logits, or outputs named mean
-and log_std, tell a distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would
+of each action component relative to its range, and the verdict of the fidelity gate. Masked actions (-1e7 or lower) are
+left out. Whole numbers are compared as rows. A first output named logits, or outputs named mean and log_std, tell a
+distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would
 serve. If the gate refuses a scheme, its most sensitive layers stay in float, and in the end all layers. * marks the
 --scheme; auto chooses the fastest scheme that passes at --batch. Settings of this command are flags only. Exit codes:
 0; 2 for invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
@@ -56,12 +57,12 @@ class QuantizeSettings(Settings):
     )
     discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output")] = Field(
         False,
-        description="the first output has a value for each action, or is the action: the gate checks agreement, not "
-        "errors",
+        description="the first output has a value for each action, or is the action: the gate checks agreement and "
+        "value loss over the legal actions, not errors",
     )
-    action_spans: Annotated[tuple[PositiveFloat, ...], DefaultText("the range of the observed outputs")] = Field(
-        (), description="highest minus lowest action of each component"
-    )
+    action_spans: Annotated[
+        tuple[PositiveFloat, ...], DefaultText("each component's own range in the observed outputs")
+    ] = Field((), description="highest minus lowest action of each component")
     seed: NonNegativeInt = Field(0, description="seed of random observations")
     quantize_ends: bool = Field(False, description=_SETTINGS["quantize_ends"].description)
     per_tensor_error: NonNegativeFloat = Field(

@@ -100,7 +100,8 @@ def check_read(model: bytes, policy: CompactVersion) -> None:
     batch = evenly_spaced(policy.checkpoint.calibration, _CHECKED_ROWS)
     rows = 1 if any(value.shape[:1] == [1] for value in session.get_inputs()) else rows_of(batch)
     parts = [{name: array[i : i + rows] for name, array in batch.items()} for i in range(0, rows_of(batch), rows)]
-    expected = [run_session(session, part, rows, "model") for part in parts]
+    masks = policy.published.graph.source.discrete_actions
+    expected = [run_session(session, part, rows, "model", masks=masks) for part in parts]
     read = [policy.published.reference.run(policy.checkpoint.parameters, part) for part in parts]
     for name in expected[0]:
         a, b = (np.concatenate([outputs[name] for outputs in each]) for each in (expected, read))

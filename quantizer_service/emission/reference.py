@@ -18,7 +18,7 @@ from actorq.wire import bounds
 from quantizer_service.emission.inference import (
     CALIBRATION_BATCH,
     call_session,
-    checked_output,
+    checked_outputs,
     open_session,
     run_session,
 )
@@ -39,6 +39,7 @@ class Reference:
     def __init__(self, graph: Graph) -> None:
         self._session = open_session(graph.source.model, "graph")
         self._outputs = tuple(value.name for value in graph.model.graph.output)
+        self._masks = graph.source.discrete_actions
         self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
         zeros: dict[str, NDArray[Any]] = {
             name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in graph.inputs.items()
@@ -62,7 +63,8 @@ class Reference:
 
         parameters, calibration: checked by the graph.
         """
-        return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
+        feeds = {**parameters, **calibration}
+        return run_session(self._session, feeds, rows_of(calibration), "FP32 policy", masks=self._masks)
 
     def observe(
         self, parameters: Parameters, calibration: Batch, observed: Iterable[Observed]
@@ -73,7 +75,9 @@ class Reference:
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
         session = self._probe(inner) if inner else self._session
         values = call_session(session, feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
-        outputs = {name: checked_output(values[name], name, rows, "FP32 policy") for name in self._outputs}
+        outputs = checked_outputs(
+            {name: values[name] for name in self._outputs}, rows, "FP32 policy", masks=self._masks
+        )
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
 
