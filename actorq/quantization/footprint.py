@@ -15,7 +15,7 @@ from onnx import helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
-from actorq.quantization.folding import fold_shapes
+from actorq.quantization.folding import fold_shapes, inferable
 from actorq.quantization.operators import check_rank, node_name
 from actorq.text import reason_of
 
@@ -40,8 +40,7 @@ class Footprint:
     """
 
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[str]) -> None:
-        self._model = onnx.ModelProto()
-        self._model.CopyFrom(model)
+        self._model = inferable(model)
         self._inputs = frozenset(inputs)
         graph = self._model.graph
         graph.ClearField("value_info")

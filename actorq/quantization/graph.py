@@ -16,8 +16,8 @@ from actorq.domain.policy import PolicyGraph
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch
 from actorq.quantization.folding import known_shape
+from actorq.quantization.foreign.lifting import lift_parameters
 from actorq.quantization.layers import Layer, find_layers
-from actorq.quantization.lifting import lift_parameters
 from actorq.quantization.nodes import STANDARD
 from actorq.quantization.operators import check_operators
 from actorq.text import reason_of

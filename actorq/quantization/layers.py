@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import onnx
 
+from actorq.quantization.folding import inferable
 from actorq.quantization.nodes import STANDARD, attributes_of, live_nodes, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
@@ -238,7 +239,7 @@ class _Reading:
 
 def _ranks(model: onnx.ModelProto) -> dict[str, int]:
     try:
-        body = onnx.shape_inference.infer_shapes(model).graph
+        body = onnx.shape_inference.infer_shapes(inferable(model)).graph
     except onnx.shape_inference.InferenceError:
         return {}
     return {
