@@ -29,7 +29,7 @@ OPSET, INT4_OPSET = 19, 21
 def standard_form(model: bytes, opset: int = 0) -> bytes:
     """The model with operators of the ONNX standard alone.
 
-    opset: version of the operator set; by default 19, or 21 for int4.
+    opset: version of the operator set; by default 19, or 21 for int4, or the model's if that is newer.
 
     Raises InvalidInputError for an operator without a standard form, and for a model that needs another opset.
     """
@@ -41,8 +41,18 @@ def standard_form(model: bytes, opset: int = 0) -> bytes:
     set_repeated(parsed.graph, "node", nodes)
     set_repeated(parsed.graph, "initializer", [form.initializers[name] for name in form.initializers if name in read])
     set_repeated(parsed, "opset_import", [entry for entry in parsed.opset_import if entry.domain != MICROSOFT])
-    converted = _in_opset(parsed, opset or (INT4_OPSET if form.has_int4 else OPSET))
+    newest = max(_own_opset(parsed), INT4_OPSET if form.has_int4 else OPSET)
+    converted = _in_opset(parsed, opset or newest)
     return bytes(converted.SerializeToString(deterministic=True))
+
+
+def opset_of(model: bytes) -> int:
+    """The version of a model's operator set of the ONNX standard."""
+    return _own_opset(onnx.ModelProto.FromString(model))
+
+
+def _own_opset(model: onnx.ModelProto) -> int:
+    return max(entry.version for entry in model.opset_import if entry.domain in STANDARD)
 
 
 class _Form:

@@ -1,8 +1,10 @@
 """Measures the fidelity of an emitted policy: compares its outputs with the FP32 policy's."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.arithmetic import arithmetic
@@ -23,7 +25,9 @@ from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.reference import Outputs
 
 
-def measure(emission: Emission, expected: Outputs, calibration: Batch, source: PolicyGraph) -> FidelityReport:
+def measure(
+    emission: Emission, expected: Outputs, calibration: Batch, source: PolicyGraph, call_rows: int = 0
+) -> FidelityReport:
     """Compare an emitted model's outputs with the FP32 policy's outputs, `expected`, on the same batch.
 
     Relative errors are errors divided by the graph's action spans. Without spans the divisors are `observed_spans`:
@@ -33,12 +37,14 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
 
     Agreement compares the index of the largest component of the first output. An output that is the action itself (see
     `are_actions`) is compared row by row for equality, without a loss of value. Divergences are those of `divergence`.
+
+    call_rows: see FidelityGate.
     """
     encoding = arithmetic().weight_encoding
     # Emissions have signed weights. Where this processor computes them wrongly, the same numbers are measured unsigned.
     model = emission.model if encoding == SIGNED else with_weight_encoding(emission.model, encoding)
     session = open_session(model, "emitted policy")
-    outputs = run_session(session, calibration, rows_of(calibration), "emitted policy", masks=source.discrete_actions)
+    outputs = _in_calls(session, expected, calibration, call_rows or rows_of(calibration), source.discrete_actions)
     errors = {name: np.abs(outputs[name] - values) for name, values in expected.items()}
     first = next(iter(expected))
     action, emitted = expected[first], outputs[first]
@@ -51,7 +57,7 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
         counted = legal | (emitted > HIGHEST_MASK)
         errors[first] = np.where(counted, errors[first], 0.0)
     relative = errors[first] / spans
-    kind = session.get_outputs()[0].type
+    kind = next(value.type for value in session.get_outputs() if value.name == first)
     is_integer = "int" in kind or "bool" in kind
     chosen = is_integer or (not source.action_spans and are_actions(action, source.discrete_actions))
     divergences = divergence(expected, outputs, source.discrete_actions)
@@ -73,6 +79,15 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
         max_kl=None if divergences is None else float(divergences.max()),
         value_loss=value_loss(action, legal, emitted.argmax(1)) if values else None,
     )
+
+
+def _in_calls(session: ort.InferenceSession, names: Iterable[str], batch: Batch, rows: int, masks: bool) -> Outputs:
+    """The outputs on a batch, in calls of at most `rows` rows."""
+    calls = []
+    for start in range(0, rows_of(batch), rows):
+        part = {name: array[start : start + rows] for name, array in batch.items()}
+        calls.append(run_session(session, part, rows_of(part), "emitted policy", names, masks=masks))
+    return {name: np.concatenate([call[name] for call in calls]) for name in names}
 
 
 def _bounded(errors: NDArray[np.float64]) -> NDArray[np.float64]:

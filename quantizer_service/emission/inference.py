@@ -1,6 +1,6 @@
 """Opens and runs all ONNX Runtime sessions of the quantizer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,11 @@ def run_session(
     feeds: Mapping[str, NDArray[Any]],
     rows: int,
     what: str,
+    names: Iterable[str],
     trial: bool = False,
     masks: bool = False,
 ) -> dict[str, NDArray[np.float64]]:
-    """Every output by name, float64[rows, M].
+    """The outputs of these names, float64[rows, M].
 
     Raises InvalidInputError when the model named `what` does not run, or an output is not batch first or not finite.
 
@@ -54,7 +55,7 @@ def run_session(
     """
     batch = f"{rows} rows of zeros" if trial else CALIBRATION_BATCH
     outputs = call_session(session, feeds, f"{what}: it does not run on {batch}")
-    return checked_outputs(outputs, rows, what, trial, masks)
+    return checked_outputs({name: outputs[name] for name in names}, rows, what, trial, masks)
 
 
 def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], failure: str) -> dict[str, Any]:

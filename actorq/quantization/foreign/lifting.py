@@ -12,12 +12,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.foreign.constants import fold_weights
-from actorq.quantization.nodes import set_repeated
+from actorq.quantization.foreign.conversion import free_batch
+from actorq.quantization.nodes import attributes_of, set_repeated
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
 # Their float constants are settings, not weights. Operators need them before they run.
 _CONSTANT_ARGUMENTS = ("Resize", "Upsample", "Clip", "Pad", "Range", "ConstantOfShape")
+
+# Attributes of Constant besides tensors and text.
+_NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
 
 
 def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
@@ -31,6 +35,10 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
     graph = model.graph
     _constants_to_initializers(graph)
     fold_weights(model)
+    # Up to IR version 3, initializers are also listed as inputs.
+    initialized = {tensor.name for tensor in graph.initializer}
+    data = [value for value in graph.input if value.name not in initialized]
+    free_batch(graph, data)
     fixed = {
         name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in list(node.input)[1:] if name
     }
@@ -47,10 +55,6 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
             parameters[tensor.name] = _values(tensor)
         else:
             constants.append(tensor)
-    # Up to IR version 3, initializers are also listed as inputs.
-    initialized = {tensor.name for tensor in graph.initializer}
-    data = [value for value in graph.input if value.name not in initialized]
-    _free_batch(graph, data)
     data += [helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape) for name, array in parameters.items()]
     set_repeated(graph, "initializer", constants)
     set_repeated(graph, "input", data)
@@ -60,11 +64,14 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
 def _constants_to_initializers(graph: onnx.GraphProto) -> None:
     kept = []
     for node in graph.node:
-        values = [attribute.t for attribute in node.attribute if attribute.name == "value"]
-        if node.op_type == "Constant" and values:
-            graph.initializer.add().CopyFrom(values[0])
-            graph.initializer[-1].name = node.output[0]
-        else:
+        given = attributes_of(node) if node.op_type == "Constant" else {}
+        for name, value in given.items():
+            if name == "value":
+                graph.initializer.add().CopyFrom(value)
+                graph.initializer[-1].name = node.output[0]
+            elif name in _NUMBERS:
+                graph.initializer.append(numpy_helper.from_array(np.array(value, _NUMBERS[name]), node.output[0]))
+        if given.keys().isdisjoint({"value", *_NUMBERS}):
             kept.append(node)
     set_repeated(graph, "node", kept)
 
@@ -78,15 +85,3 @@ def _values(tensor: onnx.TensorProto) -> NDArray[np.float32]:
             f"({' '.join(str(error).split())[:100]}); is the file whole?"
         ) from None
     return np.where(np.isneginf(values), np.finfo(np.float32).min, values) if np.isneginf(values).any() else values
-
-
-def _free_batch(graph: onnx.GraphProto, data: list[onnx.ValueInfoProto]) -> None:
-    """Free a batch of 1 that was exported without dynamic shapes. A later run shows whether the graph allows it."""
-    leading = [value.type.tensor_type.shape.dim[0] for value in data if value.type.tensor_type.shape.dim]
-    if not leading or any(dim.dim_value != 1 for dim in leading):
-        return
-    for value in (*data, *graph.output):
-        if value.type.tensor_type.shape.dim:
-            value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    # The shapes of intermediate values hold for one row.
-    graph.ClearField("value_info")
