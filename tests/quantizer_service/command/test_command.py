@@ -153,7 +153,8 @@ def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
     complete = complete_model(source)
     model, output = written(tmp_path / "policy.onnx", complete), tmp_path / "out.onnx"
     np.savez(tmp_path / "observations.npz", observations())
-    given = [str(model), "--scheme", "int8", "--calibration", str(tmp_path / "observations.npz")]
+    calibration = str(tmp_path / "observations.npz")
+    given = [str(model), "--scheme", "int8", "--batch", "64", "--calibration", calibration]
     assert command.run([*given, "-o", str(output)]) == 0
     printed = capsys.readouterr().out
     assert "max error  mean KL   max KL  in float" in printed.splitlines()[0]
