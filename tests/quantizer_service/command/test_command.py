@@ -139,7 +139,6 @@ def test_agreement_of_action_indices_is_counted_without_a_flag(
         command.run([str(model), "--scheme", "int4", "--gate.min-agreement", "0", "-o", str(output), *calibration]) == 0
     )
     printed = capsys.readouterr().out
-    # In one batch, as it is measured: the activations of a batch share their range.
     feeds = {"observation": observations(2000)}
     agreement = np.mean(outputs_of(output.read_bytes(), feeds) == outputs_of(model.read_bytes(), feeds))
     assert 0.5 < agreement < 1
@@ -166,7 +165,7 @@ def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
     )
     rows = divergence(expected, emitted, source.discrete_actions)
     assert rows is not None
-    assert Compared(printed, model, output).row("int8")[6:8] == [f"{rows.mean():.1e}", f"{rows.max():.1e}"]
+    assert Compared(printed, model, output).row("int8")[7:9] == [f"{rows.mean():.1e}", f"{rows.max():.1e}"]
     assert command.run([*given, "--gate.max-mean-kl", "1e-12"]) == 7
     assert f", mean KL {rows.mean():.2g}, max KL {rows.max():.2g}\n" in capsys.readouterr().out
 
