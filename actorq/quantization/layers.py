@@ -164,6 +164,7 @@ class _Reading:
         origin = self.origins[node.input[self.position]]
         shape = self.parameters[origin.parameter]
         if node.op_type in RECURRENT_OPERATORS:
+            schemes = "int8-weights and int8 quantize" if node.op_type == "LSTM" else "int8-weights quantizes"
             return Layer(
                 name=layer_name(origin.parameter),
                 kind=RECURRENT,
@@ -174,7 +175,7 @@ class _Reading:
                 bias=None,
                 channels=len(shape) - 2,
                 inputs=shape[-1],
-                obstacle="recurrent: only int8-weights quantizes it",
+                obstacle=f"recurrent: only {schemes} it",
             )
         if self.position != 1:
             self.obstacles.append("the weight is multiplied from the left")

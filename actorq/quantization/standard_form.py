@@ -3,7 +3,8 @@
 What each scheme becomes:
 
     fp32, int8-weights   nothing changes
-    int8                 DynamicQuantizeLinear and MatMulInteger: the same integers, so the same results
+    int8                 DynamicQuantizeLinear and MatMulInteger: the same integers, so the same results; an LSTM
+                         computes in float32 with the same weights
     int8-static          QuantizeLinear and DequantizeLinear around Gemm and Conv (QDQ form)
     int4                 DequantizeLinear of int4 weights in blocks; activations stay in float32
 
@@ -67,6 +68,7 @@ class _Form:
             "QGemm": lambda node: self._between(node, "Gemm", 6, slice(7, 9)),
             "QLinearConv": lambda node: self._between(node, "Conv", 8, slice(6, 8)),
             "MatMulNBits": self._blocks,
+            "DynamicQuantizeLSTM": self._lstm,
         }
 
     def add(self, node: onnx.NodeProto) -> None:
@@ -116,6 +118,22 @@ class _Form:
         self.nodes[-1].attribute.extend(node.attribute)
         if target[0]:
             self._make("QuantizeLinear", [output, *target], [at])
+
+    def _lstm(self, node: onnx.NodeProto) -> None:
+        inputs = list(node.input[:8])
+        for place, at in ((1, 8), (2, 10)):
+            name, scale = inputs[place], self._array(node.input[at])
+            zero_point = self._array(node.input[at + 1]).reshape(-1)[0]
+            # Weights are [directions, K, 4 H]; scales [directions] or [directions, 4 H].
+            self._set(f"{name}:scales", scale.reshape(len(scale), 1, -1))
+            self._set(f"{name}:zero", np.array(zero_point, np.float32))
+            inputs[place] = f"{name}:weight"
+            self._make("Cast", [name], [f"{name}:float"], to=TensorProto.FLOAT)
+            self._make("Sub", [f"{name}:float", f"{name}:zero"], [f"{name}:centered"])
+            self._make("Mul", [f"{name}:centered", f"{name}:scales"], [f"{name}:scaled"])
+            self._make("Transpose", [f"{name}:scaled"], [inputs[place]], perm=[0, 2, 1])
+        self.nodes.append(helper.make_node("LSTM", inputs, list(node.output), name=node.name))
+        self.nodes[-1].attribute.extend(node.attribute)
 
     def _blocks(self, node: onnx.NodeProto) -> None:
         values, packed, scale, _, _, bias = _padded(node.input, 6)
