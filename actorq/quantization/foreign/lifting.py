@@ -38,7 +38,7 @@ def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
     # Up to IR version 3, initializers are also listed as inputs.
     initialized = {tensor.name for tensor in graph.initializer}
     data = [value for value in graph.input if value.name not in initialized]
-    free_batch(graph, data)
+    free_batch(model, data)
     fixed = {
         name for node in graph.node if node.op_type in _CONSTANT_ARGUMENTS for name in list(node.input)[1:] if name
     }

@@ -48,6 +48,22 @@ def test_a_reshape_for_one_row_keeps_the_batch(sizes: str) -> None:
     np.testing.assert_allclose(Reference(graph).run(parameters, feeds)["q_values"], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_reshape_for_one_row_of_one_network_of_an_ensemble_keeps_the_batch() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["product", "one of one"], ["member"]),
+        helper.make_node("Concat", ["member"], ["ensemble"], axis=0),
+        helper.make_node("ReduceMean", ["ensemble"], ["q_values"], axes=[0], keepdims=0),
+    ]
+    model = for_one_row(nodes)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 3]), "one of one"))
+
+    graph, parameters = Graph.from_model(model.SerializeToString())
+
+    feeds = random_inputs(graph, 7)
+    expected = rows_of(model, feeds["observation"])
+    np.testing.assert_allclose(Reference(graph).run(parameters, feeds)["q_values"], expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("opset", [9, 11, 12])
 def test_an_old_opset_is_converted(opset: int) -> None:
     nodes = [
