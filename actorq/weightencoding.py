@@ -20,8 +20,13 @@ import numpy as np
 from actorq.domain.policy import SIGNED, UNSIGNED, WEIGHT_ENCODINGS, Policy
 from actorq.errors import InvalidInputError
 
-# The operators with int8 weights that schemes emit: positions of the weights and of their zero point among the inputs.
-_PRODUCTS = {b"DynamicQuantizeMatMul": (1, 3), b"QGemm": (3, 5), b"QLinearConv": (3, 5)}
+# The operators with int8 weights that schemes emit: positions of weights and their zero point among the inputs.
+_PRODUCTS = {
+    b"DynamicQuantizeMatMul": ((1, 3),),
+    b"QGemm": ((3, 5),),
+    b"QLinearConv": ((3, 5),),
+    b"DynamicQuantizeLSTM": ((1, 9), (2, 11)),
+}
 _ZERO_POINT = b"weights:zero_point"
 
 # Numbers of fields in onnx.proto, of length-delimited ones except for the type.
@@ -47,8 +52,8 @@ class _Field(NamedTuple):
 class _Product(NamedTuple):
     """A node with int8 weights.
 
-    tensors: names of its weights and of their zero point.
-    zero_point: the field that names the zero point, if that is no constant of the emitted model.
+    tensors: names of its weights and of their zero points.
+    zero_point: the field that names the zero point of its only weight, if that is no constant of the emitted model.
     """
 
     node: _Field
@@ -133,14 +138,15 @@ class _Model:
         operator = next((self._value(each) for each in fields if each.number == _OPERATOR), b"")
         if operator not in _PRODUCTS:
             return None
-        weights, zero_point = _PRODUCTS[bytes(operator)]
+        places = _PRODUCTS[bytes(operator)]
         inputs = [each for each in fields if each.number == _INPUT]
-        if len(inputs) <= zero_point:
+        if len(inputs) <= max(zero_point for _, zero_point in places):
             # No form that schemes emit.
             return _Product(node, (b"",), None)
-        named = bytes(self._value(inputs[zero_point]))
-        tensors = (bytes(self._value(inputs[weights])), *((named,) if named not in (b"", _ZERO_POINT) else ()))
-        return _Product(node, tensors, inputs[zero_point] if named in (b"", _ZERO_POINT) else None)
+        tensors = tuple(bytes(self._value(inputs[place])) for pair in places for place in pair)
+        if len(places) == 1 and tensors[1] in (b"", _ZERO_POINT):
+            return _Product(node, tensors[:1], inputs[places[0][1]])
+        return _Product(node, tensors, None)
 
     def _flipped(self, tensor: _Field, kind: int) -> list[Bytes]:
         """A tensor with the other type and the highest bit of each value changed; of the same size."""

@@ -82,4 +82,8 @@ ExportEncoding = Annotated[
 ]
 """A setting: the weight encoding of a file."""
 ENCODING_HELP = "int8 weights for the target's processor: signed with an int8 dot product (VNNI), else unsigned"
+STANDARD = "standard"
+Form = Literal["onnxruntime", "standard"]
+"""A setting: the operators of a file."""
+FORM_HELP = "onnxruntime: the form that actors run; standard: only standard ONNX operators, for any runtime"
 CHOICES_HELP = f"quantization of policies: {', '.join(SCHEMES)}, or a scheme of an installed package"

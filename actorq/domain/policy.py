@@ -61,8 +61,8 @@ class PolicyGraph:
     """An ONNX model without weights. Its graph inputs are the data inputs, then every parameter by name.
 
     inputs: names of the data inputs, each batch first.
-    discrete_actions: the first output has one value per action, of which the largest is taken; or it is the action's
-        index, as an integer or as a single component.
+    discrete_actions: the first output has one value per action, of which the largest is taken; or it is the action
+        itself, in integers or other whole numbers.
     action_spans: highest minus lowest action of each component of the first output; empty for discrete actions.
     """
 
@@ -179,8 +179,10 @@ class FidelityReport:
     """Differences between the outputs of the emitted policy and of the FP32 policy on one calibration batch.
 
     Errors are |emitted - fp32| over all rows and components of the first output, in units of the output. Relative
-    errors are divided by the range of each action, or else by the range of the FP32 outputs over the batch.
-    `argmax_agreement` is the share of rows with the same action, None for continuous actions.
+    errors are divided by the range of each action, or else by each component's own range over the batch. Values of
+    discrete actions share one range. Masked actions are left out, and constant components are left out of the mean.
+    `argmax_agreement` is the share of rows with the same action, or with equal whole numbers; None for continuous
+    actions.
 
     layers: all layers in the order of the graph.
     outputs: every output, including the first.
@@ -188,7 +190,7 @@ class FidelityReport:
     refused: earlier attempts that the gate refused.
     mean_kl, max_kl: KL(fp32 || emitted) in nats over the rows; None for policies that tell no distribution.
     value_loss: for discrete actions with a value each, the FP32 value that the emitted policy's actions lose against
-        the best ones, divided by the loss of the worst actions; means over all rows. None for others.
+        the best ones, divided by the loss of the worst legal actions; means over all rows. None for others.
     """
 
     observations: int

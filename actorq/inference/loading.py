@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from actorq.arithmetic import arithmetic
 from actorq.domain.policy import FALLBACK, NOISE_INPUT
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.trajectory import LARGEST_NUMBER, EnvironmentSpec, within_numbers
 from actorq.errors import InvalidInputError, UserError
 from actorq.inference.sessions import Session, open_session
 from actorq.rundirectory import RunDirectory
@@ -47,7 +47,8 @@ class LoadedPolicy:
         Returns int64 or int64[B] for discrete actions, float32[*action] or float32[B, *action] for continuous ones.
         In scheme int8 the rows of a batch share activation ranges, so an action depends a little on the other rows.
 
-        Raises InvalidInputError for another shape, or a type that cannot be cast safely.
+        Raises InvalidInputError for another shape, a type that cannot be cast safely, and NaN or a number beyond 10^9:
+        in int8 one such row would change the actions of the others.
         """
         spec = self.environment.policy_observations
         given = np.asarray(observation)
@@ -58,7 +59,13 @@ class LoadedPolicy:
             )
         if not np.can_cast(given.dtype, spec.dtype, "same_kind"):
             raise InvalidInputError(f"observation: expected {spec.dtype}, got {given.dtype}")
-        outputs = self._outputs(given[None] if single else given, spec.dtype)
+        rows = given[None] if single else given
+        if given.dtype.kind == "f" and not (good := within_numbers(rows).reshape(len(rows), -1).all(axis=1)).all():
+            raise InvalidInputError(
+                f"observation: expected numbers from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, got NaN or a number "
+                f"beyond in row {int(np.argmin(good))}; leave this row out"
+            )
+        outputs = self._outputs(rows, spec.dtype)
         discrete = self.environment.discrete_actions
         actions = outputs.argmax(axis=1) if discrete else outputs.reshape(-1, *self.environment.actions.shape)
         return actions[0] if single else actions

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from actorq.quantization.nodes import attributes_of, set_repeated
+from actorq.quantization.nodes import STANDARD, attributes_of, set_repeated
 
 Array = NDArray[Any]
 
@@ -23,6 +23,22 @@ Array = NDArray[Any]
 _MOST = 64
 # Each round but the last computes at least one more tensor.
 _ROUNDS = 17
+
+
+# Operators without a shape inference of their own, for all or some opsets. Their output has the shape of their input.
+_SAME_SHAPE = ("GroupNormalization", "MeanVarianceNormalization")
+
+
+def inferable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy for shape inference, in which an operator without one is an Identity."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in copy.graph.node:
+        if node.op_type in _SAME_SHAPE and node.domain in STANDARD and node.input:
+            node.op_type = "Identity"
+            node.ClearField("attribute")
+            del node.input[1:]
+    return copy
 
 
 def fold_shapes(model: onnx.ModelProto) -> tuple[onnx.GraphProto, dict[str, tuple[int, ...]]]:

@@ -15,7 +15,8 @@ from onnx import helper
 
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
-from actorq.quantization.folding import fold_shapes
+from actorq.quantization.folding import fold_shapes, inferable
+from actorq.quantization.nodes import set_repeated
 from actorq.quantization.operators import check_rank, node_name
 from actorq.text import reason_of
 
@@ -40,11 +41,13 @@ class Footprint:
     """
 
     def __init__(self, model: onnx.ModelProto, inputs: Sequence[str]) -> None:
-        self._model = onnx.ModelProto()
-        self._model.CopyFrom(model)
+        self._model = inferable(model)
         self._inputs = frozenset(inputs)
         graph = self._model.graph
         graph.ClearField("value_info")
+        made = {name for node in graph.node for name in node.output}
+        # An input or a constant may be an output itself.
+        set_repeated(graph, "output", [value for value in graph.output if value.name in made])
         for value in graph.output:
             value.type.tensor_type.ClearField("shape")
         # Requested number of rows, and the number that fits.

@@ -12,13 +12,15 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import helper
 
-from actorq.domain.policy import PolicyGraph
+from actorq.domain.policy import LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT, PolicyGraph
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch
 from actorq.quantization.folding import known_shape
-from actorq.quantization.layers import Layer, find_layers
-from actorq.quantization.lifting import lift_parameters
-from actorq.quantization.nodes import STANDARD
+from actorq.quantization.foreign.conversion import convert_opset
+from actorq.quantization.foreign.lifting import lift_parameters
+from actorq.quantization.foreign.names import make_names_unique
+from actorq.quantization.layers import BATCH_FIRST_STATES, Layer, find_layers
+from actorq.quantization.nodes import STANDARD, reached
 from actorq.quantization.operators import check_operators
 from actorq.text import reason_of
 from actorq.transport.options import MAX_BLOB_BYTES
@@ -29,13 +31,11 @@ OLDEST_OPSET = 13
 MAX_CONSTANT_BYTES = 64 * 1024
 # Bound on one row of all data inputs: 16 frames of 1024 x 1024 bytes. A trial run allocates this much.
 MAX_ROW_BYTES = 16 * 1024**2
-BATCH_FIRST_STATES = (
-    "torch's recurrent states are [layers, B, H]: export a module that takes and returns them as [B, layers, H], with "
-    "state.transpose(0, 1)"
-)
 _INTEGER_TYPES = frozenset(
     helper.np_dtype_to_tensor_dtype(np.dtype(f"{sign}int{bits}")) for sign in ("", "u") for bits in (8, 16, 32, 64)
 )
+# Quantized weights have 8 bits.
+_TABLE_TYPES = (onnx.TensorProto.INT16, onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _ELEMENT_TYPES = _INTEGER_TYPES | {
     helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("bool", "float16", "float32", "float64")
 }
@@ -99,7 +99,8 @@ class Graph:
     ) -> "tuple[Graph, dict[str, NDArray[np.float32]]]":
         """The graph of a complete model of any library, and the model's parameters.
 
-        model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free.
+        model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free,
+            and an old opset is converted.
         discrete_actions, action_spans: as in PolicyGraph. A model shows discrete actions only if their indices are its
             first output: an integer.
 
@@ -109,13 +110,27 @@ class Graph:
         check_operators(parsed)
         _check_external(parsed)
         _check_valid(parsed)
+        parsed = convert_opset(parsed, OLDEST_OPSET)
+        _check_opset(parsed)
+        make_names_unique(parsed.graph)
         parameters = lift_parameters(parsed)
+        if not parameters:
+            raise InvalidInputError("model: it has no float32 weights, so there is nothing to quantize")
         inputs = tuple(value.name for value in parsed.graph.input if value.name not in parameters)
-        discrete = discrete_actions or parsed.graph.output[0].type.tensor_type.elem_type in _INTEGER_TYPES
+        acting = _acting_outputs(parsed, inputs)
+        if not acting:
+            raise InvalidInputError(f"model: no output depends on its data inputs {list(inputs)}; is it a policy?")
+        types = {value.name: value.type.tensor_type.elem_type for value in parsed.graph.output}
+        discrete = discrete_actions or types[acting[0]] in _INTEGER_TYPES
         source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete, action_spans)
         graph = cls.parse(source)
         graph.check_parameters(parameters)
         return graph, parameters
+
+    @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs that depend on data inputs, each batch first. The others are constants, such as a version."""
+        return _acting_outputs(self.model, self.inputs)
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -153,6 +168,12 @@ class Graph:
                 )
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise InvalidInputError(f"calibration {name!r}: expected finite values, got NaN or infinity")
+
+
+def _acting_outputs(model: onnx.ModelProto, inputs: Iterable[str]) -> tuple[str, ...]:
+    # A distribution must tell a value for each row, even where it is constant.
+    acting = reached(model.graph.node, inputs) | {LOGITS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT}
+    return tuple(value.name for value in model.graph.output if value.name in acting)
 
 
 def tensors_of(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:
@@ -234,7 +255,9 @@ def _check_constants(model: onnx.ModelProto) -> None:
             )
         if (size := tensor.ByteSize()) > MAX_CONSTANT_BYTES:
             advice = "weights must be graph inputs after the data inputs"
-            if tensor.data_type != onnx.TensorProto.FLOAT:
+            if tensor.data_type in _TABLE_TYPES:
+                advice = "a larger table of integers must be float32, with a Cast where it is read"
+            elif tensor.data_type != onnx.TensorProto.FLOAT:
                 advice = "only float32 weights may be larger: export the policy in float32, before any quantization"
             raise InvalidInputError(
                 f"graph: constants must have at most {MAX_CONSTANT_BYTES} bytes, {tensor.name!r} of "

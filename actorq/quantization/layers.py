@@ -2,18 +2,23 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
 
-from actorq.quantization.nodes import STANDARD, attributes_of, live_nodes, reads
+from actorq.quantization.folding import inferable
+from actorq.quantization.nodes import STANDARD, attributes_of, live_nodes, reached, reads
 
 _LAYERS = ("Gemm", "MatMul", "Conv", "ConvTranspose")
 # Operators that rearrange a weight without changing its values.
 _REARRANGING = ("Transpose", "Identity", "Reshape", "Cast", "Squeeze", "Unsqueeze")
 # Their second and third inputs are weights [directions, gates * hidden, inputs].
 RECURRENT_OPERATORS = ("LSTM", "GRU", "RNN")
+BATCH_FIRST_STATES = (
+    "torch's recurrent states are [layers, B, H]: export a module that takes and returns them as [B, layers, H], with "
+    "state.transpose(0, 1)"
+)
 LINEAR, CONVOLUTION, RECURRENT = "linear", "convolution", "recurrent"
 # A sum of this many products of at most 255 * 127 fits 32 bits, together with a bias of 30 bits.
 MAX_INPUTS = 2**30 // (255 * 127)
@@ -66,11 +71,11 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
     matrices = {name for name, origin in origins.items() if len(parameters[origin.parameter]) > 1}
     found = [(index, position) for index, node in enumerate(nodes) for position in _weights_of(node, matrices)]
     indices = {index for index, _ in found}
-    after = _reached(nodes, {name for index in indices for name in nodes[index].output})
+    after = reached(nodes, {name for index in indices for name in nodes[index].output})
     _, before = live_nodes(nodes, {name for index in indices for name in reads(nodes[index])})
     states = _states(model, parameters)
-    observed = _reached(nodes, {value.name for value in model.graph.input} - parameters.keys() - states)
-    hidden = _reached(nodes, states) - observed
+    observed = reached(nodes, {value.name for value in model.graph.input} - parameters.keys() - states)
+    hidden = reached(nodes, states) - observed
     uses = Counter(name for node in nodes for name in reads(node))
     uses.update(value.name for value in model.graph.output)
     ranks = _ranks(model)
@@ -137,7 +142,7 @@ def _states(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]]) -
     states = set()
     for value in data[1:]:
         later = {name for name, of_output in forms.items() if of_output == form(value)}
-        if later and not later.isdisjoint(_reached(model.graph.node, {value.name})):
+        if later and not later.isdisjoint(reached(model.graph.node, {value.name})):
             states.add(value.name)
     return states
 
@@ -159,6 +164,7 @@ class _Reading:
         origin = self.origins[node.input[self.position]]
         shape = self.parameters[origin.parameter]
         if node.op_type in RECURRENT_OPERATORS:
+            schemes = "int8-weights and int8 quantize" if node.op_type == "LSTM" else "int8-weights quantizes"
             return Layer(
                 name=layer_name(origin.parameter),
                 kind=RECURRENT,
@@ -169,7 +175,7 @@ class _Reading:
                 bias=None,
                 channels=len(shape) - 2,
                 inputs=shape[-1],
-                obstacle="recurrent: only int8-weights quantizes it",
+                obstacle=f"recurrent: only {schemes} it",
             )
         if self.position != 1:
             self.obstacles.append("the weight is multiplied from the left")
@@ -238,7 +244,7 @@ class _Reading:
 
 def _ranks(model: onnx.ModelProto) -> dict[str, int]:
     try:
-        body = onnx.shape_inference.infer_shapes(model).graph
+        body = onnx.shape_inference.infer_shapes(inferable(model)).graph
     except onnx.shape_inference.InferenceError:
         return {}
     return {
@@ -246,12 +252,3 @@ def _ranks(model: onnx.ModelProto) -> dict[str, int]:
         for value in (*body.input, *body.value_info, *body.output)
         if value.type.tensor_type.HasField("shape")
     }
-
-
-def _reached(nodes: Sequence[onnx.NodeProto], names: Set[str]) -> set[str]:
-    """These tensors, and all that depend on them."""
-    reached = set(names)
-    for node in nodes:
-        if not reached.isdisjoint(reads(node)):
-            reached.update(node.output)
-    return reached

@@ -41,6 +41,15 @@ def live_nodes(nodes: Iterable[onnx.NodeProto], outputs: Iterable[str]) -> tuple
     return kept[::-1], wanted
 
 
+def reached(nodes: Iterable[onnx.NodeProto], names: Iterable[str]) -> set[str]:
+    """These tensors, and all that depend on them."""
+    found = set(names)
+    for node in nodes:
+        if not found.isdisjoint(reads(node)):
+            found.update(node.output)
+    return found
+
+
 def set_repeated(message: Message, field: str, values: Iterable[Message]) -> None:
     """Replace the messages of a repeated field. `values` may be among them."""
     kept = list(values)

@@ -3,7 +3,8 @@
 What each scheme becomes:
 
     fp32, int8-weights   nothing changes
-    int8                 DynamicQuantizeLinear and MatMulInteger: the same integers, so the same results
+    int8                 DynamicQuantizeLinear and MatMulInteger: the same integers, so the same results; an LSTM
+                         computes in float32 with the same weights
     int8-static          QuantizeLinear and DequantizeLinear around Gemm and Conv (QDQ form)
     int4                 DequantizeLinear of int4 weights in blocks; activations stay in float32
 
@@ -29,7 +30,7 @@ OPSET, INT4_OPSET = 19, 21
 def standard_form(model: bytes, opset: int = 0) -> bytes:
     """The model with operators of the ONNX standard alone.
 
-    opset: version of the operator set; by default 19, or 21 for int4.
+    opset: version of the operator set; by default 19, or 21 for int4, or the model's if that is newer.
 
     Raises InvalidInputError for an operator without a standard form, and for a model that needs another opset.
     """
@@ -41,8 +42,18 @@ def standard_form(model: bytes, opset: int = 0) -> bytes:
     set_repeated(parsed.graph, "node", nodes)
     set_repeated(parsed.graph, "initializer", [form.initializers[name] for name in form.initializers if name in read])
     set_repeated(parsed, "opset_import", [entry for entry in parsed.opset_import if entry.domain != MICROSOFT])
-    converted = _in_opset(parsed, opset or (INT4_OPSET if form.has_int4 else OPSET))
+    newest = max(_own_opset(parsed), INT4_OPSET if form.has_int4 else OPSET)
+    converted = _in_opset(parsed, opset or newest)
     return bytes(converted.SerializeToString(deterministic=True))
+
+
+def opset_of(model: bytes) -> int:
+    """The version of a model's operator set of the ONNX standard."""
+    return _own_opset(onnx.ModelProto.FromString(model))
+
+
+def _own_opset(model: onnx.ModelProto) -> int:
+    return max(entry.version for entry in model.opset_import if entry.domain in STANDARD)
 
 
 class _Form:
@@ -57,6 +68,7 @@ class _Form:
             "QGemm": lambda node: self._between(node, "Gemm", 6, slice(7, 9)),
             "QLinearConv": lambda node: self._between(node, "Conv", 8, slice(6, 8)),
             "MatMulNBits": self._blocks,
+            "DynamicQuantizeLSTM": self._lstm,
         }
 
     def add(self, node: onnx.NodeProto) -> None:
@@ -106,6 +118,22 @@ class _Form:
         self.nodes[-1].attribute.extend(node.attribute)
         if target[0]:
             self._make("QuantizeLinear", [output, *target], [at])
+
+    def _lstm(self, node: onnx.NodeProto) -> None:
+        inputs = list(node.input[:8])
+        for place, at in ((1, 8), (2, 10)):
+            name, scale = inputs[place], self._array(node.input[at])
+            zero_point = self._array(node.input[at + 1]).reshape(-1)[0]
+            # Weights are [directions, K, 4 H]; scales [directions] or [directions, 4 H].
+            self._set(f"{name}:scales", scale.reshape(len(scale), 1, -1))
+            self._set(f"{name}:zero", np.array(zero_point, np.float32))
+            inputs[place] = f"{name}:weight"
+            self._make("Cast", [name], [f"{name}:float"], to=TensorProto.FLOAT)
+            self._make("Sub", [f"{name}:float", f"{name}:zero"], [f"{name}:centered"])
+            self._make("Mul", [f"{name}:centered", f"{name}:scales"], [f"{name}:scaled"])
+            self._make("Transpose", [f"{name}:scaled"], [inputs[place]], perm=[0, 2, 1])
+        self.nodes.append(helper.make_node("LSTM", inputs, list(node.output), name=node.name))
+        self.nodes[-1].attribute.extend(node.attribute)
 
     def _blocks(self, node: onnx.NodeProto) -> None:
         values, packed, scale, _, _, bias = _padded(node.input, 6)

@@ -12,30 +12,41 @@ from actorq.arithmetic import arithmetic
 from actorq.config import settings
 from actorq.config.numbers import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from actorq.config.parser import OneLineParser
-from actorq.config.schemes import ENCODING_HELP, ExportEncoding, SchemeChoice
+from actorq.config.schemes import ENCODING_HELP, FORM_HELP, STANDARD, ExportEncoding, Form, SchemeChoice
 from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.config.settings import DefaultText, Settings
-from actorq.domain.policy import AUTO
+from actorq.domain.policy import AUTO, SIGNED
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK, EXIT_REFUSED
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options
+from actorq.quantization.standard_form import opset_of, standard_form
 from actorq.start import run_command
 from actorq.statefiles.files import replace_file
-from actorq.weightencoding import weight_encoding_of
-from quantizer_service.command.comparison import Comparison, check_read, compact, compare, without_gate
+from actorq.weightencoding import weight_encoding_of, with_weight_encoding
+from quantizer_service.command.comparison import (
+    Comparison,
+    check_read,
+    compact,
+    compare,
+    standard_errors,
+    without_gate,
+)
 from quantizer_service.command.model_files import RANDOM_ROWS, random_observations, read_model, read_observations
 from quantizer_service.command.table import print_table
+from quantizer_service.emission.inference import CALIBRATION_BATCH
 from quantizer_service.emission.prepared_graph import CompactVersion
 
 _PROGRAM = "actorq quantize"
 _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
-relative to the action range, and the verdict of the fidelity gate. A first output named logits, or outputs named mean
-and log_std, tell a distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would
+of each action component relative to its range, and the verdict of the fidelity gate. Masked actions (-1e7 or lower) are
+left out. Whole numbers are compared as rows. A first output named logits, or outputs named mean and log_std, tell a
+distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would
 serve. If the gate refuses a scheme, its most sensitive layers stay in float, and in the end all layers. * marks the
 --scheme; auto chooses the fastest scheme that passes at --batch. Settings of this command are flags only. Exit codes:
 0; 2 for invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
 
+_ARTIFICIAL = "; the observations are random and may be impossible: give --calibration with observations of this policy"
 _TABLE_BATCHES = (1, 32)
 # The settings of quantizers, which some of this command's repeat.
 _SETTINGS = QuantizerConfig.model_fields
@@ -49,19 +60,20 @@ class QuantizeSettings(Settings):
         None, description=".npz of observations: an array [rows, ...] for each data input, by its name"
     )
     weight_encoding: ExportEncoding = Field(None, description=ENCODING_HELP)
+    form: Form = Field("onnxruntime", description=FORM_HELP)
     output: Annotated[Path | None, DefaultText("only compare")] = Field(None, description="file to write")
     force: bool = Field(False, description="replace an existing file, and write a scheme that the gate refused")
     batch: Annotated[int, Field(gt=0, le=65_536)] = Field(
-        1, description="environments that an actor steps as one batch, for auto"
+        1, description="environments that an actor steps as one batch: rows of a call, for the errors and for auto"
     )
     discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output")] = Field(
         False,
-        description="the first output has a value for each action, or is the action: the gate checks agreement, not "
-        "errors",
+        description="the first output has a value for each action, or is the action: the gate checks agreement and "
+        "value loss over the legal actions, not errors",
     )
-    action_spans: Annotated[tuple[PositiveFloat, ...], DefaultText("the range of the observed outputs")] = Field(
-        (), description="highest minus lowest action of each component"
-    )
+    action_spans: Annotated[
+        tuple[PositiveFloat, ...], DefaultText("each component's own range in the observed outputs")
+    ] = Field((), description="highest minus lowest action of each component")
     seed: NonNegativeInt = Field(0, description="seed of random observations")
     quantize_ends: bool = Field(False, description=_SETTINGS["quantize_ends"].description)
     per_tensor_error: NonNegativeFloat = Field(
@@ -83,12 +95,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if how.output is not None:
         _check_output(how.output, how.force)
     batches = tuple(sorted({*_TABLE_BATCHES, how.batch}))
+    # Most other runtimes expect signed weights.
+    encoding = how.weight_encoding or (SIGNED if how.form == STANDARD else arithmetic().weight_encoding)
     try:
         policy = _read(path, how)
-        encoding = how.weight_encoding or arithmetic().weight_encoding
-        comparison = compare(policy, batches, how.gate, encoding)
+        comparison = compare(policy, batches, how.gate, encoding, how.batch)
     except InvalidInputError as error:
-        raise UserError(f"{path}: {error}") from None
+        artificial = how.calibration is None and CALIBRATION_BATCH in str(error)
+        raise UserError(f"{path}: {error}{_ARTIFICIAL if artificial else ''}") from None
     scheme = comparison.fastest(how.batch) if how.scheme == AUTO else how.scheme
     print_table(comparison, batches, scheme)
     _say_what_it_means(comparison, how, scheme)
@@ -101,6 +115,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return EXIT_REFUSED
     if how.output is not None:
         model = without_gate(policy, scheme, encoding) if chosen.refused else chosen.model
+        if how.form == STANDARD:
+            model = _in_standard_form(path, policy, model, how)
         written = weight_encoding_of(model)
         _write(how.output, f"{scheme} with {written} weights" if written else scheme, model)
         if chosen.refused:
@@ -132,6 +148,21 @@ def _read(path: Path, how: QuantizeSettings) -> CompactVersion:
     policy = compact(graph, parameters, observations, options)
     check_read(model, policy)
     return policy
+
+
+def _in_standard_form(path: Path, policy: CompactVersion, model: bytes, how: QuantizeSettings) -> bytes:
+    """The model in operators of the ONNX standard. Its errors are printed, because they may differ."""
+    try:
+        form = standard_form(model)
+        exact = standard_form(with_weight_encoding(model, arithmetic().weight_encoding))
+        report = standard_errors(policy, exact, how.batch)
+    except InvalidInputError as error:
+        raise UserError(f"{path}: the standard form: {error}") from None
+    _say(
+        f"the standard form: opset {opset_of(form)}, mean error {report.relative_mean_error:.2%}, max error "
+        f"{report.relative_max_error:.2%}"
+    )
+    return form
 
 
 def _say_what_it_means(comparison: Comparison, how: QuantizeSettings, chosen: str) -> None:

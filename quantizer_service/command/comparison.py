@@ -3,18 +3,21 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import onnx
 
 from actorq.config.schemes import scheme_names
 from actorq.config.sections import NO_LIMITS, GateConfig
 from actorq.domain.policy import FP32, SCHEMES, SIGNED, Checkpoint, FidelityReport
 from actorq.errors import InvalidInputError, UserError
 from actorq.quantization.calibration import Batch, evenly_spaced, rows_of
+from actorq.quantization.foreign.conversion import set_ir_version
 from actorq.quantization.graph import Graph, Parameters
-from actorq.quantization.schemes import Options
+from actorq.quantization.schemes import Emission, Options
 from actorq.timing import fastest
 from actorq.weightencoding import with_weight_encoding
 from quantizer_service.command.timing import time_models
 from quantizer_service.emission.emitter import quantize_and_check
+from quantizer_service.emission.fidelity import measure
 from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.ladder import Attempt, Ladder
 from quantizer_service.emission.prepared_graph import CompactVersion, PreparedGraph
@@ -96,11 +99,15 @@ def check_read(model: bytes, policy: CompactVersion) -> None:
 
     Raises InvalidInputError when an output differs. Then the reading of its weights has a fault.
     """
-    session = open_session(model, "model")
+    parsed = onnx.ModelProto.FromString(model)
+    set_ir_version(parsed)
+    session = open_session(parsed.SerializeToString(), "model")
     batch = evenly_spaced(policy.checkpoint.calibration, _CHECKED_ROWS)
     rows = 1 if any(value.shape[:1] == [1] for value in session.get_inputs()) else rows_of(batch)
     parts = [{name: array[i : i + rows] for name, array in batch.items()} for i in range(0, rows_of(batch), rows)]
-    expected = [run_session(session, part, rows, "model") for part in parts]
+    graph = policy.published.graph
+    masks = graph.source.discrete_actions
+    expected = [run_session(session, part, rows, "model", graph.outputs, masks=masks) for part in parts]
     read = [policy.published.reference.run(policy.checkpoint.parameters, part) for part in parts]
     for name in expected[0]:
         a, b = (np.concatenate([outputs[name] for outputs in each]) for each in (expected, read))
@@ -114,18 +121,22 @@ def check_read(model: bytes, policy: CompactVersion) -> None:
 
 
 def compare(
-    policy: CompactVersion, batches: tuple[int, ...], thresholds: GateConfig, weight_encoding: str = SIGNED
+    policy: CompactVersion,
+    batches: tuple[int, ...],
+    thresholds: GateConfig,
+    weight_encoding: str = SIGNED,
+    call_rows: int = 0,
 ) -> Comparison:
     """Emit a policy in all schemes through the gate and its ladder, and time the emitted policies.
 
-    batches: batch sizes to time. weight_encoding: of the emitted policies.
+    batches: batch sizes to time. weight_encoding: of the emitted policies. call_rows: see FidelityGate.
 
     Raises InvalidInputError when the policy itself does not run.
     """
     passed, failed = {}, {}
     for name in scheme_names():
         try:
-            passed[name] = _emitted(policy, name, thresholds, weight_encoding)
+            passed[name] = _emitted(policy, name, thresholds, weight_encoding, call_rows)
         except InvalidInputError as error:
             if name == FP32:
                 raise
@@ -136,11 +147,22 @@ def compare(
     return Comparison(tuple(emitted), failed)
 
 
+def standard_errors(policy: CompactVersion, model: bytes, call_rows: int) -> FidelityReport:
+    """The errors of a policy in its standard form, which other operators compute. call_rows: see FidelityGate."""
+    calibration = policy.checkpoint.calibration
+    reference = policy.published.reference
+    expected = reference.run(policy.checkpoint.parameters, calibration)
+    return measure(Emission(model, ()), expected, calibration, policy.published.graph.source, call_rows)
+
+
 def without_gate(policy: CompactVersion, scheme: str, weight_encoding: str) -> bytes:
     """The model of a policy in a scheme, whatever its errors are."""
     return _emitted(policy, scheme, NO_LIMITS, weight_encoding).model
 
 
-def _emitted(policy: CompactVersion, scheme: str, thresholds: GateConfig, weight_encoding: str) -> Attempt:
-    (emitted,) = quantize_and_check(RUN_ID, policy, [Ladder(scheme)], thresholds, all_rows=True)
+def _emitted(
+    policy: CompactVersion, scheme: str, thresholds: GateConfig, weight_encoding: str, call_rows: int = 0
+) -> Attempt:
+    ladders = [Ladder(scheme)]
+    (emitted,) = quantize_and_check(RUN_ID, policy, ladders, thresholds, all_rows=True, call_rows=call_rows)
     return replace(emitted, model=with_weight_encoding(emitted.model, weight_encoding))

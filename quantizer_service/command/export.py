@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -15,7 +15,15 @@ from actorq.arithmetic import arithmetic
 from actorq.config import settings
 from actorq.config.numbers import PositiveInt
 from actorq.config.parser import OneLineParser
-from actorq.config.schemes import ENCODING_HELP, ExportEncoding, SchemeName, VersionChoice
+from actorq.config.schemes import (
+    ENCODING_HELP,
+    FORM_HELP,
+    STANDARD,
+    ExportEncoding,
+    Form,
+    SchemeName,
+    VersionChoice,
+)
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import FP32, SIGNED, Policy, RetainedPolicy, Variant, variant_of
@@ -52,11 +60,8 @@ class ExportSettings(Settings):
         None, description="number format of the policy"
     )
     weight_encoding: ExportEncoding = Field(None, description=ENCODING_HELP)
-    form: Literal["onnxruntime", "standard"] = Field(
-        "onnxruntime",
-        description="onnxruntime: the form that actors run; standard: only standard ONNX operators, for any runtime",
-    )
-    opset: Annotated[PositiveInt | None, DefaultText("19; 21 for int4")] = Field(
+    form: Form = Field("onnxruntime", description=FORM_HELP)
+    opset: Annotated[PositiveInt | None, DefaultText("19; 21 for int4; the model's if newer")] = Field(
         None, description="version of the ONNX operator set, for the standard form"
     )
     output: Path = Field(Path("policy.onnx"), description="file to write; its description ends in .json")
@@ -72,7 +77,7 @@ def command() -> int:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Emit the policy if it is not stored in that scheme, and write it."""
     root, how = _parse(arguments)
-    if how.opset and how.form != "standard":
+    if how.opset and how.form != STANDARD:
         raise UserError("--opset: only the standard form has a choice of opset; give --form standard")
     _check_output(how)
     policies = RunPolicies(RunDirectory(root))
@@ -122,7 +127,7 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         policy = emitter.emit_again(checkpoint, scheme, NO_LIMITS)
         report = replace(policy.descriptor.fidelity, passed=False)
         policy = replace(policy, descriptor=replace(policy.descriptor, fidelity=report))
-    here, is_standard = arithmetic().weight_encoding, how.form == "standard"
+    here, is_standard = arithmetic().weight_encoding, how.form == STANDARD
     # Most other runtimes expect signed weights.
     encoding = how.weight_encoding or (SIGNED if is_standard else here)
     policy = in_weight_encoding(policy, variant_of(scheme, encoding).weight_encoding)

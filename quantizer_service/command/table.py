@@ -1,5 +1,6 @@
 """Prints the table of a comparison: plain text, or a rich table on a terminal."""
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -39,6 +40,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         kept = [layer for layer in item.report.layers if layer.in_float]
         for rung in item.report.refused:
             errors = f"mean error {rung.relative_mean_error:.2%}, max error {rung.relative_max_error:.2%}"
+            if math.isinf(rung.relative_mean_error):
+                errors = "the emitted policy does not run, or an output is not finite"
             agreement = "" if rung.argmax_agreement is None else f", agreement {rung.argmax_agreement:.1%}"
             kl = "" if rung.mean_kl is None else f", mean KL {rung.mean_kl:.2g}, max KL {rung.max_kl:.2g}"
             yield f"{item.scheme}: refused with {len(rung.float_layers)} layers in float: {errors}{agreement}{kl}"

@@ -131,11 +131,12 @@ def quantize_and_check(
     thresholds: GateConfig,
     optional: Sequence[Ladder] = (),
     all_rows: bool = False,
+    call_rows: int = 0,
 ) -> list[Attempt]:
     """Quantize a version on each ladder, at the first rung that passes the gate.
 
     optional: further ladders. One that fails is left out, with its traceback in the log.
-    all_rows: see ReferenceRun.
+    all_rows: see ReferenceRun. call_rows: see FidelityGate.
 
     Raises InvalidInputError when the FP32 policy does not run, or its outputs are not finite.
     """
@@ -149,7 +150,7 @@ def quantize_and_check(
 
     planned = [ladder for ladder in optional if _result_of(observe, ladder) is not None]
     run = version.run(run_id, [*ladders, *planned], all_rows)
-    gate = FidelityGate(version.published.graph.source, run, thresholds)
+    gate = FidelityGate(version.published.graph.source, run, thresholds, call_rows)
     found = [_result_of(quantize, ladder) for ladder in planned]
     return [*map(quantize, ladders), *(attempt for attempt in found if attempt is not None)]
 

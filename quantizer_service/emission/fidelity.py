@@ -1,8 +1,10 @@
 """Measures the fidelity of an emitted policy: compares its outputs with the FP32 policy's."""
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.arithmetic import arithmetic
@@ -11,44 +13,63 @@ from actorq.quantization.calibration import Batch, rows_of
 from actorq.quantization.schemes.base import Emission
 from actorq.weightencoding import with_weight_encoding
 from actorq.wire import bounds
+from quantizer_service.emission.action_errors import (
+    HIGHEST_MASK,
+    are_actions,
+    legal_actions,
+    observed_spans,
+    value_loss,
+)
 from quantizer_service.emission.divergence import divergence, tells_distribution
 from quantizer_service.emission.inference import open_session, run_session
 from quantizer_service.emission.reference import Outputs
 
 
-def measure(emission: Emission, expected: Outputs, calibration: Batch, source: PolicyGraph) -> FidelityReport:
+def measure(
+    emission: Emission, expected: Outputs, calibration: Batch, source: PolicyGraph, call_rows: int = 0
+) -> FidelityReport:
     """Compare an emitted model's outputs with the FP32 policy's outputs, `expected`, on the same batch.
 
-    Relative errors are errors divided by the graph's action spans. Without spans the divisor is the range of the first
-    expected output, or 1 if all its values are equal. An error above the bound of messages counts as infinite. Raises
-    InvalidInputError when the model does not run or its outputs are not finite.
+    Relative errors are errors divided by the graph's action spans. Without spans the divisors are `observed_spans`:
+    each component's own range over the batch. Then masked actions are left out, and constant components are left out
+    of the mean. An error above the bound of messages counts as infinite. Raises InvalidInputError when the model
+    does not run or its outputs are not finite.
 
-    Agreement compares the index of the largest component of the first output. An output with one component or of
-    integers is the chosen action itself, and is compared for equality, without a loss of value. Divergences are those
-    of `divergence`.
+    Agreement compares the index of the largest component of the first output. An output that is the action itself (see
+    `are_actions`) is compared row by row for equality, without a loss of value. Divergences are those of `divergence`.
+
+    call_rows: see FidelityGate.
     """
     encoding = arithmetic().weight_encoding
     # Emissions have signed weights. Where this processor computes them wrongly, the same numbers are measured unsigned.
     model = emission.model if encoding == SIGNED else with_weight_encoding(emission.model, encoding)
     session = open_session(model, "emitted policy")
-    outputs = run_session(session, calibration, rows_of(calibration), "emitted policy")
+    outputs = _in_calls(session, expected, calibration, call_rows or rows_of(calibration), source.discrete_actions)
     errors = {name: np.abs(outputs[name] - values) for name, values in expected.items()}
     first = next(iter(expected))
-    action = expected[first]
-    span = np.array(source.action_spans) if source.action_spans else float(action.max() - action.min()) or 1.0
-    relative = errors[first] / span
-    kind = session.get_outputs()[0].type
-    chosen = action.shape[1] == 1 or "int" in kind or "bool" in kind
+    action, emitted = expected[first], outputs[first]
+    spans, counted = np.array(source.action_spans), np.ones(action.shape, np.bool_)
+    varies, legal = np.ones(action.shape[1], np.bool_), counted
+    if not source.action_spans:
+        legal = legal_actions(action)
+        spans, varies = observed_spans(action, legal, source.discrete_actions)
+        # A mask that the emitted policy does not have is an error.
+        counted = legal | (emitted > HIGHEST_MASK)
+        errors[first] = np.where(counted, errors[first], 0.0)
+    relative = errors[first] / spans
+    kind = next(value.type for value in session.get_outputs() if value.name == first)
+    is_integer = "int" in kind or "bool" in kind
+    chosen = is_integer or (not source.action_spans and are_actions(action, source.discrete_actions))
     divergences = divergence(expected, outputs, source.discrete_actions)
     values = source.discrete_actions and not chosen and divergences is None
-    agree = (outputs[first] == action).all(1) if chosen else outputs[first].argmax(1) == action.argmax(1)
+    agree = (emitted == action).all(1) if chosen else emitted.argmax(1) == action.argmax(1)
     return FidelityReport(
         observations=len(action),
-        mean_error=float(_bounded(errors[first].mean())),
+        mean_error=float(_bounded(errors[first][counted].mean())),
         max_error=float(_bounded(errors[first].max())),
-        relative_mean_error=float(_bounded(relative.mean())),
+        relative_mean_error=float(_bounded(relative[counted & varies].mean())),
         relative_max_error=float(_bounded(relative.max())),
-        argmax_agreement=float(agree.mean()) if source.discrete_actions else None,
+        argmax_agreement=float(agree.mean()) if source.discrete_actions or chosen else None,
         layers=emission.layers,
         outputs=tuple(
             OutputError(name, tuple(_bounded(error.mean(axis=0)).tolist()), tuple(_bounded(error.max(axis=0)).tolist()))
@@ -56,23 +77,21 @@ def measure(emission: Emission, expected: Outputs, calibration: Batch, source: P
         ),
         mean_kl=None if divergences is None else float(divergences.mean()),
         max_kl=None if divergences is None else float(divergences.max()),
-        value_loss=_value_loss(action, outputs[first].argmax(1)) if values else None,
+        value_loss=value_loss(action, legal, emitted.argmax(1)) if values else None,
     )
+
+
+def _in_calls(session: ort.InferenceSession, names: Iterable[str], batch: Batch, rows: int, masks: bool) -> Outputs:
+    """The outputs on a batch, in calls of at most `rows` rows."""
+    calls = []
+    for start in range(0, rows_of(batch), rows):
+        part = {name: array[start : start + rows] for name, array in batch.items()}
+        calls.append(run_session(session, part, rows_of(part), "emitted policy", names, masks=masks))
+    return {name: np.concatenate([call[name] for call in calls]) for name in names}
 
 
 def _bounded(errors: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(errors <= bounds.MAX_MAGNITUDE, errors, np.inf)
-
-
-def _value_loss(values: NDArray[np.float64], actions: NDArray[np.int64]) -> float:
-    """What `actions` lose against the best of `values`, relative to the worst; 0 where all actions are equally good.
-
-    The mean of a policy's losses of value is its loss of return per step, to first order (Kakade and Langford 2002,
-    lemma 6.1).
-    """
-    best = values.max(axis=1)
-    lost = float((best - np.take_along_axis(values, actions[:, None], axis=1)[:, 0]).mean())
-    return lost / most if (most := float((best - values.min(axis=1)).mean())) else 0.0
 
 
 def unfit(

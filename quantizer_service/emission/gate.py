@@ -23,16 +23,18 @@ class FidelityGate:
 
     source: the published graph.
     run: the FP32 reference for the comparison.
+    call_rows: rows of one call of the emitted policy; 0 for all. Dynamic ranges cover the rows of a call.
     """
 
-    def __init__(self, source: PolicyGraph, run: ReferenceRun, thresholds: GateConfig) -> None:
+    def __init__(self, source: PolicyGraph, run: ReferenceRun, thresholds: GateConfig, call_rows: int = 0) -> None:
+        self._call_rows = call_rows
         self._source = source
         self._run = run
         self._thresholds = thresholds
 
     def check(self, emission: Emission) -> tuple[FidelityReport, Verdict]:
         """Measure and judge an emitted policy. Raises InvalidInputError when it does not run."""
-        report = measure(emission, self._run.outputs, self._run.batch, self._source)
+        report = measure(emission, self._run.outputs, self._run.batch, self._source, self._call_rows)
         return report, judge(report, self._thresholds)
 
     def refuse(self, layers: tuple[LayerReport, ...], reason: str) -> tuple[FidelityReport, Verdict]:

@@ -1,6 +1,6 @@
 """Opens and runs all ONNX Runtime sessions of the quantizer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,18 +37,25 @@ def open_session(model: bytes, what: str, arena: bool = False, probe: bool = Fal
 
 
 def run_session(
-    session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], rows: int, what: str, trial: bool = False
+    session: ort.InferenceSession,
+    feeds: Mapping[str, NDArray[Any]],
+    rows: int,
+    what: str,
+    names: Iterable[str],
+    trial: bool = False,
+    masks: bool = False,
 ) -> dict[str, NDArray[np.float64]]:
-    """Every output by name, float64[rows, M].
+    """The outputs of these names, float64[rows, M].
 
     Raises InvalidInputError when the model named `what` does not run, or an output is not batch first or not finite.
 
     feeds: inputs by name. Unknown names are ignored.
     trial: allow outputs that are not finite, because the feeds are artificial.
+    masks: see `checked_outputs`.
     """
     batch = f"{rows} rows of zeros" if trial else CALIBRATION_BATCH
     outputs = call_session(session, feeds, f"{what}: it does not run on {batch}")
-    return {name: checked_output(output, name, rows, what, trial) for name, output in outputs.items()}
+    return checked_outputs({name: outputs[name] for name in names}, rows, what, trial, masks)
 
 
 def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], failure: str) -> dict[str, Any]:
@@ -69,15 +76,39 @@ def call_session(session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]
     return dict(zip(names, outputs, strict=True))
 
 
-def checked_output(output: object, name: str, rows: int, what: str, trial: bool = False) -> NDArray[np.float64]:
-    """An output as float64[rows, M]. Raises InvalidInputError when it is not batch first or not finite."""
+def checked_outputs(
+    outputs: Mapping[str, object], rows: int, what: str, trial: bool = False, masks: bool = False
+) -> dict[str, NDArray[np.float64]]:
+    """Outputs as float64[rows, M], in their order. Raises InvalidInputError when one is not batch first or not finite.
+
+    masks: the first output has a value for each action. -inf marks an action that is not allowed, if the row has an
+        allowed one. It becomes the lowest float32.
+    """
+    first = next(iter(outputs))
+    return {
+        name: _checked(output, name, rows, what, trial, masks and name == first) for name, output in outputs.items()
+    }
+
+
+def _checked(output: object, name: str, rows: int, what: str, trial: bool, masks: bool) -> NDArray[np.float64]:
     if not isinstance(output, np.ndarray) or output.ndim == 0 or len(output) != rows or output.size == 0:
         raise InvalidInputError(
             f"{what}: expected the output {name!r} with {rows} rows, one for each observation, got shape "
             f"{list(getattr(output, 'shape', ()))}; outputs must be batch first"
         )
-    if not trial and not np.isfinite(output).all():
-        raise InvalidInputError(
-            f"{what}: expected finite outputs on the calibration batch, got NaN or infinity in {name!r}"
+    values = output.reshape(rows, -1).astype(np.float64)
+    if trial or np.isfinite(values).all():
+        return values
+    masked = np.isneginf(values)
+    if masks and not masked.all(axis=1).any():
+        values[masked] = np.finfo(np.float32).min
+    if not np.isfinite(values).all():
+        remedy = (
+            "; if -inf marks actions that are not allowed, give --discrete-actions"
+            if masked.any() and not masks
+            else ""
         )
-    return output.reshape(rows, -1).astype(np.float64)
+        raise InvalidInputError(
+            f"{what}: expected finite outputs on the calibration batch, got NaN or infinity in {name!r}{remedy}"
+        )
+    return values

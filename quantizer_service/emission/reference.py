@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 import onnx
@@ -12,13 +11,13 @@ from numpy.typing import NDArray
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch, Observed, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
-from actorq.quantization.graph import BATCH_FIRST_STATES, Graph, Parameters
-from actorq.quantization.layers import RECURRENT_OPERATORS
+from actorq.quantization.graph import Graph, Parameters
+from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
 from actorq.wire import bounds
 from quantizer_service.emission.inference import (
     CALIBRATION_BATCH,
     call_session,
-    checked_output,
+    checked_outputs,
     open_session,
     run_session,
 )
@@ -38,17 +37,10 @@ class Reference:
 
     def __init__(self, graph: Graph) -> None:
         self._session = open_session(graph.source.model, "graph")
-        self._outputs = tuple(value.name for value in graph.model.graph.output)
+        self._outputs = graph.outputs
+        self._masks = graph.source.discrete_actions
         self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
-        zeros: dict[str, NDArray[Any]] = {
-            name: np.zeros((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in graph.inputs.items()
-        }
-        zeros |= {name: np.zeros(shape, np.float32) for name, shape in graph.parameters.items()}
-        # Zero weights may cause NaN in a normalization. This run checks only operators and shapes.
-        try:
-            outputs = run_session(self._session, zeros, TRIAL_ROWS, "graph", trial=True)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{error}{_remedy(graph)}") from None
+        outputs = self._trial(graph)
         _check_descriptor(graph, outputs)
         components = next(iter(outputs.values())).shape[1]
         if (spans := len(graph.source.action_spans)) not in (0, components):
@@ -57,12 +49,29 @@ class Reference:
                 f"none, got {spans}"
             )
 
+    def _trial(self, graph: Graph) -> Outputs:
+        """The outputs on zeros, or else on ones: an integer may be a divisor."""
+        parameters = {name: np.zeros(shape, np.float32) for name, shape in graph.parameters.items()}
+        failures = []
+        for make in (np.zeros, np.ones):
+            feeds = {name: make((TRIAL_ROWS, *spec.shape), spec.dtype) for name, spec in graph.inputs.items()}
+            # Zero weights may cause NaN in a normalization. This run checks only operators and shapes.
+            try:
+                return run_session(
+                    self._session, {**parameters, **feeds}, TRIAL_ROWS, "graph", self._outputs, trial=True
+                )
+            except InvalidInputError as error:
+                failures.append(error)
+        raise InvalidInputError(f"{failures[0]}{_remedy(graph)}") from None
+
     def run(self, parameters: Parameters, calibration: Batch) -> Outputs:
         """Every output by name, float64[B, M]. Raises InvalidInputError when the run fails or gives NaN or infinity.
 
         parameters, calibration: checked by the graph.
         """
-        return run_session(self._session, {**parameters, **calibration}, rows_of(calibration), "FP32 policy")
+        feeds = {**parameters, **calibration}
+        rows = rows_of(calibration)
+        return run_session(self._session, feeds, rows, "FP32 policy", self._outputs, masks=self._masks)
 
     def observe(
         self, parameters: Parameters, calibration: Batch, observed: Iterable[Observed]
@@ -73,7 +82,9 @@ class Reference:
         inner = frozenset(name for name, _ in wanted).difference(feeds, self._outputs)
         session = self._probe(inner) if inner else self._session
         values = call_session(session, feeds, f"FP32 policy: it does not run on {CALIBRATION_BATCH}")
-        outputs = {name: checked_output(values[name], name, rows, "FP32 policy") for name in self._outputs}
+        outputs = checked_outputs(
+            {name: values[name] for name in self._outputs}, rows, "FP32 policy", masks=self._masks
+        )
         values |= feeds
         return outputs, {each: summarize(values[each.tensor], each.statistic) for each in wanted}
 

@@ -25,6 +25,7 @@ def policy_graph(
     more_inputs: dict[str, list[int | str]] | None = None,
     more_outputs: tuple[str, ...] = (),
     constants: dict[str, NDArray[Any]] | None = None,
+    opset: int = 20,
 ) -> PolicyGraph:
     """A graph with the data input `observation`, further data inputs, and then the parameters as inputs."""
     kind = TensorProto.UINT8 if pixels else TensorProto.FLOAT
@@ -38,7 +39,7 @@ def policy_graph(
     ]
     initializers = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
     body = helper.make_graph(nodes, "policy", inputs, outputs, initializers)
-    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     return PolicyGraph(model.SerializeToString(), ("observation", *further), discrete_actions)
 
 

@@ -7,7 +7,7 @@ from actorq.domain.policy import FIDELITY_GATE, FLOAT32, LayerReport
 from actorq.errors import InvalidInputError
 from actorq.quantization.emission.options import Options
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import CONVOLUTION, Layer, layer_name
+from actorq.quantization.layers import CONVOLUTION, RECURRENT, Layer, layer_name
 from actorq.quantization.nodes import reads
 
 FIRST, LAST = "first layer", "last layer"
@@ -37,7 +37,7 @@ def select(
     """Choose the layers of a scheme.
 
     unfit: the reason why the scheme cannot quantize a layer; empty if it can.
-    ends: whether the scheme quantizes first and last layers.
+    ends: whether the scheme quantizes first and last layers. It always quantizes recurrent ones that it can.
     exact: tensors that lose nothing in quantization. A layer that reads one need not stay in float as first layer.
 
     Raises InvalidInputError when `options.keep_float` contains an unknown layer.
@@ -66,8 +66,10 @@ def unfit_for_linear(layer: Layer) -> str:
 def _reason(layer: Layer, options: Options, unfit: Callable[[Layer], str], ends: bool, exact: bool) -> str:
     if reason := unfit(layer):
         return reason
-    if not ends and layer.first and not exact:
+    # One operator computes both products of a recurrent layer, and its gates even out their error.
+    at_end = not ends and layer.kind != RECURRENT
+    if at_end and layer.first and not exact:
         return FIRST
-    if not ends and layer.last:
+    if at_end and layer.last:
         return LAST
     return FIDELITY_GATE if layer.name in options.keep_float else ""

@@ -1,4 +1,4 @@
-"""Linear layers as single nodes with integer weights. int8 and int4 share this module."""
+"""Linear layers as single nodes with integer weights, and LSTMs. int8 and int4 share this module."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from actorq.quantization.calibration import Statistics
 from actorq.quantization.emission.correction import WIDEST_INT8, Correction
 from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.options import Emission, Options
+from actorq.quantization.emission.recurrent import RecurrentLayers
 from actorq.quantization.emission.rounding import ErrorFeedback
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.weights import Int4Weight, Int8Weight
 from actorq.quantization.graph import Graph, Parameters
-from actorq.quantization.layers import Layer
+from actorq.quantization.layers import RECURRENT, Layer
 from actorq.quantization.nodes import MICROSOFT
 from actorq.quantization.training import TrainingForm
 
@@ -29,6 +30,7 @@ class LinearScheme:
     rounded: a layer's weight float32[N, K] in integers, perhaps with error feedback.
     training: the form of a layer for training.
     widest: maximum number of inputs of a corrected layer.
+    per_tensor_error: as in Options, for LSTMs.
     """
 
     unfit: Callable[[Layer], str]
@@ -36,6 +38,7 @@ class LinearScheme:
     rounded: Callable[[Layer, NDArray[Any], ErrorFeedback | None], Int8Weight | Int4Weight]
     training: Callable[[Layer], TrainingForm]
     widest: float = WIDEST_INT8
+    per_tensor_error: float = 0.0
 
 
 class LinearPlan:
@@ -44,24 +47,29 @@ class LinearPlan:
     def __init__(self, graph: Graph, options: Options, scheme: LinearScheme) -> None:
         self._scheme = scheme
         self._selection = select(graph, options, scheme.unfit, options.ends)
-        self._correction = Correction(graph, self._selection.layers, options.compensate, scheme.widest)
+        self._recurrent = RecurrentLayers(graph, self._selection.layers)
+        self._linear = tuple(layer for layer in self._selection.layers if layer.kind != RECURRENT)
+        self._correction = Correction(graph, self._linear, options.compensate, scheme.widest)
         self.observed = self._correction.observed
         # A weight of several layers is stored once for each orientation.
         self._layers: dict[str, tuple[Layer, ...]] = {}
         nodes = {}
-        for layer in self._selection.layers:
+        for layer in self._linear:
             held = f"{layer.weight}:{layer.channels}"
             self._layers[held] = (*self._layers.get(held, ()), layer)
             node = scheme.node(layer, f"{held}:int", f"{held}:scale", self._correction.bias_name(layer))
             node.name, node.domain = f"{layer.name}:{layer.nodes[0]}", MICROSOFT
             nodes[layer] = node
         tensors = [f"{held}:{part}" for held in self._layers for part in ("int", "scale")]
-        tensors += self._correction.bias_names
-        self._skeleton = Skeleton(graph, _replaced(graph, nodes), tensors, {MICROSOFT: 1} if nodes else {})
+        tensors += [*self._correction.bias_names, *self._recurrent.tensors]
+        replaced = {layer.nodes[0]: node for layer, node in nodes.items()} | self._recurrent.nodes
+        absorbed = {index for layer in nodes for index in layer.nodes[1:]}
+        kept = [replaced.get(index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed]
+        self._skeleton = Skeleton(graph, kept, tensors, {MICROSOFT: 1} if replaced else {})
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The form of each quantized layer for training, by its name."""
-        return {layer.name: self._scheme.training(layer) for layer in self._selection.layers}
+        return {layer.name: self._scheme.training(layer) for layer in self._linear}
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         """A model with these parameters as constants."""
@@ -72,16 +80,12 @@ class LinearPlan:
             values[f"{held}:int"], values[f"{held}:scale"] = rounded.tensor, rounded.scale
             values |= self._correction.biases(layers, parameters, weight, rounded, statistics)
             forms[layers[0].name] = rounded.form
-        return Emission(self._skeleton.fill(values, metadata), self._selection.report(forms))
+        recurrent, of_recurrent = self._recurrent.emit(parameters, self._scheme.per_tensor_error)
+        return Emission(
+            self._skeleton.fill(values | dict(recurrent), metadata), self._selection.report(forms | dict(of_recurrent))
+        )
 
 
 def units_first(layer: Layer, parameters: Parameters) -> NDArray[Any]:
     """The weight of a layer as [N, K] or [N, C, h, w], for any orientation in the graph."""
     return parameters[layer.weight].swapaxes(0, layer.channels)
-
-
-def _replaced(graph: Graph, nodes: Mapping[Layer, onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The graph's nodes, with each of these layers as one node that reads its input and writes its output."""
-    replacement = {layer.nodes[0]: node for layer, node in nodes.items()}
-    absorbed = {index for layer in nodes for index in layer.nodes[1:]}
-    return [replacement.get(index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed]

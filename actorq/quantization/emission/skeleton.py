@@ -47,6 +47,7 @@ class Skeleton:
         kept, used = live_nodes(nodes, [value.name for value in body.output])
         used -= {name for node in kept for name in node.output}
         set_repeated(body, "node", kept)
+        _drop_repeated_names(body)
         set_repeated(body, "input", [value for value in body.input if value.name in graph.inputs])
         set_repeated(body, "initializer", [tensor for tensor in body.initializer if tensor.name in used])
         for part in (*body.node, *body.input, *body.output, *body.initializer):
@@ -73,6 +74,15 @@ class Skeleton:
         entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
         properties = onnx.ModelProto(metadata_props=entries).SerializeToString()
         return b"".join((self._frame, properties, bytes([_GRAPH]), varint(size), self._graph, *parts))
+
+
+def _drop_repeated_names(graph: onnx.GraphProto) -> None:
+    # ONNX Runtime loads no model with two nodes of one name. A policy's node may have the name of a weight.
+    named: set[str] = set()
+    for node in graph.node:
+        if node.name in named:
+            node.ClearField("name")
+        named.add(node.name)
 
 
 def _initializer(name: str, value: NDArray[Any]) -> tuple[bytes, memoryview]:

@@ -18,7 +18,7 @@ The quantization of x is ONNX's operator DynamicQuantizeLinear: the affine quant
 First layers stay in float because raw observations have the widest ranges. One range for all of them would cause most
 of the error. The rows of a batch share an activation range, so this also reduces their effect on each other. Last
 layers stay in float because no later layer evens out their error. `Options.ends` quantizes both. Convolutions stay in
-float because ConvInteger, their dynamic form, takes twice as long.
+float because ConvInteger, their dynamic form, takes twice as long. LSTMs are emission.recurrent's.
 """
 
 import ctypes
@@ -30,9 +30,10 @@ from onnx import helper
 from actorq.quantization.emission.layer_choice import unfit_for_linear
 from actorq.quantization.emission.linear import LinearPlan, LinearScheme
 from actorq.quantization.emission.options import Options
+from actorq.quantization.emission.recurrent import unfit_for_lstm
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
-from actorq.quantization.layers import Layer
+from actorq.quantization.layers import RECURRENT, Layer
 from actorq.quantization.training import TrainingForm, Uint8
 
 
@@ -52,17 +53,19 @@ def _float32(value: float) -> float:
 
 
 class Int8:
-    """Quantizes linear layers that have a layer before and after them, or all with `Options.ends`."""
+    """Quantizes LSTMs, and linear layers that have a layer before and after them, or all with `Options.ends`."""
 
     name = "int8"
 
     def plan(self, graph: Graph, options: Options) -> LinearPlan:
         """Choose the layers and rewrite their nodes."""
+        unfit_recurrent = unfit_for_lstm(graph, options)
         scheme = LinearScheme(
-            unfit=unfit_for_linear,
+            unfit=lambda layer: unfit_recurrent(layer) if layer.kind == RECURRENT else unfit_for_linear(layer),
             node=_node,
             rounded=lambda layer, weight, feedback: quantize_int8(weight, options.per_tensor_error, feedback=feedback),
             training=lambda layer: TrainingForm(inputs=Uint8(dynamic_grid)),
+            per_tensor_error=options.per_tensor_error,
         )
         return LinearPlan(graph, options, scheme)
 

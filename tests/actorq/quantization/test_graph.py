@@ -178,9 +178,11 @@ def test_a_batch_of_one_becomes_free() -> None:
 def test_a_batch_of_one_that_the_graph_insists_on_is_refused() -> None:
     nodes = [
         helper.make_node("Reshape", ["observation", "sizes"], ["row"]),
-        helper.make_node("MatMul", ["row", "weight"], ["q_values"]),
+        helper.make_node("MatMul", ["row", "weight"], ["values"]),
+        helper.make_node("Reshape", ["values", "rows"], ["q_values"]),
     ]
-    source = policy_graph(nodes, {"weight": [5, 3]}, constants={"sizes": np.array([1, 5])})
+    constants = {"sizes": np.array([5]), "rows": np.array([1, 3])}
+    source = policy_graph(nodes, {"weight": [5, 3]}, constants=constants)
     model = onnx.ModelProto.FromString(complete(source, random_parameters(source, 1)))
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     graph, _ = Graph.from_model(model.SerializeToString())

@@ -6,13 +6,14 @@ import pytest
 from onnx import helper, numpy_helper
 
 from actorq.errors import InvalidInputError
+from actorq.quantization.footprint import Footprint
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import RECURRENT
 from actorq.quantization.nodes import set_repeated
 from quantizer_service.emission.reference import Reference
 from tests.quantizer_service.complete_models import complete_model
-from tests.quantizer_service.policy_graphs import recurrent
-from tests.quantizer_service.policy_runs import all_outputs_of, random_inputs
+from tests.quantizer_service.policy_graphs import mlp, policy_graph, recurrent
+from tests.quantizer_service.policy_runs import all_outputs_of, random_inputs, random_parameters
 
 
 def with_reordered_gates(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -121,3 +122,112 @@ def test_a_recurrent_weight_behind_a_long_chain_of_nodes_is_computed_at_once(dou
 
     assert {"w", "r"} <= parameters.keys()
     assert len(graph.model.graph.node) == len(complete_model(recurrent("LSTM")).graph.node)
+
+
+def with_computed_weight(form: str) -> onnx.ModelProto:
+    """A policy whose second weight is made of constants by nodes."""
+    model = complete_model(mlp(32, 32))
+    rng = np.random.default_rng(5)
+
+    def constant(name: str, array: np.ndarray) -> None:
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+
+    weight, computed = "layers.1.weight", "computed"
+    if form == "weight norm":
+        made = [
+            helper.make_node("ReduceL2", [weight], ["norm"], axes=[1], keepdims=1),
+            helper.make_node("Div", [weight, "norm"], [computed]),
+        ]
+        model.opset_import[0].version = 17
+    elif form == "pruning":
+        constant("mask", rng.random((32, 32)) < 0.5)
+        constant("zero", np.zeros(1, np.float32))
+        made = [helper.make_node("Where", ["mask", weight, "zero"], [computed])]
+    elif form == "low rank":
+        constant("up", rng.standard_normal((32, 2)).astype(np.float32))
+        constant("down", rng.standard_normal((2, 32)).astype(np.float32))
+        made = [
+            helper.make_node("MatMul", ["up", "down"], ["update"]),
+            helper.make_node("Add", [weight, "update"], [computed]),
+        ]
+    else:
+        constant("flat shape", np.array([32, 32]))
+        made = [helper.make_node("Reshape", [weight, "flat shape"], [computed])]
+    for node in model.graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = computed if name == weight else name
+    set_repeated(model.graph, "node", [*made, *model.graph.node])
+    return model
+
+
+@pytest.mark.parametrize("form", ["weight norm", "pruning", "low rank", "reshaped"])
+def test_a_weight_that_nodes_make_of_constants_is_a_parameter_of_its_layer(form: str) -> None:
+    model = with_computed_weight(form)
+
+    graph, parameters = Graph.from_model(model.SerializeToString(), discrete_actions=True)
+
+    assert parameters.keys() == random_parameters(mlp(32, 32), 0).keys()
+    assert [layer.obstacle for layer in graph.layers] == ["", "", ""]
+    feeds = random_inputs(graph, 4)
+    expected = all_outputs_of(model.SerializeToString(), feeds)
+    np.testing.assert_allclose(Reference(graph).run(parameters, feeds)["q_values"], expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_constant_that_grows_far_beyond_its_sources_stays_computed() -> None:
+    nodes = [
+        helper.make_node("Expand", ["row", "sizes"], ["weight"]),
+        helper.make_node("MatMul", ["observation", "weight"], ["q_values"]),
+    ]
+    model = complete_model(policy_graph(nodes, {"row": [1, 3]}, constants={"sizes": np.array([5, 3])}))
+
+    graph, parameters = Graph.from_model(model.SerializeToString())
+
+    assert parameters.keys() == {"row"}
+    assert len(graph.model.graph.node) == 2
+
+
+def test_constants_that_would_fill_the_memory_are_refused() -> None:
+    nodes = [
+        helper.make_node("Expand", ["row", "sizes"], ["rows"]),
+        helper.make_node("ReduceMax", ["rows", "axis"], ["weight"], keepdims=0),
+        helper.make_node("Add", ["observation", "weight"], ["q_values"]),
+    ]
+    constants = {"sizes": np.array([2**24, 5]), "axis": np.array([0])}
+    model = complete_model(policy_graph(nodes, {"row": [1, 5]}, constants=constants))
+
+    with pytest.raises(InvalidInputError, match=r"cannot be computed from its constants .*bytes"):
+        Graph.from_model(model.SerializeToString())
+
+
+def test_infinity_in_a_mask_becomes_the_lowest_number() -> None:
+    model = complete_model(mlp(16))
+    mask = np.array([0.0, -np.inf, 0.0], np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(mask, "mask"))
+    model.graph.node[-1].output[0] = "values"
+    model.graph.node.append(helper.make_node("Add", ["values", "mask"], ["q_values"]))
+
+    _, parameters = Graph.from_model(model.SerializeToString(), discrete_actions=True)
+
+    assert parameters["mask"].tolist() == [0.0, float(np.finfo(np.float32).min), 0.0]
+
+
+@pytest.mark.parametrize("operator", ["GroupNormalization", "MeanVarianceNormalization"])
+def test_normalizations_without_a_shape_inference_are_taken(operator: str) -> None:
+    grouped = operator == "GroupNormalization"
+    inputs = ["image", *(["scale", "bias"] if grouped else [])]
+    nodes = [
+        helper.make_node("Reshape", ["observation", "sizes"], ["image"]),
+        helper.make_node(operator, inputs, ["normal"]),
+        helper.make_node("Flatten", ["normal"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weight"], ["q_values"]),
+    ]
+    if grouped:
+        nodes[1].attribute.append(helper.make_attribute("num_groups", 2))
+    parameters = {"weight": [64, 3], **({"scale": [4], "bias": [4]} if grouped else {})}
+    source = policy_graph(nodes, parameters, ("batch", 64), constants={"sizes": np.array([-1, 4, 4, 4])}, opset=21)
+    graph = Graph.parse(source)
+
+    Footprint(graph.model, tuple(graph.inputs))
+    assert Reference(graph).run(random_parameters(source, 1), random_inputs(graph, 4))["q_values"].shape == (4, 3)
+    (layer,) = graph.layers
+    assert layer.input_rank == 2

@@ -12,7 +12,7 @@ import pytest
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
-from tests.quantizer_service.policy_graphs import GRAPHS
+from tests.quantizer_service.policy_graphs import GRAPHS, mlp
 from tests.quantizer_service.policy_runs import all_outputs_of, emitted, random_inputs, random_parameters
 
 ALIKE, TEN_TIMES = 1, 10
@@ -71,3 +71,22 @@ def test_int8_static_gives_the_same_bits_in_any_batch(name: str) -> None:
     alone = [all_outputs_of(model, {key: array[row : row + 1] for key, array in inputs.items()}) for row in range(16)]
     for output, rows in zip(together, zip(*alone, strict=True), strict=True):
         assert np.array_equal(output, np.concatenate(rows))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("odd", [np.nan, np.inf, 1e30])
+def test_a_row_that_is_not_finite_spoils_the_others_in_int8_alone(scheme: str, odd: float) -> None:
+    graph = Graph.parse(mlp(64, 64))
+    model = emitted(Plan(graph, scheme_named(scheme)), random_parameters(graph.source, 1))
+    inputs = random_inputs(graph, 8, 1)
+    (clean,) = all_outputs_of(model, inputs)
+    inputs["observation"][1, 2] = odd
+    others = np.arange(8) != 1
+
+    (spoiled,) = all_outputs_of(model, inputs)
+
+    error = np.abs(spoiled[others] - clean[others]).max() / np.ptp(clean)
+    if scheme != "int8" or np.isnan(odd):
+        assert error < 0.02
+    else:
+        assert np.isnan(error) if np.isinf(odd) else error > 0.1

@@ -139,7 +139,6 @@ def test_agreement_of_action_indices_is_counted_without_a_flag(
         command.run([str(model), "--scheme", "int4", "--gate.min-agreement", "0", "-o", str(output), *calibration]) == 0
     )
     printed = capsys.readouterr().out
-    # In one batch, as it is measured: the activations of a batch share their range.
     feeds = {"observation": observations(2000)}
     agreement = np.mean(outputs_of(output.read_bytes(), feeds) == outputs_of(model.read_bytes(), feeds))
     assert 0.5 < agreement < 1
@@ -153,7 +152,8 @@ def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
     complete = complete_model(source)
     model, output = written(tmp_path / "policy.onnx", complete), tmp_path / "out.onnx"
     np.savez(tmp_path / "observations.npz", observations())
-    given = [str(model), "--scheme", "int8", "--calibration", str(tmp_path / "observations.npz")]
+    calibration = str(tmp_path / "observations.npz")
+    given = [str(model), "--scheme", "int8", "--batch", "64", "--calibration", calibration]
     assert command.run([*given, "-o", str(output)]) == 0
     printed = capsys.readouterr().out
     assert "max error  mean KL   max KL  in float" in printed.splitlines()[0]
@@ -165,7 +165,7 @@ def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
     )
     rows = divergence(expected, emitted, source.discrete_actions)
     assert rows is not None
-    assert Compared(printed, model, output).row("int8")[6:8] == [f"{rows.mean():.1e}", f"{rows.max():.1e}"]
+    assert Compared(printed, model, output).row("int8")[7:9] == [f"{rows.mean():.1e}", f"{rows.max():.1e}"]
     assert command.run([*given, "--gate.max-mean-kl", "1e-12"]) == 7
     assert f", mean KL {rows.mean():.2g}, max KL {rows.max():.2g}\n" in capsys.readouterr().out
 
@@ -180,8 +180,9 @@ def test_recurrent_weights_are_quantized_or_the_summary_says_that_nothing_is_gai
     printed = capsys.readouterr().out
     assert output.stat().st_size < 0.35 * model.stat().st_size
     assert "int8-weights: nothing is gained" not in printed
-    assert "int8: nothing is gained over fp32: no layer is quantized" in printed
-    assert "w (recurrent: only int8-weights quantizes it)" in printed
+    assert "int4: nothing is gained over fp32: no layer is quantized" in printed
+    schemes = "int8-weights and int8 quantize" if operator == "LSTM" else "int8-weights quantizes"
+    assert f"w (recurrent: only {schemes} it)" in printed
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -206,7 +207,7 @@ def changed(model: onnx.ModelProto, change: str) -> onnx.ModelProto:
     elif change == "dynamic":
         model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "size"
     elif change == "old":
-        model.opset_import[0].version = 11
+        model.opset_import[0].version = 1
     elif change == "baked":
         (first_node, *_) = model.graph.node
         model.graph.initializer.append(numpy_helper.from_array(np.array([1, OBSERVATION_SIZE]), "shape"))
@@ -230,7 +231,7 @@ def changed(model: onnx.ModelProto, change: str) -> onnx.ModelProto:
         ("NaN", "parameter 'layers.0.weight': expected finite values, got 1 NaN or infinite"),
         ("operator", "Frobnicate"),
         ("dynamic", "data input 'observation' must have fixed sizes after its batch dimension, got ['size']"),
-        ("old", "got [11]; export the policy with opset_version=17, or convert the model with onnx.version_converter"),
+        ("old", "model: it cannot be converted from opset 1 to 13 ("),
         ("baked", "a Reshape may hold the batch of the export: export with a free batch (dynamic_shapes)"),
         ("half", "schemes start from float32: call policy.float() before torch.onnx.export"),
         ("empty", "bytes without a graph"),

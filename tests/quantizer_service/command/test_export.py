@@ -256,6 +256,12 @@ def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path:
         (1.0, r"got \[\]"),
         (np.zeros(OBSERVATION_SIZE, complex), "observation: expected float32, got complex128"),
         (["a"] * OBSERVATION_SIZE, "observation: expected float32, got <U1"),
+        (
+            [[0.0] * OBSERVATION_SIZE, [np.nan] * OBSERVATION_SIZE],
+            "got NaN or a number beyond in row 1; leave this row",
+        ),
+        ([np.inf] * OBSERVATION_SIZE, "expected numbers from -1e[+]09 to 1e[+]09, got NaN or a number beyond in row 0"),
+        (np.full(OBSERVATION_SIZE, 1e30), "in row 0"),
     ],
 )
 def test_an_observation_that_does_not_fit_is_refused(run: RunDirectory, observation: Any, message: str) -> None:

@@ -43,7 +43,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 def run_for_long() -> object:
     session = open_session(LONG.model, "graph")
     feeds = {"observation": np.zeros((2, 5), np.float32), "weight": np.zeros((5, 3), np.float32)}
-    return [run_session(session, feeds, 2, "graph") for _ in range(1000)]
+    return [run_session(session, feeds, 2, "graph", ()) for _ in range(1000)]
 
 
 def test_a_run_is_ended_at_its_limit_and_the_next_work_is_done() -> None:
@@ -115,7 +115,7 @@ def test_a_cancelled_job_begins_no_run() -> None:
     job.cancel("too long")
 
     with job.current(), pytest.raises(OverdueError, match="too long"):
-        run_session(session, {}, 2, "graph")
+        run_session(session, {}, 2, "graph", ())
     with job.current(), pytest.raises(OverdueError, match="too long"):
         open_session(SOURCE.model, "graph")
 

@@ -1,0 +1,126 @@
+"""Converts models of old operator sets, and models that were exported for a batch of 1."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from actorq.errors import InvalidInputError
+from actorq.quantization.folding import inferable
+from actorq.quantization.layers import BATCH_FIRST_STATES, RECURRENT_OPERATORS
+from actorq.quantization.nodes import STANDARD, attributes_of, reached
+from actorq.text import reason_of
+
+# The IR version of all features that a policy may have. ONNX Runtime refuses versions that are newer than itself.
+_NEWEST_IR = 10
+# Places of the batch among the sizes of 1 of a Reshape that are tried.
+_PLACES = 2
+
+
+def convert_opset(model: onnx.ModelProto, oldest: int) -> onnx.ModelProto:
+    """The model in an opset of at least `oldest`, and in an IR version that ONNX Runtime knows.
+
+    Raises InvalidInputError when ONNX's converter cannot convert it.
+    """
+    versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD]
+    if len(versions) == 1 and 1 <= versions[0] < oldest:
+        try:
+            model = onnx.version_converter.convert_version(model, oldest)
+        except Exception as error:  # The converter raises errors of several kinds.
+            raise InvalidInputError(
+                f"model: it cannot be converted from opset {versions[0]} to {oldest} ({reason_of(error)}); export the "
+                "policy with opset_version=17"
+            ) from None
+    set_ir_version(model)
+    return model
+
+
+def set_ir_version(model: onnx.ModelProto) -> None:
+    """Set the IR version to one that fits the opset and that ONNX Runtime knows, in place."""
+    needed = helper.find_min_ir_version_for(list(model.opset_import), ignore_unknown=True)
+    model.ir_version = max(needed, min(model.ir_version, _NEWEST_IR))
+
+
+def free_batch(model: onnx.ModelProto, data: Sequence[onnx.ValueInfoProto]) -> None:
+    """Free a batch of 1 that was exported without dynamic shapes, in place. A later run shows whether it is free.
+
+    A Reshape to [1, ...] keeps the batch instead.
+
+    data: the data inputs. Raises InvalidInputError for first dimensions that are no batch.
+    """
+    graph = model.graph
+    leading = {value.name: _sizes(value)[0] for value in data if value.type.tensor_type.shape.dim}
+    if not leading or 0 in leading.values():
+        return
+    if set(leading.values()) != {1}:
+        recurrent = any(node.op_type in RECURRENT_OPERATORS for node in graph.node)
+        shapes = ", ".join(f"{value.name!r} {_sizes(value)}" for value in data)
+        raise InvalidInputError(
+            f"model: expected data inputs whose first dimension is the batch, got {shapes}; "
+            + (BATCH_FIRST_STATES if recurrent else "export it with dynamic_shapes")
+        )
+    variable = reached(graph.node, leading)
+    for value in (*data, *graph.output):
+        if value.name in variable and value.type.tensor_type.shape.dim:
+            value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    # The shapes of intermediate values hold for one row.
+    graph.ClearField("value_info")
+    reshapes = _reshapes_of_one_row(graph, variable)
+    candidates = [_with_sizes(model, reshapes, place) for place in range(_PLACES)] if reshapes else []
+    if candidates:
+        best = next((each for each in candidates if _is_batch_first(each, leading, variable)), candidates[0])
+        graph.CopyFrom(best.graph)
+
+
+def _reshapes_of_one_row(graph: onnx.GraphProto, variable: set[str]) -> dict[str, NDArray[np.int64]]:
+    """The constant sizes [1, ...] of each Reshape of a variable tensor, by its output."""
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    found = {}
+    for node in graph.node:
+        if node.op_type == "Reshape" and node.input[0] in variable and node.input[1] in constants:
+            sizes = numpy_helper.to_array(constants[node.input[1]])
+            if sizes.ndim == 1 and len(sizes) > 1 and sizes[0] == 1 and not attributes_of(node).get("allowzero"):
+                found[node.output[0]] = sizes
+    return found
+
+
+def _with_sizes(model: onnx.ModelProto, reshapes: Mapping[str, NDArray[np.int64]], place: int) -> onnx.ModelProto:
+    """A copy in which these Reshapes keep the batch.
+
+    place: which of the sizes of 1 is the batch. An ensemble of one network has two: [1, batch, actions].
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in copy.graph.node:
+        if node.op_type == "Reshape" and node.output[0] in reshapes:
+            sizes = reshapes[node.output[0]].copy()
+            ones = np.flatnonzero(sizes == 1)
+            # 0 stands for the size of the input at this place.
+            sizes[ones[min(place, len(ones) - 1)]] = 0 if -1 in sizes else -1
+            node.input[1] = f"sizes of {node.output[0]}"
+            copy.graph.initializer.append(numpy_helper.from_array(sizes, node.input[1]))
+    return copy
+
+
+def _is_batch_first(model: onnx.ModelProto, data: Iterable[str], variable: set[str]) -> bool:
+    """Whether all variable outputs have two rows where the data inputs have two."""
+    copy = inferable(model)
+    names = set(data)
+    for value in copy.graph.input:
+        if value.name in names:
+            value.type.tensor_type.shape.dim[0].dim_value = 2
+    for value in copy.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    try:
+        outputs = onnx.shape_inference.infer_shapes(copy, data_prop=True).graph.output
+    except onnx.shape_inference.InferenceError:
+        return False
+    shapes = [value.type.tensor_type.shape.dim for value in outputs if value.name in variable]
+    return all(len(shape) > 0 and shape[0].dim_value == 2 for shape in shapes)
+
+
+def _sizes(value: onnx.ValueInfoProto) -> list[int]:
+    """The sizes of a tensor, 0 for a free one."""
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]

@@ -1,0 +1,43 @@
+"""Renames tensors whose names schemes may give to their own tensors."""
+
+import onnx
+
+from actorq.quantization.layers import layer_name
+
+
+def make_names_unique(graph: onnx.GraphProto) -> None:
+    """Rename tensors so that no name is another one's with a suffix after a colon, in place.
+
+    Schemes and forms name their tensors so: "h:zero_point" beside "h". Inputs and outputs keep their names; the tensor
+    beside them is renamed instead.
+    """
+    fixed = {value.name for value in (*graph.input, *graph.output)}
+    names = [tensor.name for tensor in graph.initializer]
+    names += [name for node in graph.node for name in node.output if name]
+    taken = {*names, *fixed}
+    owners: dict[str, list[str]] = {}
+    for name in taken:
+        for base in {name, layer_name(name)}:
+            owners.setdefault(base, []).append(name)
+    renamed: dict[str, str] = {}
+    for name in sorted(taken):
+        parts = name.split(":")
+        for base in (":".join(parts[:count]) for count in range(1, len(parts))):
+            for each in [name] if name not in fixed else owners.get(base, []):
+                if base in owners and each not in fixed and each not in renamed:
+                    renamed[each] = _free_name(each.replace(":", "_"), taken)
+    for tensor in graph.initializer:
+        tensor.name = renamed.get(tensor.name, tensor.name)
+    for node in graph.node:
+        for field in (node.input, node.output):
+            for index, name in enumerate(field):
+                field[index] = renamed.get(name, name)
+    if renamed:
+        graph.ClearField("value_info")
+
+
+def _free_name(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

@@ -1,0 +1,70 @@
+"""What counts as an error of an action: which components are legal, the range of each, and which rows are equal."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+# Policies give actions that are not allowed a value far below all others: -1e8, -1e9, or the lowest float32.
+HIGHEST_MASK = -1e7
+# A value is a mask only if it is this many times lower than the lowest legal value of its row.
+_MASK_GAP = 100.0
+# The range of a component counts as at least this share of the widest component's range. A component that hardly moves
+# would else be judged by noise (docs/decisions/0068-own-ranges.md).
+LEAST_SHARE = 0.01
+
+
+def legal_actions(expected: Array) -> Mask:
+    """Which components are allowed in which row, bool[B, M], from the FP32 policy's output. At least one in each row.
+
+    A masked component is at most `HIGHEST_MASK`, and far below the lowest other component of its row.
+    """
+    low: Mask = expected <= HIGHEST_MASK
+    if not low.any():
+        return ~low
+    lowest = np.where(low, np.inf, expected).min(axis=1, keepdims=True)
+    gap = _MASK_GAP * np.minimum(np.where(np.isinf(lowest), -np.inf, lowest), 0.0)
+    legal: Mask = ~(low & (expected <= gap)) | np.isinf(lowest)
+    return legal
+
+
+def are_actions(expected: Array, discrete_actions: bool) -> bool:
+    """Whether an output of floats is the action itself, because its values are whole numbers that are not all equal.
+
+    A single component of whole numbers is the index of a discrete action even where it is constant.
+    """
+    whole = bool((expected == np.rint(expected)).all())
+    return whole and ((discrete_actions and expected.shape[1] == 1) or bool(np.ptp(expected) > 0))
+
+
+def observed_spans(expected: Array, legal: Mask, discrete_actions: bool) -> tuple[Array, Mask]:
+    """The divisor of each component's errors, float64[M], and which components count in the mean, bool[M].
+
+    The values of discrete actions have one unit, so their divisor is the range of all legal values. Else it is the
+    component's own range, or `LEAST_SHARE` of the widest range if that is more, and constant components do not count.
+    The divisor is 1 where nothing varies.
+    """
+    high = np.where(legal, expected, -np.inf).max(axis=0)
+    low = np.where(legal, expected, np.inf).min(axis=0)
+    all_count = np.ones(len(high), np.bool_)
+    if discrete_actions:
+        return np.full(len(high), float(high.max() - low.min()) or 1.0), all_count
+    ranges = np.maximum(high - low, 0.0)
+    widest = float(ranges.max())
+    if not widest:
+        return np.ones(len(ranges)), all_count
+    return np.maximum(ranges, LEAST_SHARE * widest), ranges > 0
+
+
+def value_loss(values: Array, legal: Mask, actions: NDArray[np.int64]) -> float:
+    """What `actions` lose against the best legal ones, relative to the worst legal ones; 0 where all are equally good.
+
+    An action that is not legal counts as the worst one. The mean of a policy's losses of value is its loss of return
+    per step, to first order (Kakade and Langford 2002, lemma 6.1).
+    """
+    worst = np.where(legal, values, np.inf).min(axis=1)
+    best = values.max(axis=1)
+    taken = np.maximum(np.take_along_axis(values, actions[:, None], axis=1)[:, 0], worst)
+    most = float((best - worst).mean())
+    return float((best - taken).mean()) / most if most else 0.0
