@@ -11,7 +11,7 @@ HIGHEST_MASK = -1e7
 # A value is a mask only if it is this many times lower than the lowest legal value of its row.
 _MASK_GAP = 100.0
 # The range of a component counts as at least this share of the widest component's range. A component that hardly moves
-# would else be judged by noise (docs/decisions/0068-own-ranges.md).
+# would else be judged by noise (docs/decisions/0063-own-ranges.md).
 LEAST_SHARE = 0.01
 
 
