@@ -92,7 +92,8 @@ def compared(model: Model) -> dict[str, Any]:
         comparison = compare(policy, BATCHES, GateConfig(), arithmetic().weight_encoding, call_rows=1)
         auto = comparison.fastest(1)
         difference = _largest_difference(comparison, feeds, model.discrete)
-        return {"scheme": auto, "difference": float(difference), **_beside(comparison, auto, path, feeds, model.discrete)}
+        beside = _beside(comparison, auto, path, feeds, model.discrete)
+        return {"scheme": auto, "difference": float(difference), **beside}
 
 
 def _largest_difference(comparison: Comparison, feeds: Feeds, discrete: bool) -> float:
