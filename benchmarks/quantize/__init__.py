@@ -1,0 +1,1 @@
+"""Quantizes policies that ten libraries build and export."""
