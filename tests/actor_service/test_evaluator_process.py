@@ -59,7 +59,9 @@ def test_an_evaluation_has_the_environments_own_rewards(quantizer: ScriptedQuant
     clipped = {"gymnasium.wrappers:ClipReward": {"min_reward": 0.0, "max_reward": 0.5}}
     timed = {"gymnasium.wrappers:TimeLimit": {"max_episode_steps": 3}}
     quantizer.keep(constant_policy([0.0, 1.0]))
-    with running_actor(standalone(quantizer), RunConfig(environment_wrappers=(clipped, timed))) as (client, _):
+    with running_actor(
+        standalone(quantizer), RunConfig(environment_wrappers=(clipped, timed), scheme="int8-weights")
+    ) as (client, _):
         *_, evaluation = client.evaluate(2)
     assert isinstance(evaluation, Evaluation)
     assert evaluation.returns == (3.0, 3.0)

@@ -273,7 +273,12 @@ class NoPictures(Counting):
 
 def with_spaces(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> type[Counting]:
     """A class of this module by that name."""
-    made = type(name, (Counting,), {"observation_space": observations, "action_space": actions})
+    # Fitting ones of one value, where the space is a Box.
+    content: dict[str, Any] = {}
+    if isinstance(observations, spaces.Box):
+        zeros = np.zeros(observations.shape, observations.dtype)
+        content["observation"] = lambda self: zeros
+    made = type(name, (Counting,), {"observation_space": observations, "action_space": actions, **content})
     globals()[name] = made
     return made
 
