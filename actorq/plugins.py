@@ -1,12 +1,36 @@
-"""Loads a user's own classes (algorithms, networks) by their dotted path."""
+"""Loads a user's own classes (algorithms, networks) by their dotted path, and finds where they fail."""
 
 import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
+import traceback
+from typing import NamedTuple
 
 from actorq.errors import UserError
 from actorq.text import reason_of
+
+_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
+
+
+class Place(NamedTuple):
+    """A line of a file."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file.removeprefix(os.path.join(os.getcwd(), ''))}:{self.line}"
+
+
+def innermost(error: BaseException, ours: tuple[str, ...]) -> Place | None:
+    """The innermost line of an error's traceback outside of Python's library and of folders of ours."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        is_library = frame.filename.startswith(_LIBRARY) and "site-packages" not in frame.filename
+        if frame.lineno and not is_library and not frame.filename.startswith(("<", *ours)):
+            return Place(frame.filename, frame.lineno)
+    return None
 
 
 def load(path: str, setting: str) -> object:

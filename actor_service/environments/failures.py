@@ -2,22 +2,20 @@
 
 import linecache
 import os
-import sysconfig
-import traceback
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from actorq.plugins import Place, innermost
 from actorq.text import one_line
 
 # What an environment raises, and what it must not: `sys.exit` would end the actor without a word.
 FAILURES = (Exception, SystemExit)
 
 _MOST_BYTES = 500
-_NOT_THEIRS = ("<", *(f"{Path(file).parent}{os.sep}" for file in (Path(__file__).parent, gymnasium.__file__)))
-_LIBRARY = f"{sysconfig.get_path('stdlib')}{os.sep}"
+_NOT_THEIRS = tuple(f"{Path(file).parent}{os.sep}" for file in (Path(__file__).parent, gymnasium.__file__))
 _UNPACKING = ("values to unpack", "cannot unpack")
 _CONTRACT = "reset must return (observation, info), and step (observation, reward, terminated, truncated, info)"
 
@@ -37,22 +35,18 @@ def failure_text(error: BaseException) -> str:
         text = f"the environment called sys.exit({'' if error.code is None else repr(error.code)})"
     elif not isinstance(error, MisfitError):
         if place is not None and not text:
-            text = linecache.getline(*place).strip()
+            text = linecache.getline(place.file, place.line).strip()
         # Messages of Gymnasium and of failed imports are clear without the exception's name.
         if not (isinstance(error, ImportError) or type(error).__module__.startswith("gymnasium.")):
             text = f"{type(error).__name__}: {text}"
         if place is None and any(words in text for words in _UNPACKING):
             text += f"; {_CONTRACT}"
-    return one_line(text, _MOST_BYTES) + ("" if place is None else f" ({_shown(place[0])}:{place[1]})")
+    return one_line(text, _MOST_BYTES) + ("" if place is None else f" ({place})")
 
 
-def place_of(error: BaseException) -> tuple[str, int] | None:
-    """File and line of the innermost frame of the environment or of a package that it uses."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        is_library = frame.filename.startswith(_LIBRARY) and "site-packages" not in frame.filename
-        if frame.lineno and not is_library and not frame.filename.startswith(_NOT_THEIRS):
-            return frame.filename, frame.lineno
-    return None
+def place_of(error: BaseException) -> Place | None:
+    """The place of the environment, or of a package that it uses."""
+    return innermost(error, _NOT_THEIRS)
 
 
 def observation_of_reset(result: Any) -> Any:
@@ -67,8 +61,3 @@ def kind_of(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, tuple | list) else "")
-
-
-def _shown(file: str) -> str:
-    here = os.path.join(os.getcwd(), "")
-    return file.removeprefix(here)

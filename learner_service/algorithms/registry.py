@@ -1,7 +1,9 @@
 """Finds an algorithm by name: a built-in one, an entry point of an installed package, or MODULE:CLASS."""
 
+import os
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -11,12 +13,13 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from actorq.plugins import load
+from actorq.plugins import innermost, load
 from actorq.text import reason_of
 from learner_service.algorithms.base import Algorithm, is_on_policy, settings_of
 
 # Paths, so that a run imports only its own algorithm.
 _OURS = {name: f"learner_service.algorithms.{name}:{name.upper()}" for name in ALGORITHMS}
+_OUR_FOLDERS = (f"{Path(__file__).parents[1]}{os.sep}",)
 _WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
 # Attributes of the class, and of its instances.
 _REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
@@ -44,8 +47,10 @@ def make_algorithm(config: RunConfig, spec: EnvironmentSpec, device: torch.devic
     except UserError:
         raise
     except Exception as error:
+        place = innermost(error, _OUR_FOLDERS)
         raise UserError(
             f"algorithm {config.algorithm} has failed: {type(error).__name__}: {reason_of(error)}"
+            + (f" ({place})" if place else "")
         ) from error
     _require(config.algorithm, made, _ON_POLICY_WHEN_MADE if is_on_policy(made) else _REQUIRED_WHEN_MADE)
     return made

@@ -43,8 +43,16 @@ class SmallVolume:
             "command": ["nsenter", "--target", "1", "--mount", "--", "sh", "-c", script],
             "securityContext": {"privileged": True, "runAsUser": 0},
         }
-        spec = {"hostPID": True, "restartPolicy": "Never", "containers": [container]}
+        spec = {
+            "hostPID": True,
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "containers": [container],
+        }
         pod = f"{self.storage_class}-{name}"
+        # A new namespace gets its account, without which no pod can be, a moment later.
+        while self._cluster.get("v1", "ServiceAccount", "default") is None:
+            self._cluster.await_pod_change("", 1)
         self._cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod}, "spec": spec})
         while (phase := self._phase(pod)) not in ("Succeeded", "Failed"):
             self._cluster.await_pod_change("", 1)
