@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import actorq as package
 from tests.builders.forked_commands import ForkedCommand
 from tests.integration.training_run import actorq
 
+ROOT = Path(__file__).parents[2]
 # A run takes some seconds, so that it cannot end between two looks at it.
 STEPS = 20_000
 TASK = (
@@ -108,12 +110,13 @@ def test_a_mistake_gets_one_line_and_makes_nothing(tmp_path: Path, more: tuple[s
     assert not (tmp_path / "swept").exists()
 
 
-def test_a_sweep_whose_runs_all_fail_says_why(tmp_path: Path) -> None:
+def test_a_sweep_whose_runs_all_fail_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "swept"
-    # It is found only when the learner makes its networks.
-    broken = ("--network", "tests.absent:network")
-    result = actorq("sweep", "--directory", str(folder), "--search", "dqn.n_step=1..3", "--trials", "1", *broken)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
+    # It is found only when the learner trains.
+    broken = ("--algorithm", "own_algorithms:ThatCannotUpdate")
+    result = actorq("sweep", "--directory", str(folder), "--search", "actors=1..2", "--trials", "1", *broken)
     assert result.returncode == 1, result.stderr
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: all 1 trials failed, the last one: ")
-    assert "tests.absent" in line
+    assert "losses / 0" in line

@@ -64,12 +64,13 @@ select.select([0, woken], [], [])
 """
 # In the place of what tells an environment's spec.
 FAKE_ENVIRONMENTS = """
-import json, sys
+import json, os, socket, sys
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
-if sys.argv[1] != "CartPole-v1":
-    sys.exit(print("error: environment 'Nope-v0' is not known", file=sys.stderr) or 2)
 spec = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
-print(json.dumps(spec.to_json()))
+known = sys.argv[1] == "CartPole-v1"
+answer = {"spec": spec.to_json()} if known else {"error": "environment 'Nope-v0' is not known", "exits": False}
+socket.socket(fileno=os.dup(0)).sendall(json.dumps(answer).encode() + b"\\n")
+sys.exit(0 if known else 2)
 """
 
 

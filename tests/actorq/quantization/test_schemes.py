@@ -164,8 +164,11 @@ def test_layers_that_must_stay_in_float_do(scheme: str, source: PolicyGraph) -> 
 
         made = emission(plan, parameters)
 
-        assert [layer.name for layer in made.layers if layer.reason == "fidelity gate"] == [kept]
-        assert sum(not layer.in_float for layer in made.layers) == len(quantized) - 1
+        gated = [layer.name for layer in made.layers if layer.reason == "fidelity gate"]
+        # One operator has both matrices of an LSTM.
+        assert gated in ([kept], ["w", "r"])
+        assert kept in gated
+        assert sum(not layer.in_float for layer in made.layers) == len(quantized) - len(gated)
         open_session(made.model, "emitted policy")
 
 

@@ -20,7 +20,8 @@ from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp
 from tests.quantizer_service.policy_runs import all_outputs_of, emitted, random_inputs, random_parameters
 
 # Of the largest output. Activations of int4 are in 8 bits where ONNX Runtime multiplies, and in float32 in this form.
-TOLERANCE = {"int4": 0.02}
+# The standard has no LSTM of integers, so in this form its activations are in float32.
+TOLERANCE = {"int4": 0.02, "int8 lstm": 0.01}
 
 
 def emitted_as(scheme: str, name: str = "mlp", ends: bool = True) -> tuple[bytes, Tensors]:
@@ -51,7 +52,8 @@ def test_it_computes_what_the_stored_policy_computes(name: str, scheme: str, end
     for output, expected, again in zip(reference, stored, plainly(standard, feeds), strict=True):
         largest = float(np.abs(expected).max())
         np.testing.assert_allclose(output, again, rtol=0, atol=2e-6 * largest)
-        np.testing.assert_allclose(output, expected, rtol=0, atol=TOLERANCE.get(scheme, 2e-6) * largest)
+        tolerance = TOLERANCE.get(f"{scheme} {name}", TOLERANCE.get(scheme, 2e-6))
+        np.testing.assert_allclose(output, expected, rtol=0, atol=tolerance * largest)
 
 
 @pytest.mark.parametrize("weight_encoding", WEIGHT_ENCODINGS)
@@ -69,7 +71,7 @@ def test_both_encodings_of_weights_are_the_same_numbers(name: str, scheme: str, 
 def test_its_operators_are_of_the_standard_and_names_stay(scheme: str) -> None:
     model, _ = emitted_as(scheme)
     before, after = onnx.ModelProto.FromString(model), onnx.ModelProto.FromString(standard_form(model))
-    assert {(entry.domain, entry.version) for entry in after.opset_import} == {("", 21 if scheme == "int4" else 19)}
+    assert {(entry.domain, entry.version) for entry in after.opset_import} == {("", 21 if scheme == "int4" else 20)}
     assert {node.domain for node in after.graph.node} == {""}
     for field in ("input", "output"):
         names = [[value.name for value in getattr(each.graph, field)] for each in (before, after)]

@@ -66,8 +66,8 @@ def test_the_table_shows_the_progress_of_running_trials() -> None:
     assert isinstance(console.file, io.StringIO)
     head, first, second = (line.split() for line in console.file.getvalue().splitlines())
     assert head == ["trial", "state", "return", "steps", "seconds", "learning_rate", "double"]
-    assert first == ["0", "complete", "9.0", "900", "3.0", "0.001235", "true"]
-    assert second == ["1", "running", "4.0", "400", "1.5", "0.5", "false"]
+    assert first == ["0", "complete", "9.00", "900", "3.0", "0.001235", "true"]
+    assert second == ["1", "running", "4.00", "400", "1.5", "0.5", "false"]
 
 
 def test_elsewhere_than_on_a_terminal_each_evaluation_is_a_plain_line() -> None:
@@ -76,7 +76,7 @@ def test_elsewhere_than_on_a_terminal_each_evaluation_is_a_plain_line() -> None:
     for progress in (Progress(), Progress(((400, 4.0),), 400, 1.5), Progress(((400, 4.0),), 400, 2.0)):
         view.update([], {1: progress})
     view.line("trial 1 complete")
-    assert file.getvalue() == "trial 1: return 4.0 at 400 steps\ntrial 1 complete\n"
+    assert file.getvalue() == "trial 1: return 4.00 at 400 steps\ntrial 1 complete\n"
 
 
 def test_the_end_names_the_best_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
