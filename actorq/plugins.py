@@ -27,10 +27,14 @@ class Place(NamedTuple):
 def innermost(error: BaseException, ours: tuple[str, ...]) -> Place | None:
     """The innermost line of an error's traceback outside of Python's library and of folders of ours."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        is_library = frame.filename.startswith(_LIBRARY) and "site-packages" not in frame.filename
-        if frame.lineno and not is_library and not frame.filename.startswith(("<", *ours)):
+        if frame.lineno and not is_library(frame.filename) and not frame.filename.startswith(ours):
             return Place(frame.filename, frame.lineno)
     return None
+
+
+def is_library(file: str) -> bool:
+    """Whether a file of a traceback is of Python's library, or no file at all."""
+    return file.startswith(("<", _LIBRARY)) and "site-packages" not in file
 
 
 def load(path: str, setting: str) -> object:

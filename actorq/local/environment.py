@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from contextlib import suppress
 from tempfile import TemporaryFile
@@ -18,6 +17,7 @@ from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.local.child import describe_exit
 from actorq.local.forkserver import ForkServers, Process, child_environment
+from actorq.plugins import Place, is_library
 from actorq.text import one_line
 
 _SLOW_S = 10.0
@@ -32,7 +32,6 @@ _TAIL_BYTES = _READ_BYTES = 64 * 1024
 # As faulthandler writes the thread that got a signal.
 _CRASH = "Fatal Python error"
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ')
-_LIBRARY = sysconfig.get_path("stdlib")
 
 
 def environment_of(config: RunConfig, servers: ForkServers | None = None) -> EnvironmentSpec:
@@ -157,10 +156,5 @@ def _last_words(output: Any) -> tuple[str, str]:
     line = next((line.strip() for line in reversed(words.splitlines()) if line.strip()), "")
     thread = crash.partition("Current thread")[2].partition("\n\n")[0]
     frames = [found for line in thread.splitlines() if (found := _FRAME.match(line))]
-    place = next((frame for frame in frames if not _is_library(frame["file"])), None)
-    here = os.path.join(os.getcwd(), "")
-    return one_line(line, _LAST_LINE_BYTES), f" ({place['file'].removeprefix(here)}:{place['line']})" if place else ""
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith(("<", _LIBRARY)) and "site-packages" not in file
+    place = next((Place(each["file"], int(each["line"])) for each in frames if not is_library(each["file"])), None)
+    return one_line(line, _LAST_LINE_BYTES), f" ({place})" if place else ""

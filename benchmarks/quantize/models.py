@@ -1,7 +1,8 @@
 """Untrained policies of ten libraries from PyPI, each built by its own package.
 
-stable-baselines3 2.9.2, sb3-contrib 2.9.2, d3rlpy 2.8.1, tianshou 2.0.1, torchrl 0.14.1, skrl 2.1.1, rsl-rl-lib 5.5.1,
-pfrl 0.4.0, elegantrl 0.3.6 and rl-games 1.6.5. They are no dependencies of the project. Each is imported only here.
+Tested versions: stable-baselines3 2.9.2, sb3-contrib 2.9.2, d3rlpy 2.8.1, tianshou 2.0.1 and torchrl 0.14.1. Also
+skrl 2.1.1, rsl-rl-lib 5.5.1, pfrl 0.4.0, elegantrl 0.3.6 and rl-games 1.6.5. They are no dependencies of the project.
+Each is imported only here.
 """
 
 import functools

@@ -18,7 +18,7 @@ The quantization of x is ONNX's operator DynamicQuantizeLinear: the affine quant
 First layers stay in float because raw observations have the widest ranges. One range for all of them would cause most
 of the error. The rows of a batch share an activation range, so this also reduces their effect on each other. Last
 layers stay in float because no later layer evens out their error. `Options.ends` quantizes both. Convolutions stay in
-float because ConvInteger, their dynamic form, takes twice as long. LSTMs are emission.recurrent's.
+float because ConvInteger, their dynamic form, takes twice as long. emission.recurrent has LSTMs.
 """
 
 import ctypes

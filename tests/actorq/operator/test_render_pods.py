@@ -1,4 +1,4 @@
-"""What a TrainingRun sets of the pods of a service, beside what the manifests have."""
+"""A TrainingRun adds labels, variables, volumes and places to the pods of a service."""
 
 import pytest
 

@@ -26,7 +26,7 @@ PARAMETERS = random_parameters(VALUES, 1)
 
 
 def outputs() -> NDArray[np.float64]:
-    """What the FP32 policy gives, and what `report` takes for the emitted policy's outputs."""
+    """Outputs of the FP32 policy. Tests change them, and `report` takes them for those of the emitted policy."""
     return Reference(Graph.parse(VALUES)).run(PARAMETERS, OBSERVATIONS)["q_values"]
 
 
