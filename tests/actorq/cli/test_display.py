@@ -9,7 +9,6 @@ from rich.console import Console
 from actorq.cli.display import numbers
 from actorq.cli.display.chart import bars
 from actorq.cli.display.display import PlainDisplay, status_line
-from actorq.cli.display.hints import EpisodeHint
 from actorq.cli.display.panel import figures, render
 from actorq.cli.display.view import RunView
 from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
@@ -29,40 +28,6 @@ from actorq.local.services import Kind
 from actorq.telemetry.process_stats import ProcessStats
 from actorq.text import return_text, size_text
 from tests.builders.run_status import run_status
-
-
-class Recorder:
-    """Keeps the events."""
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def process(self, view: ProcessView) -> None:
-        pass
-
-    def status(self, status: RunStatus) -> None:
-        pass
-
-    def event(self, text: str) -> None:
-        self.events.append(text)
-
-
-def test_episodes_that_never_end_are_told_once() -> None:
-    recorder = Recorder()
-    hint = EpisodeHint(recorder, environments=8)
-    hint.status(run_status(environment_steps=3_999, episodes=0))
-    assert recorder.events == []
-    for steps in (4_100, 4_200):
-        hint.status(run_status(environment_steps=steps, episodes=0))
-    (event,) = recorder.events
-    assert event.startswith("no episode has ended in 4,100 steps")
-    assert event.endswith("--environment-args max_episode_steps=1000")
-
-
-def test_episodes_that_end_are_no_news() -> None:
-    recorder = Recorder()
-    EpisodeHint(recorder, environments=4).status(run_status(environment_steps=9_999, episodes=1))
-    assert recorder.events == []
 
 
 def process_stats(name: str, role: str, pid: int) -> ProcessStats:
