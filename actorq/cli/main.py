@@ -13,7 +13,7 @@ from actorq.start import command_of, fast_imports, run_command
 
 # The extras whose packages a whole run needs.
 _RUN = ("learner", "quantizer", "actor")
-# Extras of commands and services. The others need no more than every installation has.
+# Extras of commands. The others need no more than every installation has. Services check their own at their start.
 _EXTRAS: dict[str, tuple[str, ...]] = {
     "train": _RUN,
     "compare": (*_RUN, "compare"),
@@ -22,9 +22,6 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
     "evaluate": ("quantizer", "actor"),
     "cluster": ("cluster",),
     "certificates": ("cluster",),
-    "learner": ("learner",),
-    "quantizer": ("quantizer",),
-    "actor": ("actor",),
     "export": ("quantizer",),
     "quantize": ("quantizer",),
 }
