@@ -3,7 +3,8 @@
 The faults are kills, stops, cut links, corrupted bytes and a full disk. An environment writes its identity and a
 counter into every observation. Actors keep a ledger of acknowledged segments. At the end the replay is compared with
 the ledgers. The seed determines the faults. A fault begins when new transitions arrive and all services are connected
-again.
+again. The run can also be on-policy, have a relay between quantizer and actors, or copy its folder to object storage.
+With object storage the run is restored from there at the end, and its replay is compared, too.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,15 +26,18 @@ import numpy as np
 import yaml
 
 from actorq.client import LearnerClient
+from actorq.config.algorithms import ON_POLICY
+from actorq.config.sections import CheckpointConfig
 from actorq.domain.policy import UNSIGNED
 from benchmarks.faults.chaos.actor import LEDGERS
 from benchmarks.faults.chaos.environment import codes_of
-from benchmarks.faults.chaos.faults import ACTORS, KINDS, Fault, applied, drawn
+from benchmarks.faults.chaos.faults import ACTORS, KINDS, RELAY, Fault, applied, drawn
 from benchmarks.faults.chaos.fleet import Fleet, free_addresses, until
 from benchmarks.faults.chaos.ledger import Verdict, judge
 from benchmarks.faults.chaos.observer import Observer
 from benchmarks.faults.chaos.proxy import Link, Proxy
 from benchmarks.harness import Target, run_benchmark
+from learner_service.objectstorage.volume import open_volume
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.store import ReplayStore
 from learner_service.run.identity import RunIdentity
@@ -45,42 +49,66 @@ _RECOVERY_S = 60.0
 _STANDSTILL_S = 10.0
 _MOVE_S = 3.0
 _EVERYBODY = (*ACTORS, "evaluator")
+_SCHEMES = ("int8", "fp32")
 
 CONFIGURATION: dict[str, Any] = {
-    "algorithm": "dqn",
     "environment": ENVIRONMENT,
     "environments_per_actor": 4,
     "max_environment_steps": 10**9,
     "target_return": 1e9,
-    "dqn": {"hidden_sizes": [32, 32], "batch_size": 32},
-    "replay": {"capacity": _CAPACITY, "min_size": 1_000},
-    "rate_limiter": {"samples_per_insert": 8.0, "error_buffer": 2_000.0},
-    "publication": {"period_updates": 50},
+    "replay": {"capacity": _CAPACITY},
     "checkpoint": {"period_s": 5.0},
     "evaluation": {"episodes": 2, "period_updates": 500},
     "energy": {"enabled": False},
+}
+OF_ALGORITHM: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "dqn": {"hidden_sizes": [32, 32], "batch_size": 32},
+        "replay": {"capacity": _CAPACITY, "min_size": 1_000},
+        "rate_limiter": {"samples_per_insert": 8.0, "error_buffer": 2_000.0},
+        "publication": {"period_updates": 50},
+    },
+    # A rollout has one segment of each of two actors, so that the third may be missing.
+    "ppo": {
+        "actor": {"segment_length": 32},
+        "ppo": {"hidden_sizes": [32, 32], "rollout_size": 256, "batch_size": 64, "epochs": 2},
+    },
 }
 
 
 class Chaos:
     """A run with its faults."""
 
-    def __init__(self, folder: Path, disk: Path, seed: int) -> None:
+    def __init__(
+        self, folder: Path, disk: Path, seed: int, algorithm: str = "dqn", relay: bool = False, storage: bool = False
+    ) -> None:
+        """Start the services.
+
+        algorithm: a key of `OF_ALGORITHM`. relay: actors have their policies from a relay.
+        storage: the run is copied to object storage, replay included.
+        """
         self._rng = random.Random(seed)
         self._disk = disk if os.path.ismount(disk) else None
         self.run_directory = disk / "run"
+        # Columns of its replay that not all replays have.
+        self.columns = ("log_probabilities",) if algorithm in ON_POLICY else ()
         self.ledgers = folder / "ledgers"
         logs = folder / "logs"
         for path in (self.ledgers, logs):
             path.mkdir()
+        self.storage = folder / "storage" if storage else None
         config = folder / "config.yaml"
-        config.write_text(yaml.safe_dump(CONFIGURATION), encoding="utf-8")
-        learner, quantizer = free_addresses(2)
+        values = CONFIGURATION | OF_ALGORITHM[algorithm] | {"algorithm": algorithm}
+        if self.storage is not None:
+            copied = {"object_storage": f"file://{self.storage}", "object_storage_replay": True}
+            values["checkpoint"] = CONFIGURATION["checkpoint"] | copied
+        config.write_text(yaml.safe_dump(values), encoding="utf-8")
+        learner, quantizer, relay_address = free_addresses(3)
         self.learner_address = learner
         proxy = Proxy()
         self._links: dict[str, Link] = {
             "actors-learner": proxy.link(learner),
-            "actors-quantizer": proxy.link(quantizer),
+            "actors-quantizer": proxy.link(relay_address if relay else quantizer),
             "learner-quantizer": proxy.link(quantizer),
         }
         self.fleet = Fleet(logs, {LEDGERS: str(self.ledgers)})
@@ -91,13 +119,19 @@ class Chaos:
             *("learner", "learner_service", *given, "--listen", learner, "--run-directory", str(self.run_directory)),
             *("--quantizer", self._links["learner-quantizer"].address, "--resume"),
         )
+        if relay:
+            self._links["relay-quantizer"] = proxy.link(quantizer)
+            upstream = self._links["relay-quantizer"].address
+            # Its configuration is its upstream's.
+            self.fleet.start(RELAY, "quantizer_service", "--upstream", upstream, "--listen", relay_address)
         peers = [f"--{peer}={self._links[f'actors-{peer}'].address}" for peer in ("learner", "quantizer")]
         for name in ACTORS:
             # A mixed fleet: one actor takes the same policies in the encoding for another kind of processor.
             encoding = ("--weight-encoding", UNSIGNED) if name == ACTORS[-1] else ()
             self.fleet.start(name, "benchmarks.faults.chaos.actor", *given, *peers, "--name", name, *encoding)
         self.fleet.start("evaluator", "actor_service", *given, *peers, "--name", "evaluator", "--role", "evaluator")
-        self.observer = Observer(learner, quantizer, ("int8", "fp32"))
+        served = [(address, scheme) for address in (quantizer, relay_address)[: 1 + relay] for scheme in _SCHEMES]
+        self.observer = Observer(learner, served)
         self.begun = time.monotonic()
         self.faults = 0
         self.recoveries: dict[str, list[float]] = defaultdict(list)
@@ -115,7 +149,8 @@ class Chaos:
 
     def run(self, seconds: float, least_faults: int, kinds: Collection[str]) -> None:
         """Inject faults of these kinds for at least `seconds` and at least `least_faults` times."""
-        for fault in drawn(self._rng, tuple(self._links), self._disk is not None, kinds):
+        relays = (RELAY,) if self.fleet.has(RELAY) else ()
+        for fault in drawn(self._rng, tuple(self._links), self._disk is not None, kinds, relays):
             if time.monotonic() - self.begun >= seconds and self.faults >= least_faults:
                 return
             self._do(fault)
@@ -207,11 +242,19 @@ def _disk(folder: Path) -> Iterator[Path]:
             subprocess.run(["umount", str(disk)], check=False)
 
 
-def stored_codes(run_directory: Path) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Codes uint64[n] of all transitions in the replay of a learner that has ended."""
+def restored_codes(storage: Path, folder: Path, columns: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """As `stored_codes`, of the run that is restored from object storage into an empty folder."""
+    volume = open_volume(CheckpointConfig(object_storage=f"file://{storage}", object_storage_replay=True), folder)
+    assert volume is not None
+    volume.prepare(resume=True)
+    return stored_codes(folder, columns)
+
+
+def stored_codes(run_directory: Path, columns: Sequence[str]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """Codes uint64[n] of all transitions in the replay of a learner that has ended. columns: the optional ones."""
     spec = RunIdentity(run_directory, "", 0).read_environment()
     assert spec is not None
-    store = ReplayStore.open(run_directory / "replay", spec, _CAPACITY)
+    store = ReplayStore.open(run_directory / "replay", spec, _CAPACITY, columns)
     try:
         return codes_of(store.observations[np.flatnonzero(store.flags & VALID)])
     finally:
@@ -223,6 +266,9 @@ def _flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", type=int, default=100, metavar="N", help="least number of faults (default: 100)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the faults (default: 1)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of faults (default: all)")
+    parser.add_argument("--algorithm", choices=OF_ALGORITHM, default="dqn", help="of the run (default: dqn)")
+    parser.add_argument("--relay", action="store_true", help="put a relay between quantizer and actors")
+    parser.add_argument("--object-storage", action="store_true", help="copy the run to object storage")
     parser.add_argument("--folder", type=Path, help="empty folder that keeps logs and ledgers")
 
 
@@ -232,15 +278,23 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         folder.mkdir(parents=True, exist_ok=True)
         disk = stack.enter_context(_disk(folder))
         print(f"seed {arguments.seed}")
-        chaos = Chaos(folder, disk, arguments.seed)
+        chaos = Chaos(
+            folder, disk, arguments.seed, arguments.algorithm, arguments.relay, storage=arguments.object_storage
+        )
         try:
             chaos.await_start()
             chaos.run(arguments.seconds, arguments.faults, arguments.kinds)
             chaos.stop()
         finally:
             chaos.fleet.close()
-        verdict = judge(chaos.ledgers, stored_codes(chaos.run_directory))
-    return _results(chaos, verdict, arguments.seed)
+        verdict = judge(chaos.ledgers, stored_codes(chaos.run_directory, chaos.columns))
+        figures, targets = _results(chaos, verdict, arguments.seed)
+        if chaos.storage is not None:
+            restored = judge(chaos.ledgers, restored_codes(chaos.storage, folder / "restored", chaos.columns))
+            figures["restored_transitions"] = vars(restored)
+            faults = restored.lost + restored.twice + restored.unknown
+            targets.append(Target("transitions lost, twice or unknown in the run restored from storage", faults, 0))
+    return figures, targets
 
 
 def _results(chaos: Chaos, verdict: Verdict, seed: int) -> tuple[dict[str, Any], list[Target]]:

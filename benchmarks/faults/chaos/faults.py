@@ -12,6 +12,7 @@ from benchmarks.faults.chaos.fleet import Fleet
 from benchmarks.faults.chaos.proxy import Link
 
 ACTORS = ("actor-0", "actor-1", "actor-2")
+RELAY = "relay"
 KINDS = ("SIGKILL", "SIGTERM", "SIGSTOP", "cut", "half-open", "delay", "corrupt", "reset", "full")
 _FILLER = "filler"
 _SMALLEST_PIECE = 4096
@@ -31,19 +32,24 @@ class Fault:
 
 
 def drawn(
-    rng: random.Random, links: tuple[str, ...], full_disk: bool, kinds: Collection[str] = KINDS
+    rng: random.Random,
+    links: tuple[str, ...],
+    full_disk: bool,
+    kinds: Collection[str] = KINDS,
+    others: tuple[str, ...] = (),
 ) -> Iterator[Fault]:
     """Endless faults; the same seed draws the same faults. Each round has every kind once, in a new order.
 
     full_disk: whether the disk can be filled.
     kinds: the wanted kinds.
+    others: names of services that only some runs have.
     """
 
     def seconds(least: float, most: float) -> float:
         return round(rng.uniform(least, most), 1)
 
     while True:
-        services = ["learner", "quantizer", "evaluator", rng.choice(ACTORS)]
+        services = ["learner", "quantizer", "evaluator", rng.choice(ACTORS), *others]
         faults = [Fault("SIGKILL", service) for service in services]
         faults += [Fault("SIGTERM", service) for service in services]
         faults += [Fault("SIGSTOP", service, seconds(0.5, 6.0)) for service in services]

@@ -64,6 +64,10 @@ class Fleet:
         self._members[name] = member
         threading.Thread(target=self._keep, args=(member,), name=f"keep-{name}", daemon=True).start()
 
+    def has(self, name: str) -> bool:
+        """Whether a service has this name."""
+        return name in self._members
+
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal. If it ends the process, that end is expected."""
         member = self._members[name]

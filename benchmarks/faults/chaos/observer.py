@@ -4,7 +4,7 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from actorq.client import LearnerClient, QuantizerClient
@@ -27,19 +27,20 @@ class Look:
 
 
 class Observer:
-    """Asks the learner ten times per second, and watches the policies in two schemes, on direct connections.
+    """Asks the learner ten times per second, and watches the policies that are served, on direct connections.
 
     All threads continue after any failure.
     """
 
-    def __init__(self, learner: str, quantizer: str, schemes: tuple[str, ...]) -> None:
+    def __init__(self, learner: str, served: Iterable[tuple[str, str]]) -> None:
+        """Start. served: addresses of quantizers and relays, each with a scheme to watch."""
         self._ended = threading.Event()
         self.looks: list[Look] = [Look(time.monotonic(), None)]
         self._contents: dict[tuple[int, str], set[str]] = defaultdict(set)
         self._learner = learner
         self._threads = [threading.Thread(target=self._poll, name="status", daemon=True)]
-        for scheme in schemes:
-            watcher = threading.Thread(target=self._watch, args=(quantizer, scheme), name=scheme, daemon=True)
+        for address, scheme in served:
+            watcher = threading.Thread(target=self._watch, args=(address, scheme), name=scheme, daemon=True)
             self._threads.append(watcher)
         for thread in self._threads:
             thread.start()
