@@ -177,5 +177,5 @@ def run_actor(load: LoadPolicy = load_policy, uploader: type[Uploader] = Uploade
     assert isinstance(process, ProcessSettings)
     assert isinstance(settings, ActorSettings)
     name = process.name or f"{socket.gethostname()}-{os.getpid()}"
-    service = ActorService(config, settings, name, process.node, load, uploader)
+    service = partial(ActorService, config, settings, name, process.node, load, uploader)
     return run_process(service, process, name, config, settings.certificate_role)

@@ -218,9 +218,12 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def run_process(service: Service, process: ProcessSettings, name: str, config: RunConfig, member: str = "") -> int:
+def run_process(
+    make: Callable[[], Service], process: ProcessSettings, name: str, config: RunConfig, member: str = ""
+) -> int:
     """Serve until the service is done. The first SIGTERM or SIGINT drains it, the second ends the process at once.
 
+    make: makes the service once the process has its address, so that a refused address leaves no files behind.
     member: the role of the certificates to use.
     """
     configure_logging(name, member, config.transport.run, config.telemetry.log_format)
@@ -237,7 +240,7 @@ def run_process(service: Service, process: ProcessSettings, name: str, config: R
             f"--metrics: other machines can reach {process.metrics}, and metrics have no TLS: listen on 127.0.0.1, or "
             "give --open-metrics to let anybody read them"
         )
-    return asyncio.run(_serve(service, process, certificates, config.transport))
+    return asyncio.run(_serve(make, process, certificates, config.transport))
 
 
 def _is_private(flag: str, listen: str) -> bool:
@@ -246,9 +249,14 @@ def _is_private(flag: str, listen: str) -> bool:
 
 
 async def _serve(
-    service: Service, process: ProcessSettings, certificates: Certificates | None, transport: TransportConfig
+    make: Callable[[], Service],
+    process: ProcessSettings,
+    certificates: Certificates | None,
+    transport: TransportConfig,
 ) -> int:
     server = Server(process.listen, certificates, limits=transport.limits, access=transport.access)
+    server.bind()
+    service = make()
     names = service.register(server.grpc_server)
     loop = asyncio.get_running_loop()
     if process.metrics:

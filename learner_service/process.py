@@ -195,10 +195,15 @@ def run() -> int:
     if config.algorithm not in ALGORITHMS:
         # Report a mistake in a user's algorithm before an actor joins.
         chosen_algorithm(config)
+    return run_process(
+        partial(_service, config, settings, process), process, process.name or "learner", config, "learner"
+    )
+
+
+def _service(config: RunConfig, settings: LearnerSettings, process: ProcessSettings) -> LearnerService:
     try:
-        service = LearnerService(config, settings, process.node)
+        return LearnerService(config, settings, process.node)
     except OSError as error:
         raise UserError(
             f"--run-directory: {settings.run_directory} cannot be written or read: {error.strerror or error}"
         ) from error
-    return run_process(service, process, process.name or "learner", config, "learner")

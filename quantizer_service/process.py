@@ -157,10 +157,10 @@ def run() -> int:
     assert isinstance(quantizer, QuantizerProcessSettings)
     name = process.name or f"{platform.node()}-{os.getpid()}"
     if not quantizer.upstream:
-        service = QuantizerProcess(quantizer.store, config, name, quantizer.read_only, process.node)
-        return run_process(service, process, name, config, "quantizer")
+        store = partial(QuantizerProcess, quantizer.store, config, name, quantizer.read_only, process.node)
+        return run_process(store, process, name, config, "quantizer")
     of_a_store = {"store": "--store", "read_only": "--read-only"}
     if given := [flag for setting, flag in of_a_store.items() if setting in quantizer.model_fields_set]:
         raise UserError(f"--upstream: a relay has no store, got {' and '.join(given)} too; give only one of the two")
-    relay = RelayProcess(quantizer.upstream, config.transport.certificates_of("relay"))
+    relay = partial(RelayProcess, quantizer.upstream, config.transport.certificates_of("relay"))
     return run_process(relay, process, name, config, "relay")

@@ -66,6 +66,23 @@ class Server:
         self.alive = True
         self._leaving = False
 
+    def bind(self) -> None:
+        """Take the address before `start`, which does it otherwise. Raises UserError when it cannot be bound."""
+        split_address("--listen", self._listen)
+        try:
+            if self._certificates is None:
+                bound = self.grpc_server.add_insecure_port(self._listen)
+            else:
+                bound = self.grpc_server.add_secure_port(self._listen, _server_credentials(self._certificates))
+        except RuntimeError:
+            bound = 0
+        if not bound:
+            raise UserError(
+                f"--listen: cannot listen on {self._listen}: the port is in use or the address is not this host's; "
+                "free it, choose another port, or let the system choose with port 0"
+            )
+        self.address = f"{self._listen.rpartition(':')[0]}:{bound}"
+
     async def start(
         self, service_names: Iterable[str], ready: bool = True, alive: Callable[[], bool] = lambda: True
     ) -> str:
@@ -80,10 +97,10 @@ class Server:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.grpc_server)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.enable_server_reflection((*self._names, health_name, reflection.SERVICE_NAME), self.grpc_server)
-        host, port = self._bind()
-        self.address = f"{host}:{port}"
+        if not self.address:
+            self.bind()
         await self.grpc_server.start()
-        self.floods.port = port
+        self.floods.port = int(self.address.rpartition(":")[2])
         self._tasks.append(asyncio.create_task(self.floods.watch(), name="floods"))
         if self._gate is not None:
             self._tasks.append(asyncio.create_task(self._gate.watch(), name="deny list"))
@@ -126,22 +143,6 @@ class Server:
     def _set_services(self, serving: bool) -> None:
         self.serving = serving
         self._health.set(self._names, serving)
-
-    def _bind(self) -> tuple[str, int]:
-        split_address("--listen", self._listen)
-        try:
-            if self._certificates is None:
-                bound = self.grpc_server.add_insecure_port(self._listen)
-            else:
-                bound = self.grpc_server.add_secure_port(self._listen, _server_credentials(self._certificates))
-        except RuntimeError:
-            bound = 0
-        if not bound:
-            raise UserError(
-                f"--listen: cannot listen on {self._listen}: the port is in use or the address is not this host's; "
-                "free it, choose another port, or let the system choose with port 0"
-            )
-        return self._listen.rpartition(":")[0], bound
 
 
 def _server_credentials(certificates: Certificates) -> grpc.ServerCredentials:

@@ -78,7 +78,7 @@ class SmallService(Service):
 
 def run():
     config, process, small = parse_arguments("small", "A service.", (RunConfig, ProcessSettings, SmallSettings))
-    return run_process(SmallService(small), process, "small", config)
+    return run_process(lambda: SmallService(small), process, "small", config)
 
 
 code = main(run)

@@ -31,7 +31,7 @@ def test_a_mistake_is_told_in_one_line(arguments: list[str], expected: str, tmp_
     assert len(result.stderr.strip().splitlines()) == 1, result.stderr
     assert expected in result.stderr
     # A folder of the first try would stand in the way of the corrected one.
-    assert arguments[0] != "train" or [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_images_too_small_for_our_networks_name_the_setting_before_any_service_starts(
@@ -57,3 +57,4 @@ def test_a_port_in_use_is_told_in_one_line(service: str, tmp_path: Path) -> None
     assert len(errors) == 1
     assert address in errors[0]
     assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == []
