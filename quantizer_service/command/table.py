@@ -16,7 +16,7 @@ _LEFT = ("scheme", "gate")
 def print_table(comparison: Comparison, batches: Sequence[int], chosen: str) -> None:
     """Print the comparison, with a mark at the chosen scheme."""
     header = ["scheme", "bytes", *(f"us, batch {batch}" for batch in batches), "mean error", "max error"]
-    header += ["agreement", "mean KL", "max KL", "in float", "gate"]
+    header += ["agreement", "value loss", "mean KL", "max KL", "in float", "gate"]
     rows = [_row(item, batches, item.scheme == chosen) for item in comparison.emitted]
     # Without discrete actions there is no agreement, and without a distribution no divergence.
     kept = [index for index in range(len(header)) if any(row[index] for row in rows)]
@@ -65,6 +65,7 @@ def _row(item: Emitted, batches: Sequence[int], is_chosen: bool) -> list[str]:
         f"{report.relative_mean_error:.2%}",
         f"{report.relative_max_error:.2%}",
         "" if report.argmax_agreement is None else f"{report.argmax_agreement:.1%}",
+        "" if report.value_loss is None else f"{report.value_loss:.2%}",
         "" if report.mean_kl is None else f"{report.mean_kl:.1e}",
         "" if report.max_kl is None else f"{report.max_kl:.1e}",
         f"{sum(layer.in_float for layer in layers)} of {len(layers)}",

@@ -3,10 +3,13 @@
 import os
 import re
 import subprocess
-import sys
+import sysconfig
 import tomllib
-from collections.abc import Sequence
+import venv
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -23,23 +26,47 @@ RENAMED = {
     "pyyaml": "yaml",
     "mlflow-skinny": "mlflow",
 }
-# Hides modules from the import system of a new interpreter, as if they were not installed.
-HIDE = """
-import os, sys
-class Hidden:
-    def find_spec(self, name, path=None, target=None):
-        if any(f"{name}.".startswith(f"{each}.") for each in os.environ["HIDDEN"].split(",")):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Hidden())
-"""
 
 
-def without(folder: Path, hidden: str, *command: str) -> subprocess.CompletedProcess[str]:
-    (folder / "sitecustomize.py").write_text(HIDE, encoding="utf-8")
-    environment = {**os.environ, "HIDDEN": hidden, "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
-    return subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=60
-    )
+@contextmanager
+def environment_without(missing: Collection[str]) -> Iterator[Path]:
+    """The interpreter of a virtual environment with links to all packages that are installed here, but for these."""
+    with TemporaryDirectory() as folder:
+        venv.create(folder, symlinks=True)
+        installed = Path(sysconfig.get_path("purelib"))
+        (own,) = Path(folder).glob("lib/python*/site-packages")
+        distributions = {of_module(module) for module in missing}
+        link_all(installed, own, {name.replace(".", "/") for name in missing})
+        for path in own.glob("*.dist-info"):
+            if path.name.partition("-")[0].lower().replace("_", "-") in distributions:
+                path.unlink()
+        yield Path(folder, "bin", "python")
+
+
+def link_all(source: Path, target: Path, missing: Collection[str]) -> None:
+    """Fill a folder with links to all that is in another. missing: paths that are left out."""
+    target.mkdir(exist_ok=True)
+    for path in source.iterdir():
+        name = path.name.removesuffix(".py")
+        inner = {rest for first, _, rest in (each.partition("/") for each in missing) if first == name}
+        if not inner:
+            (target / path.name).symlink_to(path)
+        elif "" not in inner:
+            link_all(path, target / path.name, inner)
+
+
+def of_module(module: str) -> str:
+    """The name of a module's distribution."""
+    return next((name for name, renamed in RENAMED.items() if renamed == module), module.replace("_", "-"))
+
+
+def without(folder: Path, missing: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a module in this folder, in an environment without these packages."""
+    with environment_without(missing.split(",")) as python:
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(
+            [python, "-m", *command], cwd=folder, env=variables, capture_output=True, text=True, timeout=60
+        )
 
 
 def refused(run: subprocess.CompletedProcess[str]) -> str:
@@ -70,7 +97,7 @@ def test_the_modules_of_each_extra_are_those_of_the_project() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "hidden", "needs"),
+    ("command", "missing", "needs"),
     [
         ("train", "torch", "torch: pip install 'actorq[learner]'"),
         ("train", "onnxruntime", "onnxruntime: pip install 'actorq[quantizer,actor]'"),
@@ -92,14 +119,14 @@ def test_the_modules_of_each_extra_are_those_of_the_project() -> None:
         ("meter", "psutil", "psutil: pip install actorq"),
     ],
 )
-def test_a_command_without_its_packages_is_one_line(command: str, hidden: str, needs: str, tmp_path: Path) -> None:
-    run = without(tmp_path, hidden, "actorq.cli.main", command)
+def test_a_command_without_its_packages_is_one_line(command: str, missing: str, needs: str, tmp_path: Path) -> None:
+    run = without(tmp_path, missing, "actorq.cli.main", command)
     assert refused(run) == f"error: actorq {command} needs {needs}"
-    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["sitecustomize.py"]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("service", "hidden", "line"),
+    ("service", "missing", "line"),
     [
         ("learner_service", "torch", "the learner needs torch: pip install 'actorq[learner]'"),
         ("quantizer_service", "onnx", "the quantizer needs onnx: pip install 'actorq[quantizer]'"),
@@ -108,12 +135,12 @@ def test_a_command_without_its_packages_is_one_line(command: str, hidden: str, n
         ("actorq.operator", "jsonpatch", "the operator needs jsonpatch: pip install 'actorq[operator]'"),
     ],
 )
-def test_a_service_without_its_packages_is_one_line(service: str, hidden: str, line: str, tmp_path: Path) -> None:
-    assert refused(without(tmp_path, hidden, service)) == f"error: {line}"
+def test_a_service_without_its_packages_is_one_line(service: str, missing: str, line: str, tmp_path: Path) -> None:
+    assert refused(without(tmp_path, missing, service)) == f"error: {line}"
 
 
 @pytest.mark.parametrize(
-    ("flags", "hidden", "line"),
+    ("flags", "missing", "line"),
     [
         (
             ("--checkpoint.object-storage", "s3://bucket/run"),
@@ -125,9 +152,9 @@ def test_a_service_without_its_packages_is_one_line(service: str, hidden: str, l
     ],
 )
 def test_a_setting_without_its_package_is_one_line(
-    flags: tuple[str, ...], hidden: str, line: str, tmp_path: Path
+    flags: tuple[str, ...], missing: str, line: str, tmp_path: Path
 ) -> None:
-    run = without(tmp_path, hidden, "actorq.cli.main", "train", "--environment", "CartPole-v1", *flags)
+    run = without(tmp_path, missing, "actorq.cli.main", "train", "--environment", "CartPole-v1", *flags)
     assert refused(run) == f"error: {line}"
     assert not (tmp_path / "runs").exists()
 

@@ -64,16 +64,26 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 
 def test_the_table_has_a_row_for_each_scheme(compared: Compared) -> None:
     header = compared.printed.splitlines()[0]
-    for column in ("scheme", "bytes", "us, batch 1", "us, batch 32", "mean error", "max error", "agreement", "gate"):
+    for column in (
+        "scheme",
+        "bytes",
+        "us, batch 1",
+        "us, batch 32",
+        "mean error",
+        "max error",
+        "agreement",
+        "value loss",
+        "gate",
+    ):
         assert column in header
     for scheme in SCHEMES:
         size, first, last = (float(cell.replace(",", "")) for cell in compared.row(scheme)[1:4])
         assert size > 0
         assert first > 0
         assert last > 0
-    assert compared.row("fp32")[4:] == ["0.00%", "0.00%", "100.0%", "4", "of", "4", "passed"]
+    assert compared.row("fp32")[4:] == ["0.00%", "0.00%", "100.0%", "0.00%", "4", "of", "4", "passed"]
     assert float(compared.row("int8")[4].removesuffix("%")) > 0
-    assert compared.row("int8")[7:] == ["2", "of", "4", "passed"]
+    assert compared.row("int8")[8:] == ["2", "of", "4", "passed"]
     assert "int8: in float layers.0 (first layer), layers.3 (last layer)" in compared.printed
     assert f"errors on 64 observations of {compared.model.parent / 'observations.npz'}" in compared.printed
 
