@@ -19,6 +19,7 @@ BATCH_FIRST_STATES = (
     "torch's recurrent states are [layers, B, H]: export a module that takes and returns them as [B, layers, H], with "
     "state.transpose(0, 1)"
 )
+_AVERAGING = ("ReduceMean", "GlobalAveragePool", "AveragePool")
 LINEAR, CONVOLUTION, RECURRENT = "linear", "convolution", "recurrent"
 # A sum of this many products of at most 255 * 127 fits 32 bits, together with a bias of 30 bits.
 MAX_INPUTS = 2**30 // (255 * 127)
@@ -37,7 +38,9 @@ class Layer:
     channels: dimension of the weight that counts the outputs: 0 in [N, K] and [N, C, h, w], 1 in [K, N] and [D, N, K].
     inputs: number of products summed for one output, K.
     input_rank: rank of `input`; None if unknown.
-    first, last: no layer lies between it and any observation, or output. A hidden state is no observation.
+    first: no layer lies between it and any observation. A hidden state is no observation.
+    last: no layer lies between it and any output, and an output depends on it in another way than by means over its
+        units. Means even out errors, as those over the quantiles of values do.
     obstacle: why no quantized operator computes this layer; empty for most layers.
     """
 
@@ -73,6 +76,10 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
     indices = {index for index, _ in found}
     after = reached(nodes, {name for index in indices for name in nodes[index].output})
     _, before = live_nodes(nodes, {name for index in indices for name in reads(nodes[index])})
+    _, direct = live_nodes(
+        (node for node in nodes if node.domain not in STANDARD or node.op_type not in _AVERAGING),
+        (value.name for value in model.graph.output),
+    )
     states = _states(model, parameters)
     observed = reached(nodes, {value.name for value in model.graph.input} - parameters.keys() - states)
     hidden = reached(nodes, states) - observed
@@ -89,7 +96,7 @@ def find_layers(model: onnx.ModelProto, parameters: Mapping[str, tuple[int, ...]
                 input_rank=ranks.get(layer.input),
                 first=after.isdisjoint(reads(node))
                 and (hidden.isdisjoint(reads(node)) or not observed.isdisjoint(reads(node))),
-                last=not any(name in before for name in node.output),
+                last=before.isdisjoint(node.output) and not direct.isdisjoint(node.output),
             )
         )
     return tuple(layers)
@@ -164,7 +171,7 @@ class _Reading:
         origin = self.origins[node.input[self.position]]
         shape = self.parameters[origin.parameter]
         if node.op_type in RECURRENT_OPERATORS:
-            schemes = "int8-weights and int8 quantize" if node.op_type == "LSTM" else "int8-weights quantizes"
+            schemes = "int8-weights quantizes" if node.op_type == "RNN" else "int8-weights and int8 quantize"
             return Layer(
                 name=layer_name(origin.parameter),
                 kind=RECURRENT,

@@ -2,15 +2,16 @@
 
 Each library builds its policies, and this benchmark exports them (see models). The schemes are compared as in `actorq
 quantize`, on random rows and at a batch of 1. Then every emitted policy runs beside fp32, with ONNX Runtime and numpy
-only: the printed errors must be the measured ones. The scheme that `auto` takes stands beside what
+only: the printed errors must be the measured ones. The scheme that `auto` takes at a batch stands beside what
 onnxruntime.quantization makes of the same file with its defaults: dynamic for int8 and int8-weights, static for
-int8-static, blocks for int4.
+int8-static, blocks for int4. Sizes and errors are those of the scheme at a batch of 1.
 """
 
 import argparse
 import re
 import sys
 import warnings
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -90,10 +91,19 @@ def compared(model: Model) -> dict[str, Any]:
         policy = compact(graph, parameters, feeds, Options())
         check_read(path.read_bytes(), policy)
         comparison = compare(policy, BATCHES, GateConfig(), arithmetic().weight_encoding, call_rows=1)
-        auto = comparison.fastest(1)
         difference = _largest_difference(comparison, feeds, model.discrete)
-        beside = _beside(comparison, auto, path, feeds, model.discrete)
-        return {"scheme": auto, "difference": float(difference), **beside}
+        figures: dict[str, Any] = {"difference": float(difference)}
+        # The same float policy with a free batch, so that both start from one file.
+        path.write_bytes(comparison.of(FP32).model)
+        for batch in BATCHES:
+            scheme = figures[f"scheme_{batch}"] = comparison.fastest(batch)
+            if scheme == FP32:
+                continue
+            pair = {"ours": comparison.of(scheme).model, "theirs": _of_onnxruntime(path, scheme, feeds)}
+            figures[f"time_{batch}"] = _relative_time(pair, feeds, batch)
+            if batch == 1:
+                figures |= _relative_size_and_error(pair, comparison.of(FP32).model, feeds, model.discrete)
+        return figures
 
 
 def _largest_difference(comparison: Comparison, feeds: Feeds, discrete: bool) -> float:
@@ -128,25 +138,24 @@ def by_rows(model: bytes, feeds: Feeds) -> NDArray[Any]:
     return np.concatenate(calls).reshape(count, -1).astype(np.float64)
 
 
-def _beside(comparison: Comparison, scheme: str, path: Path, feeds: Feeds, discrete: bool) -> dict[str, Any]:
-    """Size, times and error of a scheme relative to those of onnxruntime.quantization; nothing for fp32."""
-    if scheme == FP32:
-        return {}
-    ours, fp32 = comparison.of(scheme).model, comparison.of(FP32).model
-    # The same float policy with a free batch, so that both start from one file.
-    path.write_bytes(fp32)
-    theirs = _of_onnxruntime(path, scheme, feeds)
-    models = {"ours": ours, "theirs": theirs}
-    figures: dict[str, Any] = {"bytes": len(ours) / len(theirs)}
-    for batch in BATCHES:
-        rows = {name: np.take(array, np.arange(batch) % len(array), axis=0) for name, array in feeds.items()}
-        calls = {name: bound_call(open_session(each, name, arena=True), rows, name) for name, each in models.items()}
-        seconds = time_calls(calls, 0.4)
-        figures[f"time_{batch}"] = seconds["ours"] / seconds["theirs"]
+def _relative_time(models: Mapping[str, bytes], feeds: Feeds, batch: int) -> float:
+    """The time of one call of our model over that of theirs."""
+    rows = {name: np.take(array, np.arange(batch) % len(array), axis=0) for name, array in feeds.items()}
+    calls = {name: bound_call(open_session(each, name, arena=True), rows, name) for name, each in models.items()}
+    seconds = time_calls(calls, 0.4)
+    return seconds["ours"] / seconds["theirs"]
+
+
+def _relative_size_and_error(
+    models: Mapping[str, bytes], fp32: bytes, feeds: Feeds, discrete: bool
+) -> dict[str, float]:
+    """Bytes and mean error of our model over those of theirs."""
     expected = by_rows(fp32, feeds)
     errors = {name: relative_errors(expected, by_rows(each, feeds), discrete).mean() for name, each in models.items()}
-    figures["error"] = float(errors["ours"] / errors["theirs"]) if errors["theirs"] else 1.0
-    return figures
+    return {
+        "bytes": len(models["ours"]) / len(models["theirs"]),
+        "error": float(errors["ours"] / errors["theirs"]) if errors["theirs"] else 1.0,
+    }
 
 
 def _of_onnxruntime(path: Path, scheme: str, feeds: Feeds) -> bytes:
@@ -181,12 +190,14 @@ class _Reader:
 def targets(rows: list[dict[str, Any]]) -> list[Target]:
     """What the command must show on these policies."""
     taken = [row for row in rows if "refused" not in row]
-    beside = [row for row in taken if "bytes" in row]
+
+    def of(name: str) -> list[float]:
+        return [row[name] for row in taken if name in row]
 
     def share(name: str) -> float:
-        return float(np.mean([row[name] < 1.0 for row in beside])) if beside else 1.0
+        return float(np.mean(np.less(of(name), 1.0))) if of(name) else 1.0
 
-    slowest = {batch: max((row[f"time_{batch}"] for row in beside), default=1.0) for batch in BATCHES}
+    slowest = {batch: max(of(f"time_{batch}"), default=1.0) for batch in BATCHES}
     return [
         Target("policies", len(rows), 60, at_most=False),
         Target("libraries", len({row["library"] for row in rows}), 10, at_most=False),

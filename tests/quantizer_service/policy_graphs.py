@@ -292,9 +292,9 @@ def residual(size: int = 12) -> PolicyGraph:
     return policy_graph(nodes, parameters, ("batch", 2, size, size))
 
 
-def recurrent(operator: str = "LSTM", width: int = 32) -> PolicyGraph:
-    """A layer, an LSTM or GRU whose states are batch first, float32[B, 1, width], and a head."""
-    gates, states = {"LSTM": (4, ["h", "c"]), "GRU": (3, ["h"])}[operator]
+def recurrent(operator: str = "LSTM", width: int = 32, **attributes: Any) -> PolicyGraph:
+    """A layer, an LSTM, GRU or RNN whose states are batch first, float32[B, 1, width], and a head."""
+    gates, states = {"LSTM": (4, ["h", "c"]), "GRU": (3, ["h"]), "RNN": (1, ["h"])}[operator]
     made = [f"{name}_after" for name in states]
     nodes = [
         helper.make_node("Gemm", ["observation", "in.weight", "in.bias"], ["x"], transB=1),
@@ -306,6 +306,7 @@ def recurrent(operator: str = "LSTM", width: int = 32) -> PolicyGraph:
             ["step", "w", "r", "", "", *(f"{name}_turned" for name in states)],
             ["", *(f"{name}_turned" for name in made)],
             hidden_size=width,
+            **attributes,
         ),
         *(helper.make_node("Transpose", [f"{name}_turned"], [name], perm=[1, 0, 2]) for name in made),
         helper.make_node("Squeeze", [f"{made[0]}_turned", "first"], ["features"]),

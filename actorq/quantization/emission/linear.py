@@ -1,4 +1,4 @@
-"""Linear layers as single nodes with integer weights, and LSTMs. int8 and int4 share this module."""
+"""Linear layers as single nodes with integer weights, LSTMs and GRUs. int8 and int4 share this module."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class LinearScheme:
     rounded: a layer's weight float32[N, K] in integers, perhaps with error feedback.
     training: the form of a layer for training.
     widest: maximum number of inputs of a corrected layer.
-    per_tensor_error: as in Options, for LSTMs.
+    per_tensor_error: as in Options, for recurrent layers.
     """
 
     unfit: Callable[[Layer], str]
@@ -62,9 +62,10 @@ class LinearPlan:
             nodes[layer] = node
         tensors = [f"{held}:{part}" for held in self._layers for part in ("int", "scale")]
         tensors += [*self._correction.bias_names, *self._recurrent.tensors]
-        replaced = {layer.nodes[0]: node for layer, node in nodes.items()} | self._recurrent.nodes
+        replaced = {layer.nodes[0]: [node] for layer, node in nodes.items()} | self._recurrent.nodes
         absorbed = {index for layer in nodes for index in layer.nodes[1:]}
-        kept = [replaced.get(index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed]
+        old = ((index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed)
+        kept = [new for index, node in old for new in replaced.get(index, [node])]
         self._skeleton = Skeleton(graph, kept, tensors, {MICROSOFT: 1} if replaced else {})
 
     def training(self) -> Mapping[str, TrainingForm]:

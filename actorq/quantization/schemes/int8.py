@@ -18,7 +18,7 @@ The quantization of x is ONNX's operator DynamicQuantizeLinear: the affine quant
 First layers stay in float because raw observations have the widest ranges. One range for all of them would cause most
 of the error. The rows of a batch share an activation range, so this also reduces their effect on each other. Last
 layers stay in float because no later layer evens out their error. `Options.ends` quantizes both. Convolutions stay in
-float because ConvInteger, their dynamic form, takes twice as long. emission.recurrent has LSTMs.
+float because ConvInteger, their dynamic form, takes twice as long. emission.recurrent has LSTMs and GRUs.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ from onnx import helper
 from actorq.quantization.emission.layer_choice import unfit_for_linear
 from actorq.quantization.emission.linear import LinearPlan, LinearScheme
 from actorq.quantization.emission.options import Options
-from actorq.quantization.emission.recurrent import unfit_for_lstm
+from actorq.quantization.emission.recurrent import unfit_for_recurrence
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.layers import RECURRENT, Layer
@@ -53,13 +53,13 @@ def _float32(value: float) -> float:
 
 
 class Int8:
-    """Quantizes LSTMs, and linear layers that have a layer before and after them, or all with `Options.ends`."""
+    """Quantizes LSTMs, GRUs, and linear layers that have a layer before and after them, or all with `Options.ends`."""
 
     name = "int8"
 
     def plan(self, graph: Graph, options: Options) -> LinearPlan:
         """Choose the layers and rewrite their nodes."""
-        unfit_recurrent = unfit_for_lstm(graph, options)
+        unfit_recurrent = unfit_for_recurrence(graph, options)
         scheme = LinearScheme(
             unfit=lambda layer: unfit_recurrent(layer) if layer.kind == RECURRENT else unfit_for_linear(layer),
             node=_node,

@@ -1,4 +1,4 @@
-"""int8 computes an LSTM with integers."""
+"""int8 computes an LSTM with integers, and one step of a GRU."""
 
 import numpy as np
 import onnx
@@ -81,11 +81,78 @@ def test_where_one_weight_must_stay_in_float_both_do(kept: str) -> None:
     assert {"w", "r"} <= set(float_layers(plan))
 
 
-def test_other_recurrent_layers_stay_in_float() -> None:
-    made, _ = in_int8(recurrent("GRU"))
+def gru(width: int = 32, output: str = "h", bias: bool = True) -> PolicyGraph:
+    """As torch exports a GRU over one step. output: whether the head reads the state or the sequence."""
+    source = recurrent("GRU", width, linear_before_reset=1)
+    model = onnx.ModelProto.FromString(source.model)
+    (node,) = [node for node in model.graph.node if node.op_type == "GRU"]
+    if bias:
+        node.input[3] = "b"
+        model.graph.input.append(helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [1, 6 * width]))
+    if output == "sequence":
+        node.output[0] = "sequence"
+        (features,) = [node for node in model.graph.node if list(node.output) == ["features"]]
+        features.input[:] = ["sequence", "both"]
+        model.graph.initializer.append(numpy_helper.from_array(np.array([0, 1]), "both"))
+    return PolicyGraph(model.SerializeToString(), source.inputs, source.discrete_actions)
+
+
+@pytest.mark.parametrize("output", ["h", "sequence"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("per_tensor_error", [0.0, 1.0])
+def test_one_step_of_a_gru_is_of_integers(output: str, bias: bool, per_tensor_error: float) -> None:
+    source = gru(output=output, bias=bias)
+
+    made, parameters = in_int8(source, Options(per_tensor_error=per_tensor_error))
+
+    assert "GRU" not in operators(made.model)
+    forms = {layer.name: layer.weights for layer in made.layers}
+    assert {forms["w"], forms["r"]} == {INT8_PER_TENSOR if per_tensor_error else INT8_PER_CHANNEL}
+    feeds = random_inputs(Graph.parse(source), 6)
+    expected = all_outputs_of(source.model, {**feeds, **parameters})
+    exact = with_weight_encoding(made.model, UNSIGNED)
+    outputs = (all_outputs_of(model, feeds) for model in (exact, standard_form(exact)))
+    for found, same, fp32 in zip(*outputs, expected, strict=True):
+        assert 0 < np.abs(found - fp32).max() < 0.05 * np.ptp(fp32)
+        np.testing.assert_allclose(same, found, atol=1e-5)
+
+
+ONE_STEP = "recurrent: int8 needs a GRU of one step, in torch's form and with its state as an input"
+
+
+def changed(**attributes: int) -> PolicyGraph:
+    return recurrent("GRU", **{"linear_before_reset": 1, **attributes})
+
+
+def over_steps() -> PolicyGraph:
+    """A GRU over the five steps of an observation."""
+    nodes = [
+        helper.make_node("Transpose", ["observation"], ["steps"], perm=[1, 0, 2]),
+        helper.make_node("Transpose", ["state"], ["turned"], perm=[1, 0, 2]),
+        helper.make_node("GRU", ["steps", "w", "r", "", "", "turned"], ["", "h"], hidden_size=8, linear_before_reset=1),
+        helper.make_node("Squeeze", ["h", "first"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "head"], ["q_values"]),
+    ]
+    parameters = {"w": [1, 24, 8], "r": [1, 24, 8], "head": [8, 3]}
+    return policy_graph(
+        nodes, parameters, ("batch", 5, 8), more_inputs={"state": ["batch", 1, 8]}, constants={"first": np.array([0])}
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (recurrent("RNN"), "recurrent: only int8-weights quantizes it"),
+        (changed(linear_before_reset=0), ONE_STEP),
+        (over_steps(), ONE_STEP),
+    ],
+    ids=["RNN", "another form", "five steps"],
+)
+def test_other_recurrent_layers_stay_in_float(source: PolicyGraph, reason: str) -> None:
+    made, _ = in_int8(source)
 
     reasons = {layer.name: layer.reason for layer in made.layers}
-    assert reasons["w"] == reasons["r"] == "recurrent: only int8-weights quantizes it"
+    assert reasons["w"] == reasons["r"] == reason
 
 
 def test_an_lstm_with_a_shared_weight_stays_in_float() -> None:

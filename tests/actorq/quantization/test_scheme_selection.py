@@ -14,7 +14,7 @@ from actorq.quantization.layers import LINEAR, MAX_INPUTS, RECURRENT
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
-from tests.quantizer_service.policy_graphs import GRAPHS, policy_graph
+from tests.quantizer_service.policy_graphs import GRAPHS, OBSERVATION_SIZE, policy_graph
 from tests.quantizer_service.policy_runs import (
     emission,
     emitted,
@@ -191,3 +191,25 @@ def test_a_layer_behind_a_recurrent_one_is_not_the_first() -> None:
         "r": (RECURRENT, False, False),
         "head": (LINEAR, False, True),
     }
+
+
+@pytest.mark.parametrize("directly", [False, True])
+def test_a_layer_whose_units_are_averaged_is_no_last_layer(directly: bool) -> None:
+    """Quantiles of values: the largest layer by far, whose errors the mean evens out."""
+    nodes = [
+        helper.make_node("MatMul", ["observation", "first"], ["h"]),
+        helper.make_node("MatMul", ["h", "quantiles"], ["q"]),
+        helper.make_node("Reshape", ["q", "shape"], ["by action"]),
+        helper.make_node("ReduceMean", ["by action", "axis"], ["mean"], keepdims=0),
+        helper.make_node("Add", ["mean", "mean"], ["q_values"]),
+    ]
+    if directly:
+        nodes[-1].input[1] = "one"
+        nodes.insert(-1, helper.make_node("Gather", ["by action", "index"], ["one"], axis=2))
+    source = policy_graph(
+        nodes,
+        {"first": [OBSERVATION_SIZE, 16], "quantiles": [16, 3 * 32]},
+        constants={"shape": np.array([0, 3, 32]), "axis": np.array([2]), "index": np.array(0)},
+    )
+
+    assert layers_of(source)["quantiles"].reason == ("last layer" if directly else "")

@@ -191,8 +191,7 @@ def test_recurrent_weights_are_quantized_or_the_summary_says_that_nothing_is_gai
     assert output.stat().st_size < 0.35 * model.stat().st_size
     assert "int8-weights: nothing is gained" not in printed
     assert "int4: nothing is gained over fp32: no layer is quantized" in printed
-    schemes = "int8-weights and int8 quantize" if operator == "LSTM" else "int8-weights quantizes"
-    assert f"w (recurrent: only {schemes} it)" in printed
+    assert "w (recurrent: only int8-weights and int8 quantize it)" in printed
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
