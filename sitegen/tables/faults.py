@@ -20,6 +20,27 @@ def transitions() -> str:
     return table(("", "count"), [("faults", found["faults"]), ("seconds", found["seconds"]), *counts])
 
 
+def chaos_variants() -> str:
+    """Transitions and faults of runs of other kinds."""
+    names = {"chaos_ppo": "on-policy (PPO)", "chaos_relay": "a relay", "chaos_storage": "object storage"}
+    rows = []
+    for name, kind in names.items():
+        found = figures(name)
+        counts = (found["transitions"][each] for each in ("acknowledged", "lost", "twice", "unknown"))
+        rows.append((kind, found["faults"], *counts, len(found["stuck"]), len(found["ended_by_themselves"])))
+    head = (
+        "run",
+        "faults",
+        "acknowledged",
+        "lost",
+        "stored twice",
+        "unknown",
+        "stuck",
+        "processes that ended by themselves",
+    )
+    return table(head, rows)
+
+
 def moves() -> str:
     """Moves of a learner's pod, and scaling."""
     found = figures("cluster_moves")

@@ -1,8 +1,9 @@
 """Tables of quantized policies: fidelity, inference, emission, bytes."""
 
 from statistics import fmean
+from typing import Any
 
-from sitegen.markdown import interval, number, percent, table
+from sitegen.markdown import interval, number, percent, spread, table
 from sitegen.results import figures
 
 
@@ -45,6 +46,21 @@ def foreign() -> str:
         for each in figures("foreign")["models"]
     ]
     return table(("library", "policy", "output", "scheme", "printed agreement", "measured agreement"), rows)
+
+
+def quantize() -> str:
+    """Policies of each library: what `auto` takes, beside onnxruntime.quantization. Medians."""
+    libraries: dict[str, list[dict[str, Any]]] = {}
+    for each in figures("quantize")["models"]:
+        libraries.setdefault(each["library"], []).append(each)
+    rows = []
+    for library, models in libraries.items():
+        schemes = sorted({each["scheme_1"] for each in models if "scheme_1" in each})
+        ratios = [[each[name] for each in models if name in each] for name in ("bytes", "time_1", "time_32", "error")]
+        refused = sum("refused" in each for each in models)
+        rows.append((library, len(models), refused, ", ".join(schemes), *(spread(of) if of else None for of in ratios)))
+    head = ("library", "policies", "refused", "`auto` at batch 1", "bytes", "time, batch 1", "time, batch 32", "error")
+    return table(head, rows)
 
 
 def inference() -> str:

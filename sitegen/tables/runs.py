@@ -6,7 +6,7 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.training.rlx2_sparsities import PAPER, PUBLISHED_MEANS, PUBLISHED_RETURNS
-from sitegen.markdown import interval, number, percent, spread, table
+from sitegen.markdown import interval, names, number, percent, spread, table
 from sitegen.results import figures
 
 Run = dict[str, Any]
@@ -325,3 +325,27 @@ def sweep() -> str:
         values = (f"{value:.4g}" if isinstance(value, float) else value for value in trial["params"].values())
         rows.append((f"{bold}{trial['number']}{bold}", trial["state"], trial["steps"], trial["seconds"], *values))
     return table(("trial", "state", "environment steps", "seconds", *(f"`{name}`" for name in names)), rows)
+
+
+def packages() -> str:
+    """Runs in environments of packages from PyPI, beside random actions."""
+    rows = [
+        (
+            f"`{each['requirements'][0]}`",
+            f"`{each['environment'].rpartition(':')[2]}`",
+            names(each["wrappers"]),
+            each["algorithm"].upper(),
+            each["environment_steps"],
+            fmean(each["random_returns"]),
+            each["mean_return"],
+        )
+        for each in figures("packages")["packages"]
+    ]
+    return table(("package", "environment", "wrappers", "algorithm", "steps", "random actions", "mean return"), rows)
+
+
+def refused_packages() -> str:
+    """What `actorq` says of these environments without wrappers."""
+    found = figures("packages")["packages"]
+    rows = [(f"`{each['package']}`", each["refused_without_wrappers"]) for each in found]
+    return table(("package", "without wrappers"), (row for row in rows if row[1]))

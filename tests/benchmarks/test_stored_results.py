@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.environments import packages
 from benchmarks.faults import copies, floods
 from benchmarks.harness import Target, verdict
 from benchmarks.learner import sparse_learner
@@ -20,6 +21,7 @@ from benchmarks.policy.foreign import __main__ as foreign
 from benchmarks.policy.inference_timing import Timing
 from benchmarks.policy.sparse_policy import DenseCost
 from benchmarks.processor import NO_DOT_PRODUCT
+from benchmarks.quantize import __main__ as quantize
 from benchmarks.speedup import actorq, start
 from benchmarks.training import cartpole, joint, returns, rlx2, sweep
 from benchmarks.training.rlx2_tasks import TASKS
@@ -124,8 +126,10 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "inference_without_vnni": _inference,
     "joint": _joint,
     "on_policy_layouts": lambda figures: layouts.targets(figures["layouts"]),
+    "packages": packages.targets,
     "parity": _parity,
     "parity_sac_pendulum": _parity,
+    "quantize": lambda figures: quantize.targets(figures["models"]),
     "returns": _returns,
     "returns_cheetah_run": _returns,
     "returns_finger_spin": _returns,
