@@ -43,7 +43,8 @@ RUN install-actorq actor_service
 FROM build AS build-operator
 RUN install-actorq operator
 COPY actorq actorq
-RUN install-actorq actorq.operator
+COPY actorq_apps actorq_apps
+RUN install-actorq actorq_apps.operator
 
 FROM ${PYTHON_IMAGE} AS service
 # A number, so that Kubernetes can tell that it is not root. Nothing is written outside volumes and /tmp.
@@ -70,8 +71,8 @@ ENTRYPOINT ["python", "-m", "actor_service"]
 
 FROM service AS operator
 COPY --from=build-operator /opt/actorq /opt/actorq
-# The manifests of runs, where actorq/operator/render.py looks for them.
+# The manifests of runs, where actorq_apps/operator/render.py looks for them.
 COPY k8s/base /opt/actorq/share/actorq/k8s/base
 COPY k8s/components /opt/actorq/share/actorq/k8s/components
 EXPOSE 9090
-ENTRYPOINT ["python", "-m", "actorq.operator"]
+ENTRYPOINT ["python", "-m", "actorq_apps.operator"]

@@ -23,7 +23,7 @@ from actorq.domain.status import Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK
-from actorq.profile.exchange import Order
+from actorq.profiling import Order
 from actorq.timing import HOPELESS, time_calls
 
 # Multiples of the configured number of environments that are measured.

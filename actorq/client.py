@@ -20,11 +20,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actorq import wire
 from actorq.domain.policy import SIGNED, Policy, PolicyDescriptor, RetainedPolicy, Variant, variant_of
+from actorq.domain.processes import NodeEnergy, ProcessStats
 from actorq.domain.status import ActorSelfStatus, EnvironmentReset, Membership, RunStatus
 from actorq.domain.trajectory import Episode, Evaluation, Role
 from actorq.errors import CorruptedError, ExhaustedError, InvalidInputError, UnavailableError
-from actorq.telemetry.energy import NodeEnergy
-from actorq.telemetry.process_stats import ProcessStats
 from actorq.transport.channels import open_channel
 from actorq.transport.errors import translated, was_dropped
 from actorq.transport.options import UNARY_DEADLINE_S, Certificates

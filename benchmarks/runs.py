@@ -32,7 +32,7 @@ W = TypeVar("W")
 _CONDITIONS = ".conditions.json"
 # Seed of the episodes that confirm a policy.
 CONFIRMATION_SEED = 1000
-_ACTORQ = (sys.executable, "-m", "actorq.cli.main")
+_ACTORQ = (sys.executable, "-m", "actorq_apps.cli.main")
 # Exit codes of a solved run and of a run that its budget ended.
 _COMPLETE = (0, 3)
 

@@ -22,11 +22,11 @@ from actorq.process import EXIT_OF_STATE, EXIT_OK, ProcessSettings, Service, par
 from actorq.statefiles.documents import write_document
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.algorithms import chosen_algorithm
+from learner_service.failure import fails_again
 from learner_service.keda_servicer import ScalerServicer
 from learner_service.kernels.memory import keep_memory
-from learner_service.reporting.metrics import learner_metrics
-from learner_service.reporting.report import Reporter
-from learner_service.run.failure import fails_again
+from learner_service.metrics import learner_metrics
+from learner_service.report import Reporter
 from learner_service.run.lifecycle import written_at_the_end
 from learner_service.run.run import Run
 from learner_service.servicer import LearnerServicer

@@ -17,7 +17,7 @@ from actorq.domain.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
 from actorq.domain.trajectory import EnvironmentSpec, Segment
 from actorq.errors import ConflictError
 from actorq.process import EXIT_OK
-from actorq.profile.exchange import Order
+from actorq.profiling import Order
 from actorq.transport.payload.blobs import split_blob
 from learner_service.algorithms.base import is_on_policy
 from learner_service.kernels.memory import keep_memory

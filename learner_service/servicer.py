@@ -13,7 +13,7 @@ from actorq.telemetry.rationed import Rationed
 from actorq.transport.security.identity import owner_of, require_member
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.actors.credits import ActorStream
-from learner_service.reporting.report import Reporter
+from learner_service.report import Reporter
 from learner_service.run.run import Run
 
 # Bounds the statuses that are sent, together to all watchers.

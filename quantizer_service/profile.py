@@ -11,7 +11,7 @@ from actorq.config.sections import NO_LIMITS
 from actorq.domain.policy import FP32, SCHEMES, Checkpoint, Policy
 from actorq.errors import InvalidInputError
 from actorq.process import EXIT_OK
-from actorq.profile.exchange import Order
+from actorq.profiling import Order
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.policy_files import split_tensors
 from quantizer_service.store.store import PolicyStore

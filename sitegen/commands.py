@@ -6,7 +6,7 @@ import sys
 from functools import cache
 from importlib import import_module
 
-from actorq.cli.main import main
+from actorq_apps.cli.main import main
 
 _COMMAND = re.compile(r"^  ([a-z][a-z-]*) .*$", re.MULTILINE)
 _COLUMNS = 100
@@ -30,7 +30,7 @@ def help_of(*command: str, flag: str = "--help") -> str:
     """The help of a command, from a fork: some commands replace their process, and a fork need not import again."""
     if command[:1] == ("cluster",):
         # Once for all forks: it brings the client of Kubernetes.
-        import_module("actorq.cli.cluster")
+        import_module("actorq_apps.cli.cluster")
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

@@ -16,15 +16,15 @@ from sitegen.markdown import names, table
 
 # Where commands and services declare their own settings.
 _OF_PROCESSES = {
-    "actorq train": "actorq.cli.train",
-    "actorq evaluate": "actorq.cli.evaluate",
-    "actorq status": "actorq.cli.status",
-    "actorq reset-environment": "actorq.cli.reset_environment",
-    "actorq certificates": "actorq.cli.certificates",
+    "actorq train": "actorq_apps.cli.train",
+    "actorq evaluate": "actorq_apps.cli.evaluate",
+    "actorq status": "actorq_apps.cli.status",
+    "actorq reset-environment": "actorq_apps.cli.reset_environment",
+    "actorq certificates": "actorq_apps.cli.certificates",
     "actorq learner": "learner_service.process",
     "actorq quantizer": "quantizer_service.process",
     "actorq actor": "actor_service.process",
-    "actorq meter": "actorq.telemetry.energy.__main__",
+    "actorq meter": "actorq_apps.meter.__main__",
 }
 _BOUNDS = {
     "exclusiveMinimum": "above {}",

@@ -41,7 +41,7 @@ class DocumentedMetric:
 
 def documented() -> list[DocumentedMetric]:
     """All metrics of all services, in the order of the code; those of the process last."""
-    shared = [_ROOT / "actorq" / name / "metrics.py" for name in ("telemetry", "operator")]
+    shared = [_ROOT / name / "metrics.py" for name in ("actorq/telemetry", "actorq_apps/operator")]
     sources = [*shared, *sorted(_ROOT.glob("*_service/**/metrics.py"))]
     found = [metric for file in sources for metric in _made_in(file)]
     process = ProcessCollector(registry=CollectorRegistry()).collect()

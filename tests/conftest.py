@@ -33,12 +33,16 @@ WHOLE_RUNS = (
 )
 # What `make test-fast` leaves out besides: whole services, real environments, and long conformance suites.
 SLOW = (
-    *("benchmarks", "actorq/cli/test_commands.py", "actorq/local", "actorq/test_process.py"),
+    *("benchmarks", "actorq_apps/cli/test_commands.py", "actorq_apps/local", "actorq/test_process.py"),
     *("actor_service/test_hanging.py", "actor_service/test_modules.py", "actor_service/test_process.py"),
     "actor_service/test_evaluator_process.py",
     *("fuzz", "k8s", "test_architecture.py", "actor_service/environments"),
-    *("actorq/cli/test_compare_command.py", "actorq/cli/test_verify.py", "actorq/sweep/test_sweep_loop.py"),
-    *("actorq/cluster/test_cluster_forward.py", "actorq/comparison/test_comparison_report.py"),
+    *(
+        "actorq_apps/cli/test_compare_command.py",
+        "actorq_apps/cli/test_verify.py",
+        "actorq_apps/sweep/test_sweep_loop.py",
+    ),
+    *("actorq_apps/cluster/test_cluster_forward.py", "actorq_apps/comparison/test_comparison_report.py"),
     *("actorq/quantization/test_schemes.py", "actorq/quantization/test_scheme_batches.py"),
     *("learner_service/algorithms", "learner_service/policy", "learner_service/quantization/test_emitted_numbers.py"),
     *("learner_service/replay/storage", "quantizer_service/test_process.py"),
@@ -50,8 +54,8 @@ SLOW = (
     *("learner_service/kernels/test_memory.py", "learner_service/kernels/test_active_weights.py"),
     "learner_service/networks/test_precision.py",
     *("learner_service/sparsity/test_sparsity_flops.py", "actor_service/test_watchdog.py"),
-    *("actorq/operator/test_operator_process.py", "actorq/operator/test_deleted_runs.py"),
-    *("actorq/transport/test_access.py", "actorq/sweep/test_results.py", "cluster/test_older_kubernetes.py"),
+    *("actorq_apps/operator/test_operator_process.py", "actorq_apps/operator/test_deleted_runs.py"),
+    *("actorq/transport/test_access.py", "actorq_apps/sweep/test_results.py", "cluster/test_older_kubernetes.py"),
     *("actorq/telemetry/test_metrics_server.py", "quantizer_service/serving/test_worker.py"),
     *("actorq/quantization/test_standard_form.py", "learner_service/sparsity/test_sparsity_structured.py"),
     *("learner_service/objectstorage/test_copies.py", "learner_service/objectstorage/test_damaged_checkpoints.py"),

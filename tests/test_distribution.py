@@ -17,7 +17,7 @@ from tests.quantizer_service.complete_models import complete_model, written
 from tests.quantizer_service.policy_graphs import mlp
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("actorq", "learner_service", "quantizer_service", "actor_service")
+PACKAGES = ("actorq", "actorq_apps", "learner_service", "quantizer_service", "actor_service")
 
 
 @pytest.fixture(scope="module")

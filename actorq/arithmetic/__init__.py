@@ -73,7 +73,7 @@ def is_exact(probe: bytes) -> bool:
     Raises ImportError without ONNX Runtime.
     """
     # Deferred, as ONNX Runtime is: commands without policies do without it.
-    from actorq.inference.sessions import open_session
+    from actorq.arithmetic.sessions import open_session
 
     try:
         session = open_session(probe, arena=False)

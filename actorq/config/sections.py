@@ -17,7 +17,8 @@ from actorq.config.numbers import (
 )
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
-from actorq.transport.options import MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES, Certificates, ServerLimits
+from actorq.domain.limits import MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES
+from actorq.transport.options import Certificates, ServerLimits
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
 

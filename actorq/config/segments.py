@@ -1,9 +1,9 @@
 """How many environments an actor can step as one batch: a segment of one step must fit into a message."""
 
+from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.text import size_text
-from actorq.transport.options import MAX_SEGMENT_BYTES
 
 # Of rewards, flags, logarithms of probabilities and an ended episode of each environment.
 _OTHER_BYTES = 48

@@ -7,8 +7,8 @@ from typing import Literal
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.processes import ProcessStats
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role
-from actorq.telemetry.process_stats import ProcessStats
 
 
 class RunState(Enum):

@@ -4,7 +4,7 @@ policy = actorq.load_policy("policy.onnx")
 action = policy.predict(observation)
 """
 
+from actorq.arithmetic.sessions import open_session
 from actorq.inference.loading import DESCRIPTION_FORMAT, LoadedPolicy, description_file, load_policy
-from actorq.inference.sessions import open_session
 
 __all__ = ["DESCRIPTION_FORMAT", "LoadedPolicy", "description_file", "load_policy", "open_session"]

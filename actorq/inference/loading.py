@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from actorq.arithmetic import arithmetic
+from actorq.arithmetic.sessions import Session, open_session
 from actorq.domain.policy import FALLBACK, NOISE_INPUT
 from actorq.domain.trajectory import LARGEST_NUMBER, EnvironmentSpec, within_numbers
 from actorq.errors import InvalidInputError, UserError
-from actorq.inference.sessions import Session, open_session
+from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory
-from actorq.statefiles.runpolicies import RunPolicies
 from actorq.weightencoding import weight_encoding_of, with_weight_encoding
 
 # Version of the format of an exported policy's description.

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import helper
 
+from actorq.domain.limits import MAX_BLOB_BYTES
 from actorq.domain.policy import LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT, PolicyGraph
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch
@@ -23,7 +24,6 @@ from actorq.quantization.layers import BATCH_FIRST_STATES, Layer, find_layers
 from actorq.quantization.nodes import STANDARD, reached
 from actorq.quantization.operators import check_operators
 from actorq.text import reason_of
-from actorq.transport.options import MAX_BLOB_BYTES
 
 # Below 13, weights of quantized operators have other forms. Nothing here depends on higher versions.
 OLDEST_OPSET = 13

@@ -4,41 +4,15 @@ import os
 import platform
 import sys
 import time
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import psutil
 
+from actorq.domain.processes import ProcessStats
+
 FORK_SERVER = "actorq-forks"
 """Name in ps of the process that forks the services of a run on one machine."""
-
-
-@dataclass(frozen=True)
-class ProcessStats:
-    """Resources of one operating-system process since its start, without its children."""
-
-    name: str
-    """Name within the run, such as `actor-0`."""
-    role: str
-    """Service of the process, such as `actor`."""
-    node: str
-    """Machine of the process. The meter of that machine must report the same name."""
-    pid: int
-    """Process id; in a container it is often 1."""
-    started_at: float
-    """Start in Unix seconds."""
-    cpu_seconds: float
-    """CPU time, user and system, of all its threads."""
-    resident_bytes: int
-    """Resident memory now."""
-    peak_resident_bytes: int
-    """Highest resident memory so far."""
-
-    @property
-    def incarnation(self) -> str:
-        """Identifies this life of the process. Process ids alone are reused, above all in containers."""
-        return f"{self.pid}-{round(self.started_at * 1000)}"
 
 
 def measure_process(name: str, role: str, node: str = "") -> ProcessStats:

@@ -10,20 +10,13 @@ import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from actorq.domain.limits import MAX_MESSAGE_BYTES
 from actorq.errors import DeniedError, UserError
 from actorq.transport.security.handshake import shake_hands
 from actorq.transport.security.identity import identity_uri, parse_identity
 
 # gRPC moves 256 KiB to 1 MiB messages fastest (docs/decisions/0003-threads-and-asyncio.md).
 CHUNK_BYTES = 512 * 1024
-USUAL_SEGMENT_BYTES = 1024 * 1024
-# Bounds a segment's or chunk's message with its field headers. The receiver refuses anything larger.
-MAX_MESSAGE_BYTES = 2 * 1024 * 1024
-# Of a segment of one step, whose observations may be large, without its field headers.
-MAX_SEGMENT_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
-# Bounds checkpoints and policies, which receivers assemble from chunks: four times the FP32 tensors of a policy with
-# three layers of 4096 units. Larger policies are too slow for actors.
-MAX_BLOB_BYTES = 512 * 1024**2
 UNARY_DEADLINE_S = 10.0
 
 _KEEPALIVE_MS = 20_000

@@ -1,4 +1,4 @@
-"""Limits of all values that a peer may send, and checks of decoded values.
+"""Checks of the values that a peer sends, against the limits of `domain.limits`.
 
 Each check takes a name and a value, and returns the value. It raises InvalidInputError with the name, the limit and
 the value. docs/concepts/limits.md has the limits as a table.
@@ -11,56 +11,9 @@ from typing import TypeVar
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from actorq.domain import limits
 from actorq.errors import InvalidInputError
 from actorq.text import one_line
-from actorq.transport.options import MAX_MESSAGE_BYTES
-
-MAX_DIMENSIONS = 32
-# No message can hold a larger tensor or a larger element of a space.
-MAX_TENSOR_BYTES = MAX_MESSAGE_BYTES
-# Versions are compared, and added to, as int64.
-MAX_VERSION = 2**62 - 1
-# Processes of learners have numbers of the same kind, which are the upper bits of incarnations.
-MAX_EPOCH = 2**31 - 1
-# Sequences, incarnations and counters are stored as int64.
-MAX_COUNT = 2**63 - 1
-# In UTF-8; most characters of names take one byte.
-MAX_NAME_BYTES = 128
-MAX_TEXT_BYTES = 1024
-MAX_PAGE_TOKEN_CHARACTERS = 19
-DIGEST_BYTES = 32
-# The year 2242.
-MAX_UNIX_S = 2**33
-# Thirty thousand processors for a year.
-MAX_SECONDS = 1e12
-MAX_KWH = 1e12
-MAX_RATE = 1e12
-# Sums and means of such large numbers stay finite.
-MAX_MAGNITUDE = 1e30
-MAX_DISCRETE_ACTIONS = 65_536
-MAX_FRAME_STACK = 256
-MAX_ENVIRONMENTS = 65_536
-MAX_SEGMENT_STEPS = 2**20
-MAX_QUEUED_SEGMENTS = 65_536
-MAX_REPORT_PERIOD_S = 86_400.0
-MAX_PATIENCE_S = 3_600.0
-# As many as fit a segment's bytes.
-MAX_SPANS = 32_768
-MAX_SEGMENT_EPISODES = 65_536
-MAX_EVALUATION_EPISODES = 10_000
-MAX_ACTIVATIONS = 100
-MAX_PROCESSES = 1_000
-MAX_ACTORS = 1_000
-MAX_SERVICES = 32
-MAX_SCHEMES = 32
-MAX_VARIANTS = 64
-MAX_LAYERS = 1_024
-MAX_OUTPUTS = 64
-MAX_OUTPUT_COMPONENTS = 65_536
-MAX_RUNGS = 64
-MAX_TOPOLOGIES = 1_024
-MAX_ENCODINGS = 32
-MAX_INPUTS = 64
 
 _LONGEST_QUOTE_BYTES = 80
 _NANOSECONDS = 10**9
@@ -78,10 +31,10 @@ def name(what: str, value: str) -> str:
 
 def optional_name(what: str, value: str) -> str:
     """A name, or an empty string."""
-    return text(what, value, MAX_NAME_BYTES)
+    return text(what, value, limits.MAX_NAME_BYTES)
 
 
-def text(what: str, value: str, most_bytes: int = MAX_TEXT_BYTES) -> str:
+def text(what: str, value: str, most_bytes: int = limits.MAX_TEXT_BYTES) -> str:
     """Text on one line: printable characters, at most `most_bytes` in UTF-8."""
     # Each character has at least one byte. So a text that is much too long is not encoded.
     if len(value) > most_bytes or len(value.encode("utf-8", "replace")) > most_bytes:
@@ -100,15 +53,15 @@ def quoted(value: str) -> str:
 
 def version(what: str, value: int) -> int:
     """A policy's version below 2^62; 0 for none."""
-    return within(what, value, 0, MAX_VERSION)
+    return within(what, value, 0, limits.MAX_VERSION)
 
 
 def epoch(what: str, value: int) -> int:
     """A learner's epoch below 2^31; 0 for none."""
-    return within(what, value, 0, MAX_EPOCH)
+    return within(what, value, 0, limits.MAX_EPOCH)
 
 
-def count(what: str, value: int, most: int = MAX_COUNT) -> int:
+def count(what: str, value: int, most: int = limits.MAX_COUNT) -> int:
     """A sequence, an incarnation or a counter: at most `most`, by default the largest int64."""
     return within(what, value, 0, most)
 
@@ -122,12 +75,12 @@ def within(what: str, value: Number, least: Number, most: Number) -> Number:
 
 def amount(what: str, value: float) -> float:
     """A number from 0. Sums of such numbers stay finite."""
-    return within(what, value, 0.0, MAX_MAGNITUDE)
+    return within(what, value, 0.0, limits.MAX_MAGNITUDE)
 
 
 def rate(what: str, value: float) -> float:
     """A number per second or another ratio."""
-    return within(what, value, 0.0, MAX_RATE)
+    return within(what, value, 0.0, limits.MAX_RATE)
 
 
 def share(what: str, value: float) -> float:
@@ -137,17 +90,17 @@ def share(what: str, value: float) -> float:
 
 def kwh(what: str, value: float) -> float:
     """An amount of energy, or of its CO2 in kilograms."""
-    return within(what, value, 0.0, MAX_KWH)
+    return within(what, value, 0.0, limits.MAX_KWH)
 
 
 def seconds(what: str, value: float) -> float:
     """A duration in seconds."""
-    return within(what, value, 0.0, MAX_SECONDS)
+    return within(what, value, 0.0, limits.MAX_SECONDS)
 
 
 def figure(what: str, value: float) -> float:
     """A return, a reward or another signed number. Sums of such numbers stay finite."""
-    return within(what, value, -MAX_MAGNITUDE, MAX_MAGNITUDE)
+    return within(what, value, -limits.MAX_MAGNITUDE, limits.MAX_MAGNITUDE)
 
 
 def items(what: str, values: T, most: int) -> T:
@@ -159,34 +112,34 @@ def items(what: str, values: T, most: int) -> T:
 
 def digest(what: str, value: bytes) -> bytes:
     """A SHA-256."""
-    if len(value) != DIGEST_BYTES:
-        raise InvalidInputError(f"{what}: must have {DIGEST_BYTES} bytes, got {len(value)}")
+    if len(value) != limits.DIGEST_BYTES:
+        raise InvalidInputError(f"{what}: must have {limits.DIGEST_BYTES} bytes, got {len(value)}")
     return value
 
 
 def dimensions(what: str, sizes: Sequence[int]) -> tuple[int, ...]:
     """At most 32 sizes of an array."""
-    if len(sizes) > MAX_DIMENSIONS:
-        raise InvalidInputError(f"{what}: must have at most {MAX_DIMENSIONS} dimensions, got {len(sizes)}")
+    if len(sizes) > limits.MAX_DIMENSIONS:
+        raise InvalidInputError(f"{what}: must have at most {limits.MAX_DIMENSIONS} dimensions, got {len(sizes)}")
     return tuple(sizes)
 
 
 def shape(what: str, sizes: Sequence[int], element_bytes: int) -> tuple[int, ...]:
-    """The shape of an array of at most `MAX_TENSOR_BYTES`. Takes microseconds for any sizes."""
+    """The shape of an array of at most `limits.MAX_TENSOR_BYTES`. Takes microseconds for any sizes."""
     sizes = dimensions(what, sizes)
     if sizes and min(sizes) < 0:
         raise InvalidInputError(f"{what}: shape must not be negative, got {list(sizes)}")
     # Sizes are bounded even beside a 0: an empty array must not have a huge size.
     nbytes = math.prod(sizes) * element_bytes or math.prod(filter(None, sizes)) * element_bytes
-    if nbytes > MAX_TENSOR_BYTES:
-        raise InvalidInputError(f"{what}: shape must have at most {MAX_TENSOR_BYTES} bytes, got {list(sizes)}")
+    if nbytes > limits.MAX_TENSOR_BYTES:
+        raise InvalidInputError(f"{what}: shape must have at most {limits.MAX_TENSOR_BYTES} bytes, got {list(sizes)}")
     return sizes
 
 
 def unix_seconds(what: str, value: Timestamp) -> float:
     """A time from 1970 to 2242 as unix seconds."""
     nanoseconds = within(f"{what} (nanoseconds)", value.nanos, 0, _NANOSECONDS - 1)
-    return within(f"{what} (unix seconds)", value.seconds, 0, MAX_UNIX_S) + nanoseconds / _NANOSECONDS
+    return within(f"{what} (unix seconds)", value.seconds, 0, limits.MAX_UNIX_S) + nanoseconds / _NANOSECONDS
 
 
 def duration_s(what: str, value: Duration, least: float, most: float) -> float:
@@ -197,6 +150,6 @@ def duration_s(what: str, value: Duration, least: float, most: float) -> float:
 
 def page_token(value: str) -> str:
     """The token of the page before: a version in decimal digits, or empty."""
-    if value and not (len(value) <= MAX_PAGE_TOKEN_CHARACTERS and value.isascii() and value.isdecimal()):
+    if value and not (len(value) <= limits.MAX_PAGE_TOKEN_CHARACTERS and value.isascii() and value.isdecimal()):
         raise InvalidInputError(f"page_token: must be the next_page_token of the page before, got {quoted(value)}")
     return value

@@ -3,10 +3,11 @@
 import math
 from dataclasses import dataclass
 
+from actorq.domain import limits
+from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.status import Exploration, Membership, RunSpec, Sampling
 from actorq.domain.trajectory import EnvironmentSpec, Role
 from actorq.errors import InvalidInputError
-from actorq.transport.options import MAX_SEGMENT_BYTES
 from actorq.v1 import learner_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Fields, each, optional
@@ -105,7 +106,7 @@ def stream_opening_from_proto(message: learner_pb2.StreamOpen) -> StreamOpening:
         name=bounds.name("actor_name", message.actor_name),
         incarnation=bounds.count("incarnation", message.incarnation),
         environment=environment_from_proto(message.environment),
-        lost_through=bounds.count("lost_through_sequence", message.lost_through_sequence, bounds.MAX_VERSION),
+        lost_through=bounds.count("lost_through_sequence", message.lost_through_sequence, limits.MAX_VERSION),
     )
 
 
@@ -159,18 +160,18 @@ def _run_from_proto(message: learner_pb2.RunSpec) -> RunSpec:
 
     return RunSpec(
         **_RUN.of(message),
-        environments_per_actor=at_least_1("environments_per_actor", bounds.MAX_ENVIRONMENTS),
-        segment_length=at_least_1("segment_length", bounds.MAX_SEGMENT_STEPS),
+        environments_per_actor=at_least_1("environments_per_actor", limits.MAX_ENVIRONMENTS),
+        segment_length=at_least_1("segment_length", limits.MAX_SEGMENT_STEPS),
         max_segment_bytes=bounds.count("run.max_segment_bytes", message.max_segment_bytes, MAX_SEGMENT_BYTES),
-        queue_segments=at_least_1("queue_segments", bounds.MAX_QUEUED_SEGMENTS),
-        evaluation_episodes=at_least_1("evaluation_episodes", bounds.MAX_EVALUATION_EPISODES),
-        report_period_s=bounds.duration_s("run.report_period", message.report_period, 0.0, bounds.MAX_REPORT_PERIOD_S),
+        queue_segments=at_least_1("queue_segments", limits.MAX_QUEUED_SEGMENTS),
+        evaluation_episodes=at_least_1("evaluation_episodes", limits.MAX_EVALUATION_EPISODES),
+        report_period_s=bounds.duration_s("run.report_period", message.report_period, 0.0, limits.MAX_REPORT_PERIOD_S),
         max_steps_per_policy=message.max_steps_per_policy,
         evaluation_share=bounds.share("run.evaluation_share", message.evaluation_share) or 1.0,
         environment_arguments=environment_arguments_from_text(message.environment_arguments),
         evaluation_sampling=_sampling_from_proto(message.evaluation_sampling),
         policy_patience_s=(
-            bounds.duration_s("run.policy_patience", message.policy_patience, 0.0, bounds.MAX_PATIENCE_S)
+            bounds.duration_s("run.policy_patience", message.policy_patience, 0.0, limits.MAX_PATIENCE_S)
             if message.HasField("policy_patience")
             else RunSpec.policy_patience_s
         ),
@@ -179,8 +180,8 @@ def _run_from_proto(message: learner_pb2.RunSpec) -> RunSpec:
 
 def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
     return Exploration(
-        epsilons=each(bounds.share, "exploration.epsilons", message.epsilons, bounds.MAX_ENVIRONMENTS),
-        noise=each(bounds.amount, "exploration.noise", message.noise, bounds.MAX_ENVIRONMENTS),
+        epsilons=each(bounds.share, "exploration.epsilons", message.epsilons, limits.MAX_ENVIRONMENTS),
+        noise=each(bounds.amount, "exploration.noise", message.noise, limits.MAX_ENVIRONMENTS),
         random_steps=bounds.count("exploration.random_steps", message.random_steps),
         report_greedy=message.report_greedy,
         sampling=_sampling_from_proto(message.sampling),

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from actorq.domain import limits
+from actorq.domain.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES
 from actorq.domain.policy import (
     SIGNED,
     UNSIGNED,
@@ -18,7 +20,6 @@ from actorq.domain.policy import (
 )
 from actorq.domain.status import Receipt
 from actorq.errors import ExhaustedError, InvalidInputError
-from actorq.transport.options import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES
 from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import policy_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
@@ -113,10 +114,10 @@ def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
     return FidelityReport(
         **_FIDELITY.of(message),
         observations=message.observations,
-        layers=tuple(map(_layer_from_proto, bounds.items("fidelity.layers", message.layers, bounds.MAX_LAYERS))),
-        outputs=tuple(map(_output_from_proto, bounds.items("fidelity.outputs", message.outputs, bounds.MAX_OUTPUTS))),
+        layers=tuple(map(_layer_from_proto, bounds.items("fidelity.layers", message.layers, limits.MAX_LAYERS))),
+        outputs=tuple(map(_output_from_proto, bounds.items("fidelity.outputs", message.outputs, limits.MAX_OUTPUTS))),
         passed=message.passed,
-        refused=tuple(map(_rung_from_proto, bounds.items("fidelity.refused", message.refused, bounds.MAX_RUNGS))),
+        refused=tuple(map(_rung_from_proto, bounds.items("fidelity.refused", message.refused, limits.MAX_RUNGS))),
     )
 
 
@@ -129,8 +130,8 @@ def _layer_from_proto(message: policy_pb2.LayerReport) -> LayerReport:
 
 
 def _output_from_proto(message: policy_pb2.OutputError) -> OutputError:
-    bounds.items("output.mean_errors", message.mean_errors, bounds.MAX_OUTPUT_COMPONENTS)
-    bounds.items("output.max_errors", message.max_errors, bounds.MAX_OUTPUT_COMPONENTS)
+    bounds.items("output.mean_errors", message.mean_errors, limits.MAX_OUTPUT_COMPONENTS)
+    bounds.items("output.max_errors", message.max_errors, limits.MAX_OUTPUT_COMPONENTS)
     return OutputError(
         name=bounds.text("output.name", message.name),
         mean_errors=tuple(_error("fidelity.mean_errors", error) for error in message.mean_errors),
@@ -146,7 +147,7 @@ _RUNG = Fields(
 
 
 def _rung_from_proto(message: policy_pb2.RefusedRung) -> RefusedRung:
-    layers = each(bounds.text, "refused.float_layers", message.float_layers, bounds.MAX_LAYERS)
+    layers = each(bounds.text, "refused.float_layers", message.float_layers, limits.MAX_LAYERS)
     return RefusedRung(float_layers=layers, **_RUNG.of(message))
 
 
@@ -166,8 +167,8 @@ _RETAINED = Fields(
 
 def retained_from_proto(message: quantizer_pb2.RetainedPolicy) -> RetainedPolicy:
     """Decode a retained version."""
-    schemes = each(bounds.name, "retained.schemes", message.schemes, bounds.MAX_SCHEMES)
-    variants = bounds.items("retained.variants", message.variants, bounds.MAX_VARIANTS)
+    schemes = each(bounds.name, "retained.schemes", message.schemes, limits.MAX_SCHEMES)
+    variants = bounds.items("retained.variants", message.variants, limits.MAX_VARIANTS)
     # An older quantizer tells schemes only.
     found = tuple(Variant(**_VARIANT.of(variant)) for variant in variants) or tuple(map(Variant, schemes))
     return RetainedPolicy(variants=found, **_RETAINED.of(message))
@@ -193,7 +194,7 @@ def receipt_from_proto(message: quantizer_pb2.Receipt) -> Receipt:
     return Receipt(
         **_RECEIPT.of(message),
         policies=tuple(
-            map(descriptor_from_proto, bounds.items("receipt.policies", message.policies, bounds.MAX_VARIANTS))
+            map(descriptor_from_proto, bounds.items("receipt.policies", message.policies, limits.MAX_VARIANTS))
         ),
         subscribers=message.subscribers,
         process=process_from_proto(message.process),
@@ -239,7 +240,7 @@ class PolicyAssembler:
             )
         if descriptor.variant != self._variant:
             raise InvalidInputError(f"policy: expected one in {self._variant}, got one in {descriptor.variant}")
-        bounds.within("policy.version", descriptor.version, 1, bounds.MAX_VERSION)
+        bounds.within("policy.version", descriptor.version, 1, limits.MAX_VERSION)
         if descriptor.size_bytes > MAX_BLOB_BYTES:
             raise ExhaustedError(f"policy: expected at most {MAX_BLOB_BYTES} bytes, got {descriptor.size_bytes}")
         self._descriptor = descriptor

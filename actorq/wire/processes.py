@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from actorq.telemetry.energy import NodeEnergy
-from actorq.telemetry.process_stats import ProcessStats
+from actorq.domain import limits
+from actorq.domain.processes import NodeEnergy, ProcessStats
 from actorq.v1 import process_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Fields
@@ -34,7 +34,7 @@ def process_from_proto(message: process_pb2.ProcessStats) -> ProcessStats:
 
 def processes_from_proto(messages: Sequence[process_pb2.ProcessStats]) -> tuple[ProcessStats, ...]:
     """Decode the resources of several processes."""
-    return tuple(process_from_proto(message) for message in bounds.items("processes", messages, bounds.MAX_PROCESSES))
+    return tuple(process_from_proto(message) for message in bounds.items("processes", messages, limits.MAX_PROCESSES))
 
 
 def node_energy_to_proto(energy: NodeEnergy) -> process_pb2.NodeEnergy:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from actorq.domain import limits
 from actorq.domain.lineage import MAX_LINEAGE, UNCHECKED, Lineage
 from actorq.errors import InvalidInputError
 from actorq.v1 import quantizer_pb2, tensor_pb2
@@ -73,14 +74,14 @@ def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
 
 def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
     """Decode the header that precedes a graph's model."""
-    spans = tuple(bounds.items("graph.action_spans", message.action_spans, bounds.MAX_OUTPUT_COMPONENTS))
-    if not all(0 < span <= bounds.MAX_MAGNITUDE for span in spans):
+    spans = tuple(bounds.items("graph.action_spans", message.action_spans, limits.MAX_OUTPUT_COMPONENTS))
+    if not all(0 < span <= limits.MAX_MAGNITUDE for span in spans):
         raise InvalidInputError(
-            f"graph.action_spans: must be above 0 and at most {bounds.MAX_MAGNITUDE}, got {list(spans[:8])}"
+            f"graph.action_spans: must be above 0 and at most {limits.MAX_MAGNITUDE}, got {list(spans[:8])}"
         )
     return GraphHeader(
         topology=bounds.digest("graph.topology", message.topology),
-        inputs=each(bounds.name, "graph.inputs", message.inputs, bounds.MAX_INPUTS),
+        inputs=each(bounds.name, "graph.inputs", message.inputs, limits.MAX_INPUTS),
         discrete_actions=message.discrete_actions,
         action_spans=spans,
     )
@@ -101,7 +102,7 @@ def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> Che
     if not message.HasField("snapshot_at"):
         raise InvalidInputError("checkpoint.snapshot_at: must be the time of the snapshot, got none")
     return CheckpointHeader(
-        version=bounds.within("checkpoint.version", message.version, 1, bounds.MAX_VERSION),
+        version=bounds.within("checkpoint.version", message.version, 1, limits.MAX_VERSION),
         snapshot_at=bounds.unix_seconds("checkpoint.snapshot_at", message.snapshot_at),
         **_CHECKPOINT.of(message),
     )
@@ -116,11 +117,11 @@ def ready_from_proto(message: quantizer_pb2.PublishReady) -> Ready:
     """Decode a quantizer's state."""
     return Ready(
         newest_version=bounds.version("ready.newest_version", message.newest_version),
-        topologies=each(bounds.digest, "ready.topologies", message.topologies, bounds.MAX_TOPOLOGIES),
+        topologies=each(bounds.digest, "ready.topologies", message.topologies, limits.MAX_TOPOLOGIES),
         encodings=encodings_from_proto(message.encodings),
     )
 
 
 def encodings_from_proto(values: Sequence[tensor_pb2.BlobEncoding]) -> tuple[tensor_pb2.BlobEncoding, ...]:
     """Decode the encodings of blobs that a peer takes. Unknown encodings are kept."""
-    return tuple(bounds.items("encodings", values, bounds.MAX_ENCODINGS))
+    return tuple(bounds.items("encodings", values, limits.MAX_ENCODINGS))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from actorq.domain import limits
 from actorq.domain.policy import SIGNED, Variant, variant_of
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
@@ -103,7 +104,7 @@ def hold_request_from_proto(message: quantizer_pb2.HoldPolicyRequest) -> HoldReq
 def evaluate_request_from_proto(message: actor_pb2.EvaluateRequest) -> EvaluateRequest:
     """Decode a request for greedy episodes."""
     return EvaluateRequest(
-        episodes=bounds.within("episodes", message.episodes, 1, bounds.MAX_EVALUATION_EPISODES),
+        episodes=bounds.within("episodes", message.episodes, 1, limits.MAX_EVALUATION_EPISODES),
         scheme=bounds.optional_name("scheme", message.scheme),
         version=bounds.version("policy_version", message.policy_version),
         seed=bounds.count("seed", message.seed, _MAX_SEED),

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import cast
 
+from actorq.domain import limits
 from actorq.domain.status import (
     ActorReport,
     ActorSelfStatus,
@@ -57,7 +58,7 @@ def actor_report_from_proto(message: learner_pb2.ActorReport) -> ActorReport:
     return ActorReport(
         **_REPORT.of(message),
         queued_segments=message.queued_segments,
-        activation_seconds=each(bounds.seconds, "report.activation_seconds", activations, bounds.MAX_ACTIVATIONS),
+        activation_seconds=each(bounds.seconds, "report.activation_seconds", activations, limits.MAX_ACTIVATIONS),
         process=process_from_proto(message.process),
     )
 
@@ -153,8 +154,8 @@ _STATUS_BY_NAME = Fields(
 
 def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
     """Decode the status of a run."""
-    actors = bounds.items("status.actors", message.actors, bounds.MAX_ACTORS)
-    processes = bounds.items("status.processes", message.processes, bounds.MAX_PROCESSES)
+    actors = bounds.items("status.actors", message.actors, limits.MAX_ACTORS)
+    processes = bounds.items("status.processes", message.processes, limits.MAX_PROCESSES)
     return RunStatus(
         **_STATUS.of(message),
         **_STATUS_BY_NAME.of(message),
@@ -208,7 +209,7 @@ _ENERGY = Fields(learner_pb2.Energy, "energy.", {bounds.kwh: "kwh co2_kg", bound
 
 
 def _energy_from_proto(message: learner_pb2.Energy) -> Energy:
-    services = bounds.items("energy.kwh_per_service", message.kwh_per_service, bounds.MAX_SERVICES)
+    services = bounds.items("energy.kwh_per_service", message.kwh_per_service, limits.MAX_SERVICES)
     return Energy(
         **_ENERGY.of(message),
         kwh_per_service={

@@ -1,5 +1,6 @@
 """Messages of segments, episodes, evaluations and environment specs."""
 
+from actorq.domain import limits
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
 from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
@@ -31,10 +32,10 @@ def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> Environme
         observations=array_spec_from_proto(message.observations),
         actions=array_spec_from_proto(message.actions),
         discrete_actions=bounds.count(
-            "environment.discrete_actions", message.discrete_actions, bounds.MAX_DISCRETE_ACTIONS
+            "environment.discrete_actions", message.discrete_actions, limits.MAX_DISCRETE_ACTIONS
         ),
         max_episode_steps=message.max_episode_steps,
-        frame_stack=max(1, bounds.count("environment.frame_stack", message.frame_stack, bounds.MAX_FRAME_STACK)),
+        frame_stack=max(1, bounds.count("environment.frame_stack", message.frame_stack, limits.MAX_FRAME_STACK)),
         environment_arguments=environment_arguments_from_text(message.environment_arguments),
     )
 
@@ -74,10 +75,10 @@ def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
         terminated=tensor_from_proto(message.terminated),
         truncated=tensor_from_proto(message.truncated),
         valid=tensor_from_proto(message.valid),
-        spans=tuple(map(_span_from_proto, bounds.items("segment.spans", message.spans, bounds.MAX_SPANS))),
+        spans=tuple(map(_span_from_proto, bounds.items("segment.spans", message.spans, limits.MAX_SPANS))),
         ages=tensor_from_proto(message.ages),
         episodes=tuple(
-            map(episode_from_proto, bounds.items("segment.episodes", message.episodes, bounds.MAX_SEGMENT_EPISODES))
+            map(episode_from_proto, bounds.items("segment.episodes", message.episodes, limits.MAX_SEGMENT_EPISODES))
         ),
         greedy_actions=optional(message, "greedy_actions", tensor_from_proto),
         log_probabilities=optional(message, "log_probabilities", tensor_from_proto),
@@ -131,5 +132,5 @@ def evaluation_from_proto(message: trajectory_pb2.Evaluation) -> Evaluation:
             f"evaluation: needs as many returns as lengths and at least one, got {len(message.returns)} returns and "
             f"{len(message.lengths)} lengths"
         )
-    returns = each(bounds.figure, "evaluation.returns", message.returns, bounds.MAX_EVALUATION_EPISODES)
+    returns = each(bounds.figure, "evaluation.returns", message.returns, limits.MAX_EVALUATION_EPISODES)
     return Evaluation(returns=returns, lengths=tuple(message.lengths), **_EVALUATION.of(message))

@@ -123,7 +123,7 @@ def _row(package: Package, folder: Path, seconds: float) -> dict[str, Any]:
     flags = ("--environment", package.environment, "--max-seconds", str(seconds))
     wrappers = ("--environment-wrappers", ",".join(package.wrappers)) if package.wrappers else ()
     limits = ("--max-environment-steps", "10000000", "--evaluation.episodes", str(EPISODES))
-    command = ("-m", "actorq.cli.main", "train", "--run-directory", str(run), *flags, *wrappers, *limits)
+    command = ("-m", "actorq_apps.cli.main", "train", "--run-directory", str(run), *flags, *wrappers, *limits)
     _python(environment, *command, codes=_COMPLETE)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return {

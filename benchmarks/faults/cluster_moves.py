@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from actorq.client import LearnerClient
-from actorq.cluster import access, diagnosis
-from actorq.cluster.connection import Cluster
-from actorq.cluster.context import connect
-from actorq.cluster.objects import Object
 from actorq.domain.status import RunStatus
 from actorq.errors import UnavailableError
 from actorq.transport.options import Certificates
 from actorq.transport.reconnect import Backoff, keep_connected
+from actorq_apps.cluster import access, diagnosis
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.context import connect
+from actorq_apps.cluster.objects import Object
 from benchmarks.harness import Target, run_benchmark
 
 MOVES, PERIOD_S = 4, 40.0

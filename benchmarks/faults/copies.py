@@ -186,7 +186,7 @@ def snapshot(root: Path, seconds: float, restores: bool) -> dict[str, Any]:
         shutil.rmtree(folder)
         folder.with_suffix(".snapshot").rename(folder)
     if restores:
-        subprocess.run([sys.executable, "-m", "actorq.cli.main", "restore", str(run.learner)], check=True)
+        subprocess.run([sys.executable, "-m", "actorq_apps.cli.main", "restore", str(run.learner)], check=True)
     with _fleet(run) as fleet:
         run.start(fleet)
         watcher.newest = 0

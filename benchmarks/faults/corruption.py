@@ -38,7 +38,7 @@ _RUN_FLAGS = (
     *("--replay.capacity", "6000", "--replay.min-size", "500", "--replay.prioritized"),
     *("--checkpoint.period-s", "1", "--quantizer.retain-newest", "4", "--quantizer.retain-best", "1"),
 )
-_TRAIN = (sys.executable, "-m", "actorq.cli.main", "train")
+_TRAIN = (sys.executable, "-m", "actorq_apps.cli.main", "train")
 _BUDGET_ENDED = 3
 _FULL_TIMEOUT_S = 300.0
 

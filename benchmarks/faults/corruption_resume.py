@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from actorq.cli.verify import launcher_files
 from actorq.client import QuantizerClient
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.findings import Finding
+from actorq_apps.cli.verify import launcher_files
 from learner_service import verify as learner_verify
 from learner_service.replay import ReplayBuffer
 from learner_service.replay.storage.store import ReplayStore

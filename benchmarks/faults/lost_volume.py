@@ -27,12 +27,12 @@ from typing import Any
 import yaml
 from kubernetes import client
 
-from actorq.cluster import access
-from actorq.cluster.connection import Cluster
-from actorq.cluster.context import connect
-from actorq.cluster.objects import ACTORQ, TRAINING_RUN, VOLUME, Object, name_of
 from actorq.domain.status import RunStatus
 from actorq.errors import UserError
+from actorq_apps.cluster import access
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.context import connect
+from actorq_apps.cluster.objects import ACTORQ, TRAINING_RUN, VOLUME, Object, name_of
 from benchmarks.faults.cluster_moves import Learner
 from benchmarks.harness import Target, run_benchmark
 

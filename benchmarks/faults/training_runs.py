@@ -19,11 +19,11 @@ from typing import Any
 import yaml
 from kubernetes import client
 
-from actorq.cluster.connection import Cluster
-from actorq.cluster.context import connect
-from actorq.cluster.objects import RUN_LABEL, TRAINING_RUN, name_of, part
 from actorq.errors import ActorQError, UserError
-from actorq.operator.leader import LEASE
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.context import connect
+from actorq_apps.cluster.objects import RUN_LABEL, TRAINING_RUN, name_of, part
+from actorq_apps.operator.leader import LEASE
 from benchmarks.harness import Target, run_benchmark
 
 API_VERSION, KIND = TRAINING_RUN

@@ -128,7 +128,7 @@ def _run_peer(system: str, task: Task, seed: int, folder: Path, python: Path) ->
 def actorq_command(task: Task, seed: int, folder: Path) -> list[str]:
     """The README's command, with the preset's settings, and the target and evaluations of all systems."""
     return [
-        *(sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(folder)),
+        *(sys.executable, "-m", "actorq_apps.cli.main", "train", "--run-directory", str(folder)),
         *("--algorithm", task.algorithm, "--environment", task.environment, "--scheme", "int8", "--seed", str(seed)),
         *(f"--target-return={task.target}", "--evaluation.episodes", str(EPISODES)),
         *("--max-environment-steps", str(_STEPS)),

@@ -14,9 +14,9 @@ from torch import nn
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from benchmarks.policies import environment_spec
+from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks.continuous import DeterministicPolicy
-from learner_service.networks.trained import Minimizer
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.sparsity.plan import SparsityPlan
 

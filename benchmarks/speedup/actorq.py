@@ -185,7 +185,7 @@ def compare(task: Task, seeds: int, device: str, directory: Path) -> dict[str, A
     """
     folder = directory / task.folder
     begin(folder)
-    command = [sys.executable, "-m", "actorq.cli.main", "compare", "--directory", str(folder)]
+    command = [sys.executable, "-m", "actorq_apps.cli.main", "compare", "--directory", str(folder)]
     command += ["--schemes", *task.schemes, "--seeds", str(seeds), *flags_of(task, device)]
     if subprocess.run(command, check=False).returncode:
         raise SystemExit(f"actorq compare failed for {task.name}")

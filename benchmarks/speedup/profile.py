@@ -27,9 +27,9 @@ import psutil
 from actorq.client import LearnerClient
 from actorq.config.run_config import RunConfig
 from actorq.process import Sources, argument_parser
-from actorq.profile.measure import Figures, measure
-from actorq.profile.model import predict
 from actorq.telemetry.process_stats import FORK_SERVER
+from actorq_apps.profile.measure import Figures, measure
+from actorq_apps.profile.model import predict
 from benchmarks.faults.chaos.fleet import until
 from benchmarks.harness import Target, run_benchmark
 
@@ -147,7 +147,7 @@ def run(flags: Sequence[str], warm_up_s: float, seconds: float) -> Measured:
     """Make a run, and count over a window."""
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder) / "run"
-        command = [sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(directory), *flags]
+        command = [sys.executable, "-m", "actorq_apps.cli.main", "train", "--run-directory", str(directory), *flags]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             if until((directory / "addresses.json").exists, _START_S) is None:

@@ -82,7 +82,7 @@ def _rate(tree: Path, case: str, warm_up_s: float, seconds: float) -> float:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         process = subprocess.Popen(
-            [sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(run), *_ENDLESS, *flags],
+            [sys.executable, "-m", "actorq_apps.cli.main", "train", "--run-directory", str(run), *_ENDLESS, *flags],
             env={**os.environ, "PYTHONPATH": str(tree)},
             cwd=folder,
             stdout=subprocess.DEVNULL,

@@ -30,7 +30,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory) / "sweep"
-        command = [sys.executable, "-m", "actorq.cli.main", "sweep", "--directory", str(folder), *_SEARCH]
+        command = [sys.executable, "-m", "actorq_apps.cli.main", "sweep", "--directory", str(folder), *_SEARCH]
         command += ["--environment", "CartPole-v1", "--max-environment-steps", "50000", "--objective", "steps"]
         command += ["--trials", str(arguments.trials), "--jobs", str(arguments.jobs), "--pruner", arguments.pruner]
         started = time.monotonic()

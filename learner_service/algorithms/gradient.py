@@ -13,9 +13,9 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import Losses, Minibatch, minibatches, on_device, settings_of
 from learner_service.algorithms.trainable import Trainable
+from learner_service.algorithms.trained import TrainedNetwork
 from learner_service.kernels.recorded import Input, Recorded
 from learner_service.networks.observations import are_frames
-from learner_service.networks.trained import TrainedNetwork
 from learner_service.replay import NStepBatch
 
 

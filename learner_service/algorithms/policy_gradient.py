@@ -16,9 +16,9 @@ from actorq.config.sparsity import SparsityMethod
 from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.trainable import Trainable, annealed
+from learner_service.algorithms.trained import Minimizer, TrainedNetwork
 from learner_service.kernels.torch_private import backward
 from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
-from learner_service.networks.trained import Minimizer, TrainedNetwork
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import METHODS, SparsityPlan
 

@@ -17,10 +17,10 @@ from actorq.config.sparsity import SparsityMethod
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.statefiles.crc import crc32
 from learner_service.algorithms.base import settings_of
+from learner_service.algorithms.trained import TrainedNetwork, below
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import are_frames, feature_layers
 from learner_service.networks.precision import use_precision
-from learner_service.networks.trained import TrainedNetwork, below
 from learner_service.sparsity import METHODS, SparsityPlan
 from learner_service.sparsity.plan import Network
 

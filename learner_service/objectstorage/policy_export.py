@@ -12,8 +12,8 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, chosen_version
 from actorq.domain.trajectory import EnvironmentSpec, Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
+from actorq.inference.runpolicies import newest_evaluation
 from actorq.quantization.description import describe
-from actorq.statefiles.runpolicies import newest_evaluation
 from learner_service.objectstorage.store import ObjectStore
 from learner_service.objectstorage.volume import Volume
 

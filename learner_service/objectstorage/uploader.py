@@ -12,7 +12,7 @@ from typing import BinaryIO
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import ActorQError, ConflictError, UnavailableError
 from actorq.statefiles.documents import copy_of
-from learner_service.objectstorage.best_policy import FOLDER
+from learner_service.files import BEST_POLICY
 from learner_service.objectstorage.generations import PART_BYTES, Manifest, Part, manifest_name, number_of
 from learner_service.objectstorage.volume import RUN_FILE, Volume, require_whole_documents
 
@@ -174,7 +174,7 @@ class Uploader:
         """Store the parts of all files. A checkpoint stays readable here also when the learner removes it meanwhile."""
         root = self._volume.directory
         names = [name for name in _FILES if (root / name).exists()]
-        names += [f"{FOLDER}/{path.name}" for path in sorted((root / FOLDER).glob("[!.]*"))]
+        names += [f"{BEST_POLICY}/{path.name}" for path in sorted((root / BEST_POLICY).glob("[!.]*"))]
         if checkpoints := sorted(path.name for path in (root / "checkpoints").glob("[0-9]*") if path.name.isdigit()):
             folder = f"checkpoints/{checkpoints[-1]}"
             names += [f"{folder}/state.json", f"{folder}/tensors.safetensors"]

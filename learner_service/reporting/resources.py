@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import torch
 
+from actorq.domain.processes import NodeEnergy, ProcessStats
 from actorq.domain.status import Energy, ProcessUsage
-from actorq.telemetry.energy import EnergyLedger, NodeEnergy
-from actorq.telemetry.energy.accounts import ProcessKey
-from actorq.telemetry.process_stats import ProcessStats, measure_process
+from actorq.telemetry.process_stats import measure_process
+from learner_service.energy.accounts import ProcessKey
+from learner_service.energy.ledger import EnergyLedger
 
 # Maximum number of listed processes. Of more processes, those that reported last are kept.
 _MOST_PROCESSES = 1000

@@ -9,10 +9,10 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.status import ActorReport, Receipt
 from actorq.errors import InvalidInputError
-from actorq.telemetry.energy import EnergyLedger
 from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.members import Member, Members
 from learner_service.actors.schemes import policy_of
+from learner_service.energy.ledger import EnergyLedger
 from learner_service.reporting.event_file import EventFile
 from learner_service.reporting.events import EventLog
 from learner_service.reporting.meters import Samples

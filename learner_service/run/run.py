@@ -16,12 +16,12 @@ from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.shares import Shares
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
-from learner_service.objectstorage.best_policy import BestPolicy
 from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import open_volume
 from learner_service.reporting.fallbacks import Fallbacks
 from learner_service.run import resetting
+from learner_service.run.best_policy import BestPolicy
 from learner_service.run.connections import Connections
 from learner_service.run.identity import RunIdentity, check_same_run, locked
 from learner_service.run.judge import Judge

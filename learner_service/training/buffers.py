@@ -9,9 +9,9 @@ import numpy as np
 
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments, step_bytes
+from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-from actorq.transport.options import MAX_SEGMENT_BYTES
 from learner_service.actors.credits import WINDOW
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.networks.observations import are_frames

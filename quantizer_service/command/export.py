@@ -30,6 +30,7 @@ from actorq.domain.policy import FP32, SIGNED, Policy, RetainedPolicy, Variant, 
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.inference import description_file
+from actorq.inference.runpolicies import RunPolicies
 from actorq.process import EXIT_OK, EXIT_REFUSED
 from actorq.quantization.description import describe
 from actorq.quantization.schemes import Emission
@@ -37,7 +38,6 @@ from actorq.quantization.standard_form import standard_form
 from actorq.rundirectory import RunDirectory
 from actorq.start import run_command
 from actorq.statefiles.files import replace_together
-from actorq.statefiles.runpolicies import RunPolicies
 from actorq.weightencoding import in_weight_encoding, weight_encoding_of
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.emission.fidelity import measure

@@ -8,11 +8,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from actorq.arithmetic import arithmetic
+from actorq.domain import limits
 from actorq.domain.policy import SIGNED, FidelityReport, LayerReport, OutputError, PolicyGraph
 from actorq.quantization.calibration import Batch, rows_of
 from actorq.quantization.schemes.base import Emission
 from actorq.weightencoding import with_weight_encoding
-from actorq.wire import bounds
 from quantizer_service.emission.action_errors import (
     HIGHEST_MASK,
     are_actions,
@@ -91,7 +91,7 @@ def _in_calls(session: ort.InferenceSession, names: Iterable[str], batch: Batch,
 
 
 def _bounded(errors: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(errors <= bounds.MAX_MAGNITUDE, errors, np.inf)
+    return np.where(errors <= limits.MAX_MAGNITUDE, errors, np.inf)
 
 
 def unfit(

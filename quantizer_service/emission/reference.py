@@ -8,6 +8,7 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from actorq.domain import limits
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch, Observed, rows_of, summarize
 from actorq.quantization.footprint import TRIAL_ROWS
@@ -91,12 +92,12 @@ class Reference:
 
 def _check_descriptor(graph: Graph, outputs: Outputs) -> None:
     """Raise InvalidInputError for a graph whose policies no receiver takes, because it refuses their descriptors."""
-    bounds.items("graph: outputs", outputs, bounds.MAX_OUTPUTS)
+    bounds.items("graph: outputs", outputs, limits.MAX_OUTPUTS)
     # A descriptor has two errors for each component and must fit a message.
     components = sum(output.shape[1] for output in outputs.values())
-    bounds.within("graph: components of all outputs", components, 1, bounds.MAX_OUTPUT_COMPONENTS)
+    bounds.within("graph: components of all outputs", components, 1, limits.MAX_OUTPUT_COMPONENTS)
     layers = [name for name, shape in graph.parameters.items() if len(shape) > 1]
-    bounds.items("graph: weights of layers", layers, bounds.MAX_LAYERS)
+    bounds.items("graph: weights of layers", layers, limits.MAX_LAYERS)
     for name in (*outputs, *layers):
         bounds.text("graph: name of an output or weight", name)
 

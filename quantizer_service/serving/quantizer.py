@@ -10,13 +10,13 @@ from typing import ParamSpec, TypeVar
 
 from actorq.config.sections import QuantizerConfig
 from actorq.domain.policy import AUTO, Checkpoint, Policy, PolicyDescriptor, PolicyGraph, RetainedPolicy, Variant
+from actorq.domain.processes import ProcessStats
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, UnavailableError
 from actorq.quantization.schemes import scheme_named
 from actorq.tasks import may_be_left
 from actorq.telemetry.histogram import Histogram
-from actorq.telemetry.process_stats import ProcessStats
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.newest_policies import NewestPolicies, Subscription
 from quantizer_service.serving.policy_stream import EncodedPolicy

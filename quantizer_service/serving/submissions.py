@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 
 from actorq import wire
+from actorq.domain.limits import MAX_BLOB_BYTES
 from actorq.domain.policy import Checkpoint, PolicyGraph, SealedBytes
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError
-from actorq.transport.options import MAX_BLOB_BYTES
 from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import quantizer_pb2
 from quantizer_service.store.policy_files import decode_tensors

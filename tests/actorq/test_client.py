@@ -23,9 +23,9 @@ from actorq.domain.policy import (
 )
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import CorruptedError, NotFoundError, UnavailableError, UserError
-from actorq.local.services import reserved_addresses
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import actor_pb2, actor_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc, tensor_pb2
+from actorq_apps.local.services import reserved_addresses
 from tests.actorq.transport.staged_servicer import TIMEOUT_S, StagedLearner, serving
 
 MODEL = bytes(range(256)) * 4_096

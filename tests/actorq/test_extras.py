@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from actorq.cli.main import _EXTRAS
 from actorq.extras import BASE, COMMAND_LINE, MODULES, explain
+from actorq_apps.cli.main import _EXTRAS
 
 ROOT = Path(__file__).parents[2]
 # Distributions whose module has another name.
@@ -120,7 +120,7 @@ def test_the_modules_of_each_extra_are_those_of_the_project() -> None:
     ],
 )
 def test_a_command_without_its_packages_is_one_line(command: str, missing: str, needs: str, tmp_path: Path) -> None:
-    run = without(tmp_path, missing, "actorq.cli.main", command)
+    run = without(tmp_path, missing, "actorq_apps.cli.main", command)
     assert refused(run) == f"error: actorq {command} needs {needs}"
     assert not list(tmp_path.iterdir())
 
@@ -132,7 +132,7 @@ def test_a_command_without_its_packages_is_one_line(command: str, missing: str, 
         ("quantizer_service", "onnx", "the quantizer needs onnx: pip install 'actorq[quantizer]'"),
         ("actor_service", "onnxruntime", "the actor needs onnxruntime: pip install 'actorq[actor]'"),
         ("actor_service", "grpc", "the actor needs grpcio: pip install actorq"),
-        ("actorq.operator", "jsonpatch", "the operator needs jsonpatch: pip install 'actorq[operator]'"),
+        ("actorq_apps.operator", "jsonpatch", "the operator needs jsonpatch: pip install 'actorq[operator]'"),
     ],
 )
 def test_a_service_without_its_packages_is_one_line(service: str, missing: str, line: str, tmp_path: Path) -> None:
@@ -154,14 +154,14 @@ def test_a_service_without_its_packages_is_one_line(service: str, missing: str, 
 def test_a_setting_without_its_package_is_one_line(
     flags: tuple[str, ...], missing: str, line: str, tmp_path: Path
 ) -> None:
-    run = without(tmp_path, missing, "actorq.cli.main", "train", "--environment", "CartPole-v1", *flags)
+    run = without(tmp_path, missing, "actorq_apps.cli.main", "train", "--environment", "CartPole-v1", *flags)
     assert refused(run) == f"error: {line}"
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "quantize"])
 def test_the_help_of_a_command_needs_less(command: str, tmp_path: Path) -> None:
-    run = without(tmp_path, "torch,kubernetes,optuna", "actorq.cli.main", command, "--help")
+    run = without(tmp_path, "torch,kubernetes,optuna", "actorq_apps.cli.main", command, "--help")
     assert run.returncode == 0, run.stderr
 
 

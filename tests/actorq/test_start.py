@@ -109,7 +109,12 @@ def test_a_command_that_is_ended_by_a_signal_does_not_look_as_if_it_had_succeede
 
 @pytest.mark.parametrize(
     ("module", "code"),
-    [("actor_service", 0), ("quantizer_service", 0), ("actorq.operator", 0), ("learner_service", EXIT_INTERRUPTED)],
+    [
+        ("actor_service", 0),
+        ("quantizer_service", 0),
+        ("actorq_apps.operator", 0),
+        ("learner_service", EXIT_INTERRUPTED),
+    ],
 )
 def test_each_service_handles_sigterm_before_its_imports(module: str, code: int) -> None:
     # The first import of a process that is about to import its service says so.

@@ -20,22 +20,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from actorq.local.forkserver import become
 from actorq.start import fast_imports
+from actorq_apps.local.forkserver import become
 
 _ROOT = Path(__file__).parents[2]
 _REQUEST_BYTES = 256 * 1024
 # What each of these processes imports.
-LEARNING = ("actorq.cli.train", "learner_service.process")
+LEARNING = ("actorq_apps.cli.train", "learner_service.process")
 COMMANDS = (
-    *(f"actorq.cli.{name}" for name in ("certificates", "cluster", "compare", "evaluate", "policies", "profile")),
-    *(f"actorq.cli.{name}" for name in ("reset_environment", "status", "sweep.command", "train", "verify")),
-    *("actorq.operator.process", "scipy.stats"),
+    *(f"actorq_apps.cli.{name}" for name in ("certificates", "cluster", "compare", "evaluate", "policies", "profile")),
+    *(f"actorq_apps.cli.{name}" for name in ("reset_environment", "status", "sweep.command", "train", "verify")),
+    *("actorq_apps.operator.process", "scipy.stats"),
 )
 # ONNX Runtime is not here: its thread would not survive a fork.
 SERVICES = (
     *("actor_service.process", "actor_service.environments.__main__", "actor_service.environments.gymnasium_backend"),
-    *("actorq.telemetry.energy.__main__", "onnx"),
+    *("actorq_apps.meter.__main__", "onnx"),
 )
 
 

@@ -15,15 +15,15 @@ from kubernetes import client
 from kubernetes.stream import stream
 
 from actorq.client import ActorClient, QuantizerClient
-from actorq.cluster import access, diagnosis
-from actorq.cluster.connection import Cluster
-from actorq.cluster.context import connect
-from actorq.cluster.logs import stream_logs
-from actorq.cluster.objects import ACTORQ, VOLUME
-from actorq.cluster.portforward import PortForward, open_pod_port
 from actorq.domain.status import ActorStatus, RunStatus
 from actorq.errors import ActorQError, UnavailableError
 from actorq.transport.options import Certificates
+from actorq_apps.cluster import access, diagnosis
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.context import connect
+from actorq_apps.cluster.logs import stream_logs
+from actorq_apps.cluster.objects import ACTORQ, VOLUME
+from actorq_apps.cluster.portforward import PortForward, open_pod_port
 
 HERE = Path(__file__).parent
 ACTOR_PORT = 50053
@@ -57,7 +57,7 @@ def failing_actorq(*arguments: str) -> str:
 
 def _completed(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "actorq.cli.main", *arguments],
+        [sys.executable, "-m", "actorq_apps.cli.main", *arguments],
         capture_output=True,
         text=True,
         timeout=_COMMAND_TIMEOUT_S,

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from kubernetes import client
 
-from actorq.cluster.context import connect
+from actorq_apps.cluster.context import connect
 from tests.cluster.cluster_run import Timings, describe, kubeconfig_is_set
 from tests.cluster.older_kubernetes import Offered, Overlays
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 from kubernetes import client
 
-from actorq.cluster.connection import Cluster
-from actorq.cluster.manifests import render
-from actorq.cluster.objects import WORKLOADS, Object
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.manifests import render
+from actorq_apps.cluster.objects import WORKLOADS, Object
 
 HERE = Path(__file__).parent
 K8S = HERE.parents[1] / "k8s"

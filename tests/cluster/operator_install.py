@@ -10,12 +10,12 @@ from typing import Any
 import yaml
 from kubernetes import client
 
-from actorq.cluster.connection import Cluster
-from actorq.cluster.context import connect
-from actorq.cluster.diagnosis import view
-from actorq.cluster.objects import Object, items, part
 from actorq.errors import NotFoundError
-from actorq.operator.leader import LEASE
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.context import connect
+from actorq_apps.cluster.diagnosis import view
+from actorq_apps.cluster.objects import Object, items, part
+from actorq_apps.operator.leader import LEASE
 from tests.cluster.older_kubernetes import K8S, Offered, adapted, manifests
 
 SYSTEM = "actorq-system"

@@ -1,8 +1,8 @@
 """A small volume on the node, which a test can fill."""
 
 from actorq import __version__
-from actorq.cluster.connection import Cluster
-from actorq.cluster.objects import part
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.objects import part
 
 
 class SmallVolume:

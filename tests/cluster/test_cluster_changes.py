@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from actorq.cluster.logs import last_log_line
-from actorq.cluster.manifests import render
-from actorq.cluster.objects import RUN_LABEL, Object
+from actorq_apps.cluster.logs import last_log_line
+from actorq_apps.cluster.manifests import render
+from actorq_apps.cluster.objects import RUN_LABEL, Object
 from tests.cluster.cluster_run import ClusterRun, Timings, on_cluster
 from tests.cluster.older_kubernetes import Overlays
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from kubernetes import client
 
-from actorq.cluster.manifests import render
-from actorq.cluster.objects import RUN_LABEL, Object
+from actorq_apps.cluster.manifests import render
+from actorq_apps.cluster.objects import RUN_LABEL, Object
 from tests.cluster.cluster_run import HERE, ClusterRun, failing_actorq, on_cluster
 from tests.cluster.older_kubernetes import Offered, Overlays
 

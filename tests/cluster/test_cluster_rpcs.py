@@ -12,16 +12,16 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actorq import wire
 from actorq.client import LearnerClient
-from actorq.cluster import access
 from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.processes import NodeEnergy
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
-from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
 from actorq.transport.errors import translated
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
+from actorq_apps.cluster import access
 from tests.cluster.cluster_run import ACTOR_PORT, ClusterRun, acting, on_cluster
 from tests.cluster.older_kubernetes import Overlays
 

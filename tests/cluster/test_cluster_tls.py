@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from actorq.client import LearnerClient
-from actorq.cluster import access
-from actorq.cluster.diagnosis import PodView
 from actorq.domain.status import RunState
 from actorq.errors import DeniedError, UnavailableError
 from actorq.transport.options import Certificates
+from actorq_apps.cluster import access
+from actorq_apps.cluster.diagnosis import PodView
 from tests.cluster.cluster_run import ClusterRun, Timings, actorq, on_cluster
 from tests.cluster.older_kubernetes import Overlays
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from actorq.cluster.manifests import default_name, render
-from actorq.cluster.objects import Object
-from actorq.operator.render import objects as objects_of_run
-from tests.actorq.operator.training_runs import SPECS, training_run
+from actorq_apps.cluster.manifests import default_name, render
+from actorq_apps.cluster.objects import Object
+from actorq_apps.operator.render import objects as objects_of_run
+from tests.actorq_apps.operator.training_runs import SPECS, training_run
 from tests.cluster.older_kubernetes import HERE, K8S, Offered, Overlays, adapted, manifests
 
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")

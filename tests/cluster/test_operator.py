@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import actorq
-from actorq.cluster.logs import last_log_line
-from actorq.cluster.objects import items, part
-from actorq.operator.resource.training_run import SECRET_LABEL
+from actorq_apps.cluster.logs import last_log_line
+from actorq_apps.cluster.objects import items, part
+from actorq_apps.operator.resource.training_run import SECRET_LABEL
 from tests.builders.s3_server import CREDENTIALS, s3_server
 from tests.cluster.cluster_run import Timings, on_cluster
 from tests.cluster.older_kubernetes import Overlays
@@ -131,7 +131,7 @@ def test_a_sweep_over_training_runs_goes_on_after_a_kill(runs: Runs, tmp_path: P
     template = tmp_path / "template.yaml"
     template.write_text(yaml.safe_dump(example("swept", checkpoint={"retain": False})), encoding="utf-8")
     command = [
-        *(sys.executable, "-m", "actorq.cli.main", "sweep", "--directory", str(tmp_path / "swept")),
+        *(sys.executable, "-m", "actorq_apps.cli.main", "sweep", "--directory", str(tmp_path / "swept")),
         *("--template", str(template)),
         *("--namespace", runs.cluster.namespace, "--trials", "3", "--jobs", "2", "--objective", "steps"),
         *("--sampler", "random", "--search", "dqn.learning_rate=log:1e-3..4e-3"),

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from actorq.cli.train import TrainSettings
 from actorq.config.run_config import RunConfig
 from actorq.process import Sources, argument_parser
+from actorq_apps.cli.train import TrainSettings
 from sitegen.commands import help_of
 from tests.builders.forked_commands import run
 from tests.documentation.code_blocks import PAGES, ROOT, Block, blocks, shell_lines
@@ -132,7 +132,7 @@ def test_the_environments_of_the_tutorial_are_trained(tmp_path: Path) -> None:
     for command in commands:
         program, *words = shlex.split(command, comments=True)
         trains = program == "actorq" and words[0] == "train"
-        module, *arguments = ["actorq.cli.main", *words, *ends] if trains else words[1:]
+        module, *arguments = ["actorq_apps.cli.main", *words, *ends] if trains else words[1:]
         completed = run(module, *arguments, cwd=tmp_path, timeout=120)
         assert completed.returncode in ((0, 3) if trains else (0,)), completed.stderr
 
@@ -143,7 +143,7 @@ def test_the_policy_of_another_library_is_quantized_and_acts(tmp_path: Path) -> 
     quantize = [each.code.replace("\\\n", " ") for each in blocks("sh", FOREIGN) if each.code.startswith("actorq")]
     # Just beyond SAC's random steps: what it has learned does not matter here.
     python = [["-c", code] for code in (training.code.replace("2500", "110"), *(block.code for block in rest))]
-    actorq = [["-m", "actorq.cli.main", *shlex.split(command)[1:], "--force"] for command in quantize]
+    actorq = [["-m", "actorq_apps.cli.main", *shlex.split(command)[1:], "--force"] for command in quantize]
     for arguments in (*python[:2], *actorq, *python[2:]):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=environment, check=True, timeout=120)

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actorq import wire
+from actorq.domain import limits
+from actorq.domain.limits import MAX_MESSAGE_BYTES
 from actorq.errors import InvalidInputError
-from actorq.transport.options import MAX_MESSAGE_BYTES
-from actorq.wire import bounds
 from benchmarks.faults.fuzz.corpus import PROCESS, VALID
 from benchmarks.faults.fuzz.messages import altered, anything, mutated
 
@@ -48,7 +48,7 @@ def assert_bounded(value: Any, name: str = "") -> None:
         for field in fields(value):
             assert_bounded(getattr(value, field.name), field.name)
     elif isinstance(value, np.ndarray):
-        assert value.ndim <= bounds.MAX_DIMENSIONS
+        assert value.ndim <= limits.MAX_DIMENSIONS
         assert value.nbytes <= MAX_MESSAGE_BYTES
     elif isinstance(value, dict):
         assert_bounded((*value.keys(), *value.values()), name)
@@ -59,15 +59,15 @@ def assert_bounded(value: Any, name: str = "") -> None:
     elif isinstance(value, str | Path):
         value = str(value)
         assert value.isprintable()
-        assert len(value.encode()) <= bounds.MAX_TEXT_BYTES
+        assert len(value.encode()) <= limits.MAX_TEXT_BYTES
     elif isinstance(value, bytes):
-        assert len(value) in (0, bounds.DIGEST_BYTES)
+        assert len(value) in (0, limits.DIGEST_BYTES)
     elif isinstance(value, float):
-        within = abs(value) <= bounds.MAX_MAGNITUDE or (name in MAY_BE_INFINITE and value == math.inf)
+        within = abs(value) <= limits.MAX_MAGNITUDE or (name in MAY_BE_INFINITE and value == math.inf)
         assert within or name in UNBOUNDED_FLOATS, (name, value)
     elif isinstance(value, int) and not isinstance(value, bool):
-        most = {"seed": 2**64 - 1, "nonce": 2**64 - 1, "processes": 2**64 - 1}.get(name, bounds.MAX_COUNT)
-        most = bounds.MAX_VERSION if "version" in name else most
+        most = {"seed": 2**64 - 1, "nonce": 2**64 - 1, "processes": 2**64 - 1}.get(name, limits.MAX_COUNT)
+        most = limits.MAX_VERSION if "version" in name else most
         assert name == "encodings" or 0 <= value <= most, (name, value)
     else:
         assert value is None or isinstance(value, (bool, Enum)), (name, value)
@@ -138,7 +138,7 @@ def test_any_bytes_that_parse_are_refused_or_bounded(name: str, seed: int) -> No
 def test_processes_are_counted_before_they_are_decoded(count: int) -> None:
     processes = [wire.process_to_proto(PROCESS)] * count
     value = decoded(wire.processes_from_proto, processes)  # type: ignore[arg-type]
-    assert (value is None) == (count > bounds.MAX_PROCESSES)
+    assert (value is None) == (count > limits.MAX_PROCESSES)
 
 
 def test_every_decoder_of_messages_is_tried() -> None:

@@ -11,8 +11,8 @@ from onnx import NodeProto, helper
 import actorq
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory
-from actorq.statefiles.runpolicies import RunPolicies
 from tests.builders.processors import INT8_HERE
 from tests.builders.stored_policies import stored_run
 from tests.integration.training_run import actorq as command

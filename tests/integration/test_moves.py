@@ -15,8 +15,8 @@ from actorq.client import LearnerClient
 from actorq.domain.status import RunState, RunStatus
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UnavailableError
-from actorq.local.services import reserved_addresses
 from actorq.statefiles.documents import read_document
+from actorq_apps.local.services import reserved_addresses
 from learner_service.replay import ReplayStore
 from tests.builders.forked_commands import ForkedCommand
 

@@ -15,7 +15,7 @@ TIMEOUT_S = 220.0
 
 def profile(*flags: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    return run("actorq.cli.main", "profile", *flags, environment=environment, timeout=TIMEOUT_S)
+    return run("actorq_apps.cli.main", "profile", *flags, environment=environment, timeout=TIMEOUT_S)
 
 
 def measure(function: str, *flags: str) -> None:

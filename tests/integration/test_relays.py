@@ -12,8 +12,8 @@ from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UnavailableError
-from actorq.local.services import reserved_addresses
 from actorq.transport.options import Certificates
+from actorq_apps.local.services import reserved_addresses
 from benchmarks.scale.watchers import Source
 from tests.builders.forked_commands import ForkedCommand
 from tests.builders.service_process import refusal, service_process

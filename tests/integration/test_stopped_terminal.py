@@ -24,7 +24,7 @@ _CTRL_S = b"\x13"
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
 def test_a_stopped_terminal_holds_up_neither_the_run_nor_its_end(tmp_path: Path, terminal: str) -> None:
     run = RunDirectory(tmp_path / "run")
-    command = [sys.executable, "-m", "actorq.cli.main", "train", "--run-directory", str(run.root), *ENDLESS]
+    command = [sys.executable, "-m", "actorq_apps.cli.main", "train", "--run-directory", str(run.root), *ENDLESS]
     keyboard, screen = pty.openpty()
     process = subprocess.Popen(command, stdout=screen, env=os.environ | {"TERM": terminal})
 

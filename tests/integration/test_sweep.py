@@ -30,7 +30,7 @@ def arguments(folder: Path, *more: str) -> tuple[str, ...]:
 
 
 def begin(folder: Path) -> ForkedCommand:
-    return ForkedCommand("actorq.cli.main", *arguments(folder))
+    return ForkedCommand("actorq_apps.cli.main", *arguments(folder))
 
 
 def read_until(process: ForkedCommand, beginning: str) -> None:

@@ -18,7 +18,7 @@ def test_without_a_dot_product_a_run_acts_in_int8_from_its_first_policy_on(tmp_p
     run = tmp_path / "run"
     # Its settings are the defaults, but for an early end.
     budget = ("--target-return", "501", "--max-environment-steps", "6000")
-    command = ("-m", "actorq.cli.main", "train", "--run-directory", str(run), "--seed", "1", *budget)
+    command = ("-m", "actorq_apps.cli.main", "train", "--run-directory", str(run), "--seed", "1", *budget)
 
     ended = ended_without_dot_product(*command, emulated=False, timeout_s=_PATIENCE_S)
 

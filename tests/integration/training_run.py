@@ -25,7 +25,7 @@ ENDLESS = ("--target-return", "501", "--max-environment-steps", "10000000", "--n
 
 def actorq(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return run("actorq.cli.main", *arguments, timeout=_PATIENCE_S, cwd=cwd)
+    return run("actorq_apps.cli.main", *arguments, timeout=_PATIENCE_S, cwd=cwd)
 
 
 @dataclass
@@ -38,7 +38,9 @@ class TrainingRun:
     @classmethod
     def start(cls, directory: Path, *arguments: str) -> "TrainingRun":
         """Begin to train; nothing has happened yet when it returns."""
-        return cls(directory, ForkedCommand("actorq.cli.main", "train", "--run-directory", str(directory), *arguments))
+        return cls(
+            directory, ForkedCommand("actorq_apps.cli.main", "train", "--run-directory", str(directory), *arguments)
+        )
 
     def until(self, condition: Callable[[RunStatus], bool], certificates: Certificates | None = None) -> RunStatus:
         """Read the run's printed lines until its learner serves, then its status until `condition` holds."""

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from cel_expr_python import cel  # type: ignore[import-untyped]
 
-from actorq.operator.render import MANIFESTS
-from actorq.operator.resource.training_run import GROUP, PLURAL, VERSION
-from tests.actorq.operator.test_crd import SCHEMA
-from tests.actorq.operator.training_runs import SPECS, manifest
+from actorq_apps.operator.render import MANIFESTS
+from actorq_apps.operator.resource.training_run import GROUP, PLURAL, VERSION
+from tests.actorq_apps.operator.test_crd import SCHEMA
+from tests.actorq_apps.operator.training_runs import SPECS, manifest
 from tests.k8s.custom_resources import stored
 from tests.k8s.rendered_manifests import K8S, Object, render
 

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from actorq.operator.process import parse
+from actorq_apps.operator.process import parse
 from sitegen import chart
 from tests.k8s.rendered_manifests import K8S, Object, of_kind, render
 

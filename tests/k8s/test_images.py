@@ -46,6 +46,6 @@ def test_the_operators_image_has_the_manifests_where_the_operator_looks() -> Non
     copied = dict(re.findall(r"COPY k8s/(\w+) (\S+)", final))
     # The image's virtual environment is /opt/actorq, which is sys.prefix there.
     assert copied == {name: f"/opt/actorq/share/actorq/k8s/{name}" for name in ("base", "components")}
-    assert 'ENTRYPOINT ["python", "-m", "actorq.operator"]' in final
+    assert 'ENTRYPOINT ["python", "-m", "actorq_apps.operator"]' in final
     kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert {"!k8s/base", "!k8s/components"} <= set(kept)

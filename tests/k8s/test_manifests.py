@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from actorq import __version__
-from actorq.cluster import deployment
-from actorq.cluster.manifests import prepared
 from actorq.config.run_config import RunConfig
+from actorq_apps.cluster import deployment
+from actorq_apps.cluster.manifests import prepared
 from sitegen import metrics
-from tests.actorq.cluster.cluster_api import cluster_api
+from tests.actorq_apps.cluster.cluster_api import cluster_api
 from tests.k8s.rendered_manifests import (
     K8S,
     OPTIONAL,

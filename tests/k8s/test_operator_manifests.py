@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from actorq import __version__
-from actorq.operator.render import objects
-from tests.actorq.operator.training_runs import SPECS, training_run
+from actorq_apps.operator.render import objects
+from tests.actorq_apps.operator.training_runs import SPECS, training_run
 from tests.k8s.rendered_manifests import K8S, Object, containers, of_kind, pods, render, selects
 
 FOLDERS = (K8S / "operator", K8S / "overlays" / "operator-namespaced")

@@ -12,7 +12,7 @@ import pytest
 from actorq.client import LearnerClient
 from actorq.errors import ActorQError
 from actorq.v1 import learner_pb2
-from learner_service.reporting.report import Reporter
+from learner_service.report import Reporter
 from learner_service.run.records import Records
 from tests.learner_service.learner_parts import config
 from tests.learner_service.learner_servers import (

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from actorq.domain.limits import MAX_BLOB_BYTES
 from actorq.domain.policy import PolicyGraph
-from actorq.transport.options import MAX_BLOB_BYTES
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.store.policy_files import encode_tensors

@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 
+from actorq.domain.limits import MAX_BLOB_BYTES
 from actorq.errors import ExhaustedError, InvalidInputError
-from actorq.transport.options import CHUNK_BYTES, MAX_BLOB_BYTES
+from actorq.transport.options import CHUNK_BYTES
 from actorq.transport.payload.sparse_bytes import MOST_GAIN, pack, unpack
 from actorq.v1 import tensor_pb2
 

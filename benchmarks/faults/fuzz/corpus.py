@@ -19,6 +19,7 @@ from actorq.domain.policy import (
     RetainedPolicy,
     Variant,
 )
+from actorq.domain.processes import NodeEnergy, ProcessStats
 from actorq.domain.status import (
     ActorReport,
     ActorSelfStatus,
@@ -38,8 +39,6 @@ from actorq.domain.status import (
 )
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
 from actorq.externalscaler import externalscaler_pb2
-from actorq.telemetry.energy import NodeEnergy
-from actorq.telemetry.process_stats import ProcessStats
 from actorq.v1 import actor_pb2, learner_pb2, policy_pb2, quantizer_pb2, tensor_pb2
 
 _NOW = 1_700_000_000.25

@@ -37,7 +37,7 @@ class CartPole:
         with tempfile.TemporaryDirectory() as directory:
             run = Path(directory) / "run"
             progress(f"{self.name}: training")
-            command = [sys.executable, "-m", "actorq.cli.main", "train", "--environment", _ID]
+            command = [sys.executable, "-m", "actorq_apps.cli.main", "train", "--environment", _ID]
             command += ["--seed", str(self._seed), "--run-directory", str(run)]
             process = subprocess.run(command, capture_output=True, text=True, check=False)
             # 3: the run missed the target return within its steps, which is acceptable here.

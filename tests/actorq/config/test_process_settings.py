@@ -3,17 +3,17 @@
 import pytest
 
 from actor_service.process import ActorSettings
-from actorq.cli.certificates import CertificatesSettings
-from actorq.cli.evaluate import EvaluateSettings
-from actorq.cli.reset_environment import ResetSettings
-from actorq.cli.status import StatusSettings
-from actorq.cli.train import TrainSettings
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.errors import UserError
 from actorq.process import PROCESS_SETTINGS, ProcessSettings, parse_arguments
-from actorq.telemetry.energy.__main__ import MeterProcessSettings
+from actorq_apps.cli.certificates import CertificatesSettings
+from actorq_apps.cli.evaluate import EvaluateSettings
+from actorq_apps.cli.reset_environment import ResetSettings
+from actorq_apps.cli.status import StatusSettings
+from actorq_apps.cli.train import TrainSettings
+from actorq_apps.meter.__main__ import MeterProcessSettings
 from learner_service.process import LearnerSettings
 from quantizer_service.process import QuantizerProcessSettings
 

@@ -13,9 +13,9 @@ from actorq.config import settings
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import ActorConfig, EnergyConfig, ExplorationConfig, ReplayConfig, TransportConfig
 from actorq.config.settings import Settings
+from actorq.domain.limits import MAX_MESSAGE_BYTES, MAX_SEGMENT_BYTES
 from actorq.errors import UserError
 from actorq.process import ProcessSettings, parse_arguments
-from actorq.transport.options import MAX_MESSAGE_BYTES, MAX_SEGMENT_BYTES
 
 
 class StoreSettings(Settings):

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actorq.domain.limits import MAX_MESSAGE_BYTES
 from actorq.errors import ExhaustedError, InvalidInputError
-from actorq.transport.options import CHUNK_BYTES, MAX_MESSAGE_BYTES
+from actorq.transport.options import CHUNK_BYTES
 from actorq.transport.payload.blobs import ENCODINGS, BlobAssembler, split_blob
 from actorq.v1.tensor_pb2 import BLOB_ENCODING_SPARSE, BlobHeader, BlobPart
 

@@ -9,9 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actorq.client import LearnerClient
+from actorq.domain.limits import MAX_MESSAGE_BYTES
 from actorq.errors import ExhaustedError, UserError
 from actorq.transport.channels import open_channel
-from actorq.transport.options import MAX_MESSAGE_BYTES
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from tests.actorq.transport.staged_servicer import SERVICE_NAME, TIMEOUT_S, StagedLearner, serving

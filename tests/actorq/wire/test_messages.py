@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq import wire
+from actorq.domain import limits
+from actorq.domain.limits import MAX_MESSAGE_BYTES
 from actorq.domain.lineage import Lineage
 from actorq.domain.policy import UNSIGNED, OutputError, RetainedPolicy, Variant
+from actorq.domain.processes import NodeEnergy
 from actorq.domain.status import ActorSelfStatus, DynamicCapacityStatus, EnvironmentReset, Membership, Receipt, RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
 from actorq.errors import InvalidInputError
-from actorq.telemetry.energy import NodeEnergy
-from actorq.transport.options import MAX_MESSAGE_BYTES
 from actorq.v1 import learner_pb2, tensor_pb2
 from actorq.wire import bounds
 from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT
@@ -196,7 +197,7 @@ def test_a_message_stays_small(message: Message, limit: int) -> None:
 
 
 def test_a_receipt_for_a_policy_of_very_many_actions_in_all_schemes_fits_a_message() -> None:
-    many = tuple(0.5 for _ in range(bounds.MAX_OUTPUT_COMPONENTS))
+    many = tuple(0.5 for _ in range(limits.MAX_OUTPUT_COMPONENTS))
     large = replace(DESCRIPTOR, fidelity=replace(DESCRIPTOR.fidelity, outputs=(OutputError("q_values", many, many),)))
     receipt = Receipt(35, (large,) * 5, 0.0125, 3, PROCESS)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from actorq import wire
+from actorq.domain.processes import NodeEnergy
 from actorq.domain.trajectory import ArraySpec
 from actorq.errors import InvalidInputError
-from actorq.telemetry.energy import NodeEnergy
 from actorq.v1 import learner_pb2, process_pb2, tensor_pb2, trajectory_pb2
 from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT
 from tests.actorq.wire.wire_values import ENVIRONMENT, REFUSED

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actorq.operator.resource.training_run import TrainingRun
+from actorq_apps.operator.resource.training_run import TrainingRun
 from benchmarks.faults.lost_volume import Moment, lost_seconds, starts, training_run
 
 SEEN = [Moment(at, steps, steps // 2) for at, steps in ((10.0, 100), (11.0, 200), (12.5, 300), (14.0, 400))]

@@ -10,7 +10,7 @@ Object = dict[str, Any]
 
 
 class Cluster:
-    """Objects by kind and name; as much of actorq.cluster.connection.Cluster as the queue uses."""
+    """Objects by kind and name; as much of actorq_apps.cluster.connection.Cluster as the queue uses."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Object] = {}

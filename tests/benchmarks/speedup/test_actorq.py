@@ -11,7 +11,7 @@ from benchmarks.harness import ONE_SEED
 from benchmarks.processor import DOT_PRODUCT, NO_DOT_PRODUCT
 from benchmarks.speedup.actorq import SCHEMES, TASKS, flags_of, interval, rows, tasks_of, verdicts
 from benchmarks.speedup.actorq_plot import plot
-from tests.actorq.comparison.comparison_parts import comparison, run
+from tests.actorq_apps.comparison.comparison_parts import comparison, run
 
 WIDE = next(task for task in TASKS if task.form == "short")
 NARROW = next(task for task in TASKS if task.width == 256)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.linear import keep_fp32
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import Linear, TwinCritic, mlp
-from learner_service.networks.trained import Minimizer
 from learner_service.networks.twin import batched_mlps
 
 SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.parameters import Adam, FlatParameters, clipping_divisor
-from learner_service.networks.trained import Minimizer
 
 
 @pytest.fixture

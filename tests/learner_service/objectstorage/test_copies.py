@@ -13,8 +13,8 @@ import torch
 
 from actorq.config.sections import CheckpointConfig
 from actorq.errors import UnavailableError, UserError
-from actorq.local.services import reserved_addresses
 from actorq.statefiles.documents import read_document
+from actorq_apps.local.services import reserved_addresses
 from learner_service.objectstorage import generations
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.run.identity import RunIdentity

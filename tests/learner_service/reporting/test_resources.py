@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from actorq.telemetry.energy import EnergyLedger, NodeEnergy
-from actorq.telemetry.process_stats import ProcessStats, measure_process
+from actorq.domain.processes import NodeEnergy, ProcessStats
+from actorq.telemetry.process_stats import measure_process
+from learner_service.energy.ledger import EnergyLedger
 from learner_service.reporting.resources import Resources
 
 NODE = "elsewhere"

@@ -12,7 +12,7 @@ from actorq.domain.status import RunState
 from actorq.domain.trajectory import PolicySpan, Role
 from actorq.errors import NotFoundError, UnavailableError
 from learner_service.replay import MOST_ACTORS, SegmentSource
-from learner_service.reporting.report import Reporter
+from learner_service.report import Reporter
 from learner_service.run.run import Run
 from learner_service.training.publisher import Snapshot
 from tests.learner_service.learner_parts import SPEC, acknowledged, config, evaluation, on_a_loop, segment, store, until

@@ -9,7 +9,7 @@ import pytest
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import Episode
 from actorq.errors import CorruptedError, InvalidInputError
-from learner_service.reporting.report import Reporter
+from learner_service.report import Reporter
 from tests.learner_service.learner_parts import DEADLINE_S, acknowledged, config, evaluation, on_a_loop, segment, store
 from tests.learner_service.run.run_parts import a_run, opened
 

@@ -15,7 +15,7 @@ from actorq.domain.trajectory import Episode
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError
 from actorq.v1 import learner_pb2
 from learner_service.algorithms.dqn import DQN
-from learner_service.reporting.report import Reporter
+from learner_service.report import Reporter
 from learner_service.run.lifecycle import Lifecycle
 from learner_service.run.outcome import Outcome
 from learner_service.servicer import LearnerServicer

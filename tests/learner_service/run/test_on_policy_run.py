@@ -13,7 +13,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.status import RunState
 from actorq.errors import UserError
 from learner_service.actors.credits import ActorStream as Stream
-from learner_service.reporting.report import Reporter
+from learner_service.report import Reporter
 from learner_service.run.identity import check_same_run
 from learner_service.run.run import Run
 from learner_service.training.training import Training

@@ -10,7 +10,7 @@ from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
-from learner_service.reporting.report import Reporter
+from learner_service.report import Reporter
 from tests.learner_service.learner_parts import (
     SPEC,
     acknowledged,

@@ -7,11 +7,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from actorq.cli.main import main
 from actorq.client import LearnerClient
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
+from actorq_apps.cli.main import main
 from learner_service.run import resetting
 from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store, until
 from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, joined, running_learner

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
+from actorq.domain.processes import NodeEnergy
 from actorq.domain.status import ActorReport, Receipt
 from actorq.domain.trajectory import Role
 from actorq.errors import UnavailableError, UserError
-from actorq.telemetry.energy import NodeEnergy
 from actorq.telemetry.process_stats import measure_process
-from learner_service.reporting.metrics import learner_metrics
-from learner_service.reporting.report import Reporter
+from learner_service.metrics import learner_metrics
+from learner_service.report import Reporter
 from learner_service.run.records import Records
 from learner_service.run.scaling import ScalingSignal
 from tests.learner_service.learner_parts import (

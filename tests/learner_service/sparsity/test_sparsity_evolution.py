@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.parameters import FlatParameters
-from learner_service.networks.trained import Minimizer
 from learner_service.sparsity import SparsityPlan, Topology
 from learner_service.sparsity.evolution import Unstructured, at_random, by_gradient
 from learner_service.sparsity.topology import CosineSchedule

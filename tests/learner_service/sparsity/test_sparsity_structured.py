@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import DeterministicPolicy, LayerNormPolicy, QNetwork
-from learner_service.networks.trained import Minimizer
 from learner_service.sparsity import SparsityPlan, Topology
 from learner_service.sparsity.evolution import by_gradient
 from learner_service.sparsity.structured import Structured

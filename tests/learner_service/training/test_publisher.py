@@ -17,7 +17,7 @@ from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import Receipt
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError
-from actorq.local.services import reserved_addresses
+from actorq_apps.local.services import reserved_addresses
 from learner_service.training.publisher import Publisher, Snapshot
 from tests.learner_service.learner_servers import DEADLINE_S, running_quantizer
 

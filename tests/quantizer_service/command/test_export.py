@@ -331,7 +331,7 @@ def test_output_that_cannot_be_written_is_one_line(run: RunDirectory, tmp_path: 
     arguments = [
         sys.executable,
         "-m",
-        "actorq.cli.main",
+        "actorq_apps.cli.main",
         "export",
         str(run.root),
         "--output",

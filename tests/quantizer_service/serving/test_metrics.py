@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from actorq.domain.policy import PolicyDescriptor, PolicyGraph, Variant
-from actorq.telemetry.process_stats import ProcessStats
+from actorq.domain.processes import ProcessStats
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.serving.metrics import quantizer_metrics
 from quantizer_service.serving.quantizer import Quantizer

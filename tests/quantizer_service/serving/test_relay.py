@@ -12,7 +12,7 @@ import pytest
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy
 from actorq.errors import NotFoundError, UnavailableError
-from actorq.local.services import reserved_addresses
+from actorq_apps.local.services import reserved_addresses
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import (
     DEADLINE_S,

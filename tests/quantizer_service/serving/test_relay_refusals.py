@@ -12,9 +12,9 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy
 from actorq.errors import NotFoundError, UnavailableError
-from actorq.local.services import reserved_addresses
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
+from actorq_apps.local.services import reserved_addresses
 from quantizer_service.serving.policy_stream import policy_messages
 from tests.quantizer_service.quantizer_server import running_relay
 from tests.quantizer_service.scripted_upstream import policy, scripted_upstream

@@ -1,0 +1,60 @@
+"""Limits of all values that services exchange, keep, or take as settings.
+
+docs/concepts/limits.md has the limits as a table.
+"""
+
+USUAL_SEGMENT_BYTES = 1024 * 1024
+# Bounds a segment's or chunk's message with its field headers. The receiver refuses anything larger.
+MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+# Of a segment of one step, whose observations may be large, without its field headers.
+MAX_SEGMENT_BYTES = MAX_MESSAGE_BYTES - 64 * 1024
+# Bounds checkpoints and policies, which receivers assemble from chunks: four times the FP32 tensors of a policy with
+# three layers of 4096 units. Larger policies are too slow for actors.
+MAX_BLOB_BYTES = 512 * 1024**2
+
+MAX_DIMENSIONS = 32
+# No message can hold a larger tensor or a larger element of a space.
+MAX_TENSOR_BYTES = MAX_MESSAGE_BYTES
+# Versions are compared, and added to, as int64.
+MAX_VERSION = 2**62 - 1
+# Processes of learners have numbers of the same kind, which are the upper bits of incarnations.
+MAX_EPOCH = 2**31 - 1
+# Sequences, incarnations and counters are stored as int64.
+MAX_COUNT = 2**63 - 1
+# In UTF-8; most characters of names take one byte.
+MAX_NAME_BYTES = 128
+MAX_TEXT_BYTES = 1024
+MAX_PAGE_TOKEN_CHARACTERS = 19
+DIGEST_BYTES = 32
+# The year 2242.
+MAX_UNIX_S = 2**33
+# Thirty thousand processors for a year.
+MAX_SECONDS = 1e12
+MAX_KWH = 1e12
+MAX_RATE = 1e12
+# Sums and means of such large numbers stay finite.
+MAX_MAGNITUDE = 1e30
+MAX_DISCRETE_ACTIONS = 65_536
+MAX_FRAME_STACK = 256
+MAX_ENVIRONMENTS = 65_536
+MAX_SEGMENT_STEPS = 2**20
+MAX_QUEUED_SEGMENTS = 65_536
+MAX_REPORT_PERIOD_S = 86_400.0
+MAX_PATIENCE_S = 3_600.0
+# As many as fit a segment's bytes.
+MAX_SPANS = 32_768
+MAX_SEGMENT_EPISODES = 65_536
+MAX_EVALUATION_EPISODES = 10_000
+MAX_ACTIVATIONS = 100
+MAX_PROCESSES = 1_000
+MAX_ACTORS = 1_000
+MAX_SERVICES = 32
+MAX_SCHEMES = 32
+MAX_VARIANTS = 64
+MAX_LAYERS = 1_024
+MAX_OUTPUTS = 64
+MAX_OUTPUT_COMPONENTS = 65_536
+MAX_RUNGS = 64
+MAX_TOPOLOGIES = 1_024
+MAX_ENCODINGS = 32
+MAX_INPUTS = 64

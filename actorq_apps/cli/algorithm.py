@@ -1,0 +1,102 @@
+"""Checks that a run's algorithm fits its environment, before anything is started."""
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from actorq.config import settings
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace
+from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
+from actorq.config.run_config import RunConfig
+from actorq.config.segments import most_environments
+from actorq.domain.environments import EnvironmentArguments
+from actorq.domain.trajectory import EnvironmentSpec, check_image
+from actorq.errors import UserError
+from actorq.process import Sources
+from actorq.start import command_of
+from actorq.text import size_text
+from actorq_apps.local.child import failed_command, run_to_end
+from actorq_apps.local.forkserver import ForkServers
+
+Warn = Callable[[str], None]
+Describe = Callable[[RunConfig], EnvironmentSpec]
+
+
+def fit_algorithm(
+    config: RunConfig, sources: Sources, may_choose: bool, describe: Describe
+) -> tuple[RunConfig, EnvironmentSpec]:
+    """The settings, with another algorithm where nobody named one and actions are continuous; and the environment.
+
+    sources: of the settings, for those of another algorithm.
+    may_choose: whether the algorithm may be another one.
+    describe: `actorq_apps.local.environment.environment_of`, or what remembers its answers.
+
+    Raises UserError for an unknown algorithm or environment, and for an algorithm that does not take its actions.
+    """
+    names = (*ALGORITHMS, *sorted(entry_points(group=ALGORITHM_ENTRY_POINTS).names))
+    # The learner checks classes, because it has torch.
+    if config.algorithm not in names and ":" not in config.algorithm:
+        known = f"expected one of {', '.join(names)}, or MODULE:CLASS"
+        raise UserError(f"setting 'algorithm': {known}, got {config.algorithm!r}")
+    spec = describe(config)
+    if config.network is None:
+        check_image(spec)
+    actions: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
+    if actions == "continuous" and family_of(config.environment) is OTHERS and may_choose:
+        config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
+    needed = ALGORITHMS.get(config.algorithm, (actions,))
+    if actions not in needed:
+        raise UserError(
+            f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has {actions} "
+            f"ones; for these there are: {', '.join(name for name, takes in ALGORITHMS.items() if actions in takes)}"
+        )
+    return config, spec
+
+
+def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers | None = None) -> None:
+    """Raise UserError for a user's algorithm or network, or a device, that the learner could not use.
+
+    Starts a process, because only the learner has torch; none for settings that cannot fail there.
+    servers: fork that process.
+    """
+    own = config.network is not None or config.algorithm not in ALGORITHMS or config.algorithm_args
+    if not own and config.learner.device in ("auto", "cpu"):
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_text(settings.to_yaml(config), encoding="utf-8")
+        command = (*command_of("learner_service.check:command"), str(file), json.dumps(spec.to_json()))
+        code, _, errors = run_to_end(command, servers)
+    if code:
+        raise failed_command("the learner cannot use these settings", code, errors)
+
+
+def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> RunConfig:
+    """The settings, with fewer environments per actor where a message cannot hold a step of all of them.
+
+    Raises UserError when it cannot hold that of one.
+    """
+    most = most_environments(spec)
+    if config.environments_per_actor <= most:
+        return config
+    warn(
+        f"environments per actor: {most} instead of {config.environments_per_actor}: a message holds no more "
+        f"observations of {size_text(spec.observations.nbytes)}"
+    )
+    return settings.build(RunConfig, {**config.model_dump(mode="json"), "environments_per_actor": most})
+
+
+def about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:
+    """Warnings of wrappers with which actors and evaluations differ."""
+    if arguments.reward_wrappers:
+        yield (
+            f"warning: evaluations leave out {', '.join(arguments.reward_wrappers)}: their returns and the target are "
+            "in the environment's own rewards"
+        )
+    if arguments.statistics_wrappers:
+        yield (
+            f"warning: {', '.join(arguments.statistics_wrappers)} keeps statistics of each environment, so actors and "
+            "evaluations see different observations: give --normalize-observations instead, which is part of the policy"
+        )

@@ -1,0 +1,147 @@
+"""Displays a run while it goes on: a live panel on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import IO, Protocol
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+
+from actorq.domain.status import RunStatus
+from actorq.text import return_text
+from actorq_apps.cli.display import fidelity, numbers
+from actorq_apps.cli.display.panel import render
+from actorq_apps.cli.display.view import RunView, news
+from actorq_apps.local.observer import Observer, ProcessState, ProcessView
+
+_LINE_PERIOD_S = 2.0
+_REFRESH_PER_S = 4
+_LONGEST_LINE = 240
+
+
+class Display(Observer, AbstractContextManager["Display", None], Protocol):
+    """An observer that displays the run. As a context it owns the screen."""
+
+
+def display_of(view: RunView) -> Display:
+    """The right display for standard output."""
+    console = Console(highlight=False)
+    return LiveDisplay(view, console) if is_live(console) else PlainDisplay(view, console.file)
+
+
+def wide_output() -> Console:
+    """Standard output. Elsewhere than on a terminal, lines are as long as they need to be."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _LONGEST_LINE)
+
+
+def is_live(console: Console) -> bool:
+    """Whether a panel can be redrawn here. Color is a separate question, which rich decides (NO_COLOR)."""
+    return console.file.isatty() and not console.is_dumb_terminal
+
+
+class LiveDisplay:
+    """A panel that is redrawn several times a second."""
+
+    def __init__(self, view: RunView, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._view = view
+        self._clock = clock
+        self._started = clock()
+        self._live = Live(self, console=console, refresh_per_second=_REFRESH_PER_S, transient=False)
+
+    def process(self, view: ProcessView) -> None:
+        """Show the process in the table."""
+        self._view.take_process(view)
+
+    def status(self, status: RunStatus) -> None:
+        """Show the numbers of the status."""
+        self._view.take_status(status)
+
+    def event(self, text: str) -> None:
+        """Show the event below the table until newer ones replace it."""
+        self._view.events.append(f"{numbers.duration(self._clock() - self._started)} {text}")
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        status = self._view.status
+        elapsed_s = status.elapsed_s if status else self._clock() - self._started
+        yield render(self._view, elapsed_s, options.max_width, console.size.height)
+
+    def __enter__(self) -> "LiveDisplay":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+
+class PlainDisplay:
+    """A line every other second, and one for each event and each new evaluation."""
+
+    def __init__(self, view: RunView, file: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._view = view
+        # The view may have a status before the first line.
+        self._told: RunStatus | None = None
+        self._file = file
+        self._clock = clock
+        self._started = clock()
+        self._next_line = self._started
+
+    def process(self, view: ProcessView) -> None:
+        """Print when the process starts and when it serves. Later changes are events."""
+        if view.state in (ProcessState.STARTING, ProcessState.RUNNING):
+            self._line(f"{view.name} {view.state.value} (process {view.pid})")
+
+    def status(self, status: RunStatus) -> None:
+        """Print the status at a new evaluation, at a new state, or when it is time."""
+        before = self._view.state
+        for text in news(self._told, status):
+            self._line(text)
+        self._told = status
+        is_news = self._view.take_status(status) or self._view.state != before
+        if is_news or self._clock() >= self._next_line:
+            self._next_line = self._clock() + _LINE_PERIOD_S
+            self._line(status_line(status))
+
+    def event(self, text: str) -> None:
+        """Print the event."""
+        self._line(text)
+
+    def __enter__(self) -> "PlainDisplay":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _line(self, text: str) -> None:
+        try:
+            print(f"{self._clock() - self._started:7.1f}s  {text}", file=self._file, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            # The run goes on without the line, for example when a file on a full disk takes the output.
+            pass
+
+
+def status_line(status: RunStatus) -> str:
+    """A run in one line."""
+    evaluation = status.evaluation
+    parts = [
+        status.state.value,
+        f"steps {status.environment_steps:,}",
+        f"return(eval) {return_text(evaluation.mean_return)} v{evaluation.policy_version}"
+        if evaluation
+        else "return(eval) -",
+        f"train {return_text(status.training_return)}",
+        f"{status.environment_steps_per_s:,.0f} steps/s",
+        f"{status.updates_per_s:,.0f} updates/s",
+        f"policy v{status.policy_version}",
+        f"staleness {status.staleness_p50:.0f}/{status.staleness_p99:.0f}",
+        f"samples/insert {status.samples_per_insert:.1f}",
+    ]
+    if status.emitted is not None:
+        name, value = fidelity.error(status.emitted.fidelity)
+        parts.append(f"{fidelity.scheme(status.emitted)} {name} {value}")
+    if status.energy.kwh > 0:
+        parts.append(f"{status.energy.kwh * 1000:.3f} Wh")
+    return "  ".join(parts)

@@ -1,0 +1,171 @@
+"""The values of a display: from the learner's status and the launcher's processes."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import get_args
+
+import psutil
+
+from actorq.domain.status import ActorStatus, RunStatus
+from actorq.domain.trajectory import Role
+from actorq_apps.cli.display import fidelity
+from actorq_apps.local.observer import ProcessState, ProcessView
+from actorq_apps.local.services import Kind
+
+_EVENTS_KEPT = 4
+_MEMBERS = get_args(Role)
+
+
+@dataclass(frozen=True)
+class ProcessRow:
+    """A row of the table of processes; None for unknown values."""
+
+    name: str
+    state: str
+    pid: int | None
+    doing: str
+    version: int | None = None
+    steps_per_s: float | None = None
+    resident_bytes: int | None = None
+    cpu_s: float | None = None
+    restarts: int = 0
+
+
+Resources = tuple[int, float]
+"""Present use of resources of a process: resident bytes, and seconds of CPU time."""
+
+
+class RunView:
+    """Everything that a display shows of a run. It follows the run's status, processes and events."""
+
+    def __init__(self, title: str, environment: str, algorithm: str) -> None:
+        self.title = title
+        self.environment = environment
+        self.algorithm = algorithm
+        self.status: RunStatus | None = None
+        self.evaluations: list[float] = []
+        self.events: deque[str] = deque(maxlen=_EVENTS_KEPT)
+        self._evaluation_sequence: tuple[int, int] | None = None
+        self._processes: dict[str, ProcessView] = {}
+
+    @property
+    def state(self) -> str:
+        """The state of the run."""
+        return self.status.state.value if self.status else "starting"
+
+    def take_status(self, status: RunStatus) -> bool:
+        """Store the newest status. Returns whether it has a new evaluation."""
+        self.events += news(self.status, status)
+        self.status = status
+        self.environment = status.environment_id
+        self.algorithm = status.algorithm
+        if status.evaluation is None:
+            return False
+        key = (status.evaluation.policy_version, status.evaluation.sequence)
+        if key == self._evaluation_sequence:
+            return False
+        self._evaluation_sequence = key
+        self.evaluations.append(status.evaluation.mean_return)
+        return True
+
+    def take_process(self, view: ProcessView) -> None:
+        """Store the newest view of a process."""
+        self._processes[view.name] = view
+
+    def rows(self, resources: Callable[[int], Resources | None]) -> list[ProcessRow]:
+        """The table of processes: from the launcher if there is one, else from the learner's status alone."""
+        if not self._processes:
+            return list(_rows_by_status(self.status)) if self.status else []
+        return [self._row(view, resources) for view in tuple(self._processes.values())]
+
+    def _row(self, view: ProcessView, resources: Callable[[int], Resources | None]) -> ProcessRow:
+        resident_bytes, cpu_s = (resources(view.pid) if view.pid else None) or (None, None)
+        actor = self._actor(view)
+        report = actor.report if actor and view.pid else None
+        return ProcessRow(
+            name=view.name,
+            state=view.state.value,
+            pid=view.pid,
+            doing=self._doing(view) if view.state is ProcessState.RUNNING else "",
+            version=report.policy_version if report else None,
+            steps_per_s=report.steps_per_second if report and view.kind is Kind.ACTOR else None,
+            resident_bytes=resident_bytes,
+            cpu_s=cpu_s,
+            restarts=view.restarts,
+        )
+
+    def _actor(self, view: ProcessView) -> ActorStatus | None:
+        actors: Iterable[ActorStatus] = self.status.actors if self.status else ()
+        return next((actor for actor in actors if (actor.role, actor.name) == (view.kind.value, view.name)), None)
+
+    def _doing(self, view: ProcessView) -> str:
+        if self.status is None:
+            return ""
+        match view.kind:
+            case Kind.LEARNER:
+                return self.status.state.value
+            case Kind.QUANTIZER:
+                emitted = self.status.emitted
+                return f"emitted v{emitted.version} {fidelity.scheme(emitted)}" if emitted else "waiting for the graph"
+            case Kind.METER:
+                return self.status.energy.method or "measuring"
+            case Kind.ACTOR | Kind.EVALUATOR:
+                return _doing_of_actor(self._actor(view))
+
+
+def news(before: RunStatus | None, status: RunStatus) -> Iterable[str]:
+    """Events that a status tells and the status before it did not."""
+    if status.problem not in ("", before.problem if before else ""):
+        yield f"refused {status.problem}"
+    if status.flagged_evaluation not in ("", before.flagged_evaluation if before else ""):
+        yield f"flagged evaluation of {status.flagged_evaluation}"
+    if status.publishing_problem not in ("", before.publishing_problem if before else ""):
+        yield f"new versions reach no actor: {status.publishing_problem}"
+    if status.outdated not in ("", before.outdated if before else ""):
+        yield f"the learner's state is older than the run: {status.outdated}"
+
+
+def measure(pid: int) -> Resources | None:
+    """Resources of a process on this machine; None when it has ended."""
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            times = process.cpu_times()
+            return process.memory_info().rss, times.user + times.system
+    except psutil.Error:
+        return None
+
+
+def _doing_of_actor(actor: ActorStatus | None) -> str:
+    if actor is None or actor.report is None:
+        return "joined"
+    if actor.report.policy_version == 0:
+        return "waiting for a policy"
+    doing = "evaluating" if actor.role == "evaluator" else f"acting, {actor.report.queued_segments} queued"
+    if (avoided := actor.report.avoided_scheme) and actor.report.scheme_error:
+        return f"{doing}; avoids {avoided}: error {actor.report.scheme_error:.0%} here"
+    return f"{doing}; avoids {avoided}: wrong here" if avoided else doing
+
+
+def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:
+    actors: dict[tuple[str, str], ActorStatus] = {(actor.role, actor.name): actor for actor in status.actors}
+    for usage in status.processes:
+        process = usage.process
+        actor = actors.pop((process.role, process.name), None)
+        if actor is None and process.role in _MEMBERS:
+            # It has left. The account of its use stays.
+            continue
+        report = actor.report if actor else None
+        yield ProcessRow(
+            name=process.name,
+            state="gone" if actor and not actor.connected else "running",
+            pid=process.pid,
+            doing=_doing_of_actor(actor) if actor else f"{process.role} on {process.node}",
+            version=report.policy_version if report else None,
+            steps_per_s=report.steps_per_second if report and actor and actor.role == "actor" else None,
+            resident_bytes=process.resident_bytes,
+            cpu_s=process.cpu_seconds,
+        )
+    for actor in actors.values():
+        yield ProcessRow(actor.name, "running" if actor.connected else "gone", None, _doing_of_actor(actor))

@@ -1,0 +1,109 @@
+"""`actorq status`: the status of a run, from its learner."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from rich.console import Console
+
+from actorq.client import LearnerClient
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import CERTIFICATES_HELP
+from actorq.config.settings import DefaultText, Settings
+from actorq.errors import UnavailableError, UserError
+from actorq.process import parse_arguments
+from actorq.rundirectory import RunDirectory, newest_run
+from actorq.transport.options import Certificates
+from actorq_apps.cli.display.display import display_of
+from actorq_apps.cli.display.output import with_queued_output
+from actorq_apps.cli.display.panel import render
+from actorq_apps.cli.display.view import RunView
+from actorq_apps.local.watching import StatusWatch
+
+_DESCRIPTION = "Show the status of a run that goes on: of the newest one under runs/, or of that of --learner."
+
+
+class LearnerSettings(Settings):
+    """The learner to ask."""
+
+    learner: Annotated[str | None, DefaultText("that of the newest run here")] = Field(
+        None, description="HOST:PORT of the learner"
+    )
+    certificates: Annotated[Path | None, DefaultText("those of the newest run, else none")] = Field(
+        None, description=CERTIFICATES_HELP
+    )
+
+
+class StatusSettings(LearnerSettings):
+    """The run to ask, and how."""
+
+    watch: bool = Field(False, description="show the status until the run is over or Ctrl-C")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A learner's address and the view before it answers; for a run on this machine its folder and certificates."""
+
+    address: str
+    view: RunView
+    run: RunDirectory | None = None
+    certificates: Path | None = None
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show the status once, or until the run is over."""
+    (how,) = parse_arguments("actorq status", _DESCRIPTION, (StatusSettings,), arguments)
+    assert isinstance(how, StatusSettings)
+    found = asked(how.learner)
+    certificates = Certificates.of(how.certificates or found.certificates, "monitor")
+    try:
+        with asking("--learner", certificates), LearnerClient(found.address, certificates) as client:
+            status = client.status()
+        found.view.take_status(status)
+        elapsed_s = status.elapsed_s
+    except UserError as error:
+        # A starting run has processes, but its learner does not answer yet. One that refuses certificates answers.
+        if found.run is None or not found.run.is_in_use or "TLS" in str(error) or "certificate" in str(error):
+            raise
+        elapsed_s = max(0.0, time.time() - found.run.config.stat().st_mtime)
+    if not how.watch:
+        console = Console(highlight=False)
+        console.print(render(found.view, elapsed_s, console.width, console.height if console.is_terminal else None))
+        return 0
+    return with_queued_output(lambda: _watch(found, certificates))
+
+
+def _watch(found: Asked, certificates: Certificates | None) -> int:
+    with (
+        display_of(found.view) as display,
+        closing(StatusWatch(found.address, certificates, display.status, period_s=1.0)) as watch,
+    ):
+        watch.wait()
+    return 0
+
+
+@contextmanager
+def asking(flag: str, certificates: Certificates | None) -> Iterator[None]:
+    """Say what to do about a service that does not answer. `flag` gives the address."""
+    try:
+        yield
+    except UnavailableError as error:
+        hint = f": start it, or name one that runs with {flag} HOST:PORT" if "Connection refused" in str(error) else ""
+        if "TLS handshake failed" in str(error) or (certificates is None and "it closed the connection" in str(error)):
+            hint = ": give the certificates of its run with --certificates DIR"
+        raise UserError(f"{error}{hint}") from None
+
+
+def asked(learner: str | None) -> Asked:
+    """The learner at this address, or else that of the newest run here. Raises UserError when there is none."""
+    if learner:
+        return Asked(learner, RunView(f"learner at {learner}", "", ""))
+    run = newest_run()
+    config = settings.build(RunConfig, run.config_tree())
+    view = RunView(f"newest run: {run.root}", config.environment, config.algorithm)
+    return Asked(run.read_addresses().learner, view, run, config.transport.certificates)

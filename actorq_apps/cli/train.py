@@ -1,0 +1,253 @@
+"""`actorq train`: a whole run on this machine."""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from actorq.config import settings
+from actorq.config.algorithms import ALGORITHMS
+from actorq.config.presets import descriptions
+from actorq.config.run_config import RunConfig
+from actorq.config.schemes import installed_schemes, load_scheme
+from actorq.config.sections import CERTIFICATES_HELP
+from actorq.config.settings import ESSENTIAL, DefaultText, Settings
+from actorq.config.unread import given_in_vain
+from actorq.domain.status import RunState
+from actorq.domain.trajectory import EnvironmentSpec
+from actorq.errors import ActorQError, NotFoundError, UserError
+from actorq.extras import require
+from actorq.lifeline import await_parents_end
+from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
+from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
+from actorq_apps.cli.algorithm import Describe, Warn, about_wrappers, check_learner, fit_algorithm, fit_environments
+from actorq_apps.cli.display.display import display_of
+from actorq_apps.cli.display.hints import EpisodeHint
+from actorq_apps.cli.display.output import with_queued_output
+from actorq_apps.cli.display.report import print_result
+from actorq_apps.cli.display.view import RunView
+from actorq_apps.local.environment import environment_of
+from actorq_apps.local.forkserver import ForkServers
+from actorq_apps.local.launcher import run_locally
+from actorq_apps.local.services import is_importable
+from actorq_apps.meter.node_meter import RunStart
+
+_DESCRIPTION = """Train on this machine to the target return or the end of the budget. Ctrl-C saves the run and ends
+it. A preset gives the other settings (see --help-all). Settings may be variables (ACTORQ_DQN__BATCH_SIZE=32) and
+lines in --config (dqn: {batch_size: 32}). Exit codes: 0 target reached, 3 budget ended, 4 stopped by an operator, 130,
+143 interrupted, 2 wrong input, 1 other errors."""
+
+# Roles of the run's processes. The launcher itself is the monitor.
+_CERTIFIED = ("learner", "quantizer", "actor", "evaluator", "meter", "monitor")
+
+
+class TrainSettings(Settings):
+    """The folder of the run, and how to start."""
+
+    run_directory: Annotated[Path | None, DefaultText(f"{RUNS}/ENVIRONMENT-YYYYmmdd-HHMMSS"), ESSENTIAL] = Field(
+        None, description="folder of the run"
+    )
+    certificates: Annotated[Path | None, DefaultText("that of --transport.certificates")] = Field(
+        None, description=CERTIFICATES_HELP
+    )
+    actor_module: Annotated[str, DefaultText("the actor service")] = Field(
+        "", description="module to run as the actors instead; not kept for --resume"
+    )
+    resume: Annotated[bool, ESSENTIAL] = Field(False, description="continue the run in --run-directory")
+    lifeline: bool = Field(
+        False, description="end like after SIGTERM when standard input closes: the parent holds its other end"
+    )
+
+
+def run(arguments: Sequence[str], servers: ForkServers | None = None, begun: RunStart | None = None) -> int:
+    """Train until the run is over. Returns the exit code. For `servers` and `begun` see `run_locally`."""
+    train, config, spec, run = _resolve(arguments, servers)
+    # Also while the terminal is stopped, processes are restarted, and a signal ends the run.
+    return with_queued_output(lambda: _train(train, config, spec, run, servers, begun), lambda code: code >= 128)
+
+
+def _train(
+    train: TrainSettings,
+    config: RunConfig,
+    spec: EnvironmentSpec,
+    run: RunDirectory,
+    servers: ForkServers | None,
+    begun: RunStart | None,
+) -> int:
+    is_new = not (train.resume and run.root.exists())
+    if is_new:
+        run.create(config)
+    if train.lifeline:
+        threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
+    if spec.image_text:
+        flag = "" if spec.frame_stack > 1 else " (--image-layout)"
+        print(f"observations: {spec.image_text}{flag}", flush=True)
+    waiting = "waiting for the processes of this run's earlier launcher to end"
+    with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
+        if train.resume:
+            run.write_config(config)
+        earlier_summary = run.summary_written_ns()
+        _log_to(run.log("launcher"))
+        with display_of(RunView(str(run.root), config.environment, config.algorithm)) as display:
+            environments = config.actors * config.environments_per_actor
+            observer = display if spec.max_episode_steps else EpisodeHint(display, environments)
+            outcome = run_locally(run, config, observer, train.resume, lock, train.actor_module, servers, begun)
+        if is_new and outcome.exit_code == EXIT_USER_ERROR and not outcome.began:
+            # The corrected command may use the folder again.
+            run.discard(keep_logs=outcome.error is not None and str(run.logs) in outcome.error)
+    if outcome.error is not None:
+        kind = UserError if outcome.exit_code == EXIT_USER_ERROR else ActorQError
+        raise kind(outcome.error)
+    print_result(run, is_new=run.summary_written_ns() != earlier_summary)
+    return outcome.exit_code
+
+
+def _resolve(
+    arguments: Sequence[str], servers: ForkServers | None
+) -> tuple[TrainSettings, RunConfig, EnvironmentSpec, RunDirectory]:
+    """How to start, the settings of the run, its environment, and its folder. Raises UserError."""
+    models = (TrainSettings, RunConfig)
+    parser = argument_parser("actorq train", _DESCRIPTION, models)
+    for name, text in descriptions():
+        parser.section(f"preset: {name}", text)
+    sources = Sources.read(models, parser.parse_args(arguments))
+    train = sources.resolve(TrainSettings)
+    run = RunDirectory(train.run_directory) if train.run_directory else None
+    if train.resume and run is None:
+        raise UserError("--resume needs --run-directory DIR, the folder of the run to go on with")
+    # The learner restores the run of a lost folder from object storage. Its settings have to be given again.
+    lost = run is not None and train.resume and not run.root.exists()
+    if lost and sources.resolve(RunConfig).checkpoint.object_storage:
+        train = train.model_copy(update={"resume": False})
+    earlier = run.config_tree() if run and train.resume else {}
+    config = sources.resolve(RunConfig, earlier)
+    if run and train.resume:
+        _check_same_run(run, settings.build(RunConfig, earlier), config)
+        _check_over(run, config)
+    elif run:
+        run.check_unused()
+    config, spec = _checked(sources, config, train, partial(environment_of, servers=servers), _warn, servers)
+    if train.certificates:
+        config = config.with_certificates(train.certificates)
+    train = train.model_copy(update={"resume": train.resume or lost})
+    return train, config, spec, run or new_run_directory(config.environment, datetime.now())
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def resolved_config(sources: Sources, describe: Describe = environment_of, warn: Warn = _warn) -> RunConfig:
+    """The settings of a new run, with those that depend on its environment. Raises UserError for invalid settings."""
+    return _checked(sources, sources.resolve(RunConfig), TrainSettings(), describe, warn)[0]
+
+
+def _checked(
+    sources: Sources,
+    config: RunConfig,
+    train: TrainSettings,
+    describe: Describe,
+    warn: Warn,
+    servers: ForkServers | None = None,
+) -> tuple[RunConfig, EnvironmentSpec]:
+    """The configuration once its environment is known, and the environment. Raises UserError for invalid settings."""
+    _check_packages(config)
+    _check_certificates(config.with_certificates(train.certificates) if train.certificates else config)
+    if train.actor_module and not is_importable(train.actor_module):
+        raise UserError(f"--actor-module: expected a module that this Python can import, got {train.actor_module!r}")
+    _check_scheme(config.scheme)
+    fitting, spec = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
+    fitting = fit_environments(fitting, spec, warn)
+    fitting.dynamic_capacity_of(spec)
+    if fitting.algorithm in ALGORITHMS:
+        own = getattr(fitting, fitting.algorithm)
+        epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
+        fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
+    check_learner(fitting, spec, servers)
+    for text in about_wrappers(fitting.environment_arguments):
+        warn(text)
+    for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
+        warn(f"warning: {name} has no effect: {reason}")
+    return fitting, spec
+
+
+def _check_packages(config: RunConfig) -> None:
+    """Raise UserError for a setting whose package is missing."""
+    for name in config.object_storage_urls:
+        require(f"--{name.replace('_', '-')}", ["s3"])
+    for name in ("mlflow", "wandb"):
+        if getattr(config.telemetry, name) is not None:
+            require(f"--telemetry.{name}", [name])
+
+
+def _check_scheme(name: str) -> None:
+    """Raise UserError for an unusable scheme of an installed package."""
+    if name in installed_schemes():
+        try:
+            load_scheme(name)
+        except NotFoundError as error:
+            raise UserError(str(error)) from error
+
+
+def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
+    """Raise UserError for a setting that a run cannot change, before anything is written or started."""
+    for name, expected in earlier.kept.items():
+        if expected != (got := config.kept.get(name)):
+            raise UserError(
+                f"--resume: expected {name} {settings.value_text(expected)} as in {run.config}, got "
+                f"{settings.value_text(got)}; leave the setting out, or start a new run with another --run-directory"
+            )
+
+
+def _check_over(run: RunDirectory, config: RunConfig) -> None:
+    """Raise UserError for a run that is over: its learner would train on, and might lose what it has reached."""
+    summary = run.read_summary()
+    reached = summary.get("target_return")
+    if summary.get("state") == RunState.SOLVED.value and reached is not None:
+        wanted = reached if config.target_return is None else config.target_return
+        if wanted <= reached:
+            raise UserError(
+                f"--resume: the run is solved: it has reached its target return of {reached:g}: give a higher "
+                f"--target-return, or try its policy with actorq evaluate {run.root}"
+            )
+    steps = summary.get("environment_steps", 0)
+    if summary.get("state") == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:
+        raise UserError(
+            f"--resume: the budget of {config.max_environment_steps:,} environment steps is used up ({steps:,}): give "
+            "a larger --max-environment-steps"
+        )
+    seconds = summary.get("wall_clock_s", 0.0)
+    if config.max_seconds is not None and seconds >= config.max_seconds:
+        raise UserError(
+            f"--resume: the {config.max_seconds:g} seconds of the run are used up ({seconds:,.0f}): give a larger "
+            "--max-seconds"
+        )
+
+
+def _check_certificates(config: RunConfig) -> None:
+    """Raise UserError for certificates that a process of the run could not use, before anything is started."""
+    for role in _CERTIFIED:
+        certificates = config.transport.certificates_of(role)
+        if certificates is not None:
+            certificates.require_role(role, config.transport.run)
+
+
+def _end_with_parent() -> None:
+    await_parents_end()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _log_to(path: Path) -> None:
+    """Keep warnings of this process off the display, also those about a log on a full disk."""
+    logging.raiseExceptions = False
+    logging.basicConfig(
+        filename=path, level=logging.INFO, format="%(asctime)s launcher %(levelname)s %(name)s: %(message)s"
+    )

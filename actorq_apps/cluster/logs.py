@@ -1,0 +1,149 @@
+"""Reads the logs of a run's pods."""
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, suppress
+from queue import SimpleQueue
+from typing import Any
+
+from kubernetes.client.exceptions import ApiException
+
+from actorq.errors import ActorQError
+from actorq_apps.cluster.connection import Cluster, UnreachableError
+
+_LAST_LINES = 20
+# A line of a log may be of any length, and the log of a pod on a lost node does not come.
+_LAST_BYTES, _LAST_S = 65_536, 5.0
+# A pod whose log is followed may say nothing for hours.
+_SILENCE_S = 86_400.0
+_CLOSE_S = 5.0
+
+
+def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
+    """The line with the reason of a container's end: the last one that begins with "error", or else the last line."""
+    # A restarted container without output has an empty log. In that case the earlier log counts.
+    for previous in (False, True):
+        try:
+            with cluster.refusals(f"read the log of pod {pod}"):
+                text = cluster.core().read_namespaced_pod_log(
+                    pod,
+                    cluster.namespace,
+                    container=container,
+                    tail_lines=_LAST_LINES,
+                    limit_bytes=_LAST_BYTES,
+                    previous=previous,
+                    _request_timeout=min(cluster.timeout_s, _LAST_S),
+                )
+        except UnreachableError:
+            return ""
+        except ActorQError:
+            continue
+        if lines := [line.strip() for line in str(text).splitlines() if line.strip()]:
+            errors = [line for line in lines if line.startswith("error: ")]
+            return (errors or lines)[-1].removeprefix("error: ")
+    return ""
+
+
+def stream_logs(
+    cluster: Cluster,
+    pods: Sequence[str],
+    follow: bool,
+    tail: int | None,
+    write: Callable[[str, str], None],
+    previous: bool = False,
+) -> None:
+    """Give each line of the pods' logs with its pod. With `follow`, continue until all of them have ended.
+
+    previous: the logs before each container's last restart; not together with `follow`.
+
+    If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
+    """
+    options: dict[str, Any] = {"follow": follow, "previous": previous, "tail_lines": tail}
+    if follow:
+        options["_request_timeout"] = (cluster.timeout_s, _SILENCE_S)
+    if follow and len(pods) > 1:
+        # Closed, because a process must not end before the reading threads.
+        with closing(_followed(cluster, pods, options)) as followed:
+            for pod, line in followed:
+                write(pod, line)
+        return
+    read = _lines if len(pods) == 1 else _lines_or_reason
+    for pod in pods:
+        for line in read(cluster, pod, options):
+            write(pod, line)
+
+
+def _followed(cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) -> Generator[tuple[str, str]]:
+    """The lines of several pods at once, each with its pod. `close` ends the threads that read them."""
+    given: SimpleQueue[tuple[str, str] | BaseException | None] = SimpleQueue()
+    lock, closed = threading.Lock(), threading.Event()
+    responses: list[Any] = []
+
+    def opened(response: Any) -> None:
+        with lock:
+            responses.append(response)
+            if closed.is_set():
+                _end(response)
+
+    def read(pod: str) -> None:
+        try:
+            for line in _lines_or_reason(cluster, pod, options, opened):
+                given.put((pod, line))
+            given.put(None)
+        except BaseException as error:
+            given.put(error)
+
+    threads = [threading.Thread(target=read, args=(pod,), name=f"log {pod}", daemon=True) for pod in pods]
+    for thread in threads:
+        thread.start()
+    try:
+        left = len(threads)
+        while left:
+            match given.get():
+                case None:
+                    left -= 1
+                case BaseException() as error:
+                    raise error
+                case pod, line:
+                    yield pod, line
+    finally:
+        with lock:
+            closed.set()
+            for response in responses:
+                _end(response)
+        for thread in threads:
+            thread.join(_CLOSE_S)
+
+
+def _end(response: Any) -> None:
+    # Closing a response that has ended fails.
+    with suppress(OSError, RuntimeError, ValueError):
+        response.shutdown()
+
+
+def _lines_or_reason(
+    cluster: Cluster, pod: str, options: dict[str, Any], opened: Callable[[Any], None] = lambda _: None
+) -> Iterator[str]:
+    try:
+        yield from _lines(cluster, pod, options, opened)
+    except ActorQError as error:
+        yield str(error)
+
+
+def _lines(
+    cluster: Cluster, pod: str, options: dict[str, Any], opened: Callable[[Any], None] = lambda _: None
+) -> Iterator[str]:
+    with cluster.refusals(f"read the log of pod {pod}"):
+        response: Any = cluster.core().read_namespaced_pod_log(
+            pod, cluster.namespace, _preload_content=False, **options
+        )
+        opened(response)
+        if response.status != 200:
+            raise ApiException(status=response.status, reason=response.reason, body=response.read())
+        rest = b""
+        for chunk in response.stream():
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "replace")
+        if rest:
+            yield rest.decode("utf-8", "replace")

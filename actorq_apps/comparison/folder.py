@@ -1,0 +1,67 @@
+"""The folder of a comparison: its runs, and the settings and the machine that they share."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from actorq.domain.status import RunState
+from actorq.rundirectory import RunDirectory
+from actorq.statefiles.basis import open_folder
+from actorq.telemetry.machine import Machine
+from actorq_apps.comparison.plan import PlannedRun
+
+_FINISHED = (RunState.SOLVED.value, RunState.BUDGET_ENDED.value)
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """The folder of --directory."""
+
+    root: Path
+
+    def open(self, settings: Mapping[str, Any], machine: Machine) -> None:
+        """Make the folder, or continue in it. `settings` are JSON values.
+
+        Raises UserError if the folder has other settings, another machine, or other content.
+        """
+        # Folders of versions that did not record GPUs are continued on machines without one.
+        parts = {name: value for name, value in asdict(machine).items() if value != []}
+        open_folder(
+            self.root,
+            "actorq compare",
+            ("runs", "logs", "configs"),
+            {"settings": dict(settings), "machine": parts},
+            {
+                "machine": "has runs of another machine ({}): ratios never mix machines, take another folder",
+                "settings": "was made with other settings ({}): take another folder",
+            },
+        )
+
+    def run(self, planned: PlannedRun) -> RunDirectory:
+        """The directory of a run."""
+        return RunDirectory(self.root / "runs" / planned.name)
+
+    def log(self, planned: PlannedRun) -> Path:
+        """The output of `actorq train`."""
+        return self.root / "logs" / f"{planned.name}.log"
+
+    def config(self, planned: PlannedRun) -> Path:
+        """The configuration of a run."""
+        return self.root / "configs" / f"{planned.name}.yaml"
+
+    def finished(self, planned: PlannedRun) -> bool:
+        """Whether the run is over: solved, or its budget ended."""
+        return self.run(planned).read_summary().get("state") in _FINISHED
+
+    def clear(self, planned: PlannedRun) -> None:
+        """Remove the files of an interrupted run. Raises UserError while the run goes on.
+
+        A run is never resumed here: its times would contain a second start, and caches that were already warm.
+        """
+        run = self.run(planned)
+        if not run.root.exists():
+            return
+        with run.locked(lambda: None):
+            shutil.rmtree(run.root)

@@ -1,0 +1,173 @@
+"""One child process: its log, its lifeline, and the thread that waits for its exit."""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from actorq.errors import ActorQError, UserError
+from actorq.lifeline import READY
+from actorq.process import EXIT_USER_ERROR
+from actorq_apps.local.events import ChildExited, ChildReady
+from actorq_apps.local.forkserver import ForkServers, Process, child_environment
+
+_ERROR_PREFIX = "error: "
+_TAIL_BYTES = 16 * 1024
+
+
+class Child:
+    """A started process in its own session, so that the terminal's Ctrl-C reaches only the launcher.
+
+    The child's standard input is a socket, its lifeline. Only this object holds the other end, which closes on exec.
+    So the child reads the end of the file when the launcher ends, also after SIGKILL. A service writes a line to its
+    lifeline once it serves. Output is appended to `log`. Other threads call `on_exit` and `on_ready`.
+
+    inherited: further descriptors that the child keeps open.
+    servers: fork servers to use if they can run the command.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        on_exit: Callable[[ChildExited], None],
+        inherited: tuple[int, ...] = (),
+        servers: ForkServers | None = None,
+        on_ready: Callable[[ChildReady], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._on_exit = on_exit
+        self._lifeline, lifeline = socket.socketpair()
+        with log.open("ab") as output, lifeline:
+            self._log_start = output.tell()
+            descriptors = (lifeline.fileno(), output.fileno(), output.fileno(), *inherited)
+            try:
+                forked = servers.start(command, descriptors) if servers else None
+                self._process: Process = forked or subprocess.Popen(
+                    command,
+                    stdin=lifeline.fileno(),
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env=child_environment(os.environ),
+                    pass_fds=inherited,
+                )
+            except OSError as error:
+                self._lifeline.close()
+                raise ActorQError(f"{name}: cannot start {command[0]} ({error.strerror})") from None
+        self.pid = self._process.pid
+        self._waiter = threading.Thread(target=self._wait, name=f"wait-{name}", daemon=True)
+        self._waiter.start()
+        if on_ready is not None:
+            threading.Thread(target=self._listen, args=(on_ready,), name=f"ready-{name}", daemon=True).start()
+
+    def terminate(self) -> None:
+        """Ask the process to drain."""
+        self._process.terminate()
+
+    def release(self) -> None:
+        """Close the lifeline. The process learns that no other process of the run remains to wait for."""
+        # This only shuts the socket down, because a thread may still read from it. Deleting this object closes it.
+        with suppress(OSError):
+            self._lifeline.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        """Kill the process and its children, and wait until they are gone."""
+        if self._process.returncode is None:
+            self._kill_group()
+        self._waiter.join()
+
+    def end(self, patience_s: float) -> None:
+        """Ask the process to drain, kill it after `patience_s` seconds, and wait until it is gone."""
+        if self._process.returncode is None:
+            self.terminate()
+            self._waiter.join(patience_s)
+        self.kill()
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last lines that this life of the process logged."""
+        with self.log.open("rb") as stream:
+            end = stream.seek(0, os.SEEK_END)
+            stream.seek(max(self._log_start, end - _TAIL_BYTES))
+            return stream.read().decode("utf-8", "replace").splitlines()[-count:]
+
+    def user_error(self) -> str | None:
+        """The line in which the process reported a user's error, if any."""
+        return reported_error(self.last_lines(50))
+
+    def failure(self, code: int, moment: str) -> ActorQError:
+        """The error for an exit at a wrong moment: the process's own report, or else its last lines."""
+        if code == EXIT_USER_ERROR and (mistake := self.user_error()):
+            return UserError(mistake)
+        lines = "".join(f"\n  {line}" for line in self.last_lines(5))
+        return ActorQError(f"{self.name} ended ({describe_exit(code)}) {moment}; its last lines:{lines}")
+
+    def _listen(self, on_ready: Callable[[ChildReady], None]) -> None:
+        with suppress(OSError):
+            if self._lifeline.recv(len(READY)):
+                on_ready(ChildReady(self.name, self.pid))
+
+    def _wait(self) -> None:
+        code = self._process.wait()
+        # Processes of the environments must not outlive a killed actor.
+        self._kill_group()
+        self.release()
+        self._on_exit(ChildExited(self.name, self.pid, code))
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def reported_error(lines: Sequence[str]) -> str | None:
+    """The last line in which a process reported a user's error, if any, without its prefix."""
+    found = [line for line in lines if line.startswith(_ERROR_PREFIX)]
+    return found[-1].removeprefix(_ERROR_PREFIX) if found else None
+
+
+def run_to_end(command: Sequence[str], servers: ForkServers | None) -> tuple[int, str, str]:
+    """Run a command, if possible as a fork. Returns its exit code, standard output and standard error.
+
+    Its standard input is a lifeline, which closes when this process ends.
+    """
+    held, lifeline = socket.socketpair()
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors, held:
+        with lifeline:
+            streams = (lifeline.fileno(), output.fileno(), errors.fileno())
+            process = (servers.start(command, streams) if servers else None) or subprocess.Popen(
+                command, stdin=lifeline.fileno(), stdout=output, stderr=errors, env=child_environment(os.environ)
+            )
+        try:
+            code = process.wait()
+        except BaseException:
+            # A terminal's Ctrl-C does not reach a fork.
+            process.kill()
+            raise
+        output.seek(0)
+        errors.seek(0)
+        return code, output.read(), errors.read()
+
+
+def failed_command(what: str, code: int, errors: str) -> ActorQError:
+    """The error for a command that failed, from its output on standard error. `what` says what failed."""
+    lines = errors.strip().splitlines()
+    if code == EXIT_USER_ERROR and (mistake := reported_error(lines)):
+        return UserError(mistake)
+    return ActorQError(f"{what}: {lines[-1] if lines else f'exit code {code}'}")
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: the signal's name, or the code."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,330 @@
+"""Starts services and runs as forks of processes that have already imported their modules.
+
+`actorq train` starts the fork servers before it imports its own modules. So the imports of launcher, learner and the
+other services overlap, and shared modules are imported once. Commands that make many runs fork their launchers, with
+the learner's modules: these are imported once for all runs. This module needs the standard library only.
+"""
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from actorq import ENVIRONMENT_PREFIX
+from actorq.start import fast_imports
+
+_LEARNER = "learner_service"
+_LEARNER_MODULES = (f"{_LEARNER}.process",)
+_COMMAND = "actorq_apps.cli.main"
+_START = "actorq.start"
+# Modules that the services of a run import. ONNX Runtime is not here: its thread would not survive a fork.
+_SHARED = (
+    *("actorq.client", "actorq.process", "actorq.watchdog", "actorq_apps.meter.__main__"),
+    *("actor_service.environments.__main__", "actor_service.environments.gymnasium_backend"),
+)
+_FORKED = ("actor_service", "actor_service.environments", "quantizer_service", "actorq_apps.meter")
+_COMMAND_NAME = Path("/proc/self/comm")
+_REQUEST_BYTES = 64 * 1024
+_PR_SET_CHILD_SUBREAPER = 36
+_MOST_DESCRIPTORS = 16
+# Seconds to wait for a fork, including the imports of its server.
+_PATIENCE_S = 20.0
+
+
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without this project's settings.
+
+    The resolved configuration already contains them. In a child they would override its flags.
+    """
+    return {name: value for name, value in environment.items() if not name.startswith(ENVIRONMENT_PREFIX)}
+
+
+class ForkedProcess:
+    """A fork that the launcher has adopted, with the methods of `subprocess.Popen` that callers use."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        """The exit code, or minus the signal that killed the process. Only one thread may call this."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Send SIGTERM, unless the process has ended."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+
+Process = ForkedProcess | subprocess.Popen[bytes]
+
+
+class _Server:
+    """A process that imports `modules` and then waits for commands. It ends when this end of its socket closes.
+
+    once: the server itself becomes the first command, instead of forking. If this process has the modules, the server
+    is its fork.
+    """
+
+    def __init__(self, modules: Sequence[str], once: bool) -> None:
+        self._once = once
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.settimeout(_PATIENCE_S)
+        self._process: Process
+        with theirs:
+            if once and sys.modules.keys() >= set(modules) and _has_one_thread():
+                self._process = ForkedProcess(self._fork(theirs))
+                return
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno()), "once" if once else "forks", *modules],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env=child_environment(os.environ),
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def _fork(self, theirs: socket.socket) -> int:
+        """Fork a server of one command. Its descriptors, signals and environment are those of a program of its own."""
+        # Otherwise the fork would write it again.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        if pid := os.fork():
+            # Once the fork answers, it leads a group, and can be killed with it.
+            with suppress(OSError):
+                self._control.recv(1)
+            return pid
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        theirs.send(b".")
+        self._control.close()
+        os.closerange(3, theirs.fileno())
+        os.closerange(theirs.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+        for name in os.environ.keys() - child_environment(os.environ).keys():
+            del os.environ[name]
+        try:
+            request = _serve(theirs, once=True)
+            theirs.close()
+            if request is not None:
+                become(*request)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            # The rest of the command must not run in the fork.
+            os._exit(1)
+
+    def start(self, module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> Process | None:
+        """Run a module; None if the server cannot. Waits for the imports of a server that forks."""
+        request = json.dumps([module, list(arguments)]).encode()
+        if self._control.fileno() < 0 or len(request) > _REQUEST_BYTES or len(descriptors) > _MOST_DESCRIPTORS:
+            return None
+        try:
+            socket.send_fds(self._control, [request], list(descriptors))
+            if self._once:
+                self._control.close()
+                return self._process
+            answer = self._control.recv(64)
+        except OSError:
+            answer = b""
+        if not answer:
+            # The server has ended, or it is late and must not fork the service that the caller now starts itself.
+            self.close()
+        return ForkedProcess(int(answer)) if answer else None
+
+    def close(self) -> None:
+        """End the server. Processes that it has become or forked live on."""
+        if self._control.fileno() < 0:
+            return
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass(frozen=True)
+class ForkServers:
+    """The servers of each module that this process starts."""
+
+    by_module: Mapping[str, _Server]
+
+    def start(self, command: Sequence[str], descriptors: Sequence[int]) -> Process | None:
+        """Run `PYTHON -m MODULE ARGUMENTS...` in its own session; None if no server can.
+
+        descriptors: standard input, output and error, then others that the process keeps open.
+        """
+        executable, flag, module, *arguments = (*command, "", "", "")[: max(3, len(command))]
+        # A function of a service has the service's server.
+        started = arguments[0].partition(".")[0] if module == _START else module
+        server = self.by_module.get(started)
+        if executable != sys.executable or flag != "-m" or server is None:
+            return None
+        return server.start(module, arguments, descriptors)
+
+    def close(self) -> None:
+        """End the servers. The started processes live on."""
+        for server in self.by_module.values():
+            server.close()
+
+
+def fork_servers(one_learner: bool = True) -> AbstractContextManager[ForkServers | None]:
+    """For a run: one server is for the learner, another forks the other services. They begin their imports at once.
+
+    one_learner: the learner's server becomes the learner, instead of forking it.
+
+    None if the launcher cannot adopt forks on this system.
+    """
+
+    def begin() -> dict[str, _Server]:
+        learner = _Server(_LEARNER_MODULES, once=one_learner)
+        return {_LEARNER: learner, **dict.fromkeys(_FORKED, _Server(_SHARED, once=False))}
+
+    return _adopting_forks(begin)
+
+
+def run_server() -> AbstractContextManager[ForkServers | None]:
+    """For a command that makes many runs: forks their launchers, which fork their learners.
+
+    None if the command cannot adopt forks on this system.
+    """
+    return _adopting_forks(lambda: {_COMMAND: _Server(("actorq_apps.cli.train", *_LEARNER_MODULES), once=False)})
+
+
+def once_forked(modules: Sequence[str]) -> AbstractContextManager[ForkServers]:
+    """For a command that starts each of these services once: forks of the command itself, made at once.
+
+    They have the modules that the command has imported. They are programs of their own if the command has threads.
+    """
+    return closing(ForkServers({module: _Server(("actorq.client",), once=True) for module in modules}))
+
+
+@contextmanager
+def _adopting_forks(begin: Callable[[], dict[str, _Server]]) -> Iterator[ForkServers | None]:
+    try:
+        if _adopt_orphans(True):
+            with closing(ForkServers(begin())) as servers:
+                yield servers
+        else:
+            yield None
+    finally:
+        _adopt_orphans(False)
+
+
+def _has_one_thread() -> bool:
+    """Whether this process can be forked: no other thread holds a lock, in Python or in a library."""
+    with suppress(OSError):
+        return len(os.listdir("/proc/self/task")) == 1
+    return False
+
+
+def _adopt_orphans(adopt: bool) -> bool:
+    """Become the parent of orphans, such as a server's forks. Returns whether the system supports that."""
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) == 0)
+
+
+# Module, arguments, descriptors.
+_Request = tuple[str, list[str], list[int]]
+
+
+def _serve(control: socket.socket, once: bool) -> _Request | None:
+    """Fork for each request. Returns the request in the process that runs it, None when there are no more."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, _MOST_DESCRIPTORS)
+        if not message:
+            return None
+        if once or not (pid := _fork()):
+            module, arguments = json.loads(message)
+            return module, arguments, list(descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        control.send(str(pid).encode())
+
+
+def _fork() -> int:
+    """Fork a process that the launcher adopts, in its own session. Returns its pid here and 0 in the new process."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if not between:
+        if os.fork():
+            os._exit(0)
+        os.close(reading)
+        os.setsid()
+        os.write(writing, str(os.getpid()).encode())
+        os.close(writing)
+        return 0
+    os.close(writing)
+    os.waitpid(between, 0)
+    with os.fdopen(reading) as answer:
+        return int(answer.read())
+
+
+def become(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> None:
+    """Run a module as the program of this process, which is a fork. Ends the process if the module exits.
+
+    descriptors: standard input, output and error, then others, which stay open.
+    """
+    for number, descriptor in enumerate(descriptors[:3]):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if numpy := sys.modules.get("numpy"):
+        # Forks inherit the server's generator. Without this they would all draw the same numbers.
+        numpy.random.seed()
+    with suppress(OSError):
+        # The command line is the server's. This sets the name in tools such as ps and top.
+        name = arguments[arguments.index("--name") + 1] if "--name" in arguments else ""
+        _COMMAND_NAME.write_text(name or module, encoding="utf-8")
+    sys.argv = [module, *arguments]
+    # The server has imported what the package imports when it is run. runpy warns of that.
+    sys.modules.pop(f"{module}.__main__", None)
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        from actorq.process import leave
+
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+
+
+def _main() -> None:
+    descriptor, kind, *modules = sys.argv[1:]
+    with fast_imports():
+        for module in modules:
+            # The service that needs a missing module reports it.
+            with suppress(ImportError):
+                import_module(module)
+    if kind != "once":
+        from actorq.telemetry.process_stats import FORK_SERVER
+
+        _COMMAND_NAME.write_text(FORK_SERVER, encoding="utf-8")
+    with socket.socket(fileno=int(descriptor)) as control:
+        request = _serve(control, kind == "once")
+    if request is not None:
+        become(*request)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,120 @@
+"""Lists the processes of a run on one machine, with their commands."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from actorq.config.run_config import RunConfig
+from actorq.rundirectory import RunDirectory
+from actorq_apps.meter.node_meter import RunStart
+
+HOST = "127.0.0.1"
+
+
+class Kind(Enum):
+    """The kind of a process."""
+
+    LEARNER = "learner"
+    QUANTIZER = "quantizer"
+    ACTOR = "actor"
+    EVALUATOR = "evaluator"
+    METER = "meter"
+
+
+MODULES: Mapping[Kind, str] = {
+    Kind.LEARNER: "learner_service",
+    Kind.QUANTIZER: "quantizer_service",
+    Kind.ACTOR: "actor_service",
+    Kind.EVALUATOR: "actor_service",
+    Kind.METER: "actorq_apps.meter",
+}
+
+
+@dataclass(frozen=True)
+class Service:
+    """A process to run: its name in the run, its first command, and its command after a restart."""
+
+    name: str
+    kind: Kind
+    command: tuple[str, ...]
+    restart_command: tuple[str, ...]
+
+
+def module_command(kind: Kind, *arguments: str, module: str = "") -> tuple[str, ...]:
+    """The command that starts a service with this interpreter. `module` replaces the service's own module."""
+    return (sys.executable, "-m", module or MODULES[kind], *arguments)
+
+
+def is_importable(module: str) -> bool:
+    """Whether a service's interpreter finds a module. Unlike this process, it has the current folder in its path."""
+    script = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
+
+
+def services_of_run(
+    run: RunDirectory,
+    config: RunConfig,
+    learner: str,
+    quantizer: str,
+    resume: bool,
+    actor_module: str = "",
+    begun: RunStart | None = None,
+) -> tuple[Service, ...]:
+    """All processes of a run in the order of their start: the slowest to start comes first.
+
+    actor_module: module to run as actors instead of the actor service. It never replaces the evaluator.
+    begun: start of the run for its energy account; None for the meter's start.
+    """
+
+    def service(name: str, kind: Kind, *arguments: str, restarted_with: tuple[str, ...] = ()) -> Service:
+        command = module_command(kind, *arguments, "--lifeline", module=actor_module if kind is Kind.ACTOR else "")
+        return Service(name, kind, command, command + restarted_with)
+
+    def life(name: str, listen: str = f"{HOST}:0") -> tuple[str, ...]:
+        return ("--listen", listen, "--name", name, "--announce", str(run.announcement(name)))
+
+    given = ("--config", str(run.config))
+    peers = ("--learner", learner, "--quantizer", quantizer)
+    state = ("--run-directory", str(run.root), "--quantizer", quantizer)
+    resumed = ("--resume",)
+    services = [
+        service(
+            "learner",
+            Kind.LEARNER,
+            *(*given, *state, *life("learner", learner), *(resumed if resume else ())),
+            restarted_with=() if resume else resumed,
+        ),
+        service("quantizer", Kind.QUANTIZER, *(*given, "--store", str(run.policies), *life("quantizer", quantizer))),
+    ]
+    for name in (f"actor-{index}" for index in range(config.actors)):
+        services.append(service(name, Kind.ACTOR, *(*given, *peers, "--role", "actor", *life(name))))
+    services.append(service("evaluator", Kind.EVALUATOR, *(*given, *peers, "--role", "evaluator", *life("evaluator"))))
+    if config.energy.enabled:
+        meter = service("meter", Kind.METER, "--learner", learner, *given)
+        # A restarted meter knows nothing of the time before. So only the first meter counts from the run's start.
+        since = ("--run-started", repr(begun.at), "--busy-at-start", repr(begun.busy_cpu_seconds)) if begun else ()
+        services.append(replace(meter, command=meter.command + since))
+    return tuple(services)
+
+
+@contextmanager
+def reserved_addresses(count: int) -> Iterator[tuple[str, ...]]:
+    """Addresses with free ports, known before the processes that will serve there have started.
+
+    Linux lets a process listen on a port that another has bound, if both set SO_REUSEADDR, as gRPC does. So this holds
+    the ports until the end, and no other program gets them, even while a service restarts. Other systems do not allow
+    that: there the ports are released at once. If another program takes one, the launcher tries other ports.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for held in sockets:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind((HOST, 0))
+        addresses = tuple(f"{HOST}:{held.getsockname()[1]}" for held in sockets)
+        if sys.platform != "linux":
+            stack.close()
+        yield addresses

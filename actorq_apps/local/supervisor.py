@@ -1,0 +1,306 @@
+"""Keeps the processes of a run alive until the run is over, then ends all of them."""
+
+import os
+import queue
+import random
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from actorq.domain.status import RunState, RunStatus
+from actorq.process import EXIT_FAILED, EXIT_HUNG, EXIT_INTERRUPTED, EXIT_OF_STATE, EXIT_OK, EXIT_USER_ERROR
+from actorq.rundirectory import RunDirectory
+from actorq.statefiles.files import DISK_FULL
+from actorq.text import one_line
+from actorq_apps.local.child import Child, describe_exit
+from actorq_apps.local.events import ChildExited, ChildReady, Event, Events, SignalReceived
+from actorq_apps.local.forkserver import ForkServers
+from actorq_apps.local.observer import Observer, ProcessState, ProcessView
+from actorq_apps.local.restarts import METER_POLICY, RestartHistory, RestartPolicy
+from actorq_apps.local.services import Kind, Service
+
+_METER_NICENESS = 10
+_LAST_LINES = 5
+_LAST_LINE_BYTES = 300
+_TRACEBACK_LINES = 200
+_AFTER_LEARNER = (Kind.ACTOR, Kind.EVALUATOR)
+# All services say this when their address is taken, which may happen to the launcher's ports.
+_CANNOT_LISTEN = "cannot listen"
+# Services quote the system's reason when they cannot write.
+_DISK_FULL = tuple(map(os.strerror, DISK_FULL))
+# Wait before a restart after a clean exit: a learner that is about to end may have dismissed the actor.
+_AFTER_CLEAN_EXIT_S = 2.0
+_FATES = {EXIT_OK: "ended", EXIT_INTERRUPTED: "was interrupted", EXIT_HUNG: "hung in a call, or was stopped"}
+# The learner's exit codes when a run is over.
+_OVER = {code for state, code in EXIT_OF_STATE.items() if state.final}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a run: the launcher's exit code, and the error for the user if there was one.
+
+    began: whether the learner has told of stored transitions.
+    """
+
+    exit_code: int
+    error: str | None = None
+    port_taken: bool = False
+    began: bool = False
+
+
+class _Phase(Enum):
+    RUNNING = auto()
+    ENDING_LEARNER = auto()
+    ENDING_OTHERS = auto()
+
+
+class Supervisor:
+    """Runs `services` in the given order and restarts those that die. Actors start once the learner serves.
+
+    The run ends when the learner's exit code says so, when a process reports a user's error, when a process dies too
+    often, or on a signal. Then the learner is ended first, because it saves the run. The others follow. Each has
+    `drain_s` seconds. A second signal ends everything at once. A learner interrupted from outside is restarted.
+    Everything happens on the calling thread, which waits on `events` only.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        run: RunDirectory,
+        events: Events,
+        observer: Observer,
+        drain_s: float,
+        *,
+        policy: RestartPolicy | None = None,
+        rng: random.Random | None = None,
+        inherited: tuple[int, ...] = (),
+        servers: ForkServers | None = None,
+    ) -> None:
+        self._services = {service.name: service for service in services}
+        self._run = run
+        self._events = events
+        self._observer = observer
+        self._drain_s = drain_s
+        self._inherited = inherited
+        self._servers = servers
+        rng = rng or random.Random()
+        self._histories = {
+            service.name: RestartHistory(
+                METER_POLICY if service.kind is Kind.METER else policy or RestartPolicy(), time.monotonic, rng
+            )
+            for service in services
+        }
+        self._children: dict[str, Child] = {}
+        self._later = [service.name for service in services if service.kind in _AFTER_LEARNER]
+        self._due: dict[str, float] = {}
+        self._phase = _Phase.RUNNING
+        self._deadline: float | None = None
+        self._outcome = Outcome(EXIT_FAILED, "the run ended before it began")
+        self._learner_is_ending = False
+        self._final_state: RunState | None = None
+        self._began = False
+        self._earlier_summary_ns = run.summary_written_ns()
+
+    def run(self) -> Outcome:
+        """Start everything. Returns when no process runs anymore."""
+        try:
+            for name in self._services:
+                if name not in self._later:
+                    self._start(name)
+            while self._phase is _Phase.RUNNING or self._children:
+                event = self._next_event()
+                if event is None:
+                    self._act_on_time()
+                else:
+                    self._act_on(event)
+            return replace(self._outcome, began=self._began)
+        finally:
+            # After an error, such as the end of the display's reader, the learner still saves the run.
+            if learner := self._children.get("learner"):
+                learner.end(self._drain_s)
+            for child in self._children.values():
+                child.kill()
+
+    def _next_event(self) -> Event | None:
+        moments = [*self._due.values(), *([self._deadline] if self._deadline is not None else [])]
+        timeout = max(0.0, min(moments) - time.monotonic()) if moments else None
+        try:
+            return self._events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def _act_on_time(self) -> None:
+        now = time.monotonic()
+        for name in [name for name, moment in self._due.items() if moment <= now]:
+            del self._due[name]
+            self._start(name)
+            if restarts := self._histories[name].total:
+                self._observer.event(f"{name} restarted {restarts}x")
+        if self._deadline is not None and self._deadline <= now:
+            self._deadline = None
+            late = ["learner"] if self._phase is _Phase.ENDING_LEARNER else list(self._children)
+            self._observer.event(f"{', '.join(late)} took longer than {self._drain_s:g} s to end: killed")
+            self._kill(late)
+
+    def _act_on(self, event: Event) -> None:
+        match event:
+            case RunStatus() as status:
+                self._began |= status.environment_steps > 0
+                self._learner_is_ending = status.state.final or status.state is RunState.STOPPING
+                self._final_state = status.state if status.state.final else None
+                self._observer.status(status)
+            case SignalReceived(number):
+                self._interrupted(number)
+            case ChildReady(name, pid) if name in self._children and self._children[name].pid == pid:
+                self._show(name, ProcessState.RUNNING)
+                if self._services[name].kind is Kind.LEARNER and self._phase is _Phase.RUNNING:
+                    # Processes that need a serving learner. Earlier they would only slow its start.
+                    while self._later:
+                        self._start(self._later.pop(0))
+            case ChildExited(name, pid, code) if name in self._children and self._children[name].pid == pid:
+                self._exited(self._children.pop(name), code)
+
+    def _interrupted(self, number: signal.Signals) -> None:
+        if self._phase is not _Phase.RUNNING:
+            self._observer.event(f"{number.name} again: ending everything at once")
+            self._kill(list(self._children))
+            return
+        self._observer.event(f"{number.name}: saving the run and ending (a second signal ends at once)")
+        self._end(Outcome(128 + number))
+
+    def _exited(self, child: Child, code: int) -> None:
+        service = self._services[child.name]
+        if self._phase is not _Phase.RUNNING:
+            self._show(child.name, ProcessState.EXITED)
+            if service.kind is Kind.LEARNER and self._phase is _Phase.ENDING_LEARNER:
+                self._end_others()
+        elif service.kind is Kind.LEARNER and code in _OVER:
+            self._show(child.name, ProcessState.EXITED)
+            self._end(Outcome(code))
+        elif service.kind is Kind.LEARNER and (ended := self._ended_state()):
+            self._observer.event(f"learner died ({describe_exit(code)}) after the run was over: {ended.value}")
+            self._show(child.name, ProcessState.EXITED)
+            self._end(Outcome(EXIT_OF_STATE[ended]))
+        elif self._learner_is_ending and code == EXIT_OK:
+            self._show(child.name, ProcessState.EXITED)
+        elif code == EXIT_USER_ERROR and service.kind is not Kind.METER and (mistake := child.user_error()):
+            self._mistaken(child, mistake)
+        else:
+            self._restart_later(child, code)
+
+    def _ended_state(self) -> RunState | None:
+        """The final state of the run, if the learner has reported and saved it. Its death then changes nothing."""
+        is_new = self._run.summary_written_ns() != self._earlier_summary_ns
+        if self._final_state and is_new and self._run.read_summary().get("state") == self._final_state.value:
+            return self._final_state
+        return None
+
+    def _mistaken(self, child: Child, mistake: str) -> None:
+        port_taken = _CANNOT_LISTEN in mistake
+        passes = port_taken or any(text in mistake for text in _DISK_FULL)
+        if passes and self._histories[child.name].total:
+            # The process could listen or write there before. So this is no user's error, and may pass.
+            self._restart_later(child, EXIT_USER_ERROR)
+            return
+        self._show(child.name, ProcessState.EXITED)
+        # An actor may only repeat what the learner has told it.
+        for each in (child, self._children.get(Kind.LEARNER.value, child)):
+            if any("Traceback" in line for line in each.last_lines(_TRACEBACK_LINES)):
+                mistake += f"; the traceback is in {each.log}"
+                break
+        self._end(Outcome(EXIT_USER_ERROR, mistake, port_taken))
+
+    def _restart_later(self, child: Child, code: int) -> None:
+        history = self._histories[child.name]
+        delay = history.next_delay(code)
+        fate = _FATES.get(code) or f"died ({describe_exit(code)})"
+        if delay is None:
+            self._given_up(child, fate)
+            return
+        if code == EXIT_OK:
+            delay = max(delay, _AFTER_CLEAN_EXIT_S)
+        self._due[child.name] = time.monotonic() + delay
+        if self._services[child.name].kind is Kind.LEARNER:
+            self._recall_actors(self._due[child.name])
+        last = one_line("".join(child.last_lines(1)), _LAST_LINE_BYTES) if code not in _FATES else ""
+        self._observer.event(f"{child.name} {fate}, restarting in {delay:.1f} s" + (f": {last}" if last else ""))
+        self._show(child.name, ProcessState.RESTARTING)
+
+    def _recall_actors(self, moment: float) -> None:
+        """Restart ended actors: a learner that died while ending the run may have dismissed them."""
+        self._learner_is_ending = False
+        for name, service in self._services.items():
+            is_gone = name not in self._children and name not in self._due and name not in self._later
+            if is_gone and service.kind in _AFTER_LEARNER:
+                self._due[name] = moment
+                self._show(name, ProcessState.RESTARTING)
+
+    def _given_up(self, child: Child, fate: str) -> None:
+        restarts = self._histories[child.name].total
+        self._show(child.name, ProcessState.GIVEN_UP)
+        if self._services[child.name].kind is Kind.METER:
+            self._observer.event(f"meter {fate} again: the run goes on without a meter, see {child.log}")
+            return
+        lines = "".join(f"\n  {line}" for line in child.last_lines(_LAST_LINES))
+        self._end(Outcome(EXIT_FAILED, f"{child.name} {fate} after {restarts} restarts; end of {child.log}:{lines}"))
+
+    def _end(self, outcome: Outcome) -> None:
+        """Begin to end the run, the learner first if it still runs."""
+        self._outcome = outcome
+        for name in (*self._due, *self._later):
+            self._show(name, ProcessState.EXITED)
+        self._due.clear()
+        self._later.clear()
+        if "learner" in self._children:
+            self._phase = _Phase.ENDING_LEARNER
+            self._terminate(["learner"])
+        else:
+            self._end_others()
+
+    def _end_others(self) -> None:
+        self._phase = _Phase.ENDING_OTHERS
+        self._terminate(list(self._children))
+        for child in self._children.values():
+            # Without a learner, actors need not wait to send their queues.
+            child.release()
+
+    def _terminate(self, names: list[str]) -> None:
+        # A service ends itself after its drain time. One second more lets it log the reason.
+        self._deadline = time.monotonic() + self._drain_s + 1.0
+        for name in names:
+            self._children[name].terminate()
+            self._show(name, ProcessState.ENDING)
+
+    def _kill(self, names: list[str]) -> None:
+        for name in names:
+            self._children[name].kill()
+
+    def _start(self, name: str) -> None:
+        service = self._services[name]
+        again = self._histories[name].total > 0
+        self._run.announcement(name).unlink(missing_ok=True)
+        child = Child(
+            name,
+            service.restart_command if again else service.command,
+            self._run.log(name),
+            self._events.put,
+            self._inherited,
+            self._servers,
+            self._events.put,
+        )
+        self._children[name] = child
+        if service.kind is Kind.METER:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, child.pid, _METER_NICENESS)
+        # The meter never reports that it serves.
+        self._show(name, ProcessState.RUNNING if service.kind is Kind.METER else ProcessState.STARTING)
+
+    def _show(self, name: str, state: ProcessState) -> None:
+        child = self._children.get(name)
+        view = ProcessView(
+            name, self._services[name].kind, state, child.pid if child else None, self._histories[name].total
+        )
+        self._observer.process(view)

@@ -1,0 +1,151 @@
+"""Reconciles all runs: takes their names from a queue, and lists them from time to time."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+from actorq.errors import ActorQError, ConflictError
+from actorq.telemetry.histogram import Histogram
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.operator.reconcile import PERIOD_S, Key, Reconciler
+from actorq_apps.operator.resource.training_run import API_VERSION, KIND
+
+# Seconds between lists of all runs: a lost event is made up for after at most this time.
+LIST_PERIOD_S = 60.0
+# A look at a run, or a list of all, that takes longer hangs. Each of its requests ends after 30 s.
+LOOK_LIMIT_S = 180.0
+# Results of a look at a run.
+DONE, CONFLICT, FAILED = "done", "conflict", "failed"
+# After a conflict the next look reads the newer object.
+_CONFLICT_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+N = TypeVar("N", bound=Hashable)
+
+
+class DueQueue(Generic[N]):
+    """Names by the time at which they are due. The earliest time of a name counts. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due: dict[N, float] = {}
+        self._changed = threading.Condition()
+        self.closed = False
+
+    def put(self, name: N, delay_s: float = 0.0) -> None:
+        """Make a name due after a delay."""
+        at = self._clock() + delay_s
+        with self._changed:
+            self._due[name] = min(at, self._due.get(name, at))
+            self._changed.notify_all()
+
+    def take(self, at_most_s: float) -> N | None:
+        """Wait for a due name and remove it; None after `at_most_s` seconds, and when the queue is closed."""
+        end = self._clock() + at_most_s
+        with self._changed:
+            while not self.closed:
+                name, at = min(self._due.items(), key=lambda item: item[1], default=(None, end))
+                now = self._clock()
+                if name is not None and at <= now:
+                    del self._due[name]
+                    return name
+                if end <= now:
+                    return None
+                self._changed.wait(min(at, end) - now)
+        return None
+
+    def close(self) -> None:
+        """Let all waiting callers return."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+    def due(self) -> int:
+        """The number of names that are due now."""
+        with self._changed:
+            return sum(at <= self._clock() for at in self._due.values())
+
+
+class Controller:
+    """Reconciles one run at a time.
+
+    namespaces: those to look at; empty for all.
+    looks: number of looks by result. look_seconds: their duration.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespaces: Sequence[str],
+        queue: DueQueue[Key],
+        reconciler: Reconciler,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._namespaces = tuple(namespaces) or ("",)
+        self._queue = queue
+        self.reconciler = reconciler
+        self._clock = clock
+        self.looks = dict.fromkeys((DONE, CONFLICT, FAILED), 0)
+        self.look_seconds = Histogram()
+        # When the present look, or list, began.
+        self._busy_since: float | None = None
+        self._ended = False
+
+    def works(self) -> bool:
+        """Whether no look hangs, and `run` has not ended before the queue was closed. Thread-safe."""
+        since = self._busy_since
+        hangs = since is not None and self._clock() - since > LOOK_LIMIT_S
+        return not hangs and (not self._ended or self._queue.closed)
+
+    def list_runs(self) -> None:
+        """Make all runs due, also those whose deletion was missed. Raises UserError when a permission is missing."""
+        for key in self.reconciler.known():
+            self._queue.put(key)
+        for namespace in self._namespaces:
+            for each in self._cluster.at(namespace).list(API_VERSION, KIND):
+                self._queue.put(Key(each["metadata"]["namespace"], each["metadata"]["name"]))
+
+    def run(self) -> None:
+        """Reconcile until the queue is closed."""
+        listed = float("-inf")
+        try:
+            while not self._queue.closed:
+                if self._clock() - listed >= LIST_PERIOD_S:
+                    listed = self._busy_since = self._clock()
+                    try:
+                        self.list_runs()
+                    except ActorQError as error:
+                        _log.warning("the list of runs: %s", error)
+                    except Exception:
+                        _log.exception("the list of runs")
+                    self._busy_since = None
+                if key := self._queue.take(max(0.0, listed + LIST_PERIOD_S - self._clock())):
+                    self.look(key)
+        finally:
+            self._ended = True
+            self.reconciler.close()
+
+    def look(self, key: Key) -> None:
+        """Reconcile one run and put it back for the next look."""
+        began, result = self._clock(), FAILED
+        self._busy_since = began
+        try:
+            delay_s, result = self.reconciler.reconcile(key), DONE
+        except ConflictError:
+            delay_s, result = _CONFLICT_S, CONFLICT
+        except ActorQError as error:
+            _log.warning("%s/%s: %s", *key, error)
+            delay_s = PERIOD_S
+        except Exception:
+            # A fault of the operator at one run must not stop the others.
+            _log.exception("%s/%s", *key)
+            delay_s = LIST_PERIOD_S
+        self._busy_since = None
+        self.looks[result] += 1
+        self.look_seconds.observe(self._clock() - began)
+        if delay_s is not None:
+            self._queue.put(key, delay_s)

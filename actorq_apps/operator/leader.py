@@ -1,0 +1,206 @@
+"""Leader election among the operator's replicas, by a Lease of Kubernetes.
+
+A holder renews its Lease. Another replica takes it after `duration_s` seconds without a change. It measures that time
+with its own clock, because the clocks of two machines differ. The method is that of client-go's leaderelection.
+"""
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from actorq.errors import ActorQError, ConflictError, UnavailableError, UserError
+from actorq_apps.cluster.answers import ForbiddenError
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.objects import Object, part
+
+LEASE = "actorq-operator"
+VERSION_ANNOTATION = "actorq/version"
+_API = ("coordination.k8s.io/v1", "Lease")
+
+_log = logging.getLogger(__name__)
+
+
+class NewerVersionError(UserError):
+    """A newer version of the operator has worked on these objects."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of an election. A holder gives up before another one may take over: give_up_s < duration_s.
+
+    An attempt may take give_up_s, all of its requests together.
+    """
+
+    duration_s: float = 15.0
+    give_up_s: float = 10.0
+    retry_s: float = 2.0
+
+
+class Leader:
+    """One replica's part in the election.
+
+    name: of the replica, unique.
+    version: of this software. An older version refuses to follow a newer one, because it may not know its objects.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        version: str,
+        times: Times = Times(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._version = version
+        self._times = times
+        self._clock = clock
+        self._seen: tuple[object, float] = (None, 0.0)
+        # When the last successful attempt began.
+        self._renewed = float("-inf")
+        # Whether this replica held the Lease at its last attempt.
+        self.leads = False
+        self._stopped = threading.Event()
+
+    def acquire(self) -> bool:
+        """Wait for the Lease. Returns False after `stop`. Raises NewerVersionError when a newer version had it last."""
+        while not self._stopped.is_set():
+            try:
+                self.leads = self.try_once()
+                if self.leads:
+                    return True
+            except NewerVersionError:
+                raise
+            except ActorQError as error:
+                # The next attempt may find the API server, or the permission.
+                _log.warning("the Lease: %s", error)
+            self._stopped.wait(self._times.retry_s)
+        return False
+
+    def hold(self, ended: threading.Event) -> bool:
+        """Renew the Lease until it is lost (returns False) or the work that needs it has ended (returns True)."""
+        while (left_s := self._renewed + self._times.give_up_s - self._clock()) > 0:
+            if ended.wait(min(self._times.retry_s, left_s)):
+                return True
+            try:
+                if not self.try_once(self._renewed + self._times.give_up_s):
+                    return False
+            except ActorQError as error:
+                _log.warning("the Lease: %s", error)
+        return False
+
+    def try_once(self, deadline: float | None = None) -> bool:
+        """Take or renew the Lease if that is allowed now. Returns whether this replica holds it.
+
+        deadline: when to give up, by the clock.
+        """
+        began = self._clock()
+        end = began + self._times.give_up_s if deadline is None else deadline
+        lease = self._until(end).get(*_API, LEASE)
+        try:
+            if lease is None:
+                self._until(end).create({**self._record(), "apiVersion": _API[0], "kind": _API[1]})
+                self._renewed = began
+                return True
+            spec = part(lease, "spec")
+            holder = str(spec.get("holderIdentity") or "")
+            if holder != self._name:
+                self._refuse_to_follow(lease)
+                if holder and not self._is_expired(spec):
+                    return False
+            self._until(end).patch(*_API, LEASE, self._record(lease))
+            self._renewed = began
+        except ConflictError:
+            # Another replica was faster.
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Let `acquire` return."""
+        self._stopped.set()
+
+    def release(self) -> None:
+        """Give the Lease to the next replica at once, if this one holds it."""
+        self.leads = False
+        lease = self._cluster.get(*_API, LEASE)
+        if lease is not None and part(lease, "spec").get("holderIdentity") == self._name:
+            condition = {"resourceVersion": lease["metadata"].get("resourceVersion")}
+            self._cluster.patch(*_API, LEASE, {"metadata": condition, "spec": {"holderIdentity": ""}})
+
+    def _until(self, deadline: float) -> Cluster:
+        """The cluster for a request that ends by then. Raises UnavailableError when it is too late for one."""
+        left_s = deadline - self._clock()
+        if left_s <= 0:
+            raise UnavailableError(f"the API server has not answered in {self._times.give_up_s:g} s")
+        return self._cluster.at(self._cluster.namespace, timeout_s=left_s)
+
+    def _is_expired(self, spec: Object) -> bool:
+        record = (spec.get("holderIdentity"), spec.get("renewTime"))
+        if record != self._seen[0]:
+            self._seen = (record, self._clock())
+        return self._clock() - self._seen[1] >= float(spec.get("leaseDurationSeconds") or self._times.duration_s)
+
+    def _refuse_to_follow(self, lease: Object) -> None:
+        newest = str(part(lease, "metadata", "annotations").get(VERSION_ANNOTATION) or "")
+        if _ordered(newest) > _ordered(self._version):
+            raise NewerVersionError(
+                f"version {newest} of the operator was here: this is version {self._version}, and it may not know its "
+                f"objects; install {newest}, or delete Lease {LEASE} in namespace {self._cluster.namespace} to go back"
+            )
+
+    def _record(self, lease: Object | None = None) -> Object:
+        metadata: Object = {"name": LEASE, "annotations": {VERSION_ANNOTATION: self._version}}
+        if lease is not None:
+            metadata["resourceVersion"] = lease["metadata"].get("resourceVersion")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        times = {"leaseDurationSeconds": round(self._times.duration_s), "renewTime": now}
+        return {"metadata": metadata, "spec": {"holderIdentity": self._name, **times}}
+
+
+class OtherOperators:
+    """Tells whether a namespace has an operator of its own: one that lives there, and whose Lease somebody renews.
+
+    An operator for several namespaces leaves the runs there to it. Otherwise each would undo what the other does.
+    cluster: in the namespace of this operator.
+    """
+
+    def __init__(self, cluster: Cluster, times: Times = Times(), clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._times = times
+        self._clock = clock
+        # By namespace: the Lease's holder and time, since when they are so, and when the Lease was last read.
+        self._seen: dict[str, tuple[object, float, float]] = {}
+
+    def look_after(self, namespace: str) -> bool:
+        """Whether another operator looks after the runs of a namespace. Reads its Lease now and then.
+
+        A Lease that is seen for the first time counts as renewed.
+        """
+        if namespace == self._cluster.namespace:
+            return False
+        now = self._clock()
+        record, since, read = self._seen.get(namespace, (None, now, float("-inf")))
+        if now - read >= self._times.give_up_s:
+            newest = self._record(namespace)
+            record, since = newest, since if newest == record else now
+            self._seen[namespace] = record, since, now
+        return record is not None and now - since < self._times.duration_s
+
+    def _record(self, namespace: str) -> object:
+        """Holder and time of the Lease; None without a holder."""
+        try:
+            spec = part(self._cluster.at(namespace).get(*_API, LEASE), "spec")
+        except ForbiddenError:
+            # The rights of an earlier version. Runs go on as with that.
+            return None
+        return (spec["holderIdentity"], spec.get("renewTime")) if spec.get("holderIdentity") else None
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    """The numbers of a version such as 0.2.0, for a comparison."""
+    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0])[:3])

@@ -1,0 +1,91 @@
+"""Which TrainingRuns have news: follows the changes that the API server tells, in threads of its own."""
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from actorq.errors import ActorQError
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.objects import Object, part
+from actorq_apps.operator.controller import DueQueue
+from actorq_apps.operator.reconcile import Key
+from actorq_apps.operator.resource.training_run import API_VERSION, KIND
+
+# The server ends a stream after this time. The next one goes on where it ended.
+_STREAM_S = 240
+# Seconds before the next attempt.
+_PAUSE_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class News:
+    """Puts runs with a new specification, and deleted ones, into the queue. A change of the status alone is no news."""
+
+    def __init__(self, queue: DueQueue[Key]) -> None:
+        self._queue = queue
+        self._seen: dict[Key, tuple[object, ...]] = {}
+
+    def notice(self, kind: str, resource: Object) -> None:
+        """A change of an object: ADDED, MODIFIED or DELETED."""
+        metadata = part(resource, "metadata")
+        key = Key(str(metadata.get("namespace")), str(metadata.get("name")))
+        version = (metadata.get("uid"), metadata.get("generation"), metadata.get("deletionTimestamp"))
+        before = self._seen.pop(key, None)
+        if kind != "DELETED":
+            self._seen[key] = version
+        if before != version or kind == "DELETED":
+            self._queue.put(key)
+
+
+class Watcher:
+    """Tells the news of the runs of some namespaces, until it is stopped.
+
+    It writes nothing to objects: no finalizer keeps one while no operator runs. What it misses, the next list of all
+    runs makes up for.
+    """
+
+    def __init__(self, cluster: Cluster, namespaces: Sequence[str], queue: DueQueue[Key]) -> None:
+        self._stopped = threading.Event()
+        # Each thread has its own, as what it has seen is of its own namespaces.
+        self._threads = [
+            threading.Thread(target=self._follow, args=(cluster.at(each), News(queue)), name="news", daemon=True)
+            for each in namespaces or ("",)
+        ]
+
+    def start(self) -> None:
+        """Begin to follow."""
+        for each in self._threads:
+            each.start()
+
+    def stop(self) -> None:
+        """Let the threads end with their streams; they end with the process at the latest."""
+        self._stopped.set()
+
+    def _follow(self, cluster: Cluster, news: News) -> None:
+        version = ""
+        while not self._stopped.is_set():
+            try:
+                version = self._stream(cluster, news, version)
+            except ActorQError as error:
+                _log.warning("the news of runs: %s", error)
+                version = ""
+            except Exception:
+                # One object that cannot be read must not hide the others.
+                _log.exception("the news of runs")
+                version = ""
+            self._stopped.wait(_PAUSE_S)
+
+    def _stream(self, cluster: Cluster, news: News, version: str) -> str:
+        """Follow one stream of changes from a version of the list on. Returns its last version; empty to list anew."""
+        if not version:
+            found, version = cluster.listed(API_VERSION, KIND)
+            for each in found:
+                news.notice("ADDED", each)
+        for kind, each in cluster.changes(API_VERSION, KIND, version, _STREAM_S):
+            if self._stopped.is_set() or kind == "ERROR":
+                # The server has forgotten the version.
+                return ""
+            version = str(part(each, "metadata").get("resourceVersion") or "")
+            news.notice(kind, each)
+        return version

@@ -1,0 +1,370 @@
+"""Makes the cluster have what a TrainingRun asks for, and the TrainingRun say what the cluster has.
+
+Each look begins with the present objects of the cluster. Memory between looks only saves work. An operator that is
+killed between two requests therefore loses nothing.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from actorq.domain.status import RunStatus
+from actorq.errors import ConflictError, UserError
+from actorq.transport.options import Certificates
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.diagnosis import Fault, live_pods
+from actorq_apps.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, name_of, part
+from actorq_apps.operator import credentials, differences
+from actorq_apps.operator.certificates import certificates, secrets
+from actorq_apps.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
+from actorq_apps.operator.leader import OtherOperators
+from actorq_apps.operator.naming import prefixed
+from actorq_apps.operator.render import MANIFESTS, Images, objects
+from actorq_apps.operator.resource.training_run import (
+    API_VERSION,
+    KIND,
+    TrainingRun,
+    TrainingRunSpec,
+)
+from actorq_apps.operator.status import conditions, present
+from actorq_apps.operator.status.answers import Answers
+from actorq_apps.operator.status.events import COMPONENT, new_events, of_another_operator
+from actorq_apps.operator.status.look import Look, find_fault, lacks_pods, role_of, waits
+
+# Seconds between looks at an active run, and between writes of figures to its status.
+PERIOD_S = 5.0
+# Seconds between looks at a run whose actors wait for nodes of learner and quantizer.
+PLACING_PERIOD_S = 1.0
+# Seconds between looks at a run that another operator looks after.
+LEFT_PERIOD_S = 15.0
+# A run that works has all of its objects compared once in this time. At other looks its workloads are enough.
+CHECK_PERIOD_S = 10.0
+# With many runs the time is longer: seconds for each run.
+_CHECK_S_PER_RUN = 0.25
+_TTL = "ttlSecondsAfterFinished"
+_MOST_NAMED = 5
+_log = logging.getLogger(__name__)
+
+
+class Key(NamedTuple):
+    """A TrainingRun's place."""
+
+    namespace: str
+    name: str
+
+
+@dataclass
+class _Plan:
+    """What a run needs. It follows from the generation of its object, what rests, and the labels of its Secret.
+
+    run: None for an invalid specification. fault: why nothing can be made.
+    checked: when all of the objects were last as they are wanted.
+    healed: the changes by others that were undone at the last look. What is there again is left to whoever changes it.
+    told: those that are left, each told once.
+    """
+
+    version: tuple[int, tuple[str, ...], Object | None, Fault | None]
+    run: TrainingRun | None
+    wanted: list[Object]
+    fault: Fault | None
+    checked: float = float("-inf")
+    healed: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    told: set[tuple[tuple[str, str], str]] = field(default_factory=set)
+
+    def differs(self, wanted: Object, found: Object | None) -> bool:
+        """Whether an object must be applied."""
+        return differs(wanted, found, self.healed.get((wanted["kind"], name_of(wanted)), ()))
+
+
+@dataclass
+class _Memory:
+    """What is kept of a run between looks, and can be lost: its plan, what its learner says, and when it was written.
+
+    ended: the version of the object of a run of which nothing is left to delete; empty before.
+    """
+
+    uid: str
+    answers: Answers
+    state: str = ""
+    ended: str = ""
+    plan: _Plan | None = None
+    earlier: RunStatus | None = None
+    written: float = float("-inf")
+
+
+class Reconciler:
+    """Looks at one run after the other. Not thread-safe.
+
+    wake: called from other threads with the key of a run that has news.
+    images: where the images of runs come from that name none.
+    address_of: where the learner of a run listens.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wake: Callable[[Key], object],
+        manifests: Path = MANIFESTS,
+        images: Images | None = None,
+        address_of: Callable[[Key], str] = lambda key: f"{prefixed(key.name, 'learner')}.{key.namespace}.svc:50051",
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster.at(cluster.namespace, COMPONENT)
+        self._wake = wake
+        self._manifests = manifests
+        self._images = images or Images()
+        self._address_of = address_of
+        self._clock = clock
+        self._now = now
+        self._memories: dict[Key, _Memory] = {}
+        self._others = OtherOperators(self._cluster, clock=clock)
+        # The uids of the runs that are left to them.
+        self._left: dict[Key, str] = {}
+
+    def reconcile(self, key: Key) -> float | None:
+        """Look at a run and do what is missing. Returns the seconds until the next look; None for no date.
+
+        Raises ActorQError when the cluster does not answer, ConflictError when the TrainingRun has changed meanwhile.
+        """
+        cluster = self._cluster.at(key.namespace)
+        resource = cluster.get(API_VERSION, KIND, key.name)
+        if resource is None or resource["metadata"].get("deletionTimestamp"):
+            # Kubernetes deletes what belongs to it.
+            self._forget(key)
+            self._left.pop(key, None)
+            return None
+        if self._others.look_after(key.namespace):
+            return self._leave(cluster, key, resource)
+        self._left.pop(key, None)
+        uid, before = resource["metadata"]["uid"], part(resource, "status")
+        memory = self._memories.get(key)
+        if memory is None or memory.uid != uid:
+            self._forget(key)
+            answers = Answers(self._address_of(key), lambda: self._wake(key), self._clock)
+            memory = self._memories[key] = _Memory(uid, answers)
+        memory.state = str(before.get("state") or conditions.PENDING)
+        version = str(resource["metadata"].get("resourceVersion", ""))
+        if version and memory.ended == version:
+            return None
+        try:
+            found, look = self._see(cluster, key, resource, memory)
+        except UserError as error:
+            fault = refusal(error)
+            look = Look(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
+            self._write(cluster, look, fault, memory)
+            return PERIOD_S
+        plan = memory.plan = self._plan(cluster, memory, look)
+        look, live = replace(look, refusal=plan.fault), look.live
+        if not self._is_enough(look, plan, found):
+            try:
+                found |= present.others(cluster, resource, plan.wanted, found)
+                if self._left_s(look) <= 0:
+                    memory.plan = None
+                    left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
+                    # The actors may end after their workload.
+                    wait_s = self._write(cluster, look, find_fault(look), memory)
+                    if left or wait_s:
+                        return wait_s or PERIOD_S
+                    memory.ended = version
+                    return None
+                if plan.run is not None and plan.fault is None:
+                    look = replace(look, refusal=self._make(cluster, plan.run, plan, found, look))
+                look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
+            except UserError as error:
+                fault = refusal(error)
+                look = replace(look, refusal=look.refusal or fault)
+            if look.refusal is not None:
+                self._rest(cluster, look, found)
+        if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
+            memory.earlier = live
+        wait_s = self._write(cluster, look, find_fault(look), memory)
+        if wait_s is None or wait_s > PERIOD_S:
+            # A run that rests occupies no memory.
+            memory.plan = None
+        # Nothing tells of a pod that gets its node. One that gets none in time is a fault.
+        if wait_s is not None and look.waits and find_fault(look) is None:
+            return min(wait_s, PLACING_PERIOD_S)
+        return wait_s
+
+    def known(self) -> list[Key]:
+        """The runs that were there at the last look at each."""
+        return list(self._memories)
+
+    def runs_by_state(self) -> dict[str, int]:
+        """The number of known runs by the state in their status, also of states that no run has. Thread-safe."""
+        states = [each.state for each in list(self._memories.values())]
+        return {state: states.count(state) for state in dict.fromkeys((*conditions.STATES, *states))}
+
+    def close(self) -> None:
+        """End all streams."""
+        for key in list(self._memories):
+            self._forget(key)
+
+    def _leave(self, cluster: Cluster, key: Key, resource: Object) -> float:
+        """Leave a run to the operator of its namespace, and say so once. Returns when to look again."""
+        self._forget(key)
+        if self._left.get(key) != resource["metadata"]["uid"]:
+            self._left[key] = resource["metadata"]["uid"]
+            event = of_another_operator(Look(resource, self._now()), self._cluster.namespace)
+            _log.warning("%s/%s: %s", *key, event["message"])
+            self._tell(cluster, [event])
+        return LEFT_PERIOD_S
+
+    def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Found, Look]:
+        """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
+        found = present.workloads(cluster, key.name)
+        # An earlier run of this name may not be deleted yet. What its learner says is not of this run.
+        workloads = [each for each in found.values() if is_owned(each, memory.uid)]
+        own = [each["metadata"]["uid"] for each in workloads]
+        labeled = live_pods(cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}"))
+        pods = [pod for pod in labeled if role_of(pod) != "learner" or any(is_owned(pod, uid) for uid in own)]
+        asked = [] if "finishedAt" in part(resource, "status") else pods
+        secret = prefixed(key.name, "operator-tls")
+
+        def read() -> Certificates | None:
+            plain = present.tls_mode(resource) == "none"
+            return None if plain else certificates(cluster.get("v1", "Secret", secret) or {})
+
+        live = memory.answers.newest(asked, read)
+        look = Look(resource, self._now(), live, memory.earlier, pods, list(found.values()))
+        waiting = not (look.suspended or look.over) and waits(pods, workloads)
+        return found, replace(look, awaited=memory.answers.awaited, waits=waiting)
+
+    def _plan(self, cluster: Cluster, memory: _Memory, look: Look) -> _Plan:
+        resource, plan = look.resource, memory.plan
+        generation = int(resource["metadata"].get("generation", 0))
+        # What has ended is known from the status alone: a learner that has ended is told of there first.
+        resting = look.resting if "finishedAt" in look.before or not look.over else ()
+        run = plan.run if plan is not None and plan.version[:2] == (generation, resting) else None
+        labels: Object | None = None
+        fault: Fault | None = None
+        try:
+            run = run or TrainingRun.of(resource)
+            labels, fault = credentials.look(cluster, run)
+            version = generation, resting, labels, fault
+            if plan is not None and plan.version == version:
+                return plan
+            where = self._manifests, labels is not None, self._images
+            wanted = [] if fault else objects(run, resting, *where)
+            return _Plan(version, run, [stamped(each) for each in wanted], fault)
+        except UserError as error:
+            fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
+            return _Plan((generation, resting, labels, fault), run, [], fault)
+
+    def _is_enough(self, look: Look, plan: _Plan, found: Found) -> bool:
+        """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
+        period_s = max(CHECK_PERIOD_S, _CHECK_S_PER_RUN * len(self._memories))
+        if look.live is None or look.over or self._clock() >= plan.checked + period_s:
+            return False
+        workloads = [each for each in plan.wanted if each["kind"] in WORKLOADS]
+        changed = any(plan.differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
+        lacking = any(lacks_pods(each) for each in look.workloads)
+        return not changed and not lacking and find_fault(look) is None
+
+    def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, look: Look) -> Fault | None:
+        """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
+        wanted = plan.wanted
+        if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over):
+            return fault
+        existing = {name_of(each): each for each in found.of("Secret") if is_owned(each, run.uid)}
+        made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
+        others = present.there(cluster, [each for each in made if name_of(each) not in existing])
+        if (taken := foreign(others, made, run.name, run.uid)) is not None:
+            return taken
+        changed = [each for each in wanted if plan.differs(each, found.get((each["kind"], name_of(each))))]
+        for manifest in (*made, *changed):
+            there = found.get((manifest["kind"], name_of(manifest)))
+            cluster.apply(differences.fitted(manifest, there))
+            if change := differences.removal(manifest, there):
+                cluster.patch(manifest["apiVersion"], manifest["kind"], name_of(manifest), change)
+            _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
+        self._note_healed(run, plan, found)
+        doomed = differences.superfluous(found, wanted, run.uid)
+        self._delete(cluster, doomed, run.uid)
+        # After a change the next look compares all again.
+        plan.checked = float("-inf") if made or changed or doomed else self._clock()
+        return None
+
+    def _note_healed(self, run: TrainingRun, plan: _Plan, found: Found) -> None:
+        """Note what others had changed. What they change again at once is theirs: nothing is fought over."""
+        for each in plan.wanted:
+            key = each["kind"], name_of(each)
+            there = found.get(key)
+            undone = differences.changes(each, there) if there is not None else set()
+            left = {path for path in undone & plan.healed.get(key, set()) if (key, path) not in plan.told}
+            if left:
+                names = ", ".join(sorted(path.replace("\n", ".") for path in left)[:_MOST_NAMED])
+                _log.warning("%s/%s: %s %s: others keep changing %s", run.namespace, run.name, *key, names)
+            plan.told |= {(key, path) for path in left}
+            plan.healed[key] = undone
+
+    def _delete(self, cluster: Cluster, doomed: Sequence[Object], uid: str) -> bool:
+        """Delete objects of the run. Returns whether there were any."""
+        owned = [each for each in doomed if is_owned(each, uid)]
+        for each in owned:
+            if not each["metadata"].get("deletionTimestamp"):
+                cluster.delete(each["apiVersion"], each["kind"], name_of(each))
+                _log.info("%s: %s %s deleted", cluster.namespace, each["kind"], name_of(each))
+        return bool(owned)
+
+    def _rest(self, cluster: Cluster, look: Look, found: Found) -> None:
+        """End the pods of components that rest, although the run's objects cannot be as its specification says."""
+        for each in differences.restless(found, look.resource["metadata"]["uid"], look.resting):
+            try:
+                cluster.patch(each["apiVersion"], each["kind"], name_of(each), {"spec": {"replicas": 0}})
+                _log.info("%s: %s %s has no pods", cluster.namespace, each["kind"], name_of(each))
+            except UserError as error:
+                _log.warning("%s %s: %s", each["kind"], name_of(each), refusal(error).text)
+
+    def _events(self, cluster: Cluster, found: Found) -> list[Object]:
+        """The events of the namespace, where one of them may explain what is missing."""
+        pending = any(part(each, "status").get("phase") == "Pending" for each in found.of(VOLUME))
+        lacking = any(lacks_pods(each) for each in found.of(*WORKLOADS))
+        return cluster.list("v1", "Event") if pending or lacking else []
+
+    def _write(self, cluster: Cluster, look: Look, fault: Fault | None, memory: _Memory) -> float | None:
+        """Write the status unless it is too early. Returns when to look again."""
+        status = conditions.new_status(look, fault)
+        if status == look.before:
+            if "finishedAt" in status and status["actors"] == 0:
+                return max(self._left_s(look), 0.0)
+            rests = not look.pods and (look.suspended or (memory.plan is not None and memory.plan.run is None))
+            # A run that rests stays so until somebody changes the object.
+            return None if rests else PERIOD_S
+        early_s = memory.written + PERIOD_S - self._clock()
+        if early_s > 0 and not conditions.is_news(look.before, status):
+            return early_s
+        self._tell(cluster, new_events(look, status, fault))
+        metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
+        cluster.patch(API_VERSION, KIND, name_of(look.resource), {"metadata": metadata, "status": status}, "status")
+        memory.written = self._clock()
+        # After the end of the run, the next look comes at once: actors end with the run.
+        return 0.0 if "finishedAt" in status and "finishedAt" not in look.before else PERIOD_S
+
+    def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:
+        for event in events:
+            try:
+                cluster.create(event)
+            except ConflictError:
+                # Told before.
+                continue
+            except UserError as error:
+                _log.warning("%s: %s", event["message"], refusal(error).text)
+
+    def _left_s(self, look: Look) -> float:
+        """Seconds that learner and quantizer of a finished run still serve."""
+        if "finishedAt" not in look.before:
+            return float("inf")
+        # Read here, because the rest of the specification may have a fault.
+        kept_s = part(look.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
+        return datetime.fromisoformat(look.before["finishedAt"]).timestamp() + float(kept_s) - look.now
+
+    def _forget(self, key: Key) -> None:
+        memory = self._memories.pop(key, None)
+        if memory is not None:
+            memory.answers.close()

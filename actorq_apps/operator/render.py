@@ -1,0 +1,254 @@
+"""The objects of a TrainingRun, made from the manifests of k8s/, which `kubectl apply -k` takes, too."""
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from kubernetes.utils.quantity import parse_quantity
+
+import actorq
+from actorq import __version__
+from actorq.errors import UserError
+from actorq_apps.cluster import configuration
+from actorq_apps.cluster.manifests import component_of, prepared
+from actorq_apps.cluster.objects import VOLUME, WORKLOADS, Object, name_of, part
+from actorq_apps.operator.kustomization import build
+from actorq_apps.operator.naming import named
+from actorq_apps.operator.resource.pods import PodSettings
+from actorq_apps.operator.resource.training_run import (
+    API_VERSION,
+    KIND,
+    Resources,
+    Toleration,
+    TrainingRun,
+    TrainingRunSpec,
+)
+
+# In the checkout, and in the operator's image.
+_FOLDERS = (Path(actorq.__file__).parents[1] / "k8s", Path(sys.prefix) / "share" / "actorq" / "k8s")
+MANIFESTS = next((folder for folder in _FOLDERS if folder.is_dir()), _FOLDERS[-1])
+"""The folder with the default manifests."""
+
+VERSION_LABEL = "app.kubernetes.io/version"
+_GPU = "nvidia.com/gpu"
+# Of RUN_PATTERN in actorq/transport/security/identity.py.
+_LONGEST_IDENTITY = 63
+KEPT = ("learner", "quantizer")
+"""The components that serve status and policies after the end of a run. The others wait for them at its start."""
+WORKERS = ("relay", "actor", "evaluator")
+_CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
+
+
+@dataclass(frozen=True)
+class Images:
+    """Where the images of runs come from that name none: settings of the operator. What is empty stays as in `k8s`.
+
+    registry: with a folder, if any, such as registry.example/rl. tag: of all images. pull_policy: as Kubernetes has it.
+    pull_secrets: names of Secrets in the namespace of a run, besides those that the run names.
+    digests: by the name of an image in `k8s`, such as sha256:0123...; each counts instead of the tag.
+    """
+
+    registry: str = ""
+    tag: str = ""
+    pull_policy: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def named(self, image: str) -> str:
+        """The full name of an image of the manifests."""
+        name, _, tag = image.rpartition(":")
+        digest = f"@{self.digests[name]}" if name in self.digests else ""
+        return f"{self.registry}/{name}:{self.tag or tag}{digest}".removeprefix("/")
+
+
+def objects(
+    run: TrainingRun,
+    resting: Collection[str] = (),
+    manifests: Path = MANIFESTS,
+    credentials: bool = True,
+    images: Images = Images(),
+) -> list[Object]:
+    """All objects of a run in the order to apply them, except its secrets (certificates.py).
+
+    resting: the components without pods.
+    manifests: a folder with `base` and `components`, such as k8s/.
+    credentials: whether the learner gets those of spec.checkpoint.secret, if the run has object storage.
+    images: where images come from that the run does not name.
+
+    Raises UserError for settings that cannot work together, or manifests that cannot be read.
+    """
+    spec = run.spec
+    found = build(manifests / "base", [manifests / "components" / name for name in _components(spec, credentials)])
+    made = [each for each in found if _is_wanted(each, spec)]
+    for manifest in made:
+        _customize(manifest, run, resting, images)
+    ready = prepared(named(made, run.name, identity(run)), run.name, run.namespace)
+    for manifest in ready:
+        metadata = manifest["metadata"]
+        metadata["namespace"] = run.namespace
+        metadata["labels"][VERSION_LABEL] = __version__
+        if not (manifest["kind"] == VOLUME and spec.checkpoint.retain):
+            metadata["ownerReferences"] = [owner(run)]
+        if manifest["kind"] == "Certificate" and spec.tls.issuer is not None:
+            manifest["spec"]["issuerRef"] = {"group": "cert-manager.io", **spec.tls.issuer.model_dump()}
+    configuration.require_time_to_end(ready)
+    return ready
+
+
+def owner(run: TrainingRun) -> Object:
+    """The reference with which Kubernetes deletes an object together with its TrainingRun."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": run.name,
+        "uid": run.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def identity(run: TrainingRun) -> str:
+    """The run in certificates. Runs of the same name in other namespaces have others. Raises UserError."""
+    name = f"{run.namespace}.{run.name}"
+    if len(name) > _LONGEST_IDENTITY:
+        raise UserError(
+            f"name of the run: with its namespace it has {len(name)} characters, expected at most {_LONGEST_IDENTITY}"
+        )
+    return name
+
+
+def _components(spec: TrainingRunSpec, credentials: bool) -> list[str]:
+    """The components of k8s/ that the run uses, in the order in which they change the base."""
+    secure, relays, closed = spec.tls.mode != "none", spec.relays.replicas > 0, spec.networkPolicies
+    chosen = {
+        "relays": relays,
+        "mtls": secure,
+        "plaintext": not secure,
+        "relays/mtls": secure and relays,
+        "network-policies": closed,
+        "relays/network-policies": closed and relays,
+        "object-storage": spec.has_object_storage and credentials,
+        "object-storage/network-policies": spec.has_object_storage and closed,
+        "gpu-learner": spec.learner.gpu > 0,
+        "spot-actors": spec.actors.spot,
+    }
+    return [name for name, is_chosen in chosen.items() if is_chosen]
+
+
+def _is_wanted(manifest: Object, spec: TrainingRunSpec) -> bool:
+    """Whether the run has this object. It has no authority of cert-manager: either its own, or the given issuer."""
+    if manifest["kind"] not in _CERTIFICATE_OBJECTS:
+        return True
+    return spec.tls.mode == "issuer" and manifest["kind"] == "Certificate" and not manifest["spec"].get("isCA")
+
+
+def _customize(manifest: Object, run: TrainingRun, resting: Collection[str], images: Images) -> None:
+    """Change an object of the manifests, still under its name there, as the run's specification says."""
+    spec, kind, body = run.spec, manifest["kind"], part(manifest, "spec")
+    if kind == "ConfigMap" and name_of(manifest) == "run-config":
+        manifest["data"] = {"config.yaml": yaml.safe_dump(spec.settings(), sort_keys=False)}
+    secrets = dict.fromkeys((*(each.name for each in spec.imagePullSecrets), *images.pull_secrets))
+    if kind == "ServiceAccount" and secrets:
+        manifest["imagePullSecrets"] = [{"name": name} for name in secrets]
+    if kind == "ServiceAccount" and spec.serviceAccountAnnotations:
+        manifest["metadata"].setdefault("annotations", {}).update(spec.serviceAccountAnnotations)
+    if kind == VOLUME:
+        _set_volume(body, spec.quantizer.storage, spec.quantizer.storageClassName)
+    for template in body.get("volumeClaimTemplates", ()):
+        _set_volume(template["spec"], spec.learner.storage, spec.learner.storageClassName)
+    if kind in WORKLOADS:
+        _set_workload(component_of(manifest), body, spec, resting, images)
+        _set_labels(manifest, run.queue)
+
+
+def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
+    claim["resources"] = {"requests": {"storage": size}}
+    if storage_class is not None:
+        claim["storageClassName"] = storage_class
+
+
+def _set_workload(
+    component: str, body: Object, spec: TrainingRunSpec, resting: Collection[str], images: Images
+) -> None:
+    replicas = {"actor": spec.actors.replicas, "relay": spec.relays.replicas, "evaluator": spec.evaluator.replicas}
+    body["replicas"] = 0 if spec.suspend or component in resting else replicas.get(component, 1)
+    pod = body["template"]["spec"]
+    (container,) = pod["containers"]
+    image = {"learner": spec.images.learner, "actor": spec.images.actor, "evaluator": spec.images.actor}
+    container["image"] = image.get(component, spec.images.quantizer) or images.named(container["image"])
+    if images.pull_policy:
+        container["imagePullPolicy"] = images.pull_policy
+    if component == "actor":
+        _set_resources(container, "actors", spec.actors.resources)
+        _set_nodes(pod, spec.actors.nodeSelector, spec.actors.tolerations)
+        if spec.actors.priorityClassName is not None:
+            pod["priorityClassName"] = spec.actors.priorityClassName
+    elif component == "learner":
+        for source in container.get("envFrom", ()):
+            source["secretRef"]["name"] = spec.checkpoint.secret
+        if spec.learner.gpu:
+            container["resources"]["limits"][_GPU] = str(spec.learner.gpu)
+        _set_resources(container, component, spec.learner.resources)
+        _set_nodes(pod, spec.learner.nodeSelector, spec.learner.tolerations)
+    elif component == "evaluator":
+        _set_resources(container, component, spec.evaluator.resources)
+    elif component == "quantizer":
+        _set_resources(container, component, spec.quantizer.resources)
+    pods = {"actor": spec.actors.pod, "learner": spec.learner.pod}
+    pods |= {"relay": spec.relays.pod, "evaluator": spec.evaluator.pod}
+    _set_pod(body["template"], component, pods.get(component, spec.quantizer.pod))
+
+
+def _set_resources(container: Object, section: str, changes: Resources) -> None:
+    requests, limits = ({**container["resources"][kind], **getattr(changes, kind)} for kind in ("requests", "limits"))
+    for name, request in requests.items():
+        if name in limits and parse_quantity(request) > parse_quantity(limits[name]):
+            raise UserError(
+                f"spec.{section}.resources: requests.{name} is {request}, above limits.{name}, {limits[name]}"
+            )
+    container["resources"] = {"requests": requests, "limits": limits}
+
+
+def _set_labels(workload: Object, queue: dict[str, str]) -> None:
+    for metadata in (workload["metadata"], workload["spec"]["template"]["metadata"]):
+        metadata.setdefault("labels", {}).update(queue)
+
+
+def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
+    """Add what a run sets of the pods of a role. Raises UserError where it would replace what they have."""
+    pod, metadata = template["spec"], template["metadata"]
+    (container,) = pod["containers"]
+    wanted = settings.model_dump(exclude_none=True, exclude_defaults=True)
+    for kind in ("labels", "annotations"):
+        if kind in wanted:
+            metadata.setdefault(kind, {}).update(wanted[kind])
+    for place, kind in ((container, "env"), (pod, "volumes"), (container, "volumeMounts")):
+        _require_new(place.get(kind, ()), wanted.get(kind, ()), f"spec.{component}.pod.{kind}")
+    for place, kinds in ((container, ("env", "envFrom", "volumeMounts")), (pod, ("volumes",))):
+        for kind in kinds:
+            if kind in wanted:
+                place[kind] = [*place.get(kind, ()), *wanted[kind]]
+    if "affinity" in wanted:
+        pod["affinity"] = {**pod.get("affinity", {}), **wanted["affinity"]}
+    if "topologySpreadConstraints" in wanted:
+        pod["topologySpreadConstraints"] = list(wanted["topologySpreadConstraints"])
+    if settings.serviceAccountName is not None:
+        pod["serviceAccountName"] = settings.serviceAccountName
+
+
+def _require_new(there: Sequence[Object], added: Sequence[Object], where: str) -> None:
+    key = "mountPath" if where.endswith("volumeMounts") else "name"
+    taken = {each[key] for each in there}
+    for each in added:
+        if each[key] in taken:
+            raise UserError(f"{where}: {each[key]} is taken by the run itself: take another {key}")
+
+
+def _set_nodes(pod: Object, labels: dict[str, str], tolerations: Sequence[Toleration]) -> None:
+    if labels:
+        pod["nodeSelector"] = labels
+    if tolerations:
+        added = [each.model_dump(exclude_none=True) for each in tolerations]
+        pod["tolerations"] = [*pod.get("tolerations", ()), *added]

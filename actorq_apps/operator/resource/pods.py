@@ -1,0 +1,153 @@
+"""What a TrainingRun may set of the pods of a role: names and shapes as in Kubernetes, without what opens the node."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue, model_validator
+
+from actorq.config.settings import Settings
+from actorq_apps.operator.resource.amounts import Name, Size, Value
+
+# As many bytes as Kubernetes allows for all annotations together, and for an environment variable.
+_LONG = 32_768
+# Labels by which the operator and services find pods.
+_OWN = ("app.kubernetes.io/", "actorq.dev/")
+Text = Annotated[str, Field(max_length=_LONG)]
+Variable = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$")]
+Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^:]+$")]
+
+
+def _require_one(given: Settings, names: tuple[str, ...], what: str) -> None:
+    count = sum(getattr(given, name) is not None for name in names)
+    if count != 1:
+        raise ValueError(f"{what}: expected one of {', '.join(names)}, got {count}")
+
+
+class KeyReference(Settings):
+    """A key of a ConfigMap or Secret of the same namespace."""
+
+    name: Name = Field(description="name of the object")
+    key: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="key in it")
+
+
+class FieldReference(Settings):
+    """A field of the pod itself."""
+
+    fieldPath: Annotated[str, Field(min_length=1, max_length=256)] = Field(description="such as spec.nodeName")
+
+
+class ValueSource(Settings):
+    """Where the value of an environment variable comes from: one of these."""
+
+    secretKeyRef: KeyReference | None = Field(None, description="a Secret with the label of credentials")
+    configMapKeyRef: KeyReference | None = Field(None, description="a ConfigMap")
+    fieldRef: FieldReference | None = Field(None, description="the pod")
+
+    @model_validator(mode="after")
+    def _check(self) -> "ValueSource":
+        _require_one(self, ("secretKeyRef", "configMapKeyRef", "fieldRef"), "valueFrom")
+        return self
+
+
+class EnvironmentVariable(Settings):
+    """An environment variable."""
+
+    name: Variable = Field(description="name of the variable")
+    value: Text | None = Field(None, description="value")
+    valueFrom: ValueSource | None = Field(None, description="where the value comes from")
+
+    @model_validator(mode="after")
+    def _check(self) -> "EnvironmentVariable":
+        _require_one(self, ("value", "valueFrom"), f"env {self.name}")
+        return self
+
+
+class Named(Settings):
+    """An object of the same namespace."""
+
+    name: Name = Field(description="name of the object")
+
+
+class EnvironmentSource(Settings):
+    """All keys of one object as environment variables."""
+
+    secretRef: Named | None = Field(None, description="a Secret with the label of credentials")
+    configMapRef: Named | None = Field(None, description="a ConfigMap")
+
+    @model_validator(mode="after")
+    def _check(self) -> "EnvironmentSource":
+        _require_one(self, ("secretRef", "configMapRef"), "envFrom")
+        return self
+
+
+class ClaimVolume(Settings):
+    """A PersistentVolumeClaim."""
+
+    claimName: Name = Field(description="name of the claim")
+    readOnly: bool = Field(False, description="mount it read-only")
+
+
+class EmptyVolume(Settings):
+    """A folder that lives as long as the pod."""
+
+    medium: Literal["Memory"] | None = Field(None, description="Memory for one in memory")
+    sizeLimit: Size | None = Field(None, description="most bytes")
+
+
+class Volume(Settings):
+    """A volume: one of these. Volumes of the node are not among them."""
+
+    name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
+        description="name of the volume"
+    )
+    persistentVolumeClaim: ClaimVolume | None = Field(None, description="a claim")
+    configMap: Named | None = Field(None, description="a ConfigMap")
+    emptyDir: EmptyVolume | None = Field(None, description="an empty folder")
+
+    @model_validator(mode="after")
+    def _check(self) -> "Volume":
+        _require_one(self, ("persistentVolumeClaim", "configMap", "emptyDir"), f"volume {self.name}")
+        return self
+
+
+class Mount(Settings):
+    """Where a volume is mounted."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)] = Field(description="name of the volume")
+    mountPath: Path = Field(description="folder in the container")
+    subPath: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        None, description="folder in the volume"
+    )
+    readOnly: bool = Field(False, description="mount it read-only")
+
+
+class PodSettings(Settings):
+    """Changes of the pods of a role."""
+
+    labels: dict[str, Value] = Field({}, max_length=64, description="further labels")
+    annotations: dict[str, Text] = Field({}, max_length=64, description="further annotations")
+    env: tuple[EnvironmentVariable, ...] = Field((), max_length=64, description="environment variables")
+    envFrom: tuple[EnvironmentSource, ...] = Field((), max_length=16, description="objects with environment variables")
+    volumes: tuple[Volume, ...] = Field((), max_length=16, description="further volumes, such as data")
+    volumeMounts: tuple[Mount, ...] = Field((), max_length=16, description="where they are mounted")
+    affinity: dict[str, JsonValue] = Field({}, max_length=3, description="affinity, as in Kubernetes")
+    topologySpreadConstraints: tuple[Annotated[dict[str, JsonValue], Field(max_length=16)], ...] = Field(
+        (), max_length=8, description="spread over nodes or zones, as in Kubernetes"
+    )
+    serviceAccountName: Name | None = Field(None, description="service account, instead of the run's own")
+
+    @model_validator(mode="after")
+    def _check(self) -> "PodSettings":
+        known = {volume.name for volume in self.volumes}
+        for mount in self.volumeMounts:
+            if mount.name not in known:
+                raise ValueError(f"volumeMounts: {mount.name} is none of the volumes here")
+        for key in self.labels:
+            if key.startswith(_OWN):
+                raise ValueError(f"labels: {key} is the operator's own")
+        return self
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the Secrets that these pods read."""
+        found = [each.valueFrom.secretKeyRef for each in self.env if each.valueFrom and each.valueFrom.secretKeyRef]
+        return [*(each.name for each in found), *(each.secretRef.name for each in self.envFrom if each.secretRef)]

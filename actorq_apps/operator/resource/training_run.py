@@ -1,0 +1,312 @@
+"""A TrainingRun: the object that describes a run on Kubernetes, read and checked.
+
+sitegen/definition.py makes the schema for API servers of these models. Therefore each text, list and mapping
+has a bound: an API server estimates what a rule costs from them.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, JsonValue, model_validator
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import EXPORT_URL, MAX_EXPORT_URL
+from actorq.config.settings import Settings
+from actorq.errors import UserError
+from actorq_apps.cluster.objects import TRAINING_RUN, Object, part
+from actorq_apps.operator.naming import check_run_name
+from actorq_apps.operator.resource.amounts import Image, Key, Name, Quantity, Size, Value
+from actorq_apps.operator.resource.pods import PodSettings
+
+API_VERSION, KIND = TRAINING_RUN
+GROUP, VERSION = API_VERSION.split("/")
+PLURAL = "trainingruns"
+
+IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
+"""Properties of a field's JSON schema: whether it may never change, and rules that the API server evaluates."""
+_KEPT: dict[str, JsonValue] = {IMMUTABLE: True}
+
+# Prefix of the labels that Kueue reads.
+_KUEUE = "kueue.x-k8s.io/"
+# Levels of lists and mappings in a specification. A description that is nested deeper could end a process.
+DEEPEST = 32
+
+
+class Resources(Settings):
+    """Requests and limits of a container."""
+
+    requests: dict[str, Quantity] = Field({}, max_length=32, description="requests by name of the resource")
+    limits: dict[str, Quantity] = Field({}, max_length=32, description="limits by name of the resource")
+
+
+class Toleration(Settings):
+    """A taint of nodes that pods accept, as in Kubernetes."""
+
+    key: Key | None = Field(None, description="key of the taint")
+    operator: Literal["Exists", "Equal"] | None = Field(None, description="how the value is compared")
+    value: Value | None = Field(None, description="value of the taint")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="effect of the taint"
+    )
+    tolerationSeconds: int | None = Field(None, description="seconds until a pod leaves the node")
+
+
+class Reference(Settings):
+    """An object of the same namespace."""
+
+    name: Name = Field(description="name of the object")
+
+
+class ImagesSpec(Settings):
+    """Images of the services. The default ones are of the operator's version."""
+
+    learner: Image | None = Field(None, description="image of the learner")
+    quantizer: Image | None = Field(None, description="image of the quantizer and the relays")
+    actor: Image | None = Field(None, description="image of the actors and the evaluator")
+
+
+class ActorsSpec(Settings):
+    """The actors. `kubectl scale` changes their number."""
+
+    replicas: int = Field(2, ge=0, le=10_000, description="number of actors")
+    resources: Resources = Field(Resources(), description="changes of an actor's requests and limits")
+    tolerations: tuple[Toleration, ...] = Field((), max_length=64, description="taints of nodes that actors accept")
+    nodeSelector: dict[str, Value] = Field({}, max_length=64, description="labels of nodes for actors")
+    spot: bool = Field(False, description="prefer spot nodes and accept their taints")
+    priorityClassName: Name | None = Field(None, description="PriorityClass of the actors")
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of an actor")
+
+
+class LearnerSpec(Settings):
+    """The learner."""
+
+    resources: Resources = Field(Resources(), description="changes of the learner's requests and limits")
+    gpu: int = Field(0, ge=0, le=8, description="number of NVIDIA GPUs")
+    storage: Size = Field("10Gi", description="size of the volume with replay and checkpoints", json_schema_extra=_KEPT)
+    storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_KEPT)
+    nodeSelector: dict[str, Value] = Field({}, max_length=64, description="labels of nodes for the learner")
+    tolerations: tuple[Toleration, ...] = Field(
+        (), max_length=64, description="taints of nodes that the learner accepts"
+    )
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of the learner")
+
+
+class QuantizerSpec(Settings):
+    """The quantizer."""
+
+    resources: Resources = Field(Resources(), description="changes of the quantizer's requests and limits")
+    storage: Size = Field("2Gi", description="size of the volume with policies", json_schema_extra=_KEPT)
+    storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_KEPT)
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of the quantizer")
+
+
+class RelaysSpec(Settings):
+    """Relays of policies, for hundreds of actors."""
+
+    replicas: int = Field(0, ge=0, le=100, description="number of relays; with 0 actors use the quantizer itself")
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of a relay")
+
+
+class EvaluatorSpec(Settings):
+    """The evaluator. Without it no return ends the run."""
+
+    replicas: int = Field(1, ge=0, le=1, description="number of evaluators")
+    resources: Resources = Field(Resources(), description="changes of the evaluator's requests and limits")
+    pod: PodSettings = Field(PodSettings(), description="changes of the pod of the evaluator")
+
+
+class IssuerSpec(Settings):
+    """An issuer of cert-manager."""
+
+    name: Name = Field(description="name of the issuer")
+    kind: Literal["Issuer", "ClusterIssuer"] = Field("Issuer", description="kind of the issuer")
+
+
+class TlsSpec(Settings):
+    """Mutual TLS between the services."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            RULES: [
+                {
+                    "rule": "(self.mode == 'issuer') == has(self.issuer)",
+                    "message": "spec.tls.issuer is for mode issuer, which needs it",
+                }
+            ]
+        }
+    )
+    mode: Literal["generated", "issuer", "none"] = Field(
+        "generated",
+        description="generated: an authority of the run's own; issuer: certificates by cert-manager; none: plain text",
+        json_schema_extra=_KEPT,
+    )
+    issuer: IssuerSpec | None = Field(None, description="issuer of the certificates, for mode issuer")
+
+    @model_validator(mode="after")
+    def _check(self) -> "TlsSpec":
+        if (self.mode == "issuer") != (self.issuer is not None):
+            raise ValueError(f"tls.mode is {self.mode}: tls.issuer is for mode issuer, which needs it")
+        return self
+
+
+# Without a Secret of this name the learner's service account counts, as with workload identity.
+DEFAULT_SECRET = "object-storage"
+SECRET_LABEL = "actorq.dev/credentials"
+"""Label of Secrets that runs may read. Whoever may make a run can otherwise not read Secrets through it."""
+
+
+class CheckpointSpec(Settings):
+    """What remains of a run."""
+
+    retain: bool = Field(True, description="keep the volumes when the TrainingRun is deleted")
+    secret: Name = Field(
+        DEFAULT_SECRET,
+        description="Secret with credentials for config.checkpoint.object_storage and policyExport, if any; with the "
+        f'label {SECRET_LABEL}: "true"',
+    )
+
+
+class PolicyExportSpec(Settings):
+    """Where the best policy goes at the end of the run: a folder for policy.onnx and policy.json."""
+
+    url: Annotated[str, Field(min_length=1, max_length=MAX_EXPORT_URL, pattern=EXPORT_URL)] = Field(
+        description="s3://BUCKET/PREFIX, one for each run"
+    )
+    scheme: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="number format of the policy (default: the scheme of the evaluation)"
+    )
+
+
+class TrainingRunSpec(Settings):
+    """What a TrainingRun asks for."""
+
+    environment: str = Field(
+        min_length=1, max_length=128, description="environment id; cannot be changed", json_schema_extra=_KEPT
+    )
+    algorithm: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="algorithm (default: by the environment); cannot be changed", json_schema_extra=_KEPT
+    )
+    config: dict[str, JsonValue] = Field(
+        {}, max_length=64, description="further settings of the run, as `actorq train --config` takes them"
+    )
+    images: ImagesSpec = ImagesSpec()
+    imagePullSecrets: tuple[Reference, ...] = Field((), max_length=16, description="secrets of image registries")
+    actors: ActorsSpec = ActorsSpec()
+    learner: LearnerSpec = LearnerSpec()
+    quantizer: QuantizerSpec = QuantizerSpec()
+    relays: RelaysSpec = RelaysSpec()
+    evaluator: EvaluatorSpec = EvaluatorSpec()
+    tls: TlsSpec = TlsSpec()
+    networkPolicies: bool = Field(False, description="forbid all connections except those of the run")
+    serviceAccountAnnotations: dict[str, Annotated[str, Field(max_length=4096)]] = Field(
+        {}, max_length=16, description="annotations of the run's service accounts, such as those of workload identity"
+    )
+    activeDeadlineSeconds: int | None = Field(
+        None, ge=1, le=315_360_000, description="seconds of the run that end it, as max_seconds of config"
+    )
+    backoffLimit: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000,
+        description="restarts of the containers of learner and quantizer, all together, that the run may have; with "
+        "one more it is Failed (default: any number)",
+    )
+    suspend: bool = Field(False, description="end all pods until it is false again; volumes stay")
+    ttlSecondsAfterFinished: int = Field(
+        3600, ge=0, le=31_536_000, description="seconds that learner and quantizer serve after the run's end"
+    )
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    policyExport: PolicyExportSpec | None = Field(None, description="export of the best policy at the end of the run")
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the Secrets that pods read besides that of the checkpoints."""
+        roles = (self.actors, self.learner, self.quantizer, self.relays, self.evaluator)
+        return list(dict.fromkeys(name for role in roles for name in role.pod.secrets))
+
+    @property
+    def has_object_storage(self) -> bool:
+        """Whether the learner writes to object storage: checkpoints, or the best policy."""
+        places = (("checkpoint", "object_storage"), ("policy_export", "url"))
+        return self.policyExport is not None or any(part(self.config, section).get(name) for section, name in places)
+
+    def settings(self) -> dict[str, Any]:
+        """The run's settings, as --config takes them. Raises UserError for a contradiction."""
+        named: dict[str, Any] = {"environment": self.environment}
+        if self.algorithm is not None:
+            named["algorithm"] = self.algorithm
+        for name in ("environment", "algorithm"):
+            if name in self.config and self.config[name] != named.get(name):
+                raise UserError(
+                    f"spec.config.{name} is {self.config[name]!r}, but spec.{name} is {named.get(name)!r}: leave it "
+                    "out of spec.config"
+                )
+        tree = {**named, **self.config}
+        if self.policyExport is not None:
+            if "policy_export" in self.config:
+                raise UserError("spec.config.policy_export: leave it out, because there is spec.policyExport")
+            tree["policy_export"] = self.policyExport.model_dump(exclude_none=True)
+        if self.activeDeadlineSeconds is not None:
+            if "max_seconds" in self.config:
+                raise UserError("spec.config.max_seconds: leave it out, because there is spec.activeDeadlineSeconds")
+            tree["max_seconds"] = self.activeDeadlineSeconds
+        learner = tree.get("learner", {})
+        if self.learner.gpu and isinstance(learner, dict):
+            if learner.get("device") == "cpu":
+                raise UserError(f"spec.config.learner.device is cpu, but spec.learner.gpu is {self.learner.gpu}")
+            # Without a usable GPU, the learner then ends with a line that says so. With auto it would use the CPU.
+            device = learner.get("device", "auto")
+            tree["learner"] = {**learner, "device": "cuda" if device == "auto" else device}
+        return tree
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run as its object describes it."""
+
+    name: str
+    namespace: str
+    uid: str
+    spec: TrainingRunSpec
+    queue: dict[str, str] = field(default_factory=dict)
+    """The labels of the object that Kueue reads. The run's workloads and pods have them, too."""
+
+    @classmethod
+    def of(cls, manifest: Object) -> "TrainingRun":
+        """The run of an object from the API server. Raises UserError for anything that cannot become a run."""
+        metadata = part(manifest, "metadata")
+        name = check_run_name(str(metadata.get("name", "")))
+        tree = manifest.get("spec")
+        if not isinstance(tree, dict):
+            raise UserError("spec: expected a section of settings, such as `spec: {environment: CartPole-v1}`")
+        if depth_above(tree, DEEPEST):
+            raise UserError(f"spec: expected at most {DEEPEST} levels of lists and mappings, got more")
+        spec = settings.build(TrainingRunSpec, tree, section="spec")
+        _check(spec)
+        queue = {key: str(value) for key, value in part(metadata, "labels").items() if key.startswith(_KUEUE)}
+        return cls(name, str(metadata.get("namespace") or "default"), str(metadata.get("uid", "")), spec, queue)
+
+
+def _check(spec: TrainingRunSpec) -> None:
+    # This section of a file for --config is not part of the run's configuration.
+    tree = {key: value for key, value in spec.settings().items() if key != "process"}
+    try:
+        config = settings.build(RunConfig, tree)
+    except UserError as error:
+        raise UserError(f"spec.config: {error}") from None
+    if config.learner.device.startswith("cuda") and not spec.learner.gpu:
+        raise UserError(f"spec.config.learner.device is {config.learner.device}, but spec.learner.gpu is 0")
+
+
+def depth_above(tree: object, levels: int) -> bool:
+    """Whether lists and mappings are nested in more than `levels` levels. No depth is too much for this function."""
+    layer = [tree]
+    for _ in range(levels + 1):
+        layer = [
+            inner
+            for each in layer
+            if isinstance(each, dict | list)
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(layer)

@@ -1,0 +1,182 @@
+"""What the operator says about a run in the status of its TrainingRun: its state, figures and conditions.
+
+Everything here is computed from values, without a cluster. The status of the object is the operator's only memory: a
+run's end, its last figures and the time of each change are read from there.
+"""
+
+from typing import Any
+
+from actorq.domain.status import RunState
+from actorq_apps.cluster.diagnosis import Fault
+from actorq_apps.cluster.objects import COMPONENT_LABEL, RUN_LABEL, Object, items, part
+from actorq_apps.cluster.training_runs import state_name
+from actorq_apps.operator.render import KEPT
+from actorq_apps.operator.status.look import FAILED, Look, is_ready, role_of, timestamp
+
+PENDING, SUSPENDED, INTERRUPTED, REFUSED = "Pending", "Suspended", "Interrupted", "Refused"
+FINAL = ("Solved", "BudgetEnded", "Stopped", FAILED)
+# Reasons of a run that cannot begin until somebody changes something.
+HOPELESS = ("InvalidConfiguration", "NameInUse", "KindMissing", "NoSecret")
+# A learner that waited for data longer than this share of the time since the last look is starved.
+# The alert ActorQLearnerStarved has the same share (docs/how-to/monitor.md#alerts).
+_STARVED_SHARE = 0.9
+# A run needs a moment until its actors have joined.
+_JOINING_S = 30.0
+MESSAGE_CHARACTERS = 1024
+
+
+STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState), FAILED)
+"""All states of a TrainingRun."""
+
+
+def new_status(look: Look, fault: Fault | None) -> Object:
+    """The status that the object should have."""
+    metadata, before, live = look.resource["metadata"], look.before, look.live
+    actors = [each for each in look.pods if role_of(each) == "actor" and not each["metadata"].get("deletionTimestamp")]
+    status: dict[str, Any] = {
+        **before,
+        "state": _state(look, fault),
+        "observedGeneration": metadata.get("generation", 0),
+        "actors": before.get("actors", 0) if look.blind else len(actors),
+        "selector": f"{RUN_LABEL}={metadata['name']},{COMPONENT_LABEL}=actor",
+    }
+    if live is not None:
+        # The operator may have been away when it began.
+        status.setdefault("startedAt", timestamp(look.now - live.elapsed_s))
+        status["environmentSteps"] = live.environment_steps
+        status["elapsedSeconds"] = round(live.elapsed_s, 1)
+        status["stepsPerSecond"] = round(live.environment_steps_per_s, 1)
+        status["policyVersion"] = live.policy_version
+        if live.evaluation is not None:
+            status["return"] = round(live.evaluation.mean_return, 2)
+        if live.exported_policy:
+            status["policy"] = live.exported_policy
+    elif not (look.awaited or look.blind):
+        status["stepsPerSecond"] = 0
+    if any(restarts := look.restarts) or "restartsOfPods" in before:
+        status["restarts"], status["restartsOfPods"] = restarts
+    if look.over:
+        status.setdefault("finishedAt", timestamp(look.now))
+        status["stepsPerSecond"] = 0
+    status["conditions"] = _conditions(look, str(status["state"]), fault)
+    status["reason"] = status["conditions"][0]["message"]
+    return status
+
+
+def is_news(before: Object, after: Object) -> bool:
+    """Whether a new status should be written at once: a state or a condition has changed, not only figures."""
+
+    def essence(status: Object) -> object:
+        conditions = [[each.get(name) for name in ("type", "status", "reason")] for each in items(status, "conditions")]
+        return status.get("state"), status.get("observedGeneration"), conditions
+
+    return essence(before) != essence(after)
+
+
+def _state(look: Look, fault: Fault | None) -> str:
+    earlier = str(look.before.get("state") or PENDING)
+    if "finishedAt" in look.before or look.blind:
+        return earlier
+    if look.failed:
+        return FAILED
+    if look.live is not None:
+        return state_name(look.live.state)
+    if look.suspended:
+        return SUSPENDED
+    if "startedAt" not in look.before:
+        return REFUSED if fault is not None and fault.reason in HOPELESS else PENDING
+    # A ready learner of which this operator has no status yet keeps its state.
+    has_learner = any(role_of(each) == "learner" and is_ready(each) for each in look.pods)
+    return earlier if earlier != SUSPENDED and has_learner else INTERRUPTED
+
+
+def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
+    over = look.over
+    kept = {each.get("type"): each for each in items(look.before, "conditions")}
+    text = fault.line(_log_command(look, fault)) if fault else ""
+    placing = "actors wait until learner and quantizer have nodes" if look.waits and look.refusal is None else ""
+    ready, reason, message = True, "Running", "the learner answers and actors act"
+    if look.failed:
+        text = str(kept["Failed"]["message"]) if "finishedAt" in look.before else _end_of_failed(look)
+        ready, reason, message = False, "BackoffLimitExceeded", text
+    elif over:
+        # Nothing is left to do, which is what tools wait for that apply objects (kstatus: Flux, Helm, Argo).
+        ready, reason, message = not text, state, f"the run is over: {state}{f'; {text}' if text else ''}"
+    elif look.suspended and fault is None:
+        ready, reason, message = False, SUSPENDED, "spec.suspend is true"
+    elif fault is not None:
+        ready, reason, message = False, fault.reason or "Refused", f"{text}; {placing}" if placing else text
+    elif look.live is None:
+        ready, reason, message = False, "Starting", placing or "the learner does not answer yet"
+        if state == INTERRUPTED:
+            reason, message = INTERRUPTED, placing or "the learner is gone; the next one continues the run"
+    elif look.live.state is RunState.INTERRUPTED:
+        ready, reason, message = False, INTERRUPTED, "the learner moves"
+    elif not any(actor.connected and actor.role == "actor" for actor in look.live.actors):
+        waits = look.live.elapsed_s >= _JOINING_S
+        ready, reason, message = False, "NoActors" if waits else "Starting", "no actor has joined the learner"
+    training = look.live is not None and look.live.state in (RunState.COLLECTING, RunState.TRAINING)
+    starved = training and _is_starved(look)
+    hopeless = not over and "startedAt" not in look.before and fault is not None and fault.reason in HOPELESS
+    failed = look.failed or hopeless
+    said, end = f"the run is {state}", state if over else "NotYet"
+    conditions = {
+        "Ready": (ready, reason, message),
+        "Training": (training, *(("LearnerStarved", "the learner waits for data") if starved else (state, said))),
+        "Solved": (state == "Solved", end, said),
+        "Finished": (over, end, said),
+        "Failed": (failed, *((reason, text) if failed else ("NotFailed", said))),
+        # What kstatus calls a failure.
+        "Stalled": (failed, *((reason, text) if failed else ("NotFailed", said))),
+        "Suspended": (True, SUSPENDED, "spec.suspend is true")
+        if look.suspended
+        else (False, "Active", "spec.suspend is false"),
+    }
+    made = [_condition(look, kind, *each) for kind, each in conditions.items()]
+    if not (look.awaited or look.blind) or over or look.suspended:
+        return made
+    # Only the learner can say something else than it said to the operator before.
+    asked = ("Training",) if fault else ("Ready", "Training")
+    return [kept.get(each["type"], each) if each["type"] in asked else each for each in made]
+
+
+def _end_of_failed(look: Look) -> str:
+    """Why a run has failed, with the last end of a container that it knows."""
+    limit, count = part(look.resource, "spec").get("backoffLimit"), look.restarts[0]
+    said = f"{count} restarts of learner and quantizer, spec.backoffLimit is {limit}"
+    ended = [
+        (str(end.get("finishedAt") or ""), f"{role_of(pod)} ended with exit code {end.get('exitCode')}")
+        for pod in look.pods
+        for container in items(part(pod, "status"), "containerStatuses")
+        if role_of(pod) in KEPT and (end := part(container, "lastState", "terminated"))
+    ]
+    return f"{said}; the last {max(ended)[1]}" if ended else said
+
+
+def _log_command(look: Look, fault: Fault) -> str:
+    """Where the reason of a container's end is. Its log may hold secrets, and a status has other readers than logs."""
+    if fault.container is None:
+        return ""
+    pod, namespace = fault.subject.removeprefix("pod "), look.resource["metadata"]["namespace"]
+    return f"`kubectl logs -n {namespace} {pod} -c {fault.container} --previous` shows why"
+
+
+def _condition(look: Look, kind: str, holds: bool, reason: str, message: str) -> Object:
+    value = str(holds)
+    earlier = next((each for each in items(look.before, "conditions") if each.get("type") == kind), {})
+    same = earlier.get("status") == value
+    return {
+        "type": kind,
+        "status": value,
+        "reason": reason,
+        "message": message[:MESSAGE_CHARACTERS],
+        "lastTransitionTime": earlier["lastTransitionTime"] if same else timestamp(look.now),
+        "observedGeneration": look.resource["metadata"].get("generation", 0),
+    }
+
+
+def _is_starved(look: Look) -> bool:
+    live, earlier = look.live, look.earlier
+    if live is None or earlier is None or live.elapsed_s <= earlier.elapsed_s:
+        return False
+    return live.starved_s - earlier.starved_s > _STARVED_SHARE * (live.elapsed_s - earlier.elapsed_s)

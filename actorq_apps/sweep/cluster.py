@@ -1,0 +1,223 @@
+"""Makes the runs of trials on Kubernetes, each as a TrainingRun object made from a template."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.errors import ActorQError, ConflictError, UnavailableError, UserError
+from actorq.statefiles.files import replace_file
+from actorq_apps.cluster.answers import QuotaError
+from actorq_apps.cluster.connection import Cluster, UnreachableError
+from actorq_apps.cluster.objects import TRAINING_RUN, Object, name_of, part
+from actorq_apps.sweep.space import Value, changes_tree
+from actorq_apps.sweep.trials import Progress, RunEnd, Trial, folder_below, own_urls
+
+API_VERSION, KIND = TRAINING_RUN
+SWEEP_LABEL, TRIAL_LABEL = "actorq.dev/sweep", "actorq.dev/trial"
+# Marks an object that a sweep has suspended itself. Queues and people suspend objects, too.
+_SUSPENDED = "actorq.dev/suspended-by-sweep"
+# A run's name has at most 44 characters. The sweep appends its identity and the number of the trial.
+_NAME_CHARACTERS = 32
+# By the state of an object, and by a condition that is true.
+_ENDS = {"Solved": RunEnd.SOLVED, "BudgetEnded": RunEnd.BUDGET_ENDED, "Stopped": RunEnd.FAILED, "Failed": RunEnd.FAILED}
+
+# After these errors the same request may succeed later. Quotas answer a conflict when several objects are made at once.
+_PASSING = (ConflictError, QuotaError, UnavailableError, UnreachableError)
+
+
+def read_template(file: Path) -> Object:
+    """The TrainingRun in a YAML file. Raises UserError."""
+    try:
+        found = settings.from_yaml(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"--template: cannot read {file}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"--template: {file} is not YAML: {error}") from None
+    if not isinstance(found, dict) or (found.get("apiVersion"), found.get("kind")) != (API_VERSION, KIND):
+        raise UserError(f"--template: expected one {KIND} of {API_VERSION} in {file}")
+    name, spec = part(found, "metadata").get("name"), found.get("spec")
+    if not isinstance(name, str) or not name or len(name) > _NAME_CHARACTERS:
+        raise UserError(f"--template: expected metadata.name with 1 to {_NAME_CHARACTERS} characters, got {name!r}")
+    if not isinstance(spec, dict) or not isinstance(spec.get("config", {}), dict):
+        raise UserError(f"--template: expected spec with config as a mapping in {file}")
+    return found
+
+
+def template_tree(template: Object) -> dict[str, Any]:
+    """The settings that a template gives, as a tree."""
+    spec = template["spec"]
+    return {**spec.get("config", {}), **{name: spec[name] for name in ("algorithm", "environment") if name in spec}}
+
+
+class ClusterRuns:
+    """Runs as TrainingRun objects: a `Backend`.
+
+    identity: part of the objects' names, so that two sweeps of a template never share objects.
+    config_of: the settings of a run with the values of a trial, to refuse impossible ones at once.
+    tell: gets a line when the cluster cannot be reached, or refuses something for now.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        template: Object,
+        identity: str,
+        config_of: Callable[[Mapping[str, Value]], RunConfig],
+        tell: Callable[[str], None],
+        period_s: float = 2.0,
+    ) -> None:
+        self.period_s = period_s
+        self._cluster = cluster
+        self._template = template
+        self._identity = identity
+        self._config_of = config_of
+        self._tell = tell
+        self._running: dict[int, Trial] = {}
+        self._known: dict[int, Progress] = {}
+        # Not done yet, because the cluster could not be reached, or has refused it for now.
+        self._unapplied: set[int] = set()
+        self._undeleted: dict[int, Trial] = {}
+        # The present problem of each trial's object.
+        self._problems: dict[int, str] = {}
+
+    def start(self, trial: Trial) -> None:
+        """Make the object. One that an earlier process has made stays; one that it has suspended goes on."""
+        try:
+            self._config_of(trial.params)
+        except UserError as error:
+            self._known[trial.number] = Progress(end=RunEnd.FAILED, reason=str(error))
+            return
+        self._running[trial.number] = trial
+        self._unapplied.add(trial.number)
+        self._is_made(trial)
+
+    def progress(self, trial: Trial) -> Progress:
+        """From the object's status. While the cluster cannot be reached, the last known progress."""
+        self._delete_pruned()
+        known = self._known.get(trial.number, Progress())
+        if known.end is not None or trial.number in self._undeleted or not self._is_made(trial):
+            return known
+        with self._told_once(trial, ActorQError):
+            known = self._known[trial.number] = self._look(trial, known)
+        if known.end is not None:
+            self._running.pop(trial.number, None)
+        return known
+
+    def _look(self, trial: Trial, known: Progress) -> Progress:
+        found = self._cluster.get(API_VERSION, KIND, self.name(trial))
+        if found is None:
+            return replace(known, end=RunEnd.FAILED, reason=f"{KIND} {self.name(trial)} was deleted")
+        progress = _progress(found.get("status") or {}, known)
+        if progress.end is RunEnd.FAILED:
+            # Otherwise its pods start again and again, and its learner may even recover and train.
+            self._suspend(found)
+        return progress
+
+    def prune(self, trial: Trial) -> None:
+        """Delete the object. The cluster removes everything of the run with it."""
+        self._running.pop(trial.number, None)
+        self._unapplied.discard(trial.number)
+        self._undeleted[trial.number] = trial
+        self._delete_pruned()
+
+    def _delete_pruned(self) -> None:
+        for trial in list(self._undeleted.values()):
+            with self._told_once(trial, *_PASSING):
+                self._cluster.delete(API_VERSION, KIND, self.name(trial))
+                del self._undeleted[trial.number]
+            if trial.number in self._undeleted:
+                # The next one would take as long to fail.
+                return
+
+    def _is_made(self, trial: Trial) -> bool:
+        """Make the object, or let it go on, unless that is done. Returns False while the cluster does not do it."""
+        if trial.number in self._unapplied:
+            with self._told_once(trial, *_PASSING):
+                found = self._cluster.get(API_VERSION, KIND, self.name(trial))
+                if found is None:
+                    self._cluster.apply(self.manifest(trial))
+                elif _SUSPENDED in part(found, "metadata", "annotations"):
+                    change = {"metadata": {"annotations": {_SUSPENDED: None}}, "spec": {"suspend": False}}
+                    self._cluster.patch(API_VERSION, KIND, name_of(found), change)
+                self._unapplied.discard(trial.number)
+        return trial.number not in self._unapplied
+
+    @contextmanager
+    def _told_once(self, trial: Trial, *errors: type[ActorQError]) -> Iterator[None]:
+        """Go on after these errors. Tell each of them once, also when it comes for several trials."""
+        try:
+            yield
+        except errors as error:
+            if str(error) not in self._problems.values():
+                self._tell(f"trying again: {error}")
+            self._problems[trial.number] = str(error)
+        else:
+            self._problems.pop(trial.number, None)
+
+    def interrupt(self) -> None:
+        """Suspend all running objects, which keep their volumes, and delete those of pruned trials."""
+        for trial in self._running.values():
+            try:
+                if (found := self._cluster.get(API_VERSION, KIND, self.name(trial))) is not None:
+                    self._suspend(found)
+            except ActorQError as error:
+                self._tell(f"{KIND} {self.name(trial)} may go on: {error}")
+        for trial in self._undeleted.values():
+            try:
+                self._cluster.delete(API_VERSION, KIND, self.name(trial))
+            except ActorQError as error:
+                self._tell(f"{KIND} {self.name(trial)} goes on until the same command deletes it: {error}")
+
+    def _suspend(self, found: Object) -> None:
+        """Suspend an object that is not over, unless somebody else has. `start` lets it go on."""
+        if "finishedAt" not in part(found, "status") and part(found, "spec").get("suspend") is not True:
+            change = {"metadata": {"annotations": {_SUSPENDED: "true"}}, "spec": {"suspend": True}}
+            self._cluster.patch(API_VERSION, KIND, name_of(found), change)
+
+    def keep_best(self, trial: Trial, folder: Path) -> str:
+        """Write the object's manifest and settings. The policy stays in the cluster."""
+        replace_file(folder / "trainingrun.yaml", yaml.safe_dump(self.manifest(trial), sort_keys=False))
+        replace_file(folder / "config.yaml", settings.to_yaml(self._config_of(trial.params)))
+        return f"the best policy: in {KIND} {self.name(trial)}; its manifest is {folder / 'trainingrun.yaml'}"
+
+    def name(self, trial: Trial) -> str:
+        """The name of a trial's object."""
+        return f"{self._template['metadata']['name']}-{self._identity}-{trial.number:03}"
+
+    def manifest(self, trial: Trial) -> Object:
+        """The object of a trial: the template with the sweep's namespace, and the trial's name, labels and settings."""
+        made = copy.deepcopy(self._template)
+        made.pop("status", None)
+        metadata, spec, name = made["metadata"], made["spec"], self.name(trial)
+        metadata |= {"name": name, "namespace": self._cluster.namespace}
+        labels = {SWEEP_LABEL: self._identity, TRIAL_LABEL: str(trial.number)}
+        metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
+        changes = changes_tree({**trial.params, **own_urls(self._config_of(trial.params), name)})
+        if isinstance(export := spec.get("policyExport"), dict) and "url" in export:
+            export["url"] = folder_below(str(export["url"]), name)
+        if "algorithm" in changes:
+            spec["algorithm"] = changes.pop("algorithm")
+        spec["config"] = settings.merged(spec.get("config", {}), changes)
+        return made
+
+
+def _progress(status: Mapping[str, Any], known: Progress) -> Progress:
+    """The progress that a status tells. Evaluations are those that this process has seen."""
+    steps = int(status.get("environmentSteps") or 0)
+    points, mean_return = known.evaluations, status.get("return")
+    if mean_return is not None:
+        # An equal return is most likely the same evaluation. The status does not tell its steps.
+        earlier = points[:-1] if points and points[-1][1] == mean_return else points
+        points = (*earlier, (steps, float(mean_return)))
+    met = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
+    end = _ENDS.get(str(status.get("state"))) or next((found for name, found in _ENDS.items() if name in met), None)
+    seconds = float(status.get("elapsedSeconds") or 0)
+    reason = str(status.get("reason") or "the run failed") if end is RunEnd.FAILED else ""
+    return Progress(points, steps, seconds, end, reason)

@@ -1,0 +1,333 @@
+"""The commands as processes, with small fake services in the place of the real ones."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.rundirectory import RunDirectory
+from actorq.statefiles.documents import write_document
+from actorq_apps.cli.evaluate import _evaluated_version
+from tests.builders.forked_commands import COMMANDS, ForkedCommand
+
+TIMEOUT_S = 60.0
+REPOSITORY = Path(__file__).parents[3]
+
+# A service that says what happens to it on the pipe that the test reads. FAKE_LEARNER tells how the learner behaves.
+FAKE = """
+import os, select, signal, sys
+from pathlib import Path
+from actorq.statefiles.documents import write_document
+arguments = sys.argv[1:]
+def flag(name):
+    return arguments[arguments.index(name) + 1]
+name = flag("--name")
+behaviour = os.environ.get("FAKE_LEARNER", "serve") if name == "learner" else "serve"
+def say(text):
+    with open(os.environ["FAKE_PIPE"], "w") as pipe:
+        pipe.write(f"{name} {os.getpid()} {text}\\n")
+def finish(state, code):
+    if name == "learner":
+        summary = {"solved": state == "solved", "state": state, "target_return": 475.0, "environment_steps": 64256,
+                   "updates": 100, "wall_clock_s": 42.3, "evaluation": {"mean_return": 486.2, "episodes": 20,
+                   "scheme": "int8", "policy_version": 35}}
+        write_document(Path(flag("--run-directory"), "summary.json"), summary)
+    os._exit(code)
+signal.signal(signal.SIGTERM, signal.SIG_IGN if behaviour == "stubborn" else lambda *_: finish("interrupted", 6))
+woken, wakes = os.pipe()
+os.set_blocking(wakes, False)
+signal.set_wakeup_fd(wakes)
+if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "mistake":
+    sys.exit(print("error: environment 'CartPole-v1' needs gymnasium", file=sys.stderr) or 2)
+if "standalone" in arguments and os.environ["FAKE_LEARNER"] == "crash":
+    sys.exit("out of memory")
+say(("resumed" if "--resume" in arguments else "started") + (" to read" if "--read-only" in arguments else ""))
+if behaviour == "solve":
+    finish("solved", 0)
+if behaviour == "spend":
+    finish("budget ended", 3)
+if behaviour == "stop":
+    finish("stopped", 4)
+if behaviour == "mistake":
+    sys.exit(print("error: --run-directory: no space left", file=sys.stderr) or 2)
+os.write(0, b"ready")
+# Not a read: it would not end by a signal that arrives just before it begins.
+select.select([0, woken], [], [])
+"""
+# In the place of what tells an environment's spec.
+FAKE_ENVIRONMENTS = """
+import json, os, socket, sys
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+spec = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+known = sys.argv[1] == "CartPole-v1"
+answer = {"spec": spec.to_json()} if known else {"error": "environment 'Nope-v0' is not known", "exits": False}
+socket.socket(fileno=os.dup(0)).sendall(json.dumps(answer).encode() + b"\\n")
+sys.exit(0 if known else 2)
+"""
+
+
+class Command:
+    """Runs the command in a folder where fake services come before the real ones."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for package in ("learner_service", "quantizer_service", "actor_service"):
+            (folder / package).mkdir()
+            (folder / package / "__init__.py").touch()
+            (folder / package / "__main__.py").write_text(FAKE)
+        # What a fork server imports before the learner starts.
+        (folder / "learner_service" / "process.py").touch()
+        (folder / "actor_service" / "environments").mkdir()
+        (folder / "actor_service" / "environments" / "__main__.py").write_text(FAKE_ENVIRONMENTS)
+        self._pipe = folder / "pipe"
+        os.mkfifo(self._pipe)
+        # Read and write, so that it has a writer whenever the test reads.
+        self._said = os.fdopen(os.open(self._pipe, os.O_RDWR), "rb", buffering=0)
+        self.pids: set[int] = set()
+        self.process: ForkedCommand | None = None
+
+    def start(self, *arguments: str, learner: str = "serve") -> ForkedCommand:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("ACTORQ_")}
+        mine = {"PYTHONPATH": str(REPOSITORY), "FAKE_PIPE": str(self._pipe), "FAKE_LEARNER": learner}
+        # Not from a process with the modules of services, which would fork the real ones.
+        self.process = ForkedCommand(
+            "actorq_apps.cli.main", *arguments, cwd=self.folder, environment=clean | mine, modules=COMMANDS
+        )
+        return self.process
+
+    def run(self, *arguments: str, learner: str = "serve") -> tuple[int, str, str]:
+        """Run the command to its end; returns its exit code, output and errors."""
+        process = self.start(*arguments, learner=learner)
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+        return process.wait(), output, errors
+
+    def hear(self, *expected: str) -> dict[str, int]:
+        """Wait until processes have said all these, each "NAME TEXT"; returns their process ids."""
+        missing, pids = set(expected), {}
+        while missing:
+            assert select.select([self._said], [], [], TIMEOUT_S)[0], f"nobody has said {missing}"
+            name, pid, text = self._said.readline().decode().rstrip("\n").split(" ", 2)
+            self.pids.add(int(pid))
+            pids[name] = int(pid)
+            missing.discard(f"{name} {text}")
+        return pids
+
+    def finish(self) -> tuple[int, str, str]:
+        """Wait for the command's end; nothing that it started may be left."""
+        assert self.process is not None
+        output, errors = self.process.communicate(timeout=TIMEOUT_S)
+        _, alive = psutil.wait_procs(self._processes(), timeout=TIMEOUT_S)
+        assert not alive
+        return self.process.wait(), output, errors
+
+    def close(self) -> None:
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate(timeout=TIMEOUT_S)
+        self._said.close()
+
+    def _processes(self) -> list[psutil.Process]:
+        found = []
+        for pid in self.pids:
+            # Most are ending just now.
+            with suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
+        return found
+
+
+ALL = ("learner started", "quantizer started", "actor-0 started", "actor-1 started", "evaluator started")
+TRAIN = ("train", "--no-energy.enabled", "--run-directory", "run")
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    command = Command(tmp_path)
+    yield command
+    command.close()
+
+
+@pytest.mark.parametrize(
+    ("learner", "code", "verdict"), [("solve", 0, "solved"), ("spend", 3, "budget ended"), ("stop", 4, "stopped")]
+)
+def test_a_run_ends_with_its_result_and_its_directory(command: Command, learner: str, code: int, verdict: str) -> None:
+    returned, output, errors = command.run(*TRAIN, learner=learner)
+    lines = output.splitlines()
+    assert (returned, errors, lines[-1]) == (code, "", "run")
+    assert f"{verdict}: evaluation return 486.2 (target 475.0) over 20 episodes, policy v35 int8" in lines, output
+    assert (command.folder / "run" / "config.yaml").is_file()
+    assert not (command.folder / "run" / "addresses.json").exists()
+
+
+def test_the_default_directory_is_named_after_the_environment(command: Command) -> None:
+    _, output, _ = command.run("train", "--no-energy.enabled", learner="solve")
+    directory = output.splitlines()[-1]
+    assert directory.startswith("runs/CartPole-v1-")
+    assert (command.folder / directory / "summary.json").is_file()
+
+
+def test_ctrl_c_saves_and_tells_how_to_go_on_and_resume_does(command: Command) -> None:
+    command.start(*TRAIN, "--seed", "7")
+    command.hear(*ALL)
+    assert command.process
+    command.process.send_signal(signal.SIGINT)
+    code, output, _ = command.finish()
+    assert code == 130
+    assert output.splitlines()[-2:] == ["to go on: actorq train --resume --run-directory run", "run"]
+    command.start(*TRAIN, "--resume")
+    command.hear("learner resumed", *ALL[1:])
+    command.process.send_signal(signal.SIGTERM)
+    assert command.finish()[0] == 143
+    assert "seed: 7\n" in (command.folder / "run" / "config.yaml").read_text()
+
+
+def test_ctrl_c_twice_ends_even_what_does_not_listen(command: Command) -> None:
+    process = command.start(*TRAIN, learner="stubborn")
+    command.hear(*ALL)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout
+    assert any("SIGINT: saving" in line for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    assert command.finish()[0] == 130
+
+
+def test_a_killed_launcher_leaves_no_process_behind(command: Command) -> None:
+    process = command.start(*TRAIN, learner="stubborn")
+    command.hear(*ALL)
+    process.kill()
+    assert command.finish()[0] == -signal.SIGKILL
+
+
+def test_a_killed_learner_is_restarted_to_resume(command: Command) -> None:
+    process = command.start(*TRAIN)
+    os.kill(command.hear(*ALL)["learner"], signal.SIGKILL)
+    command.hear("learner resumed")
+    process.send_signal(signal.SIGINT)
+    _, output, _ = command.finish()
+    assert "learner died (SIGKILL), restarting" in output
+
+
+def test_a_learner_that_somebody_interrupts_is_started_again_and_the_run_goes_on(command: Command) -> None:
+    process = command.start(*TRAIN)
+    os.kill(command.hear(*ALL)["learner"], signal.SIGTERM)
+    command.hear("learner resumed")
+    process.send_signal(signal.SIGINT)
+    code, output, errors = command.finish()
+    assert (code, errors) == (130, "")
+    assert "learner was interrupted, restarting in" in output
+    assert "\ninterrupted: evaluation return 486.2" in output
+    assert output.splitlines()[-2:] == ["to go on: actorq train --resume --run-directory run", "run"]
+
+
+def test_a_service_that_tells_of_a_mistake_speaks_for_the_command(command: Command) -> None:
+    code, _, errors = command.run(*TRAIN, learner="mistake")
+    assert (code, errors) == (2, "error: --run-directory: no space left\n")
+
+
+def test_an_unknown_environment_is_found_before_anything_is_made(command: Command) -> None:
+    before = sorted(command.folder.iterdir())
+    code, output, errors = command.run(*TRAIN, "--environment", "Nope-v0")
+    assert (code, output, errors) == (2, "", "error: environment 'Nope-v0' is not known\n")
+    assert sorted(command.folder.iterdir()) == before
+
+
+def test_an_existing_directory_is_left_alone(command: Command) -> None:
+    (command.folder / "run").mkdir()
+    (command.folder / "run" / "mine").write_text("dear")
+    code, _, errors = command.run(*TRAIN)
+    assert code == 2
+    assert errors == (
+        "error: run directory run exists: pass --resume to go on with its run, or another --run-directory\n"
+    )
+    assert [path.name for path in (command.folder / "run").iterdir()] == ["mine"]
+
+
+def test_an_empty_directory_may_be_used(command: Command) -> None:
+    (command.folder / "run").mkdir()
+    assert command.run(*TRAIN, learner="solve")[0] == 0
+
+
+def test_one_run_has_one_launcher(command: Command) -> None:
+    first = command.start(*TRAIN)
+    command.hear(*ALL)
+    assert command.run(*TRAIN, "--resume")[::2] == (2, "error: run directory run is in use by another actorq train\n")
+    first.send_signal(signal.SIGINT)
+    command.process = first
+    assert command.finish()[0] == 130
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "code", "message"),
+    [
+        ("mistake", 2, "error: environment 'CartPole-v1' needs gymnasium\n"),
+        ("crash", 1, "error: actor ended (exit code 1) before the evaluation did; its last lines:\n  out of memory\n"),
+    ],
+)
+def test_an_evaluation_whose_actor_fails_tells_why(command: Command, behaviour: str, code: int, message: str) -> None:
+    run = RunDirectory(command.folder / "run")
+    run.create(RunConfig())
+    (run.policies / "1").mkdir(parents=True)
+    assert command.run("evaluate", "run", learner=behaviour) == (code, "", message)
+
+
+def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_of_it(command: Command) -> None:
+    run = RunDirectory(command.folder / "run")
+    run.create(RunConfig())
+    (run.policies / "1").mkdir(parents=True)
+    process = command.start("evaluate", "run")
+    command.hear("quantizer started to read", "evaluator started")
+    process.send_signal(signal.SIGTERM)
+    assert command.finish() == (143, "", "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--record", "run"], "error: --record: expected a name that ends in .mp4, got run\n"),
+        (["--record", "no/film.mp4"], "error: --record: there is no folder {folder}/no\n"),
+        (["--record", "film.txt"], "error: --record: expected a name that ends in .mp4, got film.txt\n"),
+        (["--record", "run/film.mp4"], "error: --record: run/film.mp4 is there already; give another name\n"),
+        (
+            ["--episodes", "10001"],
+            "error: setting 'episodes': value should be less than or equal to 10000, got '10001'\n",
+        ),
+        (["--seed", "2147483648"], "error: setting 'seed': value should be less than 2147483648, got '2147483648'\n"),
+    ],
+)
+def test_what_an_evaluation_cannot_do_is_said_before_it_begins(
+    command: Command, flags: list[str], message: str
+) -> None:
+    run = RunDirectory(command.folder / "run")
+    run.create(RunConfig())
+    (run.policies / "1").mkdir(parents=True)
+    (run.root / "film.mp4").touch()
+    assert command.run("evaluate", "run", *flags) == (2, "", message.format(folder=command.folder))
+
+
+def test_while_a_run_goes_on_the_newest_version_is_evaluated_not_that_of_an_earlier_life(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.create(RunConfig())
+    write_document(run.summary, {"evaluation": {"policy_version": 3}})
+    assert _evaluated_version(run) == 3
+    with run.locked(lambda: None):
+        assert _evaluated_version(run) == 0
+
+
+def test_a_closed_output_is_no_traceback() -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m actorq_apps.cli.main --version >&-"], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_service_command_becomes_the_service(command: Command) -> None:
+    command.start("quantizer", "--name", "mine")
+    assert command.process
+    assert command.hear("mine started") == {"mine": command.process.pid}

@@ -1,0 +1,406 @@
+import io
+import re
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from actorq.domain.policy import FIDELITY_GATE, FidelityReport, LayerReport, PolicyDescriptor
+from actorq.domain.processes import ProcessStats
+from actorq.domain.status import (
+    ActorReport,
+    ActorStatus,
+    Energy,
+    ProcessUsage,
+    RolloutQueueStatus,
+    RunState,
+    RunStatus,
+    StorageStatus,
+)
+from actorq.domain.trajectory import Evaluation, Role
+from actorq.text import return_text, size_text
+from actorq_apps.cli.display import numbers
+from actorq_apps.cli.display.chart import bars
+from actorq_apps.cli.display.display import PlainDisplay, status_line
+from actorq_apps.cli.display.panel import figures, render
+from actorq_apps.cli.display.view import RunView
+from actorq_apps.local.observer import ProcessState, ProcessView
+from actorq_apps.local.services import Kind
+from tests.builders.run_status import run_status
+
+
+def process_stats(name: str, role: str, pid: int) -> ProcessStats:
+    return ProcessStats(name, role, "node-a", pid, 1.7e9, 12.5, 84 * 2**20, 96 * 2**20)
+
+
+def actor_status(name: str, role: Role, index: int, pid: int) -> ActorStatus:
+    report = ActorReport(34, "int8", 32_100, 742.3, 1, (0.034,), process_stats(name, role, pid))
+    return ActorStatus(name, role, index, connected=True, report=report)
+
+
+def evaluation(mean_return: float, version: int) -> Evaluation:
+    return Evaluation(version, version, version * 100, "int8", (mean_return,) * 20, (200,) * 20, 1.5)
+
+
+EMITTED = PolicyDescriptor(
+    run_id="CartPole-v1-20260102-030405",
+    version=35,
+    learner_step=3500,
+    scheme="int8",
+    sha256=b"\0" * 32,
+    size_bytes=9_812,
+    fp32_size_bytes=20_480,
+    snapshot_at=1.7e9,
+    fidelity=FidelityReport(
+        256,
+        0.002,
+        0.01,
+        0.001,
+        0.004,
+        0.992,
+        (LayerReport("0", "float32", "first layer"), LayerReport("1", "int8 per channel")),
+    ),
+)
+
+STATUS = run_status(
+    run_id="CartPole-v1-20260102-030405",
+    elapsed_s=42.3,
+    environment_steps=64_256,
+    environment_steps_per_s=1484.6,
+    updates=22_010,
+    updates_per_s=921.4,
+    samples_per_insert=21.9,
+    episodes=812,
+    training_return=180.2,
+    evaluation=evaluation(231.4, 35),
+    policy_version=36,
+    staleness_p50=1.0,
+    staleness_p99=3.0,
+    emitted=EMITTED,
+    actors=(
+        actor_status("actor-0", "actor", 0, 4103),
+        actor_status("actor-1", "actor", 1, 4104),
+        actor_status("evaluator", "evaluator", 0, 4105),
+    ),
+    processes=tuple(
+        ProcessUsage(process_stats(name, role, pid), 0.0001)
+        for name, role, pid in (
+            ("learner", "learner", 4101),
+            ("quantizer", "quantizer", 4102),
+            ("actor-0", "actor", 4103),
+        )
+    ),
+    energy=Energy(0.00123, 0.00045, "codecarbon tdp estimate"),
+    starved_s=3.2,
+    loss=0.01234,
+    activation_s=0.034,
+)
+
+
+def with_evaluation(mean_return: float, version: int) -> RunStatus:
+    return replace(STATUS, evaluation=evaluation(mean_return, version))
+
+
+def panel(view: RunView, width: int, height: int | None = None) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=True)
+    console.print(render(view, 42.3, width, height, lambda _: (301 * 2**20, 41.2)))
+    return console.export_text().rstrip("\n").splitlines()
+
+
+def run_view() -> RunView:
+    view = RunView("runs/example", "CartPole-v1", "dqn")
+    kinds = (("learner", Kind.LEARNER), ("quantizer", Kind.QUANTIZER), ("actor-0", Kind.ACTOR), ("meter", Kind.METER))
+    for pid, (name, kind) in enumerate(kinds, start=4101):
+        view.take_process(ProcessView(name, kind, ProcessState.RUNNING, pid, 0))
+    view.take_process(ProcessView("actor-1", Kind.ACTOR, ProcessState.RESTARTING, None, 2))
+    return view
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_panel_fills_its_width_and_no_more(width: int) -> None:
+    view = run_view()
+    assert {len(line) for line in panel(view, width)} == {width}
+    for version in range(1, 200):
+        view.take_status(with_evaluation(2.5 * version, version))
+    view.events.append("actor-1 died (SIGKILL), restarting in 0.2 s " * 5)
+    assert {len(line) for line in panel(view, width)} == {width}
+
+
+def test_the_panel_tells_of_a_full_disk_and_of_missing_segments_only_then() -> None:
+    view = run_view()
+    view.take_status(replace(STATUS, storage=StorageStatus(10**9, False, 0, 0, 0, 12)))
+    assert not any("disk" in line or "missing segments" in line for line in panel(view, 120))
+    view.take_status(replace(STATUS, storage=StorageStatus(10**3, True, 1, 2, 4, 12)))
+    shown = "\n".join(panel(view, 120))
+    assert "full: actors wait" in shown
+    assert re.search(r"missing segments\s+7", shown)
+
+
+def test_the_panel_tells_of_the_queue_of_an_on_policy_algorithm() -> None:
+    def shown(queue: RolloutQueueStatus | None) -> dict[str, str]:
+        names = ("waiting", "policy lag", "mismatch", "dropped as stale")
+        return {each.name: each.value for each in figures(replace(STATUS, rollout_queue=queue)) if each.name in names}
+
+    assert shown(None) == {}
+    assert shown(RolloutQueueStatus(2048, 0)) == {"waiting": "2,048", "policy lag": "-", "mismatch": "-"}
+    assert shown(RolloutQueueStatus(0, 1024, 0.00123, 0.2, 1.5)) == {
+        **{"waiting": "0", "policy lag": "1.50", "mismatch": "0.0012"},
+        "dropped as stale": "1,024",
+    }
+
+
+def test_the_panel_fits_a_small_terminal() -> None:
+    view = run_view()
+    view.take_status(STATUS)
+    for number in range(4):
+        view.events.append(f"event {number}")
+    assert len(panel(view, 80, height=24)) <= 24
+    assert "event 3" in panel(view, 80, height=24)[-2]
+
+
+@pytest.mark.parametrize("height", [24, 30, 40])
+@pytest.mark.parametrize("events", [0, 4])
+def test_many_processes_leave_room_for_the_events(height: int, events: int) -> None:
+    view = run_view()
+    for number in range(2, 40):
+        view.take_process(ProcessView(f"actor-{number}", Kind.ACTOR, ProcessState.RUNNING, 5000 + number, 0))
+    view.take_process(ProcessView("actor-39", Kind.ACTOR, ProcessState.GIVEN_UP, None, 9))
+    for number in range(events):
+        view.events.append(f"event {number}")
+    assert len(panel(view, 80, height)) == height
+    view.take_status(STATUS)
+    lines = panel(view, 80, height)
+    assert len(lines) == height
+    text = "\n".join(lines)
+    assert events == 0 or "event 3" in lines[-2]
+    assert "given up" in text
+    shown = sum("actor-" in line for line in lines) + sum(
+        f" {name} " in text for name in ("learner", "quantizer", "meter")
+    )
+    assert f"and {43 - shown} more processes" in text
+    assert len(panel(view, 80)) > height
+
+
+def test_the_panel_tells_the_runs_numbers_and_each_process() -> None:
+    view = run_view()
+    view.take_status(STATUS)
+    text = "\n".join(panel(view, 120))
+    for expected in (
+        "64,256 / 100,000 environment steps", "231.4 v35", "target 475.0", "1,485", "1 / 3", "34 ms", "99.2%",
+        "int8 9.6 KiB fp32 20.0 KiB", "1.230 Wh, 0.450 g CO2 codecarbon tdp estimate", "emitted v35 int8",
+    ):  # fmt: skip
+        assert expected in text
+    restarting = next(line for line in text.splitlines() if "actor-1" in line)
+    assert "restarting" in restarting
+    assert "4104" not in restarting
+
+
+LAYERS = (
+    LayerReport("0", "float32", "first layer"),
+    LayerReport("1", "float32", FIDELITY_GATE),
+    LayerReport("2", "int8 per channel"),
+)
+
+
+def emitted(layers: tuple[LayerReport, ...], agreement: float | None = 0.992) -> RunStatus:
+    fidelity = FidelityReport(256, 0.002, 0.01, 0.0123, 0.114, agreement, layers)
+    return replace(STATUS, emitted=replace(EMITTED, fidelity=fidelity))
+
+
+def shown(status: RunStatus, width: int = 80) -> str:
+    view = run_view()
+    view.take_status(status)
+    return "\n".join(panel(view, width))
+
+
+def cell(text: str, name: str) -> list[str]:
+    return text.partition(name)[2].split()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_panel_tells_how_faithful_the_policy_is_and_what_the_gate_did(width: int) -> None:
+    as_asked = shown(emitted((LAYERS[0], LAYERS[2])), width)
+    assert cell(as_asked, "argmax agreement")[0] == "99.2%"
+    assert cell(as_asked, "float layers")[:3] == ["1", "of", "2"]
+    assert cell(as_asked, "fidelity gate")[0] == "passed"
+    assert "int8 9.6 KiB" in as_asked
+    climbed = shown(emitted(LAYERS, agreement=None), width)
+    assert cell(climbed, "action error")[:3] == ["1.2%", "/", "11%"]
+    assert cell(climbed, "float layers")[:3] == ["2", "of", "3"]
+    assert cell(climbed, "fidelity gate")[:3] == ["1", "to", "float"]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("agreement", [0.5, None])
+def test_a_policy_that_tells_a_distribution_shows_its_divergence(width: int, agreement: float | None) -> None:
+    fidelity = replace(EMITTED.fidelity, argmax_agreement=agreement, mean_kl=0.000123, max_kl=0.0456)
+    status = replace(STATUS, emitted=replace(EMITTED, fidelity=fidelity))
+    assert cell(shown(status, width), "KL, nats")[:3] == ["0.0001", "/", "0.05"]
+    assert "int8 KL, nats 0.0001 / 0.05" in status_line(status)
+    assert "agreement" not in shown(status, width)
+
+
+def test_a_policy_that_ended_in_float_is_not_called_quantized() -> None:
+    status = emitted(LAYERS[:2])
+    assert "int8 as fp32 9.6 KiB" in shown(status)
+    assert "emitted v35 int8 as fp32" in shown(status, 120)
+    assert "int8 as fp32 argmax agreement 99.2%" in status_line(status)
+    assert "int8 argmax agreement 99.2%" in status_line(emitted(LAYERS))
+
+
+def test_before_the_first_policy_there_is_no_fidelity() -> None:
+    text = shown(replace(STATUS, emitted=None))
+    assert [cell(text, name)[0] for name in ("policy error", "float layers", "fidelity gate")] == ["-"] * 3
+    assert "agreement" not in status_line(replace(STATUS, emitted=None))
+
+
+def test_a_gate_that_climbed_is_coloured_and_only_on_a_terminal() -> None:
+    view = run_view()
+    view.take_status(emitted(LAYERS))
+    coloured = {}
+    for terminal in (True, False):
+        file = io.StringIO()
+        console = Console(width=80, file=file, force_terminal=terminal, color_system="standard" if terminal else None)
+        console.print(render(view, 42.3, 80))
+        coloured[terminal] = file.getvalue()
+    assert "\x1b[33m1 to float" in coloured[True]
+    assert "\x1b" not in coloured[False]
+
+
+def test_every_header_of_the_table_is_whole_at_80_columns() -> None:
+    view = run_view()
+    view.take_status(STATUS)
+    table = panel(view, 80)
+    header = next(line for line in table if "process" in line)
+    assert header.strip("│ ").split() == ["process", "state", "doing", "policy", "steps/s", "memory", "restarts"]
+    assert next(line for line in table if "actor-1" in line).split()[-2] == "2"
+    assert "emitted v35 int8" in next(line for line in table if "quantizer " in line and "running" in line)
+
+
+def test_without_a_launcher_the_processes_come_from_the_status() -> None:
+    view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
+    view.take_status(STATUS)
+    assert [row.name for row in view.rows(lambda _: None)] == [
+        "learner", "quantizer", "actor-0", "actor-1", "evaluator",
+    ]  # fmt: skip
+
+
+def test_actors_that_have_left_are_not_shown_as_running() -> None:
+    view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
+    view.take_status(replace(STATUS, actors=STATUS.actors[1:]))
+    assert [row.name for row in view.rows(lambda _: None)] == ["learner", "quantizer", "actor-1", "evaluator"]
+
+
+def test_an_actor_with_the_name_of_the_learner_has_a_row_of_its_own() -> None:
+    namesake = actor_status("learner", "actor", 2, 4109)
+    own = ProcessUsage(process_stats("learner", "actor", 4109), 0.0001)
+    status = replace(STATUS, actors=(*STATUS.actors, namesake), processes=(*STATUS.processes, own))
+    view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
+    view.take_status(status)
+    found = [(row.pid, row.doing, row.version) for row in view.rows(lambda _: None) if row.name == "learner"]
+    assert found == [(4101, "learner on node-a", None), (4109, "acting, 1 queued", 34)]
+    launched = run_view()
+    launched.take_status(status)
+    assert next(row.version for row in launched.rows(lambda _: None) if row.name == "learner") is None
+
+
+def test_an_evaluation_that_is_repeated_in_each_status_counts_once() -> None:
+    view = run_view()
+    assert [view.take_status(with_evaluation(9.0, version)) for version in (1, 1, 2, 2)] == [True, False, True, False]
+    assert view.evaluations == [9.0, 9.0]
+
+
+def test_plain_lines_come_every_two_seconds_and_at_once_for_news() -> None:
+    now, file = [100.0], io.StringIO()
+    display = PlainDisplay(run_view(), file, clock=lambda: now[0])
+    for seconds, status in (
+        (0.0, STATUS),
+        (0.5, STATUS),
+        (1.0, with_evaluation(300.0, 36)),
+        (2.5, with_evaluation(300.0, 36)),
+        (3.1, with_evaluation(300.0, 36)),
+        (3.2, replace(with_evaluation(300.0, 36), state=RunState.STOPPING)),
+    ):
+        now[0] = 100.0 + seconds
+        display.status(status)
+    display.event("actor-1 died (SIGKILL), restarting in 0.2 s")
+    lines = file.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["0.0s", "1.0s", "3.1s", "3.2s", "3.2s"]
+    assert "return(eval) 231.4 v35" in lines[0]
+    assert "\x1b" not in file.getvalue()
+
+
+def test_a_flagged_evaluation_is_told_once_and_is_no_success() -> None:
+    flagged = replace(with_evaluation(9_000.0, 35), flagged_evaluation="version 35, by evaluator: too good")
+    out, view = io.StringIO(), run_view()
+    display = PlainDisplay(view, out, lambda: 0.0)
+    for _ in range(3):
+        display.status(flagged)
+    told = "flagged evaluation of version 35, by evaluator: too good"
+    assert out.getvalue().count(told) == 1
+    assert list(view.events) == [told]
+    assert any(told in line for line in panel(view, 100))
+    display.status(replace(flagged, flagged_evaluation=""))
+    display.status(flagged)
+    assert out.getvalue().count(told) == 2
+
+
+def test_a_refused_environment_is_news_once() -> None:
+    refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
+    file, view = io.StringIO(), run_view()
+    display = PlainDisplay(view, file, clock=lambda: 100.0)
+    for status in (STATUS, refused, refused):
+        display.status(status)
+    line = "refused actor-1: algorithm dqn needs discrete actions"
+    assert [each.split("  ")[-1] for each in file.getvalue().splitlines() if "refused" in each] == [line]
+    assert list(view.events) == [line]
+
+
+def test_a_problem_that_was_there_before_the_first_line_is_told() -> None:
+    refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
+    file, view = io.StringIO(), run_view()
+    view.take_status(refused)
+    PlainDisplay(view, file).status(refused)
+    assert file.getvalue().count("refused actor-1: algorithm dqn needs discrete actions") == 1
+
+
+def test_bars_show_the_lowest_as_a_sliver_and_the_highest_as_full() -> None:
+    assert bars([0.0, 5.0, 10.0], width=4, height=2, low=0.0, high=10.0) == ["  █ ", "▁██ "]
+
+
+def test_bars_average_what_does_not_fit() -> None:
+    assert bars([0.0, 10.0, 10.0, 10.0], width=2, height=1, low=0.0, high=10.0) == ["▄█"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (numbers.duration(12.34), "12.3s"),
+        (numbers.duration(245), "4m 05s"),
+        (numbers.duration(7384), "2h 03m"),
+        (size_text(812), "812 B"),
+        (return_text(-1234.56), "-1,234.6"),
+        (return_text(0.0), "0.0"),
+        (return_text(9.87), "9.87"),
+        (return_text(0.85), "0.85"),
+        (return_text(-0.0042), "-0.0042"),
+        (return_text(None), "-"),
+        (size_text(301 * 2**20), "301 MiB"),
+        (numbers.seconds(0.0341), "34 ms"),
+        (numbers.optional(None), "-"),
+    ],
+)
+def test_numbers_read_well(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+def test_a_run_goes_on_when_the_disk_of_its_output_is_full() -> None:
+    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - closing it fails too
+    try:
+        display = PlainDisplay(RunView("runs/x", "CartPole-v1", "dqn"), full)
+        display.event("actor-0 died")
+        display.event("actor-0 restarted 1x")
+    finally:
+        with suppress(OSError):
+            full.close()

@@ -1,0 +1,39 @@
+"""The environments of an actor are fewer where a message does not hold a step of all of them."""
+
+from dataclasses import replace
+
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.config.segments import most_environments
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.errors import UserError
+from actorq_apps.cli.algorithm import fit_environments
+
+GAME = EnvironmentSpec("Game-v0", ArraySpec((210, 160, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
+SCREEN = replace(GAME, observations=ArraySpec((480, 640, 3), "uint8"))
+VIDEO = replace(GAME, observations=ArraySpec((1080, 1920, 3), "uint8"))
+
+
+def fitted(spec: EnvironmentSpec, environments: int) -> tuple[int, list[str]]:
+    told: list[str] = []
+    config = RunConfig(environment="Game-v0", environments_per_actor=environments, max_environment_steps=777)
+    fitting = fit_environments(config, spec, told.append)
+    assert fitting == config.model_copy(update={"environments_per_actor": fitting.environments_per_actor})
+    return fitting.environments_per_actor, told
+
+
+def test_they_are_as_many_as_fit_and_that_is_told() -> None:
+    assert fitted(GAME, 8) == (8, [])
+    assert fitted(GAME, 64) == (
+        10,
+        ["environments per actor: 10 instead of 64: a message holds no more observations of 98.4 KiB"],
+    )
+    # An observation of 900 KiB before and after the step.
+    assert fitted(SCREEN, 8)[0] == 1
+    assert most_environments(replace(GAME, frame_stack=4)) == 4
+
+
+def test_an_observation_that_does_not_fit_is_refused_with_the_limit() -> None:
+    with pytest.raises(UserError, match=r"has 5\.9 MiB, but a segment of one step needs 2 of"):
+        fitted(VIDEO, 1)

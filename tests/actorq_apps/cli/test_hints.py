@@ -1,0 +1,40 @@
+"""Hints to the user come once, and only when they help."""
+
+from actorq.domain.status import RunStatus
+from actorq_apps.cli.display.hints import EpisodeHint
+from actorq_apps.local.observer import ProcessView
+from tests.builders.run_status import run_status
+
+
+class Recorder:
+    """Keeps the events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def process(self, view: ProcessView) -> None:
+        pass
+
+    def status(self, status: RunStatus) -> None:
+        pass
+
+    def event(self, text: str) -> None:
+        self.events.append(text)
+
+
+def test_episodes_that_never_end_are_told_once() -> None:
+    recorder = Recorder()
+    hint = EpisodeHint(recorder, environments=8)
+    hint.status(run_status(environment_steps=3_999, episodes=0))
+    assert recorder.events == []
+    for steps in (4_100, 4_200):
+        hint.status(run_status(environment_steps=steps, episodes=0))
+    (event,) = recorder.events
+    assert event.startswith("no episode has ended in 4,100 steps")
+    assert event.endswith("--environment-args max_episode_steps=1000")
+
+
+def test_episodes_that_end_are_no_news() -> None:
+    recorder = Recorder()
+    EpisodeHint(recorder, environments=4).status(run_status(environment_steps=9_999, episodes=1))
+    assert recorder.events == []

@@ -1,0 +1,407 @@
+import errno
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from actorq import __version__
+from actorq.config import settings
+from actorq.config.algorithms import DQNConfig, PPOConfig
+from actorq.config.run_config import RunConfig
+from actorq.config.sections import ActorConfig, ReplayConfig
+from actorq.process import Sources, argument_parser
+from actorq.rundirectory import RunDirectory
+from actorq.statefiles.documents import write_document
+from actorq_apps.cli.main import main
+from actorq_apps.cli.train import resolved_config
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a mistake gets."""
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("error: ").rstrip("\n")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"actorq {__version__}\n"
+
+
+def test_help_shows_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for command in (
+        "train",
+        "compare",
+        "evaluate",
+        "policies",
+        "export",
+        "status",
+        "learner",
+        "quantizer",
+        "actor",
+        "meter",
+    ):
+        assert f"\n  {command} " in shown
+
+
+def test_the_full_help_of_train_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "--help-all"])
+    shown = capsys.readouterr().out
+    for leaf in settings.leaves(RunConfig):
+        assert leaf.flag in shown
+
+
+def test_the_help_of_train_fits_a_screen_and_names_every_section(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "--help"])
+    shown = capsys.readouterr().out
+    assert shown.count("\n") <= 60
+    assert "--environment VALUE" in shown
+    for leaf in settings.leaves(RunConfig):
+        if len(leaf.path) > 1:
+            assert f"--{'.'.join(leaf.path[:-1])}.* ".replace("_", "-") in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "a command is missing; see actorq --help"),
+        (["trian"], "unknown command 'trian'; did you mean train?"),
+        (["train", "--sed", "1"], "unknown argument '--sed'; did you mean '--seed'?"),
+        (["train", "--max-env", "9"], "unknown argument '--max-env'; did you mean '--max-environment-steps'?"),
+        (["train", "--batch-size", "9"], "unknown argument '--batch-size'; did you mean '--dqn.batch-size'?"),
+        (
+            ["train", "--algorithm", "sac", "--batch-size", "9"],
+            "unknown argument '--batch-size'; did you mean '--sac.batch-size'?",
+        ),
+        (["train", "--replay.capcity", "9"], "unknown argument '--replay.capcity'; did you mean '--replay.capacity'?"),
+        (["train", "--seed", "x"], "setting 'seed': "),
+        (["train", "--seed", str(2**63)], "setting 'seed': value should be less than or equal to 9223372036854775807"),
+        (
+            ["sweep", "--directory", "s", "--search", "dqn.n_step=1..3", "--namespace", "lab"],
+            "--namespace: without --template the runs are processes of this machine",
+        ),
+        (
+            ["sweep", "--directory", "s", "--search", "dqn.n_step=1..3", "--sampler-seed", "-1"],
+            "argument --sampler-seed: expected 0 to 4294967295, got '-1'",
+        ),
+        (["train", "--actors", "0"], "setting 'actors': "),
+        (["train", "--algorithm", "reinforce"], "setting 'algorithm': expected one of dqn, "),
+        (["train", "--actor-module", "no.such.module"], "--actor-module: expected a module"),
+        (["train", "--config", "nope.yaml"], "--config: cannot read nope.yaml: No such file or directory"),
+        (["train", "--resume"], "--resume needs --run-directory DIR"),
+        (["train", "--resume", "--run-directory", "nope"], "run directory nope does not exist"),
+        (["evaluate"], "the following arguments are required: RUN_DIR"),
+        (["evaluate", "nope"], "run directory nope does not exist"),
+        (["evaluate", "nope", "--episodes", "0"], "setting 'episodes': value should be greater than 0, got '0'"),
+        (
+            ["evaluate", "nope", "--scheme", "int3"],
+            "setting 'scheme': value should be 'fp32', 'int8-weights', 'int8', 'int8-static', 'int4' or 'auto', got "
+            "'int3'",
+        ),
+        (["evaluate", "nope", "--versio", "3"], "unknown argument '--versio'; did you mean '--version'?"),
+        (["status"], "no run is going on under runs/: pass --learner HOST:PORT for one elsewhere"),
+        (["status", "--learner", "here"], "address: expected HOST:PORT"),
+    ],
+)
+def test_a_mistake_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    assert error_of(capsys, *arguments).startswith(expected)
+
+
+def test_an_unknown_setting_in_the_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.yaml").write_text("dqn: {batchsize: 3}\n")
+    assert error_of(capsys, "train", "--config", "run.yaml") == (
+        "unknown setting 'dqn.batchsize'; did you mean 'dqn.batch_size'?"
+    )
+
+
+def test_an_unknown_variable_of_the_project_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACTORQ_SEDE", "3")
+    assert error_of(capsys, "train").startswith("environment variable ACTORQ_SEDE is no setting")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--environment", "Acrobot-v1"], "environment CartPole-v1 as in run/config.yaml, got Acrobot-v1"),
+        (["--dqn.hidden-sizes", "32,32"], "dqn.hidden_sizes 64,64 as in run/config.yaml, got 32,32"),
+        (["--no-dqn.dueling"], "dqn.dueling True as in run/config.yaml, got False"),
+        (["--replay.capacity", "9000"], "replay.capacity 7000 as in run/config.yaml, got 9000"),
+        (
+            ["--environment-args", "sutton_barto_reward=yes"],
+            'environment_args {} as in run/config.yaml, got {"sutton_barto_reward": true}',
+        ),
+        (
+            ["--environment-wrappers", "[{my:Wrap: {by: 2}}]"],
+            'environment_wrappers [] as in run/config.yaml, got [{"my:Wrap": {"by": 2}}]',
+        ),
+        (["--sparsity.method", "rigl"], "sparsity.method dense as in run/config.yaml, got rigl"),
+    ],
+)
+def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_written(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    RunDirectory(Path("run")).create(
+        RunConfig(dqn=DQNConfig(hidden_sizes=(64, 64), dueling=True), replay=ReplayConfig(capacity=7_000))
+    )
+    before = {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")}
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
+    assert message == (
+        f"--resume: expected {expected}; leave the setting out, or start a new run with another --run-directory"
+    )
+    assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--sparsity.actor", "0.5"], "sparsity.actor 0.9 as in run/config.yaml, got 0.5"),
+        (["--sparsity.structured"], "sparsity.structured False as in run/config.yaml, got True"),
+    ],
+)
+def test_a_sparse_run_keeps_its_masks(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+    RunDirectory(Path("run")).create(RunConfig.model_validate({"sparsity": {"method": "rigl", "period_updates": 10}}))
+    arguments = ["--sparsity.method", "rigl", *arguments]
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
+    assert message.startswith(f"--resume: expected {expected}; leave the setting out, or start a new run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--ppo.epochs", "4"], "ppo.epochs 10 as in run/config.yaml, got 4"),
+        (["--ppo.rollout-size", "4096"], "ppo.rollout_size 2048 as in run/config.yaml, got 4096"),
+        (["--ppo.gae-lambda", "0.9"], "ppo.gae_lambda 0.95 as in run/config.yaml, got 0.9"),
+        (["--ppo.discount", "0.9"], "ppo.discount 0.99 as in run/config.yaml, got 0.9"),
+        (["--ppo.squash"], "ppo.squash False as in run/config.yaml, got True"),
+        (["--actor.segment-length", "16"], "actor.segment_length 64 as in run/config.yaml, got 16"),
+    ],
+)
+def test_an_on_policy_run_keeps_its_horizon(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+) -> None:
+    RunDirectory(Path("run")).create(
+        RunConfig(
+            algorithm="ppo",
+            ppo=PPOConfig(rollout_size=2048, epochs=10, gae_lambda=0.95, discount=0.99),
+            actor=ActorConfig(segment_length=64),
+        )
+    )
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
+    assert message.startswith(f"--resume: expected {expected}; leave the setting out, or start a new run")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "warned"),
+    [
+        (
+            "ppo",
+            [
+                "dqn.*",
+                "rate_limiter",
+                "exploration",
+                "publication.period_updates",
+                "replay.min_size",
+                "preset data-rich",
+            ],
+        ),
+        ("dqn", ["queue", "evaluation.sampled", "exploration.noise"]),
+    ],
+)
+def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
+    capsys: pytest.CaptureFixture[str], algorithm: str, warned: list[str]
+) -> None:
+    arguments = ["--dqn.batch-size", "8", "--rate-limiter.samples-per-insert", "2", "--exploration.noise", "0.5"]
+    arguments += ["--publication.period-updates", "8", "--replay.min-size", "64", "--queue.max-policy-lag", "2"]
+    arguments += ["--preset", "data-rich"]
+    models = (RunConfig,)
+    parser = argument_parser("test", "", models)
+    given = Sources.read(models, parser.parse_args(["--algorithm", algorithm, *arguments, "--evaluation.sampled"]))
+    assert resolved_config(given).algorithm == algorithm
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"warning: {name} has no effect: the algorithm is {algorithm}" for name in warned]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "warned"),
+    [
+        ("gymnasium.wrappers:NormalizeReward", "warning: evaluations leave out gymnasium.wrappers:NormalizeReward: "),
+        (
+            "gymnasium.wrappers:NormalizeObservation",
+            "warning: gymnasium.wrappers:NormalizeObservation keeps statistics ",
+        ),
+        ("gymnasium.wrappers:TimeAwareObservation", ""),
+    ],
+)
+def test_wrappers_that_evaluations_need_care_with_are_told(
+    capsys: pytest.CaptureFixture[str], wrapper: str, warned: str
+) -> None:
+    parser = argument_parser("test", "", (RunConfig,))
+    resolved_config(Sources.read((RunConfig,), parser.parse_args(["--environment-wrappers", wrapper])))
+    told = capsys.readouterr().err
+    assert told.startswith(warned)
+    assert told.count("\n") == bool(warned)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "environment"), [("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"), ("sac", "Pendulum-v1")]
+)
+def test_the_file_of_a_run_has_no_setting_in_vain(
+    capsys: pytest.CaptureFixture[str], algorithm: str, environment: str
+) -> None:
+    parser = argument_parser("test", "", (RunConfig,))
+
+    def resolve(*arguments: str) -> RunConfig:
+        return resolved_config(Sources.read((RunConfig,), parser.parse_args(arguments)))
+
+    first = resolve("--algorithm", algorithm, "--environment", environment, f"--{algorithm}.batch-size", "16")
+    run = RunDirectory(Path("run"))
+    run.create(first)
+    assert resolve("--config", str(run.config)) == first
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_keeps_the_settings_of_an_algorithm_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
+    RunDirectory(Path("run")).create(RunConfig(algorithm="my:Own", algorithm_args={"rate": 1}))
+    message = error_of(capsys, "train", "--resume", "--run-directory", "run", "--algorithm-args", "rate=2")
+    assert message.startswith('--resume: expected algorithm_args {"rate": 1} as in run/config.yaml, got {"rate": 2}; ')
+
+
+def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run.yaml").write_text("process: {run_directory: nope, resume: true, store: of/another}\n")
+    assert error_of(capsys, "train", "--config", "run.yaml") == "run directory nope does not exist"
+    assert error_of(capsys, "evaluate", "--config", "run.yaml") == "run directory nope does not exist"
+    Path("run.yaml").write_text("process: {run_directry: nope}\n")
+    assert error_of(capsys, "train", "--config", "run.yaml").startswith("unknown setting 'run_directry'; did you mean")
+
+
+@pytest.mark.parametrize(
+    ("command", "variables", "expected"),
+    [
+        ("train", {"RUN_DIRECTORY": "nope", "RESUME": "true"}, "run directory nope does not exist"),
+        ("train", {"LEARNER": "127.0.0.1:1", "RESUME": "yes"}, "--resume needs --run-directory DIR"),
+        ("evaluate", {"RUN_DIRECTORY": "nope"}, "run directory nope does not exist"),
+        (
+            "evaluate",
+            {"RUN_DIRECTORY": "nope", "VERSION": "0"},
+            "setting 'version': value should be 'best', 'newest' or a number",
+        ),
+        ("evaluate", {"EPISODES": "0"}, "setting 'episodes': value should be greater than 0"),
+        ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "address: expected HOST:PORT"),
+        ("status", {"WATCH": "maybe"}, "setting 'watch': value should be a valid boolean"),
+    ],
+)
+def test_settings_of_a_command_come_from_the_environment_too(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    variables: dict[str, str],
+    expected: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"ACTORQ_{name}", value)
+    assert error_of(capsys, command).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("train", "folder of the run (default: runs/ENVIRONMENT-YYYYmmdd-HHMMSS)"),
+        ("train", "4 stopped by an operator"),
+        ("evaluate", "(default: the run's own; of an auto run the one evaluated last when it has ended, else auto)"),
+        ("status", "HOST:PORT of the learner (default: that of the newest run here)"),
+        ("reset-environment", "HOST:PORT of the learner (default: that of the newest run here)"),
+    ],
+)
+def test_help_tells_the_real_defaults(capsys: pytest.CaptureFixture[str], command: str, expected: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: actorq {command}")
+    assert expected in " ".join(shown.split()).replace("- ", "-")
+
+
+def test_masks_that_would_never_change_are_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    error = error_of(capsys, "train", "--sparsity.method", "rigl", "--max-environment-steps", "1200")
+    assert error.startswith("sparsity.period_updates: expected fewer than the ")
+    assert not Path("runs").exists()
+
+
+def test_a_replay_that_would_never_drop_anything_is_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("--environment", "Pendulum-v1", "--algorithm", "td3", "--replay.capacity", "1000000")
+    error = error_of(capsys, "train", *run, "--dynamic-capacity.enabled")
+    assert error.startswith("dynamic_capacity.min_size must be below max_environment_steps (20000), got 100000: ")
+    assert not Path("runs").exists()
+
+
+def test_a_resumed_run_keeps_its_kind_of_replay_also_where_it_follows_from_the_masks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = RunDirectory(Path("run"))
+    run.create(RunConfig(environment="Pendulum-v1", algorithm="td3", sparsity={"method": "rlx2"}))
+    before = run.config.read_bytes()
+    error = error_of(capsys, "train", "--run-directory", "run", "--resume", "--no-dynamic-capacity.enabled")
+    assert error.startswith(f"--resume: expected dynamic_capacity.enabled True as in {run.config}, got False; leave")
+    assert run.config.read_bytes() == before
+
+
+def test_a_run_whose_budget_is_used_up_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(Path("run"))
+    run.create(RunConfig(max_environment_steps=5_000))
+    summary = {"state": "budget ended", "environment_steps": 5_121}
+    write_document(run.summary, summary)
+    error = error_of(capsys, "train", "--resume", "--run-directory", "run")
+    assert error == (
+        "--resume: the budget of 5,000 environment steps is used up (5,121): give a larger --max-environment-steps"
+    )
+
+
+def test_a_folder_that_is_no_run_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run").mkdir()
+    assert "has no config.yaml" in error_of(capsys, "train", "--resume", "--run-directory", "run")
+
+
+def test_a_run_without_policies_cannot_be_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
+    RunDirectory(Path("run")).create(RunConfig())
+    assert error_of(capsys, "evaluate", "run").startswith("run/policies has no policies")
+
+
+def test_a_learner_that_is_away_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--learner", "127.0.0.1:1"]) == 2
+    message = capsys.readouterr().err
+    assert "learner at 127.0.0.1:1 cannot be reached" in message
+    assert "--learner HOST:PORT" in message
+
+
+def test_a_disk_without_locks_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    RunDirectory(Path("run")).create(RunConfig())
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert main(["train", "--resume", "--run-directory", "run"]) == 1
+    assert capsys.readouterr().err.endswith("cannot be read or written: No locks available\n")
+
+
+def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory(Path("run"))
+    run.create(RunConfig())
+    Path("run/.config.yaml.partial").symlink_to("/dev/full")
+    assert main(["train", "--resume", "--run-directory", "run"]) == 1
+    assert capsys.readouterr().err == "error: run/config.yaml cannot be read or written: No space left on device\n"

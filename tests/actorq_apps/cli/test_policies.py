@@ -1,0 +1,154 @@
+"""`actorq policies` on a run's folder and on a quantizer; the versions that other commands find."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import AUTO, SIGNED
+from actorq.errors import UserError
+from actorq.inference.runpolicies import RunPolicies
+from actorq.rundirectory import RunDirectory
+from actorq_apps.cli.main import main
+from tests.builders.processors import INT8_HERE
+from tests.builders.stored_policies import stored_run
+from tests.quantizer_service.policy_graphs import gaussian, mlp
+from tests.quantizer_service.policy_runs import checkpoint
+from tests.quantizer_service.quantizer_server import running_quantizer
+
+GRAPH = mlp(8, 8)
+RETURNS = {1: 30.0, 2: 50.0, 3: 40.0}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A run of four versions, of which the second is the best."""
+    versions = [checkpoint(GRAPH, version) for version in range(1, 5)]
+    return stored_run(tmp_path_factory.mktemp("stored") / "run", GRAPH, versions, RETURNS)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["policies", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["policies", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+def test_versions_are_listed_newest_first_and_best_and_newest_are_marked(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header, *lines = printed(capsys, str(run.root)).splitlines()
+    assert header.split() == ["version", "updates", "scheme", "return", "argmax", "agreement", "size"]
+    # Unsigned weights are told.
+    unsigned = () if INT8_HERE.weight_encoding == SIGNED else ("(unsigned)",)
+    assert [line.split()[: 4 + len(unsigned)] for line in lines] == [
+        ["4", "400", "int8", *unsigned, "-"],
+        ["3", "300", "int8", *unsigned, "40.0"],
+        ["2", "200", "int8", *unsigned, "50.0"],
+        ["1", "100", "int8", *unsigned, "30.0"],
+    ]
+    assert [line.split()[-1] for line in lines if line.split()[-1] in ("best", "newest")] == ["newest", "best"]
+
+
+def test_json_has_the_fields_of_each_policy(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    newest, _, best, _ = json.loads(printed(capsys, str(run.root), "--json"))
+    assert (best["version"], best["updates"], best["scheme"], best["mean_return"]) == (2, 200, "int8", 50.0)
+    assert (best["marks"], newest["marks"], newest["mean_return"]) == (["best"], ["newest"], None)
+    assert 0.0 <= best["argmax_agreement"] <= 1.0
+    assert (best["mean_kl"], best["max_kl"]) == (None, None)
+    folder = run.policies / "00000002"
+    assert best["size_bytes"] == (folder / f"policy-{INT8_HERE}.onnx").stat().st_size
+
+
+def test_policies_that_tell_a_distribution_are_listed_with_their_divergence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph = gaussian()
+    root = str(stored_run(tmp_path / "run", graph, [checkpoint(graph, 1)]).root)
+    header, line = printed(capsys, root).splitlines()
+    assert header.split()[4:6] == ["KL,", "nats"]
+    (policy,) = json.loads(printed(capsys, root, "--json"))
+    assert 0 < policy["mean_kl"] < policy["max_kl"] < 0.01
+    assert line.partition("-  ")[2].split()[:3] == [f"{policy['mean_kl']:.1g}", "/", f"{policy['max_kl']:.1g}"]
+
+
+def test_a_quantizer_lists_the_same(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = printed(capsys, str(run.root))
+    with running_quantizer(run.policies, read_only=True) as address:
+        assert printed(capsys, "--quantizer", address) == expected
+
+
+def test_a_damaged_version_is_skipped(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    copied = shutil.copytree(run.root, tmp_path / "run")
+    (copied / "policies" / "00000003" / "checkpoint.json").write_text("{}")
+    assert [row["version"] for row in json.loads(printed(capsys, str(copied), "--json"))] == [4, 2, 1]
+    assert "version 3 skipped" in caplog.text
+
+
+def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert error_of(capsys) == "expected RUN_DIR or --quantizer HOST:PORT; see actorq policies --help"
+    assert error_of(capsys, str(tmp_path / "no")) == f"run directory {tmp_path / 'no'} does not exist"
+    assert ": start it, or name one that runs with --quantizer HOST:PORT" in error_of(
+        capsys, "--quantizer", "127.0.0.1:1"
+    )
+    empty = RunDirectory(tmp_path / "empty")
+    empty.create(RunConfig())
+    assert error_of(capsys, str(empty.root)) == f"{empty.policies} has no policies: the run has not published any yet"
+    with running_quantizer(tmp_path / "store") as address:
+        assert error_of(capsys, "--quantizer", address).startswith(f"quantizer at {address} has no policies")
+
+
+def test_a_choice_finds_its_version(run: RunDirectory) -> None:
+    policies = RunPolicies(run)
+    choices = ("", "best", "newest", "3")
+    assert [policies.find(choice).version for choice in choices] == [2, 2, 4, 3]
+    with pytest.raises(UserError, match=f"^version 9 is not in {run.root}; actorq policies {run.root} lists the versi"):
+        policies.find("9")
+
+
+def test_a_version_that_is_replaced_meanwhile_is_not_called_damaged(run: RunDirectory, tmp_path: Path) -> None:
+    copied = RunDirectory(shutil.copytree(run.root, tmp_path / "run"))
+    policies = RunPolicies(copied)
+    found = policies.find("1")
+    model = copied.policies / "00000001" / f"policy-{INT8_HERE}.onnx"
+    model.write_bytes(b"changed")
+    with pytest.raises(UserError, match=rf"policy-{INT8_HERE}\.onnx: expected sha256 .*; the file is damaged"):
+        policies.stored(found, "int8")
+    shutil.rmtree(model.parent)
+    with pytest.raises(UserError, match=r"newer versions have just replaced version 1 of .*; try again"):
+        policies.stored(found, "int8")
+
+
+def test_without_an_evaluation_there_is_a_newest_version_and_no_best_one(tmp_path: Path) -> None:
+    policies = RunPolicies(stored_run(tmp_path / "run", GRAPH, [checkpoint(GRAPH, version) for version in (1, 2)]))
+    assert policies.find().version == 2
+    with pytest.raises(
+        UserError, match=r"no version of .* has an evaluation: give newest or a number; actorq policies"
+    ):
+        policies.find("best")
+
+
+def test_the_scheme_of_an_auto_run_is_the_one_that_was_evaluated(tmp_path: Path) -> None:
+    versions = [checkpoint(GRAPH, version) for version in (1, 2)]
+    run = stored_run(tmp_path / "run", GRAPH, versions, {1: 3.0}, scheme="int4")
+    policies = RunPolicies(run)
+    assert {policies.scheme_of(version) for version in policies.versions} == {"int4"}
+    run.write_config(RunConfig(scheme=AUTO))
+    of_auto = RunPolicies(run)
+    assert of_auto.scheme_of(of_auto.find("1")) == "int4"
+
+
+def test_evaluate_names_the_command_that_lists_versions(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run.root), "--version", "77"]) == 2
+    expected = f"error: version 77 is not in {run.root}; actorq policies {run.root} lists the versions\n"
+    assert capsys.readouterr().err == expected

@@ -1,0 +1,109 @@
+"""`actorq status` of a run that starts, of one whose processes are gone, and of services that do not fit."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.errors import UnavailableError
+from actorq.rundirectory import Addresses, RunDirectory
+from actorq.transport.options import Certificates
+from actorq_apps.cli.main import main
+from tests.actorq.transport.certificate_authority import Authority
+from tests.actorq.transport.staged_servicer import StagedLearner, serving
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """The newest run; nothing listens where its learner should be."""
+    monkeypatch.chdir(tmp_path)
+    directory = RunDirectory(Path("runs") / "mine")
+    directory.create(RunConfig(environment="Acrobot-v1"))
+    directory.write_addresses(Addresses("127.0.0.1:1", "127.0.0.1:1"))
+    return directory
+
+
+def test_a_run_whose_learner_does_not_answer_yet_is_starting(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run.locked(on_wait=pytest.fail):
+        assert main(["status"]) == 0
+    shown = capsys.readouterr().out
+    for part in ("newest run: runs/mine", "Acrobot-v1", "starting"):
+        assert part in shown
+
+
+def test_a_run_without_processes_is_not_starting(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 2
+    with run.locked(on_wait=pytest.fail):
+        pass
+    assert main(["status"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("no run is going on under runs/") == err.count("\n") == 2
+
+
+def test_a_run_is_in_use_while_its_launcher_lives(run: RunDirectory) -> None:
+    assert not run.is_in_use
+    with run.locked(on_wait=pytest.fail):
+        assert run.is_in_use
+    assert not run.is_in_use
+
+
+OF_ITS_RUN = ": give the certificates of its run with --certificates DIR"
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 2
+    return capsys.readouterr().err.removeprefix("error: ").rstrip("\n")
+
+
+def test_a_learner_that_answers_is_not_said_to_be_absent(capsys: pytest.CaptureFixture[str]) -> None:
+    async def restores() -> None:
+        raise UnavailableError("the learner is restoring its run")
+
+    with serving(StagedLearner(restores)) as stage:
+        told = error_of(capsys, "status", "--learner", stage.address)
+    assert told == f"learner at {stage.address}: the learner is restoring its run"
+
+
+@pytest.mark.parametrize("command", [("policies", "--quantizer"), ("reset-environment", "--learner")])
+def test_another_service_at_the_address_is_not_said_to_be_absent(
+    command: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(object(), add=lambda *_: None) as stage:
+        told = error_of(capsys, *command, stage.address)
+    assert told.endswith("; check the address and the versions")
+
+
+def test_a_service_with_tls_needs_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = Certificates.load(Authority().issue(tmp_path, "server"))
+    with serving(StagedLearner(), server) as stage:
+        assert error_of(capsys, "status", "--learner", stage.address).endswith(OF_ITS_RUN)
+
+
+def test_a_run_that_refuses_certificates_is_not_starting(
+    run: RunDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, stranger = (Authority().issue(tmp_path, name) for name in ("server", "stranger"))
+    with serving(StagedLearner(), Certificates.load(server)) as stage, run.locked(on_wait=pytest.fail):
+        run.write_addresses(Addresses(stage.address, stage.address))
+        told = error_of(capsys, "status", "--certificates", str(stranger))
+    assert "TLS handshake failed" in told
+    assert told.endswith(OF_ITS_RUN)
+
+
+@pytest.mark.parametrize(("lines", "is_low"), [(24, True), (50, False)])
+def test_a_low_terminal_gets_the_panel_without_empty_lines(
+    lines: int, is_low: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("LINES", str(lines))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with serving(StagedLearner()) as stage:
+        assert main(["status", "--learner", stage.address]) == 0
+    shown = capsys.readouterr().out
+    assert "evaluation return" in shown
+    assert (f"│{' ' * 78}│" in shown) != is_low

@@ -1,0 +1,273 @@
+"""`actorq verify`: what it says of whole and damaged runs, and that it changes nothing."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.status import RunState
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan, Segment
+from actorq.rundirectory import Addresses, RunDirectory
+from actorq.statefiles.documents import read_document, write_document
+from actorq.statefiles.highwater import HighWaterMark
+from actorq.statefiles.policies import retained_policies
+from actorq_apps.cli.main import main
+from learner_service.actors.members import Member
+from learner_service.replay import ReplayStore, SegmentSource
+from learner_service.run.evaluations import EvaluationLog
+from learner_service.run.identity import RunClock, RunIdentity
+from learner_service.run.outcome import Outcome
+from learner_service.training.checkpoint import Checkpoints, LearnerState
+from quantizer_service.store.store import PolicyStore
+
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+GRAPH = PolicyGraph(b"a graph", ("observations",), True)
+
+
+def fill(root: Path) -> None:
+    """A small run that is over, with each kind of file."""
+    run = RunDirectory(root)
+    run.create(RunConfig())
+    run.write_addresses(Addresses("127.0.0.1:1", "127.0.0.1:2"))
+    write_document(run.summary, {"state": "solved"})
+    run.log("learner").write_text("started\n")
+    identity = RunIdentity.claim(root, resume=False)
+    identity.write_environment(SPEC)
+    RunClock(root, 100.0, lambda: 142.0).beat()
+    Outcome.of(RunState.SOLVED, 42.0, RunConfig()).write(root)
+    log = EvaluationLog(root / "evaluations.jsonl")
+    for sequence in (1, 2):
+        log.append(Member("judge", "evaluator", 0, 1), Evaluation(sequence, 1, 0, "int8", (9.0,), (9,), 0.5), 100, 1.0)
+    log.close()
+    for updates in (8, 16):
+        Checkpoints(root / "checkpoints", 3).save(LearnerState(updates, {"weights": torch.zeros(4)}, {}))
+    mark = HighWaterMark(root / "published.json", 0)
+    mark.reserve(2)
+    mark.close()
+    write_document(root / "policy_graph.json", {"key": "", "model": ""})
+    replay = ReplayStore.open(root / "replay", SPEC, 100)
+    replay.insert(segment(), SegmentSource.from_name("actor-0", 1, 1))
+    replay.close()
+    store = PolicyStore(run.policies, 4, 1)
+    store.claim(identity.run_id)
+    store.add_graph(GRAPH)
+    for version in (1, 2):
+        batch = {"observations": np.zeros((2, 4), np.float32)}
+        store.add_version(Checkpoint(version, 0, GRAPH.topology, {"w": np.zeros(3, np.float32)}, batch, 0.0), ())
+    store.add_evaluation(2, 9.0)
+    store.close()
+
+
+def segment() -> Segment:
+    steps = np.zeros((4, 1), np.bool_)
+    return Segment(
+        sequence=1,
+        observations=np.ones((5, 1, 4), np.float32),
+        actions=np.zeros((4, 1), np.int64),
+        rewards=np.ones((4, 1), np.float32),
+        terminated=steps,
+        truncated=steps,
+        valid=~steps,
+        spans=(PolicySpan(0, 1, "int8"),),
+        ages=np.zeros(1, np.uint8),
+    )
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    fill(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def found(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, dict[str, str]]]:
+    """The exit code, and the findings by path."""
+    before = contents(root)
+    code = main(["verify", str(root), "--json"])
+    assert contents(root) == before
+    return code, {each["path"]: each for each in json.loads(capsys.readouterr().out)}
+
+
+def test_a_whole_run_is_whole(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, findings = found(root, capsys)
+    assert code == 0
+    assert {each["state"] for each in findings.values()} == {"whole", "unchecked"}
+    assert {
+        *("config.yaml", "config.copy.yaml", "summary.json", "addresses.json", "run.json", "run.copy.json"),
+        *("environment.json", "environment.copy.json", "outcome.json", "outcome.copy.json", "clock.json"),
+        *("evaluations.jsonl", "evaluations.count.json", "published.json", "policies/high_water.json"),
+        *("policy_graph.json", "replay/meta.json", "replay/directory.bin", "replay/rewards.bin"),
+        *("checkpoints/000000000008", "checkpoints/000000000016", "logs"),
+        *("policies/run.json", "policies/run.copy.json", "policies/00000001", "policies/00000002"),
+    } <= findings.keys()
+    assert findings["policies/00000002"]["detail"] == "fp32 tensors, return 9.0"
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flip(path: Path) -> None:
+    flip_at(path, path.stat().st_size // 2)
+
+
+def flip_at(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "config.yaml": (flip, "config.yaml", "the other copy is used"),
+    "run.copy.json": (empty, "run.copy.json", "the other copy is used"),
+    "environment.json": (flip, "environment.json", "the other copy is used"),
+    "outcome.json": (Path.unlink, "outcome.json", "the other copy is used"),
+    "clock.json": (empty, "clock.json", "continues from the newest checkpoint or evaluation"),
+    "evaluations.jsonl": (flip, "evaluations.jsonl", "the others count"),
+    "evaluations.count.json": (empty, "evaluations.count.json", "written again"),
+    "published.json": (flip, "published.json", "far above the known ones"),
+    "policy_graph.json": (flip, "policy_graph.json", "exported again"),
+    "policies/high_water.json": (flip, "policies/high_water.json", "far above the known ones"),
+    "replay/meta.json": (flip, "replay/meta.json", "the other copy is used"),
+    "replay/observations.bin": (lambda path: flip_at(path, 2), "replay", "all others are kept"),
+    "summary.json": (flip, "summary.json", "written again"),
+    "checkpoints/000000000016/state.json": (flip, "checkpoints/000000000016", "a whole checkpoint is used"),
+    "checkpoints/000000000016/tensors.safetensors": (flip, "checkpoints/000000000016", "a whole checkpoint is used"),
+    "policies/run.json": (flip, "policies/run.json", "the other copy is used"),
+    "policies/00000002/checkpoint.json": (flip, "policies/00000002/checkpoint.json", "its number stays taken"),
+    "policies/00000002/evaluation.json": (flip, "policies/00000002/evaluation.json", "not evaluated"),
+    f"policies/graphs/{GRAPH.topology.hex()}.onnx": (
+        flip,
+        f"policies/graphs/{GRAPH.topology.hex()[:16]}",
+        "the learner sends the graph again",
+    ),
+}
+
+
+# What the damaged graph costs besides.
+GRAPHLESS = {"policies/00000001/checkpoint.json"}
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["one half of them", "the other half"])
+def test_a_damaged_file_is_named_with_what_a_resume_does(
+    root: Path, which: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damages = dict(list(DAMAGES.items())[which::2])
+    for name, (damage, _, _) in damages.items():
+        damage(root / name)
+    code, findings = found(root, capsys)
+    assert code == 1
+    hit = {path for _, path, _ in damages.values()}
+    assert hit == {path for path, each in findings.items() if each["state"] in {"damaged", "missing"}} - GRAPHLESS
+    for _, path, on_resume in damages.values():
+        assert on_resume in findings[path]["on_resume"]
+
+
+def test_a_checkpoint_whose_replacement_was_killed_is_one_that_a_resume_puts_back(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = root / "checkpoints" / "000000000016"
+    newest.rename(newest.with_suffix(".replaced"))
+    code, findings = found(root, capsys)
+    replaced = findings["checkpoints/000000000016.replaced"]
+    assert (code, replaced["state"], replaced["detail"]) == (0, "whole", "16 updates; a resume puts it back")
+
+
+def test_a_damaged_checkpoint_behind_a_whole_one_stays_where_it_is(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(root / "checkpoints" / "000000000008" / "state.json")
+    _, findings = found(root, capsys)
+    assert findings["checkpoints/000000000008"]["on_resume"] == "a newer whole checkpoint is used"
+    Checkpoints(root / "checkpoints", 3).load_newest()
+    assert (root / "checkpoints" / "000000000008").exists()
+
+
+def test_what_the_quantizer_refuses_is_not_whole(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in root.glob("policies/run*.json"):
+        write_document(path, {**read_document(path), "format": 2})
+    checkpoint = root / "policies" / "00000001" / "checkpoint.json"
+    write_document(checkpoint, {**read_document(checkpoint), "schemes": ["int8"]})
+    code, findings = found(root, capsys)
+    store, version = findings["policies/run.json"], findings["policies/00000001"]
+    assert (code, store["state"], store["on_resume"]) == (1, "damaged", "the store is refused")
+    assert store["detail"] == "expected format 3, got 2 of another version of ActorQ"
+    assert (version["state"], version["detail"]) == ("missing", "expected a policy in ['int8'], got none")
+    assert [each.version for each in retained_policies(root / "policies")] == [2]
+
+
+def test_without_a_whole_copy_it_says_what_is_lost(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("run", "environment", "outcome"):
+        for path in root.glob(f"{name}*.json"):
+            empty(path)
+    for path in root.glob("checkpoints/*/state.json"):
+        flip(path)
+    _, findings = found(root, capsys)
+    assert "a resume is refused" in findings["run.json"]["on_resume"]
+    assert findings["environment.json"]["on_resume"] == "the next actor decides it"
+    assert "as if it were not over" in findings["outcome.copy.json"]["on_resume"]
+    assert "a resume is refused without --checkpoint.new-networks" in findings["checkpoints/000000000008"]["on_resume"]
+
+
+def test_a_file_that_cannot_be_read_is_neither_whole_nor_damaged(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = ["checkpoints/000000000016/tensors.safetensors", "outcome.json", "policies/00000001/checkpoint.json"]
+    for path in paths:
+        (root / path).unlink()
+        (root / path).symlink_to(Path(path).name)
+    code, findings = found(root, capsys)
+    assert code == 1
+    for name in ("checkpoints/000000000016", "outcome.json", "policies/00000001/checkpoint.json"):
+        assert findings[name]["state"] == "unreadable", name
+    assert findings["checkpoints/000000000016"]["on_resume"] == "a resume ends, and changes nothing"
+    assert "the other copy is used" in findings["outcome.json"]["on_resume"]
+
+
+def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_in_a_pipe(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "checkpoints" / "evil\x1b[2Jname").mkdir()
+    empty(root / "clock.json")
+    assert main(["verify", str(root)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert any(line.startswith("run.json") and " whole " in line for line in lines)
+    clock = next(number for number, line in enumerate(lines) if line.startswith("clock.json"))
+    assert " damaged " in lines[clock]
+    assert "on resume: the time continues from" in lines[clock + 1]
+    assert "1 damaged" in lines[-1]
+
+
+def test_damage_in_a_run_that_goes_on_may_be_unfinished_files(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty(root / "clock.json")
+    assert main(["verify", str(root)]) == 1
+    assert "the run goes on" not in capsys.readouterr().out
+    with RunDirectory(root).locked(on_wait=pytest.fail):
+        assert main(["verify", str(root)]) == 1
+    told = "the run goes on, so its newest files may be incomplete: stop it and check again"
+    assert capsys.readouterr().out.splitlines()[-1] == told
+
+
+def test_a_folder_of_no_run_is_a_users_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, reason in ((tmp_path, "it is no run"), (tmp_path / "absent", "does not exist")):
+        assert main(["verify", str(name)]) == 2
+        assert reason in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_learners_files_are_checked_without_pytorch() -> None:
+    # Its import would take most of the command's time.
+    script = "import sys, learner_service.verify; print('torch' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout == "False\n"

@@ -1,0 +1,63 @@
+"""Answers of the API server, as they are and with objects that are nested deeper than Python follows."""
+
+import json
+from typing import Any
+
+import pytest
+
+from actorq_apps.cluster.answers import LEVELS, decoded, lines, shallow
+
+DEEP = 50_000
+
+
+def nested(levels: int, inner: str = "1") -> str:
+    return '{"a":[' * (levels // 2) + inner + "]}" * (levels // 2)
+
+
+@pytest.mark.parametrize(
+    "tree", [{}, [], 3, {"a": [1, {"b": None}], "c": '[{"\\"]}'}, [[], [[]], {"x": {}}], {"text": "\\"}]
+)
+def test_an_answer_of_usual_depth_is_read_as_it_is(tree: Any) -> None:
+    data = json.dumps(tree).encode()
+    assert decoded(data) == tree
+    assert json.loads(shallow(data)) == tree
+
+
+def test_what_is_too_deep_is_null_and_the_rest_is_there() -> None:
+    text = (
+        f'{{"items": [{{"name": "good"}}, {{"name": "bad", "spec": {nested(DEEP)}}}, {{"name": "]{{\\"["}}], "end": 1}}'
+    )
+    with pytest.raises(RecursionError):
+        json.loads(text)
+    tree = decoded(text.encode())
+    assert [each["name"] for each in tree["items"]] == ["good", "bad", ']{"[']
+    assert tree["end"] == 1
+    depth, inner = 0, tree["items"][1]["spec"]
+    while inner is not None:
+        inner, depth = (inner["a"] if isinstance(inner, dict) else inner[0]), depth + 1
+    assert depth == LEVELS - 3
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3])
+def test_levels_below_the_last_one_are_null(levels: int) -> None:
+    wanted = {1: {"a": None, "b": 2}, 2: {"a": [None, 1], "b": 2}, 3: {"a": [{"c": None}, 1], "b": 2}}
+    assert json.loads(shallow(b'{"a": [{"c": [1, {}]}, 1], "b": 2}', levels)) == wanted[levels]
+
+
+def test_a_stream_is_read_by_lines_however_it_is_cut() -> None:
+    data = b'{"a": 1}\n\n{"b": "\xc3\xa4"}\n{"c"'
+    for size in (1, 2, 7, 100):
+        chunks = (data[at : at + size] for at in range(0, len(data), size))
+        assert list(lines(chunks)) == [b'{"a": 1}', b'{"b": "\xc3\xa4"}']
+
+
+def test_a_line_without_end_ends_the_stream() -> None:
+    taken = []
+
+    def endless() -> Any:
+        while True:
+            taken.append(1)
+            yield b"x" * 2**20
+
+    assert list(lines(endless())) == []
+    assert len(taken) < 20

@@ -1,0 +1,385 @@
+"""`actorq cluster` as a person gives it, against an API server that a kubeconfig names."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import yaml
+
+from actorq_apps.cli.display.cluster_view import summary, table
+from actorq_apps.cli.main import main
+from actorq_apps.cluster.diagnosis import PodView
+from tests.actorq_apps.cluster.cluster_api import ClusterApi, cluster_api
+from tests.actorq_apps.cluster.cluster_objects import STATUS, overlay, owned, pod, ready_pod, workload
+from tests.builders.forked_commands import ForkedCommand
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterApi]:
+    with cluster_api() as server:
+        server.namespaces |= {"default"}
+        context = {"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "lab"}}
+        server_address = f"http://127.0.0.1:{server.server_address[1]}"
+        kubeconfig = {
+            "current-context": "here",
+            "contexts": [context],
+            "clusters": [{"name": "here", "cluster": {"server": server_address}}],
+            "users": [{"name": "me", "user": {}}],
+        }
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        yield server
+
+
+def test_actors_are_scaled_and_nothing_else(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    actor = workload("Deployment", "actor")
+    api.add("apps/v1", "deployments", actor)
+    assert main(["cluster", "scale", "actors", "4"]) == 0
+    assert actor["spec"]["replicas"] == 4
+    assert capsys.readouterr().out == "actors: 1 -> 4 pods\n"
+
+
+def two_runs(api: ClusterApi) -> None:
+    for run in ("small", "wide"):
+        for name in (f"{run}-learner-0", f"{run}-actor-1"):
+            made = pod(name, name.split("-")[1])
+            made["metadata"]["labels"]["actorq/run"] = run
+            api.add("v1", "pods", made)
+
+
+def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    two_runs(api)
+    assert main(["cluster", "status", "--run", "wide"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "run wide in namespace lab"
+    assert [line.split()[0] for line in lines[2:4]] == ["wide-learner-0", "wide-actor-1"]
+    run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 2}}}
+    api.add("actorq.dev/v1alpha1", "trainingruns", run)
+    labels = {"app.kubernetes.io/name": "actorq", "app.kubernetes.io/component": "actor", "actorq/run": "wide"}
+    actor = {"kind": "Deployment", "metadata": {"name": "wide-actor", "labels": labels}, "spec": {"replicas": 2}}
+    api.add("apps/v1", "deployments", owned(actor, "TrainingRun", "wide"))
+    assert main(["cluster", "scale", "actors", "6", "--run", "wide"]) == 0
+    assert capsys.readouterr().out == "actors: 2 -> 6 pods\n"
+    assert run["spec"] == {"actors": {"replicas": 6}}
+    assert actor["spec"] == {"replicas": 2}, "the operator sets it"
+
+
+@pytest.mark.parametrize(("state", "code"), [("Solved", 0), ("BudgetEnded", 3)])
+def test_the_end_of_a_training_run_is_known_after_its_pods_are_gone(
+    state: str, code: int, api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = {"state": state, "environmentSteps": 30_000, "return": 480.25}
+    run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {}, "status": status}
+    api.add("actorq.dev/v1alpha1", "trainingruns", run)
+    assert main(["cluster", "wait", "--run", "wide"]) == code
+    said = {"Solved": "solved", "BudgetEnded": "budget ended"}[state]
+    assert capsys.readouterr().out.splitlines()[-1] == f"{said}  steps 30,000  return(eval) 480.2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["status"], "namespace lab has runs small, wide: choose one with --run"),
+        (["status", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
+        (["wait", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
+        (["wait", "--timeout", "-1"], "argument --timeout: expected 0 or more seconds, got '-1'"),
+        (["scale", "actors", "3", "--run", "tall"], "namespace lab has no Deployment of actors of run tall: name"),
+    ],
+)
+def test_a_run_must_be_one_of_the_namespace(
+    arguments: list[str], line: str, api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two_runs(api)
+    assert main(["cluster", *arguments]) == 2
+    assert line in capsys.readouterr().err
+
+
+def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", pod("learner-0", "learner"))
+    api.add("v1", "pods", ready_pod("actor-1", "actor", restarts=2))
+    assert main(["cluster", "status"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "run in namespace lab",
+        "POD        ROLE     PHASE    POLICY  STALENESS  STEPS/S  RESTARTS",
+        "learner-0  learner  Pending  -       -          -        0",
+        "actor-1    actor    Running  -       -          -        2",
+        "the run's status is not known: the learner's pod is not ready",
+    ]
+
+
+def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    api.answer = lambda _: None
+    assert main(["cluster", "status"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("the run's status is not known: learner at 127.0.0.1:")
+    assert line.endswith("; if the run uses mutual TLS, give --certificates DIR")
+
+
+def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    api.add("v1", "pods", ready_pod("actor-1", "actor"))
+    api.logs = {"learner-0": "one\ntwo\n", "actor-1": "unfinished"}
+    assert main(["cluster", "logs", "-f", "actors"]) == 0
+    assert capsys.readouterr().out == "unfinished\n"
+    assert main(["cluster", "logs"]) == 0
+    assert capsys.readouterr().out == "learner-0  one\nlearner-0  two\nactor-1    unfinished\n"
+
+
+def test_logs_from_before_a_restart_are_those_of_pods_that_had_one(
+    api: ClusterApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, restarts in (("actor-1", 0), ("actor-2", 1), ("actor-3", 4)):
+        api.add("v1", "pods", ready_pod(name, "actor", restarts))
+    api.logs = dict.fromkeys(("actor-1", "actor-2", "actor-3"), "now\n")
+    api.previous_logs = {"actor-2": "one\ntwo\n", "actor-3": "three\n"}
+    assert main(["cluster", "logs", "actors", "--previous"]) == 0
+    assert capsys.readouterr().out == "actor-2  one\nactor-2  two\nactor-3  three\n"
+    assert main(["cluster", "logs", "actor-2", "--previous"]) == 0
+    assert capsys.readouterr().out == "one\ntwo\n"
+    assert main(["cluster", "logs", "actor-1", "--previous"]) == 2
+    assert capsys.readouterr().err == "error: --previous: no container of actor-1 has been restarted\n"
+
+
+def test_a_pod_that_has_no_log_says_why(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    api.add("v1", "pods", pod("learner-0", "learner"))
+    assert main(["cluster", "logs"]) == 2
+    assert capsys.readouterr().err == (
+        'error: the cluster refuses to read the log of pod learner-0: container "service" in pod "learner-0" is '
+        "waiting to start: image can't be pulled\n"
+    )
+
+
+def test_up_fails_in_one_line_and_down_removes_what_it_made(
+    api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(overlay()))
+    assert main(["cluster", "up", str(rendered), "--timeout", "0"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out.startswith("run demo applied in namespace lab: 6 objects\n")
+    assert shown.err == (
+        "error: no progress in 0 s: there is no pod of the learner; `kubectl describe statefulset` may say why\n"
+    )
+    assert main(["cluster", "down"]) == 0
+    assert capsys.readouterr().out == (
+        "run demo is gone from namespace lab; `up` continues with its volumes, `down --delete-volume` deletes them\n"
+    )
+    assert main(["cluster", "down", "--delete-volume"]) == 0
+    assert not api.objects
+
+
+def test_runs_of_one_overlay_share_a_namespace_by_their_names(
+    api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(overlay()))
+    for name in ("small", "wide"):
+        assert main(["cluster", "up", str(rendered), "--name", name, "--timeout", "0"]) == 1
+    assert api.names("statefulsets") == {"small-learner", "wide-learner"}
+    assert main(["cluster", "scale", "actors", "3", "--run", "wide"]) == 0
+    assert main(["cluster", "scale", "actors", "3"]) == 2
+    assert capsys.readouterr().err.endswith("namespace lab has actors of small, wide: choose one with --run\n")
+    assert main(["cluster", "down"]) == 2
+    assert capsys.readouterr().err.endswith("error: namespace lab has runs small, wide: choose one with --run\n")
+    assert main(["cluster", "down", "--run", "small", "--delete-volume"]) == 0
+    assert api.names("deployments") == {"wide-actor", "wide-quantizer"}
+    assert api.names("persistentvolumeclaims") == {"data-wide-learner-0"}
+    assert main(["cluster", "scale", "actors", "5"]) == 0, "the only run has a name"
+    assert capsys.readouterr().out.endswith("actors: 3 -> 5 pods\n")
+
+
+def test_up_prints_what_it_would_apply(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(overlay()))
+    assert main(["cluster", "up", str(rendered), "--name", "wide", "--print"]) == 0
+    printed = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert not api.objects
+    assert main(["cluster", "up", str(rendered), "--name", "wide", "--timeout", "0"]) == 1
+    made = {(each["kind"], each["metadata"]["name"]) for each in api.objects.values()}
+    assert made == {(each["kind"], each["metadata"]["name"]) for each in printed}
+
+
+def test_the_documented_role_is_enough(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "cluster-command.md").read_text(encoding="utf-8")
+    role = yaml.safe_load(text.partition("```yaml\n")[2].partition("```")[0])
+    api.allowed = {(verb, each) for rule in role["rules"] for each in rule["resources"] for verb in rule["verbs"]}
+    rendered = tmp_path / "demo.yaml"
+    rendered.write_text(yaml.safe_dump_all(overlay()))
+    api.add("v1", "pods", ready_pod("actor-1", "actor"))
+    api.logs = {"actor-1": "line"}
+    assert main(["cluster", "up", str(rendered), "--timeout", "0"]) == 1
+    assert main(["cluster", "status"]) == 0
+    assert main(["cluster", "scale", "actors", "2"]) == 0
+    assert main(["cluster", "logs"]) == 0
+    assert main(["cluster", "down", "--delete-volume"]) == 0
+    of_operator = owned(workload("Deployment", "actor"), "TrainingRun", "own")
+    of_operator["metadata"]["labels"]["actorq/run"] = "own"
+    api.add("apps/v1", "deployments", of_operator)
+    run = {"metadata": {"name": "own"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 1}}}
+    api.add("actorq.dev/v1alpha1", "trainingruns", {**run, "status": {"state": "Solved"}})
+    assert main(["cluster", "scale", "actors", "2"]) == 0
+    assert main(["cluster", "wait", "--run", "own"]) == 0
+    assert "permission" not in capsys.readouterr().err
+
+
+def test_relays_are_a_role_like_the_others(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("relay-a", "actor-1"):
+        api.add("v1", "pods", ready_pod(name, name.partition("-")[0]))
+    api.logs = {"relay-a": "of a relay", "actor-1": "of an actor"}
+    assert main(["cluster", "logs", "relays"]) == 0
+    assert capsys.readouterr().out == "of a relay\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ([], "a command is missing: up, status, wait, scale, logs, forward, down"),
+        (
+            ["stop"],
+            "unknown command 'stop': expected up, status, wait, scale, logs, forward, down; see actorq cluster --help",
+        ),
+        (["status"], "namespace lab has no pods of a run: name another with -n, or start one with"),
+        (["logs", "-n", "default"], "namespace default has no pods of a run"),
+        (["forward"], "namespace lab has no pods of a run"),
+        (["down"], "namespace lab has no run of `actorq cluster up`"),
+        (["scale", "actors", "4"], "namespace lab has no Deployment of actors: name another with -n"),
+        (["scale", "actors", "-1"], "argument N: expected 0 or more, got '-1'; see actorq cluster scale --help"),
+        (["logs", "-f", "--previous"], "--previous: a container that has ended logs nothing more; leave out --follow"),
+        (["forward", "--learner-port", "65536"], "argument --learner-port: expected 0 to 65535, got '65536'"),
+        (["logs", "--tail", "-3"], "argument --tail: expected 0 or more, got '-3'; see actorq cluster logs --help"),
+        (["up", "x", "--timeout", "nan"], "argument --timeout: expected 0 or more seconds, got 'nan'"),
+        (["scale", "learner", "2"], "argument actors: invalid choice: 'learner'"),
+        (["up", "/nowhere"], "overlay /nowhere cannot be read (No such file or directory)"),
+        (["up", "/nowhere", "--name", "a b"], "name of the run: expected a letter and up to 43 of a-z, 0-9 and inner"),
+        (["status", "--namespce", "x"], "unknown argument '--namespce'; did you mean '--namespace'?"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    api: ClusterApi, arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cluster", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {fault}")
+
+
+def test_without_a_cluster_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    assert main(["cluster", "status"]) == 2
+    assert capsys.readouterr().err.startswith("error: no cluster: ")
+
+
+CONTEXT = {"name": "here", "context": {"cluster": "here", "user": "me"}}
+
+
+def kubeconfig(server: str, **user: object) -> str:
+    tree = {
+        "current-context": "here",
+        "contexts": [CONTEXT],
+        "clusters": [{"name": "here", "cluster": {"server": server}}],
+        "users": [{"name": "me", "user": user}],
+    }
+    return yaml.safe_dump(tree)
+
+
+PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-command", "interactiveMode": "Never"}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("a: [", "is not a readable kubeconfig (while parsing"),
+        ("hello", "is not a readable kubeconfig ("),
+        ("[1]", "is not a readable kubeconfig ("),
+        ("current-context: x", "Invalid kube-config file"),
+        (
+            kubeconfig("https://127.0.0.1:1", exec=PLUGIN),
+            "the command for your credentials fails ([Errno 2] No such file or directory: 'no-such-command')",
+        ),
+        (kubeconfig("http://127.0.0.1:1"), "http://127.0.0.1:1 cannot be reached (Connection refused)"),
+        (kubeconfig("127.0.0.1:1"), "`server` of the current context: expected https://HOST, got '127.0.0.1:1'; set"),
+    ],
+    ids=["no YAML", "text", "list", "no context", "no credentials", "no server", "no address"],
+)
+def test_a_kubeconfig_that_leads_nowhere_is_one_line(
+    text: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kubeconfig").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    assert main(["cluster", "status", "-n", "lab"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: no cluster: ")
+    assert fault in line
+
+
+def test_a_folder_is_no_kubeconfig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path))
+    assert main(["cluster", "status"]) == 2
+    assert "is not a readable kubeconfig ([Errno 21] Is a directory" in capsys.readouterr().err
+
+
+def test_another_web_server_is_no_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        (tmp_path / "kubeconfig").write_text(kubeconfig(address))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        try:
+            assert main(["cluster", "status"]) == 2
+        finally:
+            server.shutdown()
+            thread.join()
+    expected = f"error: no cluster: the server at {address} is no Kubernetes API server; check the `server` of the "
+    assert capsys.readouterr().err.startswith(expected)
+
+
+def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
+    # As in `actorq cluster logs -f | head -1`.
+    pods = {"learner-0": "learner", "actor-1": "actor"}
+    for name, role in pods.items():
+        api.add("v1", "pods", ready_pod(name, role))
+    api.logs = dict.fromkeys(pods, "line\n" * 10_000)
+    process = ForkedCommand("actorq_apps.cli.main", "cluster", "logs", "-f")
+    try:
+        assert process.stdout.readline().endswith("  line\n")
+        process.stdout.close()
+        assert (process.wait(60), process.stderr.read()) == (141, "")
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def test_a_pod_is_shown_with_what_the_learner_knows_of_it() -> None:
+    pods = [
+        PodView("learner-0", "learner", "Running", True, 0),
+        PodView("actor-1", "actor", "Running", True, 1),
+        PodView("actor-2", "actor", "Running", False, 0),
+    ]
+    assert table(pods, STATUS).splitlines() == [
+        "POD        ROLE     PHASE               POLICY  STALENESS  STEPS/S  RESTARTS",
+        "learner-0  learner  Running             v36     -          -        0",
+        "actor-1    actor    Running             v34     2          742      1",
+        "actor-2    actor    Running, not ready  -       -          -        0",
+    ]
+
+
+def test_the_return_is_shown_with_its_target() -> None:
+    assert summary(STATUS).endswith("  target 475.0")
+    assert "target" not in summary(replace(STATUS, target_return=None))

@@ -1,0 +1,212 @@
+"""A run is put into a namespace whole, beside other runs only under its own name, and taken out again."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from actorq.errors import UserError
+from actorq_apps.cluster import deployment
+from actorq_apps.cluster.connection import Cluster
+from actorq_apps.cluster.manifests import prepared
+from actorq_apps.operator.naming import named
+from tests.actorq_apps.cluster.cluster_api import ClusterApi, Object, cluster_api
+from tests.actorq_apps.cluster.cluster_objects import evicted_pod, overlay, owned, ready_pod, workload
+
+
+@pytest.fixture
+def api() -> Iterator[ClusterApi]:
+    with cluster_api() as server:
+        yield server
+
+
+def ready(name: str = "demo") -> list[Object]:
+    return prepared(overlay(), name, "lab")
+
+
+def up(api: ClusterApi, manifests: list[Object] | None = None, name: str = "demo") -> None:
+    deployment.apply(api.cluster(), ready(name) if manifests is None else manifests, name, lambda: False)
+
+
+def down(api: ClusterApi, delete_volume: bool = False) -> list[str]:
+    said: list[str] = []
+    assert deployment.delete(api.cluster(), delete_volume, said.append) == "demo"
+    return said
+
+
+def test_a_run_is_applied_with_its_volume(api: ClusterApi) -> None:
+    up(api)
+    assert api.names("deployments") == {"actor", "quantizer"}
+    assert api.names("statefulsets") == {"learner"}
+    assert api.names("persistentvolumeclaims") == {"data-learner-0"}
+
+
+def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
+    up(api)
+    api.add("v1", "pods", ready_pod("actor-1", "actor"))
+    api.add("v1", "pods", ready_pod("learner-0", "learner"))
+    api.add("v1", "pods", evicted_pod("actor-0", "actor"))
+    api.add("v1", "configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "somebody-elses"}})
+    assert down(api) == ["waiting for pods (2) to end"]
+    assert {path.rpartition("/")[2] for path in api.objects} == {"data-learner-0", "somebody-elses"}
+    with pytest.raises(UserError, match=r"namespace lab has no run of `actorq cluster up`"):
+        down(api)
+
+
+def test_the_volume_goes_when_told_even_after_the_run(api: ClusterApi) -> None:
+    up(api)
+    down(api)
+    # It is gone only once the cluster has let go of it.
+    assert down(api, delete_volume=True) == ["waiting for volumes (1) to end"]
+    assert not api.objects
+
+
+@pytest.mark.parametrize("labels", [{}, {"actorq/run": "other"}])
+def test_what_somebody_else_has_made_is_neither_changed_nor_deleted(api: ClusterApi, labels: Object) -> None:
+    service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "learner", "labels": labels}}
+    api.add("v1", "services", service)
+    fault = (
+        r"^Service learner in namespace lab is not of run demo, which needs this name: choose another namespace "
+        r"with -n, or another name with --name, or delete it with `kubectl delete service learner -n lab`$"
+    )
+    with pytest.raises(UserError, match=fault):
+        up(api)
+    assert list(api.objects.values()) == [service]
+
+
+def test_what_a_training_run_of_the_same_name_owns_stays(api: ClusterApi) -> None:
+    up(api)
+    service: Object = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s", "labels": {"actorq/run": "demo"}},
+    }
+    api.add("v1", "services", owned(service, "TrainingRun", "demo"))
+    up(api)
+    volume: Object = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data-demo-learner-0"}}
+    volume["metadata"] |= {"labels": {"actorq/run": "demo"}, "annotations": {"actorq/digest": "of the operator"}}
+    api.add("v1", "persistentvolumeclaims", volume)
+    pod = ready_pod("demo-learner-0", "learner")
+    pod["metadata"]["labels"]["actorq/run"] = "demo"
+    api.add("v1", "pods", pod)
+    assert down(api, delete_volume=True) == ["waiting for volumes (1) to end"]
+    assert api.names("services") == {"s"}
+    assert api.names("persistentvolumeclaims") == {"data-demo-learner-0"}
+
+
+def test_a_kind_that_the_cluster_has_no_more_keeps_nobody_from_down(api: ClusterApi) -> None:
+    api.kinds["keda.sh/v1alpha1"] = [("ScaledObject", "scaledobjects", True)]
+    scaled: Object = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "actor"}}
+    up(api, prepared([*overlay(), scaled], "demo", "lab"))
+    assert api.names("scaledobjects") == {"actor"}
+    # Its definition goes, and its objects with it.
+    del api.kinds["keda.sh/v1alpha1"]
+    api.objects = {path: each for path, each in api.objects.items() if "scaledobjects" not in path}
+    down(api, delete_volume=True)
+    assert not api.objects
+
+
+def test_an_object_that_left_the_overlay_leaves_the_cluster(api: ClusterApi) -> None:
+    up(api)
+    up(api, [each for each in ready() if each["kind"] not in ("Service", "PersistentVolumeClaim")])
+    assert api.names("services") == set()
+    assert api.names("persistentvolumeclaims") == {"data-learner-0"}
+
+
+def test_the_same_run_may_be_applied_again(api: ClusterApi) -> None:
+    up(api)
+    before = set(api.objects)
+    up(api)
+    assert set(api.objects) == before
+
+
+def test_a_second_run_is_refused(api: ClusterApi) -> None:
+    up(api)
+    before = dict(api.objects)
+    fault = r"^namespace lab has another run \(StatefulSet learner\): choose another namespace with -n; runs share a"
+    with pytest.raises(UserError, match=fault):
+        up(api, name="other")
+    assert api.objects == before
+
+
+def test_a_run_that_was_applied_in_another_way_is_left_alone(api: ClusterApi) -> None:
+    api.add("apps/v1", "statefulsets", workload("StatefulSet", "learner"))
+    with pytest.raises(UserError, match=r"^namespace lab has another run \(StatefulSet learner\)"):
+        up(api)
+
+
+def test_runs_with_names_of_their_own_share_a_namespace(api: ClusterApi) -> None:
+    for name in ("demo", "wide"):
+        up(api, prepared(named(overlay(), name, name), name, "lab"), name)
+    assert api.names("deployments") == {"demo-actor", "demo-quantizer", "wide-actor", "wide-quantizer"}
+    before = dict(api.objects)
+    with pytest.raises(UserError, match=r"^namespace lab has another run \(StatefulSet \w+-learner\)"):
+        up(api, name="third")
+    with pytest.raises(UserError, match=r"^namespace lab has runs demo, wide: choose one with --run$"):
+        down(api)
+    assert api.objects == before
+
+
+def test_the_volume_of_another_run_is_refused(api: ClusterApi) -> None:
+    up(api)
+    down(api)
+    with pytest.raises(UserError, match=r"^PersistentVolumeClaim data-learner-0 in namespace lab is not of run other,"):
+        up(api, name="other")
+    assert api.names("configmaps") == set()
+
+
+def test_a_volume_that_a_training_run_has_left_is_called_that(api: ClusterApi) -> None:
+    objects = prepared(named(overlay(), "demo", "demo"), "demo", "lab")
+    volume = next(each for each in objects if each["kind"] == "PersistentVolumeClaim")
+    metadata = {**volume["metadata"], "annotations": {"actorq/digest": "of the operator"}}
+    api.add("v1", "persistentvolumeclaims", {**volume, "metadata": metadata})
+    fault = (
+        r"^PersistentVolumeClaim data-demo-learner-0 in namespace lab is of TrainingRun demo, which goes on from it "
+        r"when it is made again: choose another namespace with -n, or another name with --name, or delete it with "
+    )
+    with pytest.raises(UserError, match=fault):
+        up(api, objects)
+    assert api.names("configmaps") == set()
+
+
+@pytest.mark.parametrize(
+    ("verb", "plural", "group"), [("patch", "deployments", ".apps"), ("list", "configmaps", ""), ("list", "pods", "")]
+)
+def test_without_a_permission_nothing_is_left_half_made(api: ClusterApi, verb: str, plural: str, group: str) -> None:
+    api.forbidden.add((verb, plural))
+
+    def up_and_down() -> None:
+        up(api)
+        down(api)
+
+    with pytest.raises(UserError, match=f"no permission: ada may not {verb} {plural}{group} in namespace lab"):
+        up_and_down()
+    api.forbidden.clear()
+    if api.objects:
+        down(api, delete_volume=True)
+    assert not api.objects
+
+
+def test_a_kind_that_the_cluster_lacks_is_named_before_anything_is_made(api: ClusterApi) -> None:
+    monitor = {"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor", "metadata": {"name": "learner"}}
+    with pytest.raises(UserError, match=r"the cluster has no kind ServiceMonitor \(monitoring\.coreos\.com/v1\)"):
+        up(api, [*ready(), monitor])
+    assert not api.objects
+
+
+def test_a_namespace_that_is_not_there_is_named(api: ClusterApi) -> None:
+    with pytest.raises(UserError, match=r"namespace elsewhere does not exist: make it with `kubectl create"):
+        deployment.apply(api.cluster("elsewhere"), ready(), "demo", lambda: False)
+
+
+def test_what_runs_share_stays(api: ClusterApi) -> None:
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "actorq-learner"}}
+    up(api, [priority, *ready()])
+    down(api)
+    assert api.names("priorityclasses") == {"actorq-learner"}
+
+
+def test_a_cluster_that_is_not_there_is_said_so() -> None:
+    with cluster_api() as server:
+        cluster: Cluster = server.cluster()
+    with pytest.raises(UserError, match=r"^no cluster: http://127\.0\.0\.1:\d+ cannot be reached \(.*refused\); check"):
+        cluster.list("v1", "Pod")

@@ -1,0 +1,128 @@
+"""What a folder keeps, what it begins anew, and what it refuses."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.errors import UserError
+from actorq.statefiles.documents import write_document
+from actorq_apps.comparison.folder import ComparisonFolder
+from actorq_apps.comparison.making import make_runs
+from actorq_apps.comparison.plan import PlannedRun, Variant, grid, interleaved
+from tests.actorq_apps.comparison.comparison_parts import MACHINE, summary
+
+SETTINGS: dict[str, Any] = {"time_to": None, "variants": {"int8": {"dqn": {"batch_size": 64}}}}
+PLANNED = PlannedRun(Variant("int8"), 1)
+
+
+def opened(root: Path) -> ComparisonFolder:
+    folder = ComparisonFolder(root / "comparison")
+    folder.open(SETTINGS, MACHINE)
+    return folder
+
+
+def ended(folder: ComparisonFolder, planned: PlannedRun, state: str) -> Path:
+    """A run of this state."""
+    run = folder.run(planned)
+    run.root.mkdir(parents=True, exist_ok=True)
+    write_document(run.summary, summary(state=state))
+    return run.root
+
+
+def test_finished_runs_are_kept_and_the_others_are_begun_anew(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    assert not folder.finished(PLANNED)
+    for state, finished in (("solved", True), ("budget ended", True), ("interrupted", False), ("stopped", False)):
+        root = ended(folder, PLANNED, state)
+        assert folder.finished(PLANNED) is finished
+    folder.clear(PLANNED)
+    assert not root.exists()
+
+
+def test_a_folder_without_recorded_gpus_is_continued_where_there_are_none(tmp_path: Path) -> None:
+    assert "gpus" not in (opened(tmp_path).root / "basis.json").read_text()
+    with pytest.raises(UserError, match=r"another machine \(gpus: nothing there, \['NVIDIA H200'\] here\)"):
+        ComparisonFolder(tmp_path / "comparison").open(SETTINGS, replace(MACHINE, gpus=["NVIDIA H200"]))
+
+
+def test_a_comparison_that_is_complete_makes_nothing(tmp_path: Path) -> None:
+    folder, plan, told = opened(tmp_path), interleaved(grid(("fp32", "int8")), (1, 2)), list[str]()
+    for planned in plan:
+        ended(folder, planned, "solved")
+
+    def config_of(planned: PlannedRun) -> RunConfig:
+        raise AssertionError(planned)
+
+    make_runs(folder, plan, config_of, told.append)
+    assert told[0] == "run 1 of 4: fp32, seed 1: kept"
+    assert len(told) == 4
+
+
+def test_a_run_that_cannot_be_made_ends_the_comparison_with_its_own_line(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    config = RunConfig(environment="Nowhere-v0")
+    with pytest.raises(
+        UserError, match=r"int8-seed1: .*Nowhere.* \(see .*int8-seed1.log\); the same command continues"
+    ):
+        make_runs(folder, [PLANNED], lambda _: config, lambda _: None)
+    assert "Nowhere" in folder.log(PLANNED).read_text()
+
+
+def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    root = ended(folder, PLANNED, "interrupted")
+    with folder.run(PLANNED).locked(lambda: None), pytest.raises(UserError, match="is in use by another actorq train"):
+        folder.clear(PLANNED)
+    assert root.exists()
+
+
+def test_the_same_settings_on_the_same_machine_go_on(tmp_path: Path) -> None:
+    opened(tmp_path)
+    opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"cpu": "Other"}, r"cpu: Processor 3000 there, Other here"),
+        ({"cores": 4}, r"cores: 2 there, 4 here"),
+        ({"packages": {"torch": "2.14.0", "numpy": "2.4.6"}}, r"packages\.torch: 2\.13\.0 there, 2\.14\.0 here"),
+    ],
+)
+def test_runs_of_another_machine_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    folder = opened(tmp_path)
+    with pytest.raises(UserError, match=rf"has runs of another machine \({told}\): ratios never mix machines"):
+        folder.open(SETTINGS, replace(MACHINE, **changes))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({**SETTINGS, "time_to": 400.0}, "time_to: nothing there, 400.0 here"),
+        (
+            {**SETTINGS, "variants": {"int8": {"dqn": {"batch_size": 32}}}},
+            r"variants\.int8\.dqn\.batch_size: 64 there, 32 here",
+        ),
+        ({**SETTINGS, "variants": {**SETTINGS["variants"], "fp32": {}}}, r"variants\.fp32: nothing there"),
+    ],
+)
+def test_other_settings_are_refused(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
+    folder = opened(tmp_path)
+    with pytest.raises(UserError, match=rf"was made with other settings \({told}"):
+        folder.open(settings, MACHINE)
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="expected a folder of actorq compare or an empty one"):
+        ComparisonFolder(tmp_path).open(SETTINGS, MACHINE)
+
+
+def test_a_damaged_basis_is_told(tmp_path: Path) -> None:
+    folder = opened(tmp_path)
+    (folder.root / "basis.json").write_text("{}")
+    with pytest.raises(UserError, match=r"basis\.json cannot be read"):
+        folder.open(SETTINGS, MACHINE)

@@ -1,0 +1,139 @@
+"""A TrainingRun that is deleted leaves nothing, whatever its operator does meanwhile."""
+
+import itertools
+import queue
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from actorq.domain.status import RunState
+from actorq.errors import ActorQError
+from actorq_apps.operator.controller import Controller, DueQueue
+from actorq_apps.operator.reconcile import PERIOD_S, Key
+from tests.actorq_apps.operator.kube_api import NAMESPACE
+from tests.actorq_apps.operator.operator_world import KEY, World, operator_world, requests_of_a_look, training_run
+from tests.builders.run_status import run_status
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with operator_world() as found:
+        yield found
+
+
+def test_deletion_while_pods_start_makes_nothing_again(world: World) -> None:
+    world.run(checkpoint={"retain": False})
+    world.look()
+    world.api.get("TrainingRun", "tiny")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.api.delete("Deployment", "tiny-actor")
+    assert world.look() is None
+    assert "tiny-actor" not in world.api.names("Deployment")
+    world.api.delete("TrainingRun", "tiny")
+    assert world.look() is None
+    assert {kind for kind, _ in world.api.there} <= {"Event"}
+
+
+def test_a_run_whose_deletion_was_missed_is_forgotten(world: World) -> None:
+    world.run()
+    world.look()
+    world.api.delete("TrainingRun", "tiny")
+    queue_of_runs: DueQueue[Key] = DueQueue()
+    controller = Controller(world.api.cluster(), (NAMESPACE,), queue_of_runs, world.operator)
+    controller.list_runs()
+    assert queue_of_runs.take(0) == KEY
+    controller.look(KEY)
+    assert world.operator.known() == []
+
+
+@pytest.mark.parametrize("retain", [True, False])
+def test_a_run_that_is_deleted_while_its_operator_is_away_leaves_at_most_its_volumes(
+    world: World, retain: bool
+) -> None:
+    options = {"tls": {"mode": "generated"}, "relays": {"replicas": 1}, "networkPolicies": True}
+    world.run(**options, checkpoint={"retain": retain})
+    world.look()
+    world.api.kubelet()
+    assert {"Secret", "NetworkPolicy", "Pod"} <= {kind for kind, _ in world.api.there}
+    world.operator.close()
+    world.api.delete("TrainingRun", "tiny")
+    world.operator = world.another()
+    assert world.look() is None
+    assert {kind for kind, _ in world.api.there} - {"Event"} == ({"PersistentVolumeClaim"} if retain else set())
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
+def test_a_run_that_is_deleted_between_any_two_requests_of_a_look_leaves_nothing(world: World, again: bool) -> None:
+    manifest = training_run(checkpoint={"retain": False})
+    world.api.put(manifest)
+    requests = len(requests_of_a_look(world))
+    for request in range(2, requests + 1):
+        world.api.refuse = lambda verb, kind, name: None
+        world.api.delete("TrainingRun", "tiny")
+        world.look()
+        world.api.put(manifest)
+        left = itertools.count(request - 1, -1)
+
+        def delete(verb: str, kind: str, name: str, left: Iterator[int] = left) -> None:
+            if next(left) == 0:
+                world.api.delete("TrainingRun", "tiny")
+                if again:
+                    world.api.put(manifest)
+
+        world.api.refuse = delete
+        with suppress(ActorQError):
+            world.look()
+        world.api.refuse = lambda verb, kind, name: None
+        world.api.collect()
+        if again:
+            world.settle()
+            uid = world.api.get("TrainingRun", "tiny")["metadata"]["uid"]
+            made = [each for each in world.api.objects.values() if each["kind"] not in ("TrainingRun", "Event")]
+            assert {each["metadata"]["ownerReferences"][0]["uid"] for each in made} == {uid}
+            assert "tiny-actor" in world.api.names("Deployment")
+        else:
+            assert {kind for kind, _ in world.api.there} <= {"Event"}
+            world.api.put(manifest)
+
+
+def test_a_run_that_is_made_again_does_not_take_the_end_of_the_earlier_one(world: World) -> None:
+    world.start()
+    world.learner.put(run_status(state=RunState.SOLVED, environment_steps=900))
+    while "finishedAt" not in world.api.status("tiny"):
+        world.at += PERIOD_S
+        world.look()
+    # Kubernetes deletes what a run owned a little later. Its learner still serves.
+    del world.api.objects[next(path for path in world.api.objects if path.endswith("/trainingruns/tiny"))]
+    world.api.put(training_run())
+    while not world.woken.empty():
+        world.woken.get()
+    world.look()
+    assert world.api.status("tiny")["state"] == "Pending"
+    assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
+    world.learner.put(run_status(state=RunState.SOLVED, environment_steps=900))
+    with pytest.raises(queue.Empty):
+        world.woken.get(timeout=0.2)
+    world.api.collect()
+    world.settle()
+    assert "finishedAt" not in world.api.status("tiny")
+    assert world.api.get("StatefulSet", "tiny-learner")["spec"]["replicas"] == 1
+    assert "tiny-actor" in world.api.names("Deployment")
+
+
+def test_a_run_that_is_made_again_waits_for_certificates_of_its_own(world: World) -> None:
+    world.run(tls={"mode": "generated"})
+    world.look()
+    # Kubernetes deletes the secrets of the earlier run last.
+    kept = {path: each for path, each in world.api.objects.items() if each["kind"] == "Secret"}
+    world.api.objects = dict(kept)
+    world.api.put(training_run(tls={"mode": "generated"}))
+    world.look()
+    told = "Secret tiny-authority-tls of the earlier run of this name is still being deleted"
+    assert world.api.condition("tiny", "Ready")["message"] == told
+    assert world.api.names("StatefulSet") == set()
+    world.api.collect()
+    world.settle()
+    uid = world.api.get("TrainingRun", "tiny")["metadata"]["uid"]
+    made = [each for each in world.api.objects.values() if each["kind"] == "Secret"]
+    assert len(made) == len(kept)
+    assert {each["metadata"]["ownerReferences"][0]["uid"] for each in made} == {uid}

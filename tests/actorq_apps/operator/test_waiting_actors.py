@@ -1,0 +1,100 @@
+"""Actors, relays and evaluator have no pods before learner and quantizer have nodes."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+
+import pytest
+
+from actorq_apps.operator.reconcile import PERIOD_S, PLACING_PERIOD_S
+from actorq_apps.operator.status.look import timestamp
+from tests.actorq_apps.operator.operator_world import World, operator_world
+
+WAITING = "actors wait until learner and quantizer have nodes"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with operator_world() as found:
+        yield found
+
+
+def replicas(world: World) -> dict[str, int]:
+    return {
+        name: world.api.get(kind, name)["spec"]["replicas"]
+        for kind, name in world.api.there
+        if kind in ("Deployment", "StatefulSet")
+    }
+
+
+def displace(world: World, pod: str) -> None:
+    """Take a pod's node away."""
+    changed = deepcopy(world.api.get("Pod", pod))
+    del changed["spec"]["nodeName"]
+    since = timestamp(world.at)
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": since}
+    changed["status"] = {"phase": "Pending", "conditions": [{**why, "message": "no GPU"}]}
+    world.api.put(changed)
+
+
+def test_they_begin_when_both_have_nodes(world: World) -> None:
+    world.run(relays={"replicas": 1})
+    assert world.look() == PLACING_PERIOD_S
+    workers = {"tiny-actor": 0, "tiny-evaluator": 0, "tiny-relay": 0}
+    assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, **workers}
+    ready = world.api.condition("tiny", "Ready")
+    assert (ready["reason"], ready["message"]) == ("Starting", WAITING)
+    world.api.kubelet()
+    displace(world, "tiny-quantizer-0")
+    assert world.look() == PLACING_PERIOD_S
+    assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, **workers}
+    world.api.delete("Pod", "tiny-quantizer-0")
+    world.api.kubelet()
+    world.settle()
+    assert replicas(world) == {
+        **{"tiny-learner": 1, "tiny-quantizer": 1},
+        **{"tiny-actor": 2, "tiny-evaluator": 1, "tiny-relay": 1},
+    }
+    # Nothing is said of a learner that may still answer its first question.
+    world.at += 10
+    world.look()
+    assert world.api.condition("tiny", "Ready")["message"] == "the learner does not answer yet"
+
+
+def test_a_learner_without_room_is_the_fault_and_holds_no_actors(world: World) -> None:
+    world.run()
+    world.look()
+    world.api.kubelet()
+    displace(world, "tiny-learner-0")
+    world.at += 60
+    assert world.look() == PERIOD_S
+    ready = world.api.condition("tiny", "Ready")
+    assert ready["reason"] == "Unschedulable"
+    assert ready["message"] == f"pod tiny-learner-0 cannot be scheduled: no GPU; {WAITING}"
+    assert replicas(world)["tiny-actor"] == 0
+
+
+def test_they_stay_while_the_learner_moves(world: World) -> None:
+    world.start()
+    displace(world, "tiny-learner-0")
+    world.at += 60
+    world.settle()
+    assert world.api.condition("tiny", "Ready")["reason"] == "Unschedulable"
+    world.operator.close()
+    world.operator = world.another()
+    world.api.delete("Pod", "tiny-learner-0")
+    world.settle()
+    assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, "tiny-actor": 2, "tiny-evaluator": 1}
+
+
+def test_they_wait_again_when_a_suspended_run_goes_on(world: World) -> None:
+    world.start()
+    world.run(suspend=True)
+    world.settle()
+    world.api.kubelet()
+    world.run()
+    world.look()
+    assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, "tiny-actor": 0, "tiny-evaluator": 0}
+    assert world.api.condition("tiny", "Ready")["message"] == WAITING
+    world.api.kubelet()
+    world.settle()
+    assert replicas(world)["tiny-actor"] == 2
