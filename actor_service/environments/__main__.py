@@ -13,16 +13,19 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, get_args
 
 import numpy as np
 
 from actor_service.environments import Backend, Environments, make_environments
+from actor_service.environments.trial import play
 from actorq.domain.environments import EnvironmentArguments
 from actorq.errors import ActorQError
 
 _RNG = np.random.default_rng
+_TRIAL_S = 10.0
 Tell = Callable[[dict[str, Any]], None]
 
 
@@ -64,6 +67,7 @@ def _main() -> int:
     parser.add_argument(
         "--lifeline", action="store_true", help="answer on standard input, a socket, and end when its other end closes"
     )
+    parser.add_argument("--steps", type=int, default=0, help="also play this many random steps (default: 0)")
     arguments = parser.parse_args()
     # For the launcher: where a signal ends this process.
     faulthandler.enable()
@@ -87,12 +91,18 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
         made_with = EnvironmentArguments.from_text(arguments.arguments)
         environments = make_environments(arguments.id, 1, arguments.backend, made_with)
         _step(environments, tell)
+        figures = None
+        if arguments.steps:
+            # A word between steps: the launcher waits for no call longer than its limit.
+            alive = partial(tell, {"call": "one of its steps"})
+            alive()
+            figures = play(environments, arguments.steps, _TRIAL_S, alive)
         tell({"call": "close"})
         environments.close()
     except ActorQError as error:
         tell({"error": str(error), "exits": isinstance(error.__cause__, SystemExit)})
         return 2
-    tell({"spec": environments.spec.to_json()})
+    tell({"spec": environments.spec.to_json(), "figures": figures})
     return 0
 
 

@@ -16,6 +16,7 @@ _RUN = ("learner", "quantizer", "actor")
 # Extras of commands. The others need no more than every installation has. Services check their own at their start.
 _EXTRAS: dict[str, tuple[str, ...]] = {
     "train": _RUN,
+    "check": ("actor",),
     "compare": (*_RUN, "compare"),
     "profile": _RUN,
     "sweep": ("sweep",),
@@ -28,6 +29,7 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
 # Only the module of the given command is imported, so that --help and --version answer at once.
 _COMMANDS = {
     "train": ("actorq_apps.cli.start", "train on this machine: learner, quantizer, actors, evaluator and energy meter"),
+    "check": ("actorq_apps.cli.check", "try an environment: what a run would meet, which algorithms and settings fit"),
     "compare": ("actorq_apps.cli.compare", "train under several schemes and seeds, and report how they compare"),
     "sweep": ("actorq_apps.cli.sweep.command", "search for settings with many runs, here or on Kubernetes"),
     "evaluate": ("actorq_apps.cli.evaluate", "run greedy episodes of a run's policy"),

@@ -35,18 +35,26 @@ _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ')
 
 
 def environment_of(config: RunConfig, servers: ForkServers | None = None) -> EnvironmentSpec:
-    """The actors' description of the environment, which has been reset and stepped once.
+    """The actors' description of the environment, which has been reset and stepped once. See `try_environment`."""
+    return try_environment(config, servers=servers)[0]
+
+
+def try_environment(
+    config: RunConfig, steps: int = 0, servers: ForkServers | None = None
+) -> tuple[EnvironmentSpec, dict[str, Any]]:
+    """The actors' description of the environment, and the figures of random steps in it; empty for no steps.
 
     A call that takes long is told on standard error. Raises UserError when the environment cannot be made, does not
     work, ends its process, or hangs, before anything starts.
 
+    steps: at most; see `actor_service.environments.trial`.
     servers: fork the process that makes the environment.
     """
     environment, limit_s = config.environment, config.actor.environment_timeout_s
     # Not the whole actor: its imports would take a fifth of the time until the first action.
     command = (
         *(sys.executable, "-m", "actor_service.environments", environment, "--backend", config.environment_backend),
-        *("--arguments", config.environment_arguments.to_text(), "--lifeline"),
+        *("--arguments", config.environment_arguments.to_text(), "--lifeline", "--steps", str(steps)),
     )
     held, lifeline = socket.socketpair()
     with TemporaryFile("w+b") as output, held:
@@ -73,7 +81,7 @@ def environment_of(config: RunConfig, servers: ForkServers | None = None) -> Env
                 os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
         if "spec" in answer:
-            return EnvironmentSpec.from_json(answer["spec"])
+            return EnvironmentSpec.from_json(answer["spec"]), answer["figures"] or {}
         line, place = _last_words(output)
         said = f"; its last line: {line}" if line else ""
         if "error" in answer:

@@ -28,8 +28,11 @@ _REQUEST_BYTES = 256 * 1024
 # What each of these processes imports.
 LEARNING = ("actorq_apps.cli.train", "learner_service.process")
 COMMANDS = (
-    *(f"actorq_apps.cli.{name}" for name in ("certificates", "cluster", "compare", "evaluate", "policies", "profile")),
-    *(f"actorq_apps.cli.{name}" for name in ("reset_environment", "status", "sweep.command", "train", "verify")),
+    *(f"actorq_apps.cli.{name}" for name in ("certificates", "check", "cluster", "compare", "evaluate", "policies")),
+    *(
+        f"actorq_apps.cli.{name}"
+        for name in ("profile", "reset_environment", "status", "sweep.command", "train", "verify")
+    ),
     *("actorq_apps.operator.process", "scipy.stats"),
 )
 # ONNX Runtime is not here: its thread would not survive a fork.
@@ -159,7 +162,7 @@ def _modules_for(module: str, arguments: Sequence[str]) -> tuple[str, ...]:
     started = arguments[0] if module == "actorq.start" else module
     if started.startswith(("learner_service", "benchmarks")) or arguments[:1] == ("train",):
         return LEARNING
-    return COMMANDS if started.startswith("actorq.") else SERVICES
+    return COMMANDS if started.startswith("actorq_apps.") else SERVICES
 
 
 _servers: dict[tuple[str, ...], socket.socket] = {}

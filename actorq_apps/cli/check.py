@@ -1,0 +1,183 @@
+"""`actorq check`: what a run would meet in an environment, and which settings fit."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from actorq.config.algorithms import ALGORITHMS, ActionSpace
+from actorq.config.presets import OTHERS, family_of
+from actorq.config.run_config import RunConfig
+from actorq.config.segments import most_environments
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.errors import UserError
+from actorq.process import EXIT_OK, Sources, argument_parser
+from actorq_apps.cli.algorithm import about_wrappers, fit_algorithm, fit_environments
+from actorq_apps.local.environment import try_environment
+from actorq_apps.local.events import sigterm_as_exit
+
+_DESCRIPTION = """Try an environment with random actions, for ten seconds at most, and print what a run would meet: its
+spaces as policies see them, episodes, rewards, speed, whether a seed repeats an episode, which algorithms can act in
+it, and which settings follow. What may go wrong in a run is a warning with a remedy. Takes the settings of actorq
+train. Exit codes: 0, 2 for an environment that does not work."""
+
+Figures = Mapping[str, Any]
+
+STEPS = 2_000
+# Observations beyond this range train slowly without normalization. Rewards beyond it make values large.
+_LARGE_OBSERVATION, _LARGE_REWARD = 10.0, 100.0
+# Random actions in a learner of average speed: fewer steps are what limits a run.
+_SLOW_STEPS_PER_S = 200.0
+_SHOWN = 8
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Try the environment, and print."""
+    parser = argument_parser("actorq check", _DESCRIPTION, (RunConfig,))
+    parser.add_argument("id", nargs="?", metavar="ENVIRONMENT", help="id of the environment; also --environment")
+    parser.add_argument(
+        "--steps", type=_steps, default=STEPS, metavar="N", help=f"random steps, at most (default: {STEPS})"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    namespace = parser.parse_args(arguments)
+    if namespace.id is not None:
+        # A flag of the same name would win.
+        given = vars(namespace).setdefault("environment", namespace.id)
+        if given != namespace.id:
+            raise UserError(f"--environment: got {given!r} beside {namespace.id!r}; give one environment")
+    sources = Sources.read((RunConfig,), namespace)
+    config = sources.resolve(RunConfig)
+    found: list[Figures] = []
+
+    def describe(of: RunConfig) -> EnvironmentSpec:
+        spec, figures = try_environment(of, namespace.steps)
+        found.append(figures)
+        return spec
+
+    with sigterm_as_exit():
+        config, spec = fit_algorithm(config, sources, may_choose=True, describe=describe)
+    told: list[str] = []
+    config = fit_environments(config, spec, told.append)
+    told += about_wrappers(config.environment_arguments)
+    complaints = [*(text.removeprefix("warning: ") for text in told), *complaints_of(spec, found[0], config)]
+    if namespace.json:
+        content = {"spec": spec.to_json(), "algorithm": config.algorithm, "figures": found[0], "complaints": complaints}
+        print(json.dumps(content, indent=1))
+        return EXIT_OK
+    print(config.environment)
+    for name, text in lines_of(spec, found[0], config):
+        print(f"  {name:<13} {text}")
+    for text in complaints:
+        print(f"warning: {text}")
+    sys.stdout.flush()
+    return EXIT_OK
+
+
+def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iterator[tuple[str, str]]:
+    """What is printed of an environment: a word and a text for each line."""
+    low, high = figures["observations"]
+    yield "observations", f"{_observations(spec)}; from {low:.3g} to {high:.3g} in {figures['steps']:,} random steps"
+    yield "actions", f"discrete, {spec.discrete_actions}" if spec.discrete_actions else _continuous(spec.actions)
+    yield "episodes", _episodes(spec, figures)
+    if returns := figures["returns"]:
+        target = _target(spec, config)
+        solved = "" if target is None else f"; solved at {target:g}"
+        yield "returns", f"{fmean(returns):.4g} on average, from {min(returns):.4g} to {max(returns):.4g}{solved}"
+    if rewards := figures["rewards"]:
+        yield "rewards", f"from {rewards[0]:.4g} to {rewards[1]:.4g}"
+    same = "the same seed repeats an episode" if figures["repeats"] else "the same seed does not repeat an episode"
+    yield "seeds", f"{same}; another seed {'gives another' if figures['seeds_differ'] else 'gives the same one'}"
+    yield "speed", f"{_rate(figures):,.0f} steps per second of one environment, with random actions"
+    takes, refuses = _algorithms(spec)
+    other = "continuous" if spec.discrete_actions else "discrete"
+    yield "algorithms", f"{config.algorithm} unless you choose: {', '.join(takes)}; {', '.join(refuses)}: {other} only"
+    yield "settings", ", ".join(_settings(spec, config))
+
+
+def complaints_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iterator[str]:
+    """What may go wrong in a run, each with its remedy."""
+    for reason, count in figures["faults"].items():
+        yield f"{count} of {figures['steps']:,} steps failed: {reason}; a run drops such steps, so mend the environment"
+    if not figures["repeats"]:
+        yield "the same seed gives another episode: runs cannot be repeated; seed all randomness in reset(seed=...)"
+    if not figures["lengths"] and not spec.max_episode_steps:
+        yield (
+            f"no episode ended in {figures['steps']:,} steps, and there is no time limit: give --environment-args "
+            "max_episode_steps=1000, or returns are never known"
+        )
+    image, (low, high) = spec.image, figures["observations"]
+    if image is None and not config.normalize_observations and max(-low, high) > _LARGE_OBSERVATION:
+        yield f"observations reach {max(-low, high, key=abs):.4g}: give --normalize-observations"
+    if image is None and figures["constant"]:
+        names = ", ".join(map(str, figures["constant"][:_SHOWN])) + ", ..." * (len(figures["constant"]) > _SHOWN)
+        yield (
+            f"{len(figures['constant'])} of {figures['components']} numbers of an observation never changed ({names}): "
+            "leave them out if they never do"
+        )
+    rewards = figures["rewards"]
+    if rewards and rewards[0] == rewards[1] == 0:
+        yield "no random step had a reward: exploration may never find one; reward progress, or train much longer"
+    elif rewards and max(-rewards[0], rewards[1]) > _LARGE_REWARD:
+        yield f"rewards reach {max(rewards, key=abs):.4g}: scale them in the environment, to about 1"
+    if _rate(figures) < _SLOW_STEPS_PER_S:
+        milliseconds = 1000 / _rate(figures)
+        yield f"the environment takes {milliseconds:.3g} ms per step: give more --actors, as far as cores suffice"
+
+
+def _observations(spec: EnvironmentSpec) -> str:
+    if spec.image is not None:
+        return f"{spec.image_text} ({spec.observations.dtype})"
+    return f"a vector of {_numbers(spec.observations.shape[0])} ({spec.observations.dtype})"
+
+
+def _numbers(count: int) -> str:
+    return f"{count} number{'s' * (count != 1)}"
+
+
+def _continuous(actions: ArraySpec) -> str:
+    low, high = actions.bounds()
+    return f"a vector of {_numbers(actions.shape[0])} from {low.min():g} to {high.max():g}"
+
+
+def _episodes(spec: EnvironmentSpec, figures: Figures) -> str:
+    limit = f"limit {spec.max_episode_steps:,} steps" if spec.max_episode_steps else "no limit of steps"
+    lengths = figures["lengths"]
+    if not lengths:
+        return f"none ended in {figures['steps']:,} steps; {limit}"
+    ends = f"{figures['terminated']} terminated, {figures['truncated']} truncated"
+    return f"{len(lengths)} ended ({ends}), {fmean(lengths):,.0f} steps on average; {limit}"
+
+
+def _algorithms(spec: EnvironmentSpec) -> tuple[list[str], list[str]]:
+    """The built-in algorithms that take the actions, and the others."""
+    actions: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
+    takes = [name for name, spaces in ALGORITHMS.items() if actions in spaces]
+    return takes, [name for name in ALGORITHMS if name not in takes]
+
+
+def _settings(spec: EnvironmentSpec, config: RunConfig) -> Iterator[str]:
+    family = family_of(config.environment)
+    yield "no preset for this environment" if family is OTHERS else f"preset for {family.name}"
+    yield f"{config.environments_per_actor} environments per actor (at most {most_environments(spec):,})"
+    if spec.frame_stack > 1:
+        yield f"{spec.frame_stack} frames stacked"
+    elif spec.image is not None:
+        yield f"--image-layout channels-{'last' if spec.channels_last else 'first'}"
+    if _target(spec, config) is None:
+        yield "no target return: give --target-return to end a run by it"
+
+
+def _target(spec: EnvironmentSpec, config: RunConfig) -> float | None:
+    return spec.reward_threshold if config.target_return is None else config.target_return
+
+
+def _rate(figures: Figures) -> float:
+    return float(figures["steps"] / figures["seconds"])
+
+
+def _steps(text: str) -> int:
+    if not (text.isdecimal() and text.isascii() and 1 <= int(text) <= 1_000_000):
+        raise argparse.ArgumentTypeError(f"expected 1 to 1000000 steps, got {text!r}")
+    return int(text)

@@ -1,0 +1,114 @@
+"""`actorq check`: what it prints of an environment, and what it warns of."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorq.config import settings
+from actorq.config.run_config import RunConfig
+from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.errors import UserError
+from actorq_apps.cli import check
+from actorq_apps.cli.check import complaints_of, lines_of
+
+SPEC = EnvironmentSpec("Own-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+FIGURES: dict[str, Any] = {
+    "steps": 2000,
+    "seconds": 0.5,
+    "terminated": 10,
+    "truncated": 0,
+    "returns": [1.0, 3.0],
+    "lengths": [100, 300],
+    "rewards": [0.0, 1.0],
+    "observations": [-1.0, 2.0],
+    "components": 3,
+    "constant": [],
+    "faults": {},
+    "repeats": True,
+    "seeds_differ": True,
+}
+CONFIG = RunConfig(environment="Own-v0")
+
+
+def test_the_lines_of_a_good_environment() -> None:
+    lines = dict(lines_of(SPEC, FIGURES, CONFIG))
+    assert lines["observations"].startswith("a vector of 3 numbers (float32); from -1 to 2")
+    assert lines["episodes"] == "2 ended (10 terminated, 0 truncated), 200 steps on average; no limit of steps"
+    assert lines["returns"] == "2 on average, from 1 to 3"
+    assert lines["speed"].startswith("4,000 steps per second")
+    takes, refuses = lines["algorithms"].split(";")
+    assert {"dqn", "ppo", "impala"} <= set(takes.replace(",", "").split())
+    assert "sac" in refuses
+    assert "--target-return" in lines["settings"]
+    assert not list(complaints_of(SPEC, FIGURES, CONFIG))
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"faults": {"NaN": 3}}, "3 of 2,000 steps failed: NaN"),
+        ({"repeats": False}, "reset(seed=...)"),
+        ({"lengths": [], "returns": []}, "max_episode_steps"),
+        ({"observations": [-400.0, 2.0]}, "observations reach 400: give --normalize-observations"),
+        ({"constant": [0, 2]}, "2 of 3 numbers of an observation never changed (0, 2)"),
+        ({"rewards": [0.0, 0.0]}, "no random step had a reward"),
+        ({"rewards": [-5000.0, 1.0]}, "rewards reach -5000"),
+        ({"seconds": 20.0}, "10 ms per step: give more --actors"),
+    ],
+)
+def test_each_warning_has_its_remedy(changes: dict[str, Any], remedy: str) -> None:
+    (complaint,) = complaints_of(SPEC, {**FIGURES, **changes}, CONFIG)
+    assert remedy in complaint
+
+
+def test_what_a_setting_has_mended_is_no_warning() -> None:
+    far = {**FIGURES, "observations": [-400.0, 2.0]}
+    normalized = settings.build(RunConfig, {"environment": "Own-v0", "normalize_observations": True})
+    assert not list(complaints_of(SPEC, far, normalized))
+    endless = {**FIGURES, "lengths": [], "returns": []}
+    assert not list(complaints_of(replace(SPEC, max_episode_steps=5000), endless, CONFIG))
+
+
+def test_images_are_told_with_their_layout_and_their_bytes_are_no_fault() -> None:
+    images = replace(SPEC, observations=ArraySpec((40, 40, 3), "uint8"))
+    figures = {**FIGURES, "observations": [0.0, 255.0], "components": 4800, "constant": [7]}
+    lines = dict(lines_of(images, figures, CONFIG))
+    assert lines["observations"].startswith("images of 40 x 40 pixels with 3 channels, channels last (uint8)")
+    assert "--image-layout channels-last" in lines["settings"]
+    assert not list(complaints_of(images, figures, CONFIG))
+
+
+def test_an_environment_is_tried_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.run(["Pendulum-v1", "--steps", "400"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0] == "Pendulum-v1"
+    assert "a vector of 1 number from -2 to 2" in printed
+    assert "sac unless you choose" in printed
+
+
+def test_its_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.run(["--environment", "CartPole-v1", "--steps", "200", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert EnvironmentSpec.from_json(content["spec"]).discrete_actions == 2
+    assert (content["algorithm"], content["complaints"]) == ("dqn", [])
+    assert content["figures"]["steps"] == 200
+
+
+def test_a_broken_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = Path(__file__).parents[2] / "user_modules"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(modules), str(modules.parents[1])]))
+    with pytest.raises(UserError, match="RuntimeError"):
+        check.run(["environment_doubles:AlwaysRaising-v0"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [(["A-v0", "--environment", "B-v0"], "--environment"), (["CartPole-v1", "--algorithm", "sac"], "continuous")],
+)
+def test_a_mistake_is_told(arguments: list[str], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        check.run(arguments)
