@@ -79,10 +79,12 @@ def _ingest(tree: Path) -> float:
 def _rate(tree: Path, case: str, warm_up_s: float, seconds: float) -> float:
     """Updates or steps per second of one run of the project in `tree`."""
     field, flags = _RUNS[case]
+    # The command was in another folder once.
+    command = "actorq_apps.cli.main" if (tree / "actorq_apps").exists() else "actorq.cli.main"
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         process = subprocess.Popen(
-            [sys.executable, "-m", "actorq_apps.cli.main", "train", "--run-directory", str(run), *_ENDLESS, *flags],
+            [sys.executable, "-m", command, "train", "--run-directory", str(run), *_ENDLESS, *flags],
             env={**os.environ, "PYTHONPATH": str(tree)},
             cwd=folder,
             stdout=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ from benchmarks.faults import copies, floods
 from benchmarks.harness import Target, verdict
 from benchmarks.learner import sparse_learner
 from benchmarks.libraries import parity
-from benchmarks.onpolicy import layouts
+from benchmarks.onpolicy import layouts, missing_actor
 from benchmarks.policy import fidelity, inference, sparse_policy, swap
 from benchmarks.policy.encodings import __main__ as encodings
 from benchmarks.policy.figures import Bytes, Calls, Cell, Errors, Figures
@@ -126,6 +126,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "inference_without_vnni": _inference,
     "joint": _joint,
     "on_policy_layouts": lambda figures: layouts.targets(figures["layouts"]),
+    "on_policy_missing_actor": missing_actor.targets,
     "packages": packages.targets,
     "parity": _parity,
     "parity_sac_pendulum": _parity,
