@@ -1,6 +1,6 @@
 """Settings of the learning algorithms."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -9,25 +9,6 @@ from actorq.config.settings import Settings
 
 ActionSpace = Literal["discrete", "continuous"]
 
-# The built-in algorithms, and the actions that they take. Others are given as MODULE:CLASS.
-ALGORITHMS: dict[str, tuple[ActionSpace, ...]] = {
-    "dqn": ("discrete",),
-    "d4pg": ("continuous",),
-    "td3": ("continuous",),
-    "sac": ("continuous",),
-    "ppo": ("discrete", "continuous"),
-    "impala": ("discrete", "continuous"),
-}
-# Those that learn from the newest transitions only, through a one-pass queue in place of the replay.
-ON_POLICY = ("ppo", "impala")
-# Every run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
-KEPT = (
-    *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
-    *("network", "normalize_observations", "replay.capacity"),
-    *("dqn.hidden_sizes", "dqn.dueling", "d4pg.policy_sizes", "d4pg.critic_sizes", "d4pg.atoms"),
-    *("td3.hidden_sizes", "sac.hidden_sizes"),
-    *(f"{name}.{setting}" for name in ON_POLICY for setting in ("hidden_sizes", "value_sizes", "activation", "squash")),
-)
 # The group in which an installed package declares an algorithm: `name = "module:Class"`.
 ALGORITHM_ENTRY_POINTS = "actorq.algorithms"
 # Descriptions of settings that several algorithms have.
@@ -38,7 +19,18 @@ _MAX_NORM = "global norm of the gradients of policy and value network, to which 
 
 
 class AlgorithmConfig(Settings):
-    """Settings of every algorithm."""
+    """Settings of every algorithm with a replay.
+
+    actions: the action spaces that it takes.
+    kept: settings that every run keeps, because its networks and checkpoints depend on them.
+    ignored: settings of other sections that it does not read, besides those of the other kind of algorithm or action.
+    has_steps: whether its returns have several steps from the first update on.
+    """
+
+    actions: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
+    kept: ClassVar[tuple[str, ...]] = ("hidden_sizes",)
+    ignored: ClassVar[tuple[str, ...]] = ()
+    has_steps: ClassVar[bool] = False
 
     batch_size: PositiveInt = Field(256, description="transitions per gradient update")
     discount: Fraction = Field(0.99, description="discount factor gamma per environment step")
@@ -47,6 +39,11 @@ class AlgorithmConfig(Settings):
 
 class DQNConfig(AlgorithmConfig):
     """DQN: double, dueling, n-step, Huber loss, hard target updates."""
+
+    actions = ("discrete",)
+    kept = ("hidden_sizes", "dueling")
+    ignored = ("sparsity.critic",)
+    has_steps = True
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer")
     learning_rate: PositiveFloat = Field(1e-2, description="Adam step size")
@@ -65,6 +62,9 @@ class DQNConfig(AlgorithmConfig):
 
 class D4PGConfig(AlgorithmConfig):
     """D4PG: deterministic policy, categorical critic, n-step returns (arXiv 1804.08617), with Acme's networks."""
+
+    kept = ("policy_sizes", "critic_sizes", "atoms")
+    has_steps = True
 
     policy_sizes: LayerSizes = Field((256, 256, 256), description="units of each hidden layer of the policy")
     critic_sizes: LayerSizes = Field((512, 512, 256), description="units of each hidden layer of the critic")
@@ -103,6 +103,8 @@ class TD3Config(AlgorithmConfig):
 class SACConfig(AlgorithmConfig):
     """SAC: maximum-entropy policy, twin critics, automatic temperature (arXiv 1812.05905)."""
 
+    ignored = ("exploration.noise",)
+
     hidden_sizes: LayerSizes = Field((256, 256), description="units of each hidden layer of policy and critics")
     learning_rate: PositiveFloat = Field(3e-4, description="Adam step size of policy, critics and temperature")
     target_rate: Annotated[float, Field(gt=0, le=1)] = Field(0.005, description=_TARGET_RATE)
@@ -117,7 +119,15 @@ class SACConfig(AlgorithmConfig):
 
 
 class OnPolicyConfig(Settings):
-    """Settings of every on-policy algorithm: its networks, its rollouts, and its importance weights."""
+    """Settings of every on-policy algorithm: its networks, its rollouts, and its importance weights.
+
+    It learns from the newest transitions only, through a one-pass queue in place of the replay. For actions, kept and
+    ignored see AlgorithmConfig.
+    """
+
+    actions: ClassVar[tuple[ActionSpace, ...]] = ("discrete", "continuous")
+    kept: ClassVar[tuple[str, ...]] = ("hidden_sizes", "value_sizes", "activation", "squash")
+    ignored: ClassVar[tuple[str, ...]] = ()
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the policy")
     value_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the value network")
@@ -172,6 +182,8 @@ class PPOConfig(OnPolicyConfig):
 class IMPALAConfig(OnPolicyConfig):
     """IMPALA (arXiv 1802.01561): V-trace targets from one pass over each rollout."""
 
+    ignored = ("learner.compile",)
+
     batch_size: PositiveInt = Field(512, description="transitions per gradient update; whole segments")
     rollout_size: PositiveInt = Field(512, description=_ROLLOUT_SIZE)
     trace_lambda: Fraction = Field(1.0, description="lambda of V-trace")
@@ -180,3 +192,26 @@ class IMPALAConfig(OnPolicyConfig):
     correct: bool = Field(True, description="V-trace weights pi / mu; without them all weights are 1")
     max_rho: PositiveFloat = Field(1.0, description="rho bar: truncation of the weights in the V-trace target")
     max_c: PositiveFloat = Field(1.0, description="c bar: truncation of the weights of the trace")
+
+
+# The built-in algorithms. Others are given as MODULE:CLASS, or by an installed package.
+ALGORITHMS: dict[str, type[AlgorithmConfig] | type[OnPolicyConfig]] = {
+    "dqn": DQNConfig,
+    "d4pg": D4PGConfig,
+    "td3": TD3Config,
+    "sac": SACConfig,
+    "ppo": PPOConfig,
+    "impala": IMPALAConfig,
+}
+ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(settings, OnPolicyConfig))
+# Every run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
+KEPT = (
+    *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
+    *("network", "normalize_observations", "replay.capacity"),
+    *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.kept),
+)
+
+
+def taking(actions: ActionSpace) -> list[str]:
+    """The built-in algorithms that take these actions."""
+    return [name for name, settings in ALGORITHMS.items() if actions in settings.actions]

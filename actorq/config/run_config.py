@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from actorq.config import algorithms, sections
-from actorq.config.algorithms import ALGORITHMS, IMPALAConfig, PPOConfig
+from actorq.config.algorithms import ALGORITHMS, AlgorithmConfig, IMPALAConfig, PPOConfig
 from actorq.config.numbers import PositiveInt, Seed
 from actorq.config.on_policy import HORIZON, waiting_rows
 from actorq.config.presets import with_preset
@@ -23,9 +23,6 @@ from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
 from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
-
-# Their returns have several steps from the first update on.
-_MULTI_STEP_ANYWAY = ("dqn", "d4pg")
 
 
 def _wrapper(given: object) -> object:
@@ -216,7 +213,7 @@ class RunConfig(Settings):
                 f"rate_limiter.error_buffer must be at least {smallest_buffer:g}, twice samples_per_insert, got "
                 f"{limiter.error_buffer:g}; with a smaller one learner and actors would wait for each other"
             )
-        section = getattr(self, self.algorithm, None) if self.algorithm in ALGORITHMS else None
+        section = self.own if isinstance(self.own, AlgorithmConfig) else None
         if section is not None and (most := self.actor.max_steps_per_policy):
             updates = self.publication.period_updates
             steps = updates * section.batch_size / limiter.samples_per_insert
@@ -248,10 +245,17 @@ class RunConfig(Settings):
         return self.max_environment_steps * uses / batch_size
 
     @property
+    def own(self) -> AlgorithmConfig | PPOConfig | IMPALAConfig | None:
+        """The settings of the run's algorithm if it is a built-in one."""
+        found: AlgorithmConfig | PPOConfig | IMPALAConfig | None
+        found = getattr(self, self.algorithm) if self.algorithm in ALGORITHMS else None
+        return found
+
+    @property
     def on_policy(self) -> PPOConfig | IMPALAConfig | None:
         """The settings of the run's algorithm if it is a built-in on-policy one."""
-        settings: dict[str, PPOConfig | IMPALAConfig] = {"ppo": self.ppo, "impala": self.impala}
-        return settings.get(self.algorithm)
+        own = self.own
+        return own if isinstance(own, PPOConfig | IMPALAConfig) else None
 
     @property
     def object_storage_urls(self) -> dict[str, str]:
@@ -335,12 +339,13 @@ class RunConfig(Settings):
         if not self._has(self.multi_step):
             return None
         name, later = self.algorithm, self.multi_step_returns
-        if name in _MULTI_STEP_ANYWAY or n_step > 1:
+        has_steps = getattr(ALGORITHMS.get(name), "has_steps", False)
+        if has_steps or n_step > 1:
             if self.multi_step is None:
                 return None
             raise UserError(
                 f"multi_step: expected an algorithm with one-step returns at first, got {name} with n_step {n_step}: "
-                + ("leave --multi-step out" if name in _MULTI_STEP_ANYWAY else f"set {name}.n_step to 1")
+                + ("leave --multi-step out" if has_steps else f"set {name}.n_step to 1")
             )
         return later
 

@@ -23,13 +23,6 @@ REPLAY_ONLY = (
     *("replay.prioritized", "replay.min_size", *_PRIORITIES),
     *(name for name in (*_DISCRETE, *_CONTINUOUS) if name.startswith(_GATE)),
 )
-_OF_ALGORITHM = {
-    "dqn": (*_QUEUE_ONLY, *_CONTINUOUS, "sparsity.critic"),
-    **dict.fromkeys(("d4pg", "td3"), (*_QUEUE_ONLY, *_DISCRETE)),
-    "sac": (*_QUEUE_ONLY, *_DISCRETE, "exploration.noise"),
-    "ppo": REPLAY_ONLY,
-    "impala": (*REPLAY_ONLY, "learner.compile"),
-}
 _GAUSSIAN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("log_std", "squash"))
 _HIDDEN = tuple(f"{name}.{each}" for name in ON_POLICY for each in ("hidden_sizes", "value_sizes", "activation"))
 _CHANGES = ("sparsity.period_updates", "sparsity.replaced", "sparsity.until")
@@ -38,8 +31,14 @@ _LOOKS = tuple(f"dynamic_capacity.{name}" for name in DynamicCapacityConfig.mode
 
 def unread(algorithm: str) -> tuple[str, ...]:
     """Settings, and whole sections, that a built-in algorithm does not read. Of others it is not known."""
-    own = _OF_ALGORITHM.get(algorithm)
-    return () if own is None else (*(each for each in ALGORITHMS if each != algorithm), *own)
+    if algorithm not in ALGORITHMS:
+        return ()
+    settings = ALGORITHMS[algorithm]
+    others = tuple(each for each in ALGORITHMS if each != algorithm)
+    if algorithm in ON_POLICY:
+        return (*others, *REPLAY_ONLY, *settings.ignored)
+    of_actions = _CONTINUOUS if settings.actions == ("discrete",) else _DISCRETE
+    return (*others, *_QUEUE_ONLY, *of_actions, *settings.ignored)
 
 
 def given_in_vain(given: Mapping[str, Any], config: RunConfig, spec: EnvironmentSpec) -> dict[str, str]:

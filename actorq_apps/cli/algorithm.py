@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from actorq.config import settings
-from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace, taking
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
@@ -46,11 +46,11 @@ def fit_algorithm(
     actions: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
     if actions == "continuous" and family_of(config.environment) is OTHERS and may_choose:
         config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
-    needed = ALGORITHMS.get(config.algorithm, (actions,))
+    needed = ALGORITHMS[config.algorithm].actions if config.algorithm in ALGORITHMS else (actions,)
     if actions not in needed:
         raise UserError(
             f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has {actions} "
-            f"ones; for these there are: {', '.join(name for name, takes in ALGORITHMS.items() if actions in takes)}"
+            f"ones; for these there are: {', '.join(taking(actions))}"
         )
     return config, spec
 

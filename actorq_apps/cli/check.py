@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from actorq.config.algorithms import ALGORITHMS, ActionSpace
+from actorq.config.algorithms import ALGORITHMS, ActionSpace, taking
 from actorq.config.presets import OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
@@ -153,7 +153,7 @@ def _episodes(spec: EnvironmentSpec, figures: Figures) -> str:
 def _algorithms(spec: EnvironmentSpec) -> tuple[list[str], list[str]]:
     """The built-in algorithms that take the actions, and the others."""
     actions: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
-    takes = [name for name, spaces in ALGORITHMS.items() if actions in spaces]
+    takes = taking(actions)
     return takes, [name for name in ALGORITHMS if name not in takes]
 
 

@@ -14,7 +14,6 @@ from typing import Annotated
 from pydantic import Field
 
 from actorq.config import settings
-from actorq.config.algorithms import ALGORITHMS
 from actorq.config.presets import descriptions
 from actorq.config.run_config import RunConfig
 from actorq.config.schemes import installed_schemes, load_scheme
@@ -167,8 +166,7 @@ def _checked(
     fitting, spec = fit_algorithm(config, sources, may_choose=not train.resume, describe=describe)
     fitting = fit_environments(fitting, spec, warn)
     fitting.dynamic_capacity_of(spec)
-    if fitting.algorithm in ALGORITHMS:
-        own = getattr(fitting, fitting.algorithm)
+    if (own := fitting.own) is not None:
         epochs = None if fitting.on_policy is None else getattr(own, "epochs", 1)
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
     check_learner(fitting, spec, servers)

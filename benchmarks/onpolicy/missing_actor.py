@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from actorq.client import LearnerClient
+from actorq.errors import UnavailableError
 from actorq.rundirectory import RunDirectory
 from benchmarks.faults.chaos.fleet import until
 from benchmarks.harness import Target, run_benchmark
@@ -89,7 +90,11 @@ def _rates(actors: int, seed: int, seconds: float) -> dict[str, float]:
                     return (client.status().environment_steps - before) / (time.monotonic() - begun)
 
                 def has_all() -> bool:
-                    status = client.status()
+                    try:
+                        status = client.status()
+                    except UnavailableError:
+                        # The learner is still starting.
+                        return False
                     connected = [actor for actor in status.actors if actor.connected and actor.role == "actor"]
                     return (
                         len(connected) == actors

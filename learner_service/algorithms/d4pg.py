@@ -43,7 +43,7 @@ class D4PG(GradientAlgorithm):
     """Distributional deterministic policy gradients with hard target networks; see the module's docstring."""
 
     name = "d4pg"
-    action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = D4PGConfig.actions
     settings = D4PGConfig
     policy: LayerNormPolicy
     _settings: D4PGConfig

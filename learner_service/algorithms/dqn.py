@@ -36,7 +36,7 @@ class DQN(GradientAlgorithm):
     """Double, dueling, n-step DQN with a hard target network; see the module's docstring for the update."""
 
     name = "dqn"
-    action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("discrete",)
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = DQNConfig.actions
     settings = DQNConfig
     policy: QNetwork
     _settings: DQNConfig

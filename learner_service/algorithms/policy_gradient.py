@@ -47,7 +47,7 @@ class PolicyGradient(Trainable):
     epochs: number of passes over each rollout.
     """
 
-    action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("discrete", "continuous")
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = OnPolicyConfig.actions
     # RLx2 is made for temporal-difference learning from a replay.
     sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = tuple(method for method in METHODS if method != "rlx2")
     epochs: int = 1

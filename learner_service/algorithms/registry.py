@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace, taking
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.trajectory import EnvironmentSpec
@@ -99,10 +99,10 @@ def _require(name: str, found: object, attributes: Sequence[str]) -> None:
 
 
 def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:
-    given = "discrete" if spec.discrete_actions else "continuous"
+    given: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
     if given not in algorithm.action_spaces:
         have = f"{spec.discrete_actions} discrete ones" if spec.discrete_actions else "continuous ones"
-        fitting = ", ".join(name for name, takes in ALGORITHMS.items() if given in takes)
+        fitting = ", ".join(taking(given))
         raise UserError(
             f"algorithm {name} needs {' or '.join(algorithm.action_spaces)} actions, but {spec.environment_id} has "
             f"{have} of shape {list(spec.actions.shape)}; for {given} actions use {fitting}"

@@ -77,7 +77,7 @@ class SAC(GradientAlgorithm):
     """Soft actor-critic; see the module's docstring for the update. temperature: makes alpha."""
 
     name = "sac"
-    action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = SACConfig.actions
     stochastic = True
     needs_windows = True
     settings = SACConfig

@@ -36,7 +36,7 @@ class TD3(GradientAlgorithm):
     """Twin delayed deterministic policy gradients; see the module's docstring for the update."""
 
     name = "td3"
-    action_spaces: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
+    action_spaces: ClassVar[tuple[ActionSpace, ...]] = TD3Config.actions
     settings = TD3Config
     policy: DeterministicPolicy
     _settings: TD3Config

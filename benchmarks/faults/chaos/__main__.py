@@ -48,6 +48,8 @@ _DISK_BYTES = 2 * 1024**3
 _RECOVERY_S = 60.0
 _STANDSTILL_S = 10.0
 _MOVE_S = 3.0
+# The learner sees the end of an old process within this time.
+_SEEN_S = 0.5
 _EVERYBODY = (*ACTORS, "evaluator")
 _SCHEMES = ("int8", "fp32")
 
@@ -157,6 +159,8 @@ class Chaos:
 
     def stop(self) -> None:
         """End the run as an operator does. The services save all acknowledged data."""
+        # A process that has just started can only be told that the run is over once it has joined.
+        until(lambda: self.observer.newest.at > self.fleet.newest_start() + _SEEN_S and self._well(0), _RECOVERY_S)
         self.fleet.finish()
         with LearnerClient(self.learner_address) as client:
             client.stop()

@@ -1,6 +1,7 @@
 """Runs the services of a run as processes, and restarts ended processes as a kubelet does."""
 
 import errno
+import math
 import os
 import signal
 import socket
@@ -80,6 +81,13 @@ class Fleet:
     def started_at(self, name: str) -> float:
         """Start of its current process, in monotonic seconds."""
         return self._members[name].started_at
+
+    def newest_start(self) -> float:
+        """Start of the newest process, in monotonic seconds; infinity while a service has yet to end or to restart."""
+        members = self._members.values()
+        if any(member.expected or member.process.poll() is not None for member in members):
+            return math.inf
+        return max(member.started_at for member in members)
 
     def pid(self, name: str) -> int:
         """The process id of its current process."""
