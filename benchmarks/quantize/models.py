@@ -176,17 +176,20 @@ def _rsl_rl() -> Iterator[Model]:
     modules = importlib.import_module("rsl_rl.modules")
     for widths in WIDTHS:
         yield _model("rsl-rl-lib", f"MLP {widths}", modules.MLP(SIZE, COMPONENTS, list(widths), "elu"), False)
-    for units in (128, 256):
-        memory = modules.RNN(SIZE, units, 1, "lstm")
-        made = nn.ModuleList((memory.rnn, modules.MLP(units, COMPONENTS, [64], "elu")))
-        inputs = ((SIZE,), (1, units), (1, units))
-        yield _model("rsl-rl-lib", f"LSTM {units}", made, False, _recurrent, inputs)
+    for kind, states in (("lstm", 2), ("gru", 1)):
+        for units in (128, 256):
+            memory = modules.RNN(SIZE, units, 1, kind)
+            made = nn.ModuleList((memory.rnn, modules.MLP(units, COMPONENTS, [64], "elu")))
+            inputs = ((SIZE,), *[(1, units)] * states)
+            yield _model("rsl-rl-lib", f"{kind.upper()} {units}", made, False, _recurrent, inputs)
 
 
-def _recurrent(policy: Any, observations: Tensor, h: Tensor, c: Tensor) -> Any:
-    lstm, head = policy
-    features, (h, c) = lstm(observations[None], (h.transpose(0, 1), c.transpose(0, 1)))
-    return head(features[0]), h.transpose(0, 1), c.transpose(0, 1)
+def _recurrent(policy: Any, observations: Tensor, *states: Tensor) -> Any:
+    layer, head = policy
+    turned = tuple(state.transpose(0, 1) for state in states)
+    features, after = layer(observations[None], turned if len(turned) > 1 else turned[0])
+    outputs = after if isinstance(after, tuple) else (after,)
+    return head(features[0]), *(state.transpose(0, 1) for state in outputs)
 
 
 def _pfrl() -> Iterator[Model]:
