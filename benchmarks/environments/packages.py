@@ -39,6 +39,8 @@ class Package:
     requirements: tuple[str, ...]
     environment: str
     wrappers: tuple[str, ...] = ()
+    # A greedy policy may repeat an action for ever that changes nothing.
+    max_episode_steps: int | None = None
 
     @property
     def name(self) -> str:
@@ -50,7 +52,7 @@ PACKAGES = (
     Package(("minigrid==3.2.0",), "minigrid:MiniGrid-Empty-5x5-v0", ("minigrid.wrappers:ImgObsWrapper",)),
     Package(("flappy-bird-gymnasium==0.4.0",), "flappy_bird_gymnasium:FlappyBird-v0"),
     Package(("highway-env==1.12.1",), "highway_env:highway-fast-v0", (_FLATTEN,)),
-    Package(("gymnasium-2048==0.1.2",), "gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0"),
+    Package(("gymnasium-2048==0.1.2",), "gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0", max_episode_steps=1000),
     Package(("gym-anytrading==2.0.0",), "gym_anytrading:stocks-v0", (_FLATTEN,)),
     Package(("gym-simplegrid==1.1.0",), "gym_simplegrid:SimpleGrid-4x4-v0", (_FLATTEN,)),
     Package(
@@ -115,15 +117,27 @@ def _row(package: Package, folder: Path, seconds: float) -> dict[str, Any]:
         # Many draw with pygame, also without a screen.
         "SDL_VIDEODRIVER": "dummy",
     }
-    config = RunConfig(environment=package.environment, environment_wrappers=package.wrappers)
+    limit = {} if package.max_episode_steps is None else {"max_episode_steps": package.max_episode_steps}
+    config = RunConfig(environment=package.environment, environment_wrappers=package.wrappers, environment_args=limit)
     text = config.environment_arguments.to_text()
     played = _python(environment, "-m", "benchmarks.environments.random_episodes", package.environment, text, "20")
     plain = _run(environment, "-m", "actor_service.environments", package.environment) if package.wrappers else None
     run = folder / "run"
     flags = ("--environment", package.environment, "--max-seconds", str(seconds))
     wrappers = ("--environment-wrappers", ",".join(package.wrappers)) if package.wrappers else ()
+    keywords = [part for name, value in limit.items() for part in ("--environment-args", f"{name}={value}")]
     limits = ("--max-environment-steps", "10000000", "--evaluation.episodes", str(EPISODES))
-    command = ("-m", "actorq_apps.cli.main", "train", "--run-directory", str(run), *flags, *wrappers, *limits)
+    command = (
+        "-m",
+        "actorq_apps.cli.main",
+        "train",
+        "--run-directory",
+        str(run),
+        *flags,
+        *wrappers,
+        *keywords,
+        *limits,
+    )
     _python(environment, *command, codes=_COMPLETE)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return {
@@ -131,6 +145,7 @@ def _row(package: Package, folder: Path, seconds: float) -> dict[str, Any]:
         "requirements": package.requirements,
         "environment": package.environment,
         "wrappers": package.wrappers,
+        "max_episode_steps": package.max_episode_steps,
         "refused_without_wrappers": plain.stderr.splitlines()[-1] if plain and plain.returncode else "",
         "random_returns": json.loads(played.splitlines()[-1]),
         "algorithm": summary["algorithm"],

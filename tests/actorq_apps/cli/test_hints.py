@@ -38,3 +38,16 @@ def test_episodes_that_end_are_no_news() -> None:
     recorder = Recorder()
     EpisodeHint(recorder, environments=4).status(run_status(environment_steps=9_999, episodes=1))
     assert recorder.events == []
+
+
+def test_evaluations_that_never_end_are_told_once() -> None:
+    recorder = Recorder()
+    hint = EpisodeHint(recorder, environments=8)
+    for elapsed_s, version in ((30.0, 0), (40.0, 1), (99.0, 5)):
+        hint.status(run_status(environment_steps=9_000, episodes=3, elapsed_s=elapsed_s, policy_version=version))
+    assert recorder.events == []
+    for elapsed_s in (101.0, 200.0):
+        hint.status(run_status(environment_steps=9_000, episodes=3, elapsed_s=elapsed_s, policy_version=6))
+    (event,) = recorder.events
+    assert event.startswith("no evaluation has ended in 61 s")
+    assert event.endswith("--environment-args max_episode_steps=1000")
