@@ -115,7 +115,9 @@ def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
     elif not any(actor.connected and actor.role == "actor" for actor in look.live.actors):
         waits = look.live.elapsed_s >= _JOINING_S
         ready, reason, message = False, "NoActors" if waits else "Starting", "no actor has joined the learner"
-    training = look.live is not None and look.live.state in (RunState.COLLECTING, RunState.TRAINING)
+    # The learner of a suspended run still answers while it saves.
+    trains = look.live is not None and look.live.state in (RunState.COLLECTING, RunState.TRAINING)
+    training = trains and not look.suspended
     starved = training and _is_starved(look)
     hopeless = not over and "startedAt" not in look.before and fault is not None and fault.reason in HOPELESS
     failed = look.failed or hopeless

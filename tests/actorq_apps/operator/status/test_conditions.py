@@ -192,3 +192,12 @@ def test_tools_that_apply_objects_wait_for_no_run_for_ever() -> None:
 def test_a_run_has_started_when_its_learner_says_so() -> None:
     seen = look(live=run_status(elapsed_s=100.0))
     assert new_status(seen, None)["startedAt"] == timestamp(seen.now - 100.0)
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+def test_a_suspended_run_does_not_train_while_its_learner_still_answers(suspended: bool) -> None:
+    live = run_status(state=RunState.TRAINING, actors=ACTING)
+    found = conditions(look({"startedAt": timestamp(NOW - 60)}, {"suspend": suspended}, live=live))
+
+    assert found["Training"]["status"] == str(not suspended)
+    assert found["Suspended"]["status"] == str(suspended)
