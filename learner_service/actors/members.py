@@ -32,6 +32,7 @@ class Member:
 
     life: how often this index has been assigned, this time included. report: the newest one.
     nonce: identifies the process that joined; 0 when unknown. owner: who has joined it; see Members.join.
+    heard_at: when its stream was opened, or its newest report came.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Member:
     report: ActorReport | None = None
     nonce: int = 0
     owner: str = ""
+    heard_at: float = 0.0
 
     def source(self, sequence: int) -> SegmentSource:
         """The identity of the segment with number `sequence` of this incarnation."""
@@ -130,7 +132,7 @@ class Members:
             if member is None or member.incarnation != incarnation or member.state == "left":
                 raise NotFoundError(f"actor {name!r} with incarnation {incarnation} has not joined: call Join first")
             if member.state == "joined":
-                member.state = "connected"
+                member.state, member.heard_at = "connected", self._clock()
                 self._end_wait(member)
                 self._connected[member.role] += 1
             return member
@@ -148,12 +150,22 @@ class Members:
             members = sorted(present, key=lambda member: (member.role, member.index))[:_MOST_STATUSES]
             return tuple(ActorStatus(m.name, m.role, m.index, m.state == "connected", m.report) for m in members)
 
-    def names(self, role: Role) -> tuple[list[str], list[str]]:
-        """The names of the members of a role that have an open stream, and of known others, also of those that left."""
+    def note_report(self, member: Member, report: ActorReport) -> None:
+        """Note a member's newest report."""
+        member.report, member.heard_at = report, self._clock()
+
+    def names(self, role: Role, silent_s: float) -> tuple[list[str], list[str], list[str]]:
+        """The names of the members of a role: present, away, and silent.
+
+        Those that are away have no open stream, or have left. A silent one has, but has sent no report for `silent_s`
+        seconds: its process is frozen, or the network loses what it sends.
+        """
         with self._lock:
             of_role = [member for member in self._members.values() if member.role == role]
-            here = [member.name for member in of_role if member.state == "connected"]
-            return here, [member.name for member in of_role if member.state != "connected"]
+            here = [member for member in of_role if member.state == "connected"]
+            silent = {member.name for member in here if self._clock() - member.heard_at >= silent_s}
+            present = [member.name for member in here if member.name not in silent]
+            return present, [member.name for member in of_role if member.state != "connected"], sorted(silent)
 
     def connected(self, role: Role) -> int:
         """Number of members of a role with an open stream."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 
 _log = logging.getLogger(__name__)
 
-# An actor that is away for less may be back before it is missed.
-_PATIENCE_S = 10.0
+# An actor that is away, or silent, for less may be back before it is missed.
+PATIENCE_S = 10.0
 _MOST_NAMED = 5
 
 
@@ -28,8 +28,12 @@ class Shares:
         self._missed_since: float | None = None
         self.share = 0
 
-    def update(self, present: Collection[str], away: Collection[str] = ()) -> int:
-        """The share, once a second. present, away: names of actors that are connected, and of known others."""
+    def update(self, present: Collection[str], away: Collection[str] = (), silent: Collection[str] = ()) -> int:
+        """The share, once a second.
+
+        present, away: names of actors that are connected, and of known others. silent: connected ones that have sent no
+        report for `PATIENCE_S` already.
+        """
         if not self._steps or not present or len(present) >= self._actors:
             if self.share and present:
                 _log.info("queue.synchronous: all %d actors are here again", self._actors)
@@ -37,11 +41,11 @@ class Shares:
             return 0
         now = self._clock()
         self._missed_since = now if self._missed_since is None else self._missed_since
-        if now - self._missed_since >= _PATIENCE_S:
+        if silent or now - self._missed_since >= PATIENCE_S:
             needed = self._steps * self._actors
             share = math.ceil(needed / len(present) / self._segment) * self._segment
             if share != self.share:
-                names = ", ".join(sorted(away)[:_MOST_NAMED])
+                names = ", ".join(sorted({*away, *silent})[:_MOST_NAMED])
                 _log.warning(
                     "queue.synchronous: %d of %d actors are missing%s: the others act %d steps for each policy, "
                     "instead of %d, until they are back",

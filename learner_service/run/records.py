@@ -63,7 +63,7 @@ class Records:
                 f"report.process: expected {member.role} {member.name!r} itself, got {role} {name!r}"
             )
         # Members keep the report without activations, because a status has a thousand reports in one message.
-        member.report = replace(report, activation_seconds=())
+        self.members.note_report(member, replace(report, activation_seconds=()))
         self.activation.add(report.activation_seconds)
         self.resources.note(report.process)
         if member.role == "actor":

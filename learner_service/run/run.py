@@ -13,7 +13,7 @@ from actorq.domain.status import EnvironmentReset, Receipt, RunState
 from actorq.errors import ConflictError
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.tolerance import Tolerated
-from learner_service.actors.shares import Shares
+from learner_service.actors.shares import PATIENCE_S, Shares
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
 from learner_service.objectstorage.policy_export import PolicyExport
@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 # Time limit of the last upload at the end of a run.
 _FINAL_UPLOAD_S = 10.0
+# Reports in a row whose absence makes an actor silent.
+_MISSED_REPORTS = 3
 
 
 class Run:
@@ -126,7 +128,9 @@ class Run:
         if limit_s is not None and self.training is not None and self.records.clock.elapsed_s >= limit_s:
             self.lifecycle.finish(RunState.BUDGET_ENDED)
         if self._shares is not None and self.training is not None:
-            self.streams.tell_share(self._shares.update(*self.records.members.names("actor")))
+            # An actor reports that often, also while its environments hang.
+            silent_s = max(PATIENCE_S, _MISSED_REPORTS * self.records.config.actor.report_period_s)
+            self.streams.tell_share(self._shares.update(*self.records.members.names("actor", silent_s)))
         if self.training is not None and self.lifecycle.wants_actors:
             limiter, trainer = self.training.replay.limiter, self.training.trainer
             connected = self.records.members.connected("actor")

@@ -128,6 +128,7 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "on_policy_layouts": lambda figures: layouts.targets(figures["layouts"]),
     "on_policy_missing_actor": missing_actor.targets,
     "packages": packages.targets,
+    "packages_repeated": packages.targets,
     "parity": _parity,
     "parity_sac_pendulum": _parity,
     "quantize": lambda figures: quantize.targets(figures["models"]),

@@ -235,3 +235,20 @@ def test_a_free_index_is_the_wished_one_or_the_lowest(moves: list[tuple[bool, in
         expected = number if wishes and number not in held else lowest
         assert indexes.take(*wishes) == expected
         held.add(expected)
+
+
+def test_a_connected_member_without_reports_is_silent_until_it_reports_again(
+    members: Members, clock: ManualClock
+) -> None:
+    for name in ("a", "b", "c"):
+        members.join(name, 1, "actor")
+    one, _ = members.connect("a", 1), members.connect("b", 1)
+    assert members.names("actor", 10.0) == (["a", "b"], ["c"], [])
+    clock.now += 6.0
+    report = ActorReport(1, "int8", 0, 0.0, 0, (), measure_process("a", "actor"))
+    members.note_report(one, report)
+    clock.now += 5.0
+    assert members.names("actor", 10.0) == (["a"], ["c"], ["b"])
+    clock.now += 20.0
+    members.note_report(one, report)
+    assert members.names("actor", 10.0)[0] == ["a"]

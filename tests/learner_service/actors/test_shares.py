@@ -74,3 +74,11 @@ def test_a_share_is_of_whole_segments_and_enough_for_a_rollout() -> None:
 def test_otherwise_actors_do_as_they_were_told(steps: int, present: tuple[str, ...]) -> None:
     found, clock = shares(steps=steps)
     assert after(found, clock, 60, *present) == 0
+
+
+def test_a_silent_actor_is_missed_at_once_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    found, clock = shares()
+    clock.at = 100.0
+    assert found.update(("a", "b", "c"), (), ("d",)) == 96
+    assert "1 of 4 actors are missing (d)" in caplog.text
+    assert found.update(("a", "b", "c", "d")) == 0
