@@ -141,13 +141,15 @@ class Chaos:
         self.starts: list[float] = []
         self.ended_by_moves = 0
         self.stuck: list[str] = []
-        # Intervals without a learner or without an unhurt actor.
+        # Intervals without a learner or without an unhurt actor, in monotonic seconds.
         self._disturbed: list[tuple[float, float]] = []
 
     def await_start(self) -> None:
         """Wait until all services are connected and a policy has acted."""
         if until(lambda: self._well(0), _RECOVERY_S) is None:
             raise SystemExit("the run did not start: see the logs")
+        # Until now there was no learner.
+        self._disturbed.append((0.0, time.monotonic()))
 
     def run(self, seconds: float, least_faults: int, kinds: Collection[str]) -> None:
         """Inject faults of these kinds for at least `seconds` and at least `least_faults` times."""
