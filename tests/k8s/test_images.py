@@ -49,3 +49,12 @@ def test_the_operators_image_has_the_manifests_where_the_operator_looks() -> Non
     assert 'ENTRYPOINT ["python", "-m", "actorq_apps.operator"]' in final
     kept = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert {"!k8s/base", "!k8s/components"} <= set(kept)
+
+
+def test_what_is_copied_into_an_image_is_not_ignored() -> None:
+    kept = [line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()]
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
+    sources = [source for line in lines for source in line.split()]
+    assert len(sources) > 8
+    for source in sources:
+        assert any(f"{source}/".startswith(f"{each}/") for each in kept), source
