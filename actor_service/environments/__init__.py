@@ -16,13 +16,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import Distribution, distributions, entry_points
 from typing import Any, Literal, cast
 
 import gymnasium
 
 from actor_service.environments.failures import FAILURES, failure_text, place_of
-from actor_service.environments.installed import module_that_registers
 from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.spaces import UnsupportedObservationsError
@@ -53,6 +52,8 @@ _ENTRY_POINTS = "actorq.environments"
 _FILTER = "gymnasium.wrappers:FilterObservation"
 _FLATTEN = "gymnasium.wrappers:FlattenObservation"
 _MOST_BYTES = 500
+_LIBRARY = "gymnasium"
+_MOST_FILE_BYTES = 1 << 20
 
 
 def make_environments(
@@ -166,7 +167,7 @@ def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseEx
     text = f"environment {environment_id!r} cannot be made: {failure_text(error)}"
     remedy = "give the id of an installed environment, such as CartPole-v1"
     if isinstance(error, gymnasium.error.UnregisteredEnv) and ":" not in environment_id:
-        module = module_that_registers(environment_id)
+        module = _module_that_registers(environment_id)
         if module is not None:
             remedy = f"give {module}:{environment_id}"
     if isinstance(error, ModuleNotFoundError) and place_of(error) is not None:
@@ -180,3 +181,28 @@ def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseEx
     elif isinstance(error, gymnasium.error.Error) or environment_id.startswith(":"):
         text += f"; {remedy}"
     return UserError(text)
+
+
+def _module_that_registers(environment_id: str) -> str | None:
+    """The top-level module of an installed package whose source has this id as a string; None if there is none."""
+    quoted = [f"{quote}{environment_id}{quote}".encode() for quote in "\"'"]
+    for distribution in distributions():
+        if any(requirement.startswith(_LIBRARY) for requirement in distribution.requires or ()):
+            module = _module_with(distribution, quoted)
+            if module is not None:
+                return module
+    return None
+
+
+def _module_with(distribution: Distribution, texts: list[bytes]) -> str | None:
+    for file in distribution.files or ():
+        if file.suffix != ".py" or file.parts[0] == "..":
+            continue
+        try:
+            with open(str(file.locate()), "rb") as stream:
+                source = stream.read(_MOST_FILE_BYTES)
+        except OSError:
+            continue
+        if any(text in source for text in texts):
+            return file.parts[0].removesuffix(".py")
+    return None

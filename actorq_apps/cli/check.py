@@ -14,7 +14,7 @@ from actorq.config.segments import most_environments
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq.process import EXIT_OK, Sources, argument_parser
-from actorq_apps.cli.algorithm import about_wrappers, fit_algorithm, fit_environments
+from actorq_apps.local.algorithm import about_wrappers, fit_algorithm, fit_environments
 from actorq_apps.local.environment import try_environment
 from actorq_apps.local.events import sigterm_as_exit
 

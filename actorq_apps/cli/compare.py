@@ -14,7 +14,6 @@ from actorq.process import Sources, argument_parser
 from actorq.statefiles.documents import write_document
 from actorq.statefiles.files import replace_file
 from actorq.telemetry.machine import this_machine
-from actorq_apps.cli.algorithm import Describe
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.train import resolved_config
 from actorq_apps.comparison.figures import figures_of
@@ -33,6 +32,7 @@ from actorq_apps.comparison.plan import (
 from actorq_apps.comparison.plots import draw
 from actorq_apps.comparison.report import ON_POLICY, page, ratio_text, warnings
 from actorq_apps.comparison.result import Comparison
+from actorq_apps.local.algorithm import Describe
 from actorq_apps.local.environment import environment_of
 from actorq_apps.local.services import is_importable
 

@@ -23,7 +23,7 @@ from actorq.inference.runpolicies import RunPolicies
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
 from actorq.text import return_text
-from actorq_apps.cli.algorithm import about_wrappers
+from actorq_apps.local.algorithm import about_wrappers
 from actorq_apps.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
 from actorq_apps.local.events import sigterm_as_exit
 

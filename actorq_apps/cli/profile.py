@@ -21,8 +21,8 @@ from actorq.errors import UserError
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq.profiling import DEFAULT_SECONDS, measuring_seconds
 from actorq.statefiles.files import replace_file
-from actorq_apps.cli.algorithm import fit_algorithm
 from actorq_apps.cli.display.display import wide_output
+from actorq_apps.local.algorithm import fit_algorithm
 from actorq_apps.local.environment import environment_of
 from actorq_apps.local.events import sigterm_as_exit
 from actorq_apps.local.forkserver import ForkServers, fork_servers

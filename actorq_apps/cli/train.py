@@ -27,12 +27,12 @@ from actorq.extras import require
 from actorq.lifeline import await_parents_end
 from actorq.process import EXIT_USER_ERROR, Sources, argument_parser
 from actorq.rundirectory import RUNS, RunDirectory, new_run_directory
-from actorq_apps.cli.algorithm import Describe, Warn, about_wrappers, check_learner, fit_algorithm, fit_environments
 from actorq_apps.cli.display.display import display_of
 from actorq_apps.cli.display.hints import EpisodeHint
 from actorq_apps.cli.display.output import with_queued_output
 from actorq_apps.cli.display.report import print_result
 from actorq_apps.cli.display.view import RunView
+from actorq_apps.local.algorithm import Describe, Warn, about_wrappers, check_learner, fit_algorithm, fit_environments
 from actorq_apps.local.environment import environment_of
 from actorq_apps.local.forkserver import ForkServers
 from actorq_apps.local.launcher import run_locally

@@ -80,7 +80,7 @@ def _rate(tree: Path, case: str, warm_up_s: float, seconds: float) -> float:
     """Updates or steps per second of one run of the project in `tree`."""
     field, flags = _RUNS[case]
     # The command was in another folder once.
-    command = "actorq_apps.cli.main" if (tree / "actorq_apps").exists() else "actorq.cli.main"
+    command = f"{'actorq_apps' if (tree / 'actorq_apps').exists() else 'actorq'}.cli.main"
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         process = subprocess.Popen(

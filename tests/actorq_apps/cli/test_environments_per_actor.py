@@ -8,7 +8,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
-from actorq_apps.cli.algorithm import fit_environments
+from actorq_apps.local.algorithm import fit_environments
 
 GAME = EnvironmentSpec("Game-v0", ArraySpec((210, 160, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
 SCREEN = replace(GAME, observations=ArraySpec((480, 640, 3), "uint8"))
