@@ -81,7 +81,7 @@ def try_environment(
                 os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
         if "spec" in answer:
-            return EnvironmentSpec.from_json(answer["spec"]), answer["figures"] or {}
+            return EnvironmentSpec.from_json(answer["spec"]), answer.get("figures") or {}
         line, place = _last_words(output)
         said = f"; its last line: {line}" if line else ""
         if "error" in answer:
