@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.interface import Environments, Step
-from actorq.domain.trajectory import EnvironmentSpec
 
-# Steps of each of the episodes that are compared.
-_COMPARED = 200
-# The launcher waits for a word this often.
+# Steps of each of the three episodes that are compared, and the seconds that all of them may take.
+_COMPARED, _COMPARED_S = 200, 3.0
+# The launcher hears of the trial this often.
 _PERIOD_S = 1.0
 _MOST_REASONS = 5
 
@@ -22,25 +21,24 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
     """Figures of random actions in one environment, as JSON has them.
 
     steps, seconds: the trial ends with the first of both.
-    alive: called at least once a second, between steps.
+    alive: called once a second, between steps.
 
-    Returns the steps and their seconds; the lengths, returns and kinds of ended episodes; the lowest and highest reward
-    and observation, and the components of observations that never changed; failed steps by reason; and whether a seed
+    Returns the steps and the seconds in them; the lengths, returns and kinds of ended episodes; the lowest and highest
+    reward and observation; the components of observations that never changed; failed steps by reason; whether a seed
     repeats an episode, and whether another seed changes it. Raises as the environment does.
     """
-    draw = np.random.default_rng(0)
-    first = environments.reset(0)[0].copy()
+    stepper = _Stepper(environments, alive)
+    first = stepper.begin(0, actions=0)[0].copy()
     lowest, highest = first.copy(), first.copy()
     returns: list[float] = []
     lengths: list[int] = []
     rewards: list[float] = []
     faults: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
-    begun = told = time.perf_counter()
     taken = 0
-    while taken < steps and told - begun < seconds:
+    while taken < steps and stepper.seconds < seconds:
         taken += 1
-        step = environments.step(_action(environments.spec, draw))
+        step = stepper.step()
         observation = step.observations[0]
         np.minimum(lowest, observation, out=lowest)
         np.maximum(highest, observation, out=highest)
@@ -50,10 +48,7 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
         returns += [episode.episode_return for episode in step.episodes]
         lengths += [episode.length for episode in step.episodes]
         faults.update(fault.reason for fault in step.faults)
-        if (now := time.perf_counter()) - told > _PERIOD_S:
-            told = now
-            alive()
-    took = time.perf_counter() - begun
+    took = stepper.seconds
     constant = np.flatnonzero(lowest.reshape(-1) == highest.reshape(-1))
     return {
         "steps": taken,
@@ -67,37 +62,63 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
         "components": lowest.size,
         "constant": constant.tolist(),
         "faults": dict(faults.most_common(_MOST_REASONS)),
-        **_repeats(environments, alive),
+        **_repeats(stepper, max(1, min(_COMPARED, int(_COMPARED_S / 3 * taken / took)))),
     }
 
 
-def _action(spec: EnvironmentSpec, draw: np.random.Generator) -> NDArray[Any]:
-    """A random action for one environment, [1, *action]."""
-    if spec.discrete_actions:
-        return draw.integers(spec.discrete_actions, size=1)
-    low, high = spec.actions.bounds()
-    # The difference of two bounds can overflow float32.
-    share = draw.random(spec.actions.shape)
-    return (low * (1 - share) + high * share).astype(spec.actions.dtype)[None]
+class _Stepper:
+    """Takes random steps in one environment, and tells the launcher once a second that it does.
+
+    seconds: spent in steps so far.
+    """
+
+    def __init__(self, environments: Environments, alive: Callable[[], None]) -> None:
+        self._environments = environments
+        self._alive = alive
+        self._draw = np.random.default_rng()
+        self._told = time.perf_counter()
+        self.seconds = 0.0
+
+    def begin(self, seed: int, actions: int) -> NDArray[Any]:
+        """Reset the environment with a seed, and the random actions with another one."""
+        self._draw = np.random.default_rng(actions)
+        return self._environments.reset(seed)
+
+    def step(self) -> Step:
+        """Take a random action."""
+        action = self._action()
+        begun = time.perf_counter()
+        step = self._environments.step(action)
+        ended = time.perf_counter()
+        self.seconds += ended - begun
+        if ended - self._told > _PERIOD_S:
+            self._told = ended
+            self._alive()
+        return step
+
+    def _action(self) -> NDArray[Any]:
+        """A random action for one environment, [1, *action]."""
+        spec = self._environments.spec
+        if spec.discrete_actions:
+            return self._draw.integers(spec.discrete_actions, size=1)
+        low, high = spec.actions.bounds()
+        # The difference of two bounds can overflow float32.
+        share = self._draw.random(spec.actions.shape)
+        return (low * (1 - share) + high * share).astype(spec.actions.dtype)[None]
 
 
-def _repeats(environments: Environments, alive: Callable[[], None]) -> dict[str, bool]:
+def _repeats(stepper: _Stepper, steps: int) -> dict[str, bool]:
     """Whether the same seed and actions give the same steps, and whether another seed gives others."""
 
     def episode(seed: int) -> list[NDArray[Any]]:
-        draw = np.random.default_rng(1)
-        seen = [environments.reset(seed).copy()]
-        for _ in range(_COMPARED):
-            seen += _copied(environments.step(_action(environments.spec, draw)))
-        alive()
+        seen = [stepper.begin(seed, actions=1).copy()]
+        for _ in range(steps):
+            step = stepper.step()
+            seen += [each.copy() for each in (step.observations, step.rewards, step.terminated, step.truncated)]
         return seen
 
     one, same, other = episode(7), episode(7), episode(8)
     return {"repeats": _equal(one, same), "seeds_differ": not _equal(one, other)}
-
-
-def _copied(step: Step) -> list[NDArray[Any]]:
-    return [array.copy() for array in (step.observations, step.rewards, step.terminated, step.truncated)]
 
 
 def _equal(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:

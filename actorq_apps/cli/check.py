@@ -61,15 +61,15 @@ def run(arguments: Sequence[str]) -> int:
     told: list[str] = []
     config = fit_environments(config, spec, told.append)
     told += about_wrappers(config.environment_arguments)
-    complaints = [*(text.removeprefix("warning: ") for text in told), *complaints_of(spec, found[0], config)]
+    warnings = [*told, *warnings_of(spec, found[0], config)]
     if namespace.json:
-        content = {"spec": spec.to_json(), "algorithm": config.algorithm, "figures": found[0], "complaints": complaints}
+        content = {"spec": spec.to_json(), "algorithm": config.algorithm, "figures": found[0], "warnings": warnings}
         print(json.dumps(content, indent=1))
         return EXIT_OK
     print(config.environment)
     for name, text in lines_of(spec, found[0], config):
         print(f"  {name:<13} {text}")
-    for text in complaints:
+    for text in warnings:
         print(f"warning: {text}")
     sys.stdout.flush()
     return EXIT_OK
@@ -96,7 +96,7 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
     yield "settings", ", ".join(_settings(spec, config))
 
 
-def complaints_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iterator[str]:
+def warnings_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iterator[str]:
     """What may go wrong in a run, each with its remedy."""
     for reason, count in figures["faults"].items():
         yield f"{count} of {figures['steps']:,} steps failed: {reason}; a run drops such steps, so mend the environment"

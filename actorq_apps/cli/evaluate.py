@@ -98,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
         sampled=how.sampled,
     )
     for text in about_wrappers(config.environment_arguments):
-        print(text, file=sys.stderr, flush=True)
+        print(f"warning: {text}", file=sys.stderr, flush=True)
     with sigterm_as_exit():
         _print_episodes(directory, config, request)
     return 0

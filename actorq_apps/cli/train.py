@@ -171,7 +171,7 @@ def _checked(
         fitting.sparsity.check_changes(fitting.planned_updates(own.batch_size, epochs))
     check_learner(fitting, spec, servers)
     for text in about_wrappers(fitting.environment_arguments):
-        warn(text)
+        warn(f"warning: {text}")
     for name, reason in given_in_vain(sources.given[RunConfig], fitting, spec).items():
         warn(f"warning: {name} has no effect: {reason}")
     return fitting, spec

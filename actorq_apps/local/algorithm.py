@@ -92,11 +92,11 @@ def about_wrappers(arguments: EnvironmentArguments) -> Iterator[str]:
     """Warnings of wrappers with which actors and evaluations differ."""
     if arguments.reward_wrappers:
         yield (
-            f"warning: evaluations leave out {', '.join(arguments.reward_wrappers)}: their returns and the target are "
+            f"evaluations leave out {', '.join(arguments.reward_wrappers)}: their returns and the target are "
             "in the environment's own rewards"
         )
     if arguments.statistics_wrappers:
         yield (
-            f"warning: {', '.join(arguments.statistics_wrappers)} keeps statistics of each environment, so actors and "
+            f"{', '.join(arguments.statistics_wrappers)} keeps statistics of each environment, so actors and "
             "evaluations see different observations: give --normalize-observations instead, which is part of the policy"
         )

@@ -100,11 +100,7 @@ class Chaos:
             path.mkdir()
         self.storage = folder / "storage" if storage else None
         config = folder / "config.yaml"
-        values = CONFIGURATION | OF_ALGORITHM[algorithm] | {"algorithm": algorithm}
-        if self.storage is not None:
-            copied = {"object_storage": f"file://{self.storage}", "object_storage_replay": True}
-            values["checkpoint"] = CONFIGURATION["checkpoint"] | copied
-        config.write_text(yaml.safe_dump(values), encoding="utf-8")
+        config.write_text(yaml.safe_dump(_configuration(algorithm, self.storage)), encoding="utf-8")
         learner, quantizer, relay_address = free_addresses(3)
         self.learner_address = learner
         proxy = Proxy()
@@ -226,6 +222,15 @@ class Chaos:
     def _breaks_service(self, fault: Fault) -> bool:
         """Whether the fault takes away the learner, the link to it, or the disk."""
         return "learner" in fault.target.split("+") or fault.target in ("actors-learner", "disk")
+
+
+def _configuration(algorithm: str, storage: Path | None) -> dict[str, Any]:
+    """The settings of the run. storage: folder for its copies; None without object storage."""
+    values = CONFIGURATION | OF_ALGORITHM[algorithm] | {"algorithm": algorithm}
+    if storage is not None:
+        copied = {"object_storage": f"file://{storage}", "object_storage_replay": True}
+        values["checkpoint"] = CONFIGURATION["checkpoint"] | copied
+    return values
 
 
 def _group(target: str) -> str:

@@ -13,7 +13,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq_apps.cli import check
-from actorq_apps.cli.check import complaints_of, lines_of
+from actorq_apps.cli.check import lines_of, warnings_of
 
 SPEC = EnvironmentSpec("Own-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
 FIGURES: dict[str, Any] = {
@@ -44,7 +44,7 @@ def test_the_lines_of_a_good_environment() -> None:
     assert {"dqn", "ppo", "impala"} <= set(takes.replace(",", "").split())
     assert "sac" in refuses
     assert "--target-return" in lines["settings"]
-    assert not list(complaints_of(SPEC, FIGURES, CONFIG))
+    assert not list(warnings_of(SPEC, FIGURES, CONFIG))
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_the_lines_of_a_good_environment() -> None:
     ],
 )
 def test_each_warning_has_its_remedy(changes: dict[str, Any], remedy: str) -> None:
-    (complaint,) = complaints_of(SPEC, {**FIGURES, **changes}, CONFIG)
-    assert remedy in complaint
+    (warning,) = warnings_of(SPEC, {**FIGURES, **changes}, CONFIG)
+    assert remedy in warning
 
 
 def test_what_a_setting_has_mended_is_no_warning() -> None:
     far = {**FIGURES, "observations": [-400.0, 2.0]}
     normalized = settings.build(RunConfig, {"environment": "Own-v0", "normalize_observations": True})
-    assert not list(complaints_of(SPEC, far, normalized))
+    assert not list(warnings_of(SPEC, far, normalized))
     endless = {**FIGURES, "lengths": [], "returns": []}
-    assert not list(complaints_of(replace(SPEC, max_episode_steps=5000), endless, CONFIG))
+    assert not list(warnings_of(replace(SPEC, max_episode_steps=5000), endless, CONFIG))
 
 
 def test_images_are_told_with_their_layout_and_their_bytes_are_no_fault() -> None:
@@ -79,7 +79,7 @@ def test_images_are_told_with_their_layout_and_their_bytes_are_no_fault() -> Non
     lines = dict(lines_of(images, figures, CONFIG))
     assert lines["observations"].startswith("images of 40 x 40 pixels with 3 channels, channels last (uint8)")
     assert "--image-layout channels-last" in lines["settings"]
-    assert not list(complaints_of(images, figures, CONFIG))
+    assert not list(warnings_of(images, figures, CONFIG))
 
 
 def test_an_environment_is_tried_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,7 +94,7 @@ def test_its_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.run(["--environment", "CartPole-v1", "--steps", "200", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert EnvironmentSpec.from_json(content["spec"]).discrete_actions == 2
-    assert (content["algorithm"], content["complaints"]) == ("dqn", [])
+    assert (content["algorithm"], content["warnings"]) == ("dqn", [])
     assert content["figures"]["steps"] == 200
 
 
