@@ -3,12 +3,15 @@
 import argparse
 import importlib
 import json
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
@@ -81,7 +84,8 @@ def run_benchmark(
 
     A target whose need the processor lacks does not fail the check. It is stored with `met` null.
 
-    An error of the user is one line and returns 2. Ctrl-C returns 130.
+    An error of the user is one line and returns 2. Ctrl-C returns 130. SIGTERM ends the processes that the measurement
+    has started, and then it: what it closes in its end is closed.
 
     --json has the conditions from before the measurement.
     """
@@ -91,6 +95,7 @@ def run_benchmark(
     add_flags(parser)
     arguments = parser.parse_args()
     before = conditions()
+    restored = signal.signal(signal.SIGTERM, _end)
     try:
         figures, targets = measure(arguments)
     except UserError as error:
@@ -98,6 +103,8 @@ def run_benchmark(
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, restored)
     for target in targets:
         print(target)
     if arguments.json:
@@ -111,6 +118,12 @@ def run_benchmark(
         arguments.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     missed = [target for target in targets if verdict(target, features()) is False]
     return 1 if arguments.check and missed else 0
+
+
+def _end(*_: object) -> None:
+    for child in psutil.Process().children():
+        child.terminate()
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _without_folder(argument: str) -> str:

@@ -7,19 +7,15 @@ import argparse
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-
-import psutil
 
 from actorq.errors import UserError
 from actorq.rundirectory import RunDirectory
@@ -164,22 +160,6 @@ def forget_incomplete(directory: Path) -> None:
         raise SystemExit(str(error)) from None
 
 
-@contextmanager
-def ending_children() -> Iterator[None]:
-    """A context in which SIGTERM ends the active runs and then this process. Ctrl-C reaches the runs by itself."""
-
-    def end(*_: object) -> None:
-        for child in psutil.Process().children():
-            child.terminate()
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def add_task_flag(parser: argparse.ArgumentParser) -> None:
     """Add --task, whose patterns `chosen` takes."""
     parser.add_argument(
@@ -197,7 +177,7 @@ def chosen(tasks: Sequence[T], patterns: Sequence[str] | None, flag: str = "--ta
 
 def in_order(make: Callable[[W], dict[str, Any]], wanted: Iterable[W], jobs: int) -> Iterator[dict[str, Any]]:
     """Make the runs, `jobs` at a time, and return their results in the given order."""
-    with ThreadPoolExecutor(jobs) as pool, ending_children():
+    with ThreadPoolExecutor(jobs) as pool:
         runs = [pool.submit(make, one) for one in wanted]
         try:
             for future in runs:

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_settings import SAC, TD3
-from benchmarks.runs import add_task_flag, chosen, confirm, ending_children, forget_incomplete, kept, refusal, train
+from benchmarks.runs import add_task_flag, chosen, confirm, forget_incomplete, kept, refusal, train
 
 FP32, BF16 = PRECISIONS = ("fp32", "bf16")
 Run = dict[str, Any]
@@ -59,7 +59,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     tasks = chosen(TASKS, arguments.task)
     runs: list[Run] = []
-    with tempfile.TemporaryDirectory() as nowhere, ending_children():
+    with tempfile.TemporaryDirectory() as nowhere:
         directory = arguments.directory or Path(nowhere)
         # Seed by seed, so that early results cover all tasks.
         for seed in range(1, arguments.seeds + 1):

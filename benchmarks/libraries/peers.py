@@ -26,7 +26,7 @@ from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.peers_environments import pins
 from benchmarks.libraries.peers_plot import plot
 from benchmarks.libraries.peers_systems import ACTORQ, EPISODES, RLLIB, STABLE_BASELINES, SYSTEMS, Task, run_system
-from benchmarks.runs import chosen, ending_children, kept, refusal
+from benchmarks.runs import chosen, kept, refusal
 
 Run = dict[str, Any]
 
@@ -71,7 +71,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         raise SystemExit(
             f"--check: expected --systems with {ACTORQ} and another one, got {' '.join(arguments.systems)}"
         )
-    with tempfile.TemporaryDirectory() as nowhere, ending_children():
+    with tempfile.TemporaryDirectory() as nowhere:
         folder = arguments.directory or Path(nowhere)
         runs = list(make_runs(tasks, arguments.systems, arguments.seeds, folder, arguments.environments))
     by_task = {task: [run for run in runs if run["task"] == task.name] for task in tasks}

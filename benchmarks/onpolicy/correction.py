@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.onpolicy.settings import TASKS as RETURNS_TASKS
-from benchmarks.runs import add_task_flag, chosen, confirm, ending_children, forget_incomplete, kept, refusal, train
+from benchmarks.runs import add_task_flag, chosen, confirm, forget_incomplete, kept, refusal, train
 
 Run = dict[str, Any]
 REFERENCE, CORRECTED, UNCORRECTED = "reference", "corrected", "uncorrected"
@@ -93,7 +93,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     tasks = chosen(TASKS, arguments.task)
-    with tempfile.TemporaryDirectory() as nowhere, ending_children():
+    with tempfile.TemporaryDirectory() as nowhere:
         runs = list(make_runs(tasks, arguments.seeds, arguments.directory or Path(nowhere)))
     return {"runs": runs}, without_verdict(verdicts(tasks, runs), refusal(runs))
 

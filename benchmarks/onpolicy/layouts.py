@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Target, run_benchmark
-from benchmarks.runs import ending_children, train
+from benchmarks.runs import train
 
 _ENVIRONMENTS, _SEGMENT = 8, 32
 _LEAST_SHARE = 0.8
@@ -31,7 +31,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     layouts = []
-    with tempfile.TemporaryDirectory() as folder, ending_children():
+    with tempfile.TemporaryDirectory() as folder:
         for actors in arguments.actors:
             for segments in arguments.segments:
                 rates: dict[str, list[float]] = {kind: [] for kind in _KINDS}

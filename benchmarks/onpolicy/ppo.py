@@ -30,7 +30,6 @@ from benchmarks.runs import (
     CONFIRMATION_SEED,
     add_task_flag,
     chosen,
-    ending_children,
     forget_incomplete,
     kept,
     refusal,
@@ -52,7 +51,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     tasks = chosen(TASKS, arguments.task)
     if arguments.steps:
         tasks = [replace(task, steps=arguments.steps) for task in tasks]
-    with tempfile.TemporaryDirectory() as nowhere, ending_children():
+    with tempfile.TemporaryDirectory() as nowhere:
         runs = list(make_runs(tasks, arguments.seeds, arguments.directory or Path(nowhere)))
     if arguments.plot:
         plot(runs, arguments.plot)

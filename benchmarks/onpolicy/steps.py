@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Target, run_benchmark
-from benchmarks.runs import ending_children, train
+from benchmarks.runs import train
 
 _STEPS_PER_S = 60_000.0
 
@@ -35,7 +35,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         *("--replay.capacity", str(8 * rollout), "--queue.max-policy-lag", "64"),
         *("--max-environment-steps", str(arguments.steps), "--target-return", "1e9", "--no-energy.enabled"),
     ]
-    with tempfile.TemporaryDirectory() as folder, ending_children():
+    with tempfile.TemporaryDirectory() as folder:
         for repeat in range(arguments.repeats):
             summary = train(Path(folder) / str(repeat), [*flags, "--seed", str(repeat + 1)])
             seconds = summary["last_transition_s"] - summary["first_transition_s"]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.runs import chosen, ending_children, refusal
+from benchmarks.runs import chosen, refusal
 from benchmarks.speedup.actorq import Task, compare, rows, value_of, variant_of
 from benchmarks.speedup.actorq_plot import plot
 
@@ -74,7 +74,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     results, targets = [], []
-    with tempfile.TemporaryDirectory() as nowhere, ending_children():
+    with tempfile.TemporaryDirectory() as nowhere:
         for task in chosen(TASKS, arguments.task):
             result = compare(task, arguments.seeds, "cpu", arguments.directory or Path(nowhere))
             results.append(result)

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.processor import DOT_PRODUCT, NO_DOT_PRODUCT
-from benchmarks.runs import begin, chosen, confirm, ending_children, in_order, kept, recorded, refusal
+from benchmarks.runs import begin, chosen, confirm, in_order, kept, recorded, refusal
 from benchmarks.speedup.actorq_plot import plot
 
 SCHEMES = ("torch", "fp32", "int8", "int4")
@@ -153,7 +153,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     tasks = tasks_of(arguments.form, arguments.task)
     seeds = arguments.seeds or (3 if arguments.form == "long" else 1)
     results, targets = [], []
-    with tempfile.TemporaryDirectory() as nowhere, ending_children():
+    with tempfile.TemporaryDirectory() as nowhere:
         for task in (of_form(task, arguments) for task in tasks):
             result = compare(task, seeds, arguments.device, arguments.directory or Path(nowhere))
             results.append(result)

@@ -17,7 +17,7 @@ from typing import Any
 
 from actorq.config.presets import DATA_RICH, STANDARD
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.runs import add_task_flag, chosen, confirm, ending_children, forget_incomplete, kept, refusal, train
+from benchmarks.runs import add_task_flag, chosen, confirm, forget_incomplete, kept, refusal, train
 
 PRESETS = (STANDARD, DATA_RICH)
 Run = dict[str, Any]
@@ -55,7 +55,7 @@ def _flags(parser: argparse.ArgumentParser) -> None:
 def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
     runs: list[Run] = []
     tasks = chosen(TASKS, arguments.task)
-    with tempfile.TemporaryDirectory() as nowhere, ending_children():
+    with tempfile.TemporaryDirectory() as nowhere:
         directory = arguments.directory or Path(nowhere)
         for task in tasks:
             for seed in range(1, arguments.seeds + 1):

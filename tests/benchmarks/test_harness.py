@@ -1,8 +1,11 @@
 """The frame that all benchmarks share."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from actorq.arithmetic import arithmetic
@@ -11,6 +14,7 @@ from actorq.errors import UserError
 from actorq.process import EXIT_USER_ERROR
 from benchmarks import harness, hidden, processor
 from benchmarks.conditions import conditions
+from benchmarks.faults.chaos.fleet import Fleet
 from benchmarks.harness import Target, run_benchmark, verdict
 from benchmarks.processor import BFLOAT16, DOT_PRODUCT, NO_DOT_PRODUCT
 from tests.builders.emulation import without_dot_product
@@ -40,6 +44,26 @@ def test_mistakes_and_ctrl_c_get_no_traceback(
     monkeypatch.setattr("sys.argv", ["benchmark", "--check"])
     assert run_benchmark("A benchmark.", lambda parser: None, measure) == code  # type: ignore[arg-type]
     assert capsys.readouterr().err == told
+
+
+def test_sigterm_ends_a_measurement_with_all_that_it_has_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fleet = Fleet(tmp_path, {})
+
+    def measure(_: object) -> tuple[dict[str, object], list[Target]]:
+        try:
+            fleet.start("service", "http.server", "0")
+            os.kill(os.getpid(), signal.SIGTERM)
+            return {}, []
+        finally:
+            fleet.close()
+
+    monkeypatch.setattr("sys.argv", ["benchmark"])
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+        run_benchmark("A benchmark.", lambda parser: None, measure)
+    assert not psutil.pid_exists(fleet.pid("service"))
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 FAST = Target("times faster", 7.0, 6.0, at_most=False, needs=DOT_PRODUCT)

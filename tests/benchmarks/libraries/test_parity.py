@@ -2,10 +2,6 @@
 
 import hashlib
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +15,7 @@ from benchmarks.libraries import parity
 from benchmarks.libraries.parity import OURS, TASKS, THEIRS, Run, Task, last_quantized, make_runs, verdict
 from benchmarks.libraries.parity_plot import plot
 from benchmarks.libraries.parity_settings import TD3
-from benchmarks.runs import ending_children, forget_incomplete, kept
+from benchmarks.runs import forget_incomplete, kept
 from quantizer_service.store.store import PolicyStore
 
 
@@ -128,14 +124,6 @@ def test_a_killed_run_is_forgotten_and_a_complete_one_is_not(tmp_path: Path) -> 
     (run.root / "command_s.json").unlink()
     forget_incomplete(run.root)
     assert not run.root.exists()
-
-
-def test_sigterm_ends_the_runs_that_are_being_made() -> None:
-    with ending_children(), subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
-        with pytest.raises(SystemExit):
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert child.wait() == -signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_both_libraries_are_given_the_same() -> None:
