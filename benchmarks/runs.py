@@ -28,7 +28,8 @@ W = TypeVar("W")
 _CONDITIONS = ".conditions.json"
 # Seed of the episodes that confirm a policy.
 CONFIRMATION_SEED = 1000
-_ACTORQ = (sys.executable, "-m", "actorq_apps.cli.main")
+# The command, after the interpreter.
+ACTORQ = ("-m", "actorq_apps.cli.main")
 # Exit codes of a solved run and of a run that its budget ended.
 _COMPLETE = (0, 3)
 
@@ -62,7 +63,7 @@ def train(directory: Path, flags: Sequence[str]) -> dict[str, Any]:
     if not seconds_file.exists():
         begin(directory)
         started = time.monotonic()
-        command = [*_ACTORQ, "train", "--run-directory", str(directory), *flags, *resume]
+        command = [sys.executable, *ACTORQ, "train", "--run-directory", str(directory), *flags, *resume]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode not in _COMPLETE:
             raise SystemExit(f"actorq train failed with exit code {process.returncode}: {process.stderr.strip()}")
@@ -111,7 +112,16 @@ def _conditions_file(folder: Path) -> Path:
 
 def confirm(directory: Path, episodes: int, scheme: str = "") -> Confirmation:
     """Evaluate the run's last policy on new episodes. scheme: its scheme; empty for the scheme of the actors."""
-    command = [*_ACTORQ, "evaluate", str(directory), "--episodes", str(episodes), "--seed", str(CONFIRMATION_SEED)]
+    command = [
+        sys.executable,
+        *ACTORQ,
+        "evaluate",
+        str(directory),
+        "--episodes",
+        str(episodes),
+        "--seed",
+        str(CONFIRMATION_SEED),
+    ]
     command += ["--scheme", scheme] if scheme else []
     process = subprocess.run(command, capture_output=True, text=True, check=True)
     mean = re.search(r"return mean (-?[0-9.,]+)", process.stdout)

@@ -1,15 +1,17 @@
 """Trains in environments of twelve packages from PyPI, as their user would.
 
 Each package has one environment, and goes into a folder of its own, without its dependencies: Gymnasium and NumPy are
-those of this project. A run is `actorq train` for some seconds. The target is a mean return of the run's last
-evaluation above the mean return of random actions, by two standard errors. A package whose observations are refused
-without wrappers is stored with the line of that refusal. Packages are installed and run one after the other.
+those of this project. A run is `actorq train` for some seconds. Then `actorq evaluate` runs its policy in new episodes.
+The target is a mean return above that of random actions in as many episodes, by two standard errors of the difference.
+A package whose observations are refused without wrappers is stored with the line of that refusal. Packages are
+installed and run one after the other.
 """
 
 import argparse
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,24 +25,28 @@ import numpy as np
 from actorq.config.run_config import RunConfig
 from actorq.errors import UserError
 from benchmarks.harness import Target, run_benchmark
+from benchmarks.runs import ACTORQ
 
 ROOT = Path(__file__).resolve().parents[2]
-EPISODES, SECONDS = 20, 120
-# Of a run without an evaluation: JSON has no infinity.
-_NO_RETURN = -1e30
+EPISODES, SECONDS = 100, 120
 _COMPLETE = (0, 3)
+# A line of `actorq evaluate`.
+_EPISODE = re.compile(r"^episode .* return +(-?[0-9.,e+]+)", re.MULTILINE)
 _FLATTEN = "gymnasium.wrappers:FlattenObservation"
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package with one of its environments, and the wrappers that make its observations a vector or an image."""
+    """A package with one of its environments, and the wrappers that make its observations a vector or an image.
+
+    flags: settings of the run beside the environment. sampled: whether the evaluation draws actions, too.
+    """
 
     requirements: tuple[str, ...]
     environment: str
     wrappers: tuple[str, ...] = ()
-    # A greedy policy may repeat an action for ever that changes nothing.
-    max_episode_steps: int | None = None
+    flags: tuple[str, ...] = ()
+    sampled: bool = False
 
     @property
     def name(self) -> str:
@@ -52,7 +58,13 @@ PACKAGES = (
     Package(("minigrid==3.2.0",), "minigrid:MiniGrid-Empty-5x5-v0", ("minigrid.wrappers:ImgObsWrapper",)),
     Package(("flappy-bird-gymnasium==0.4.0",), "flappy_bird_gymnasium:FlappyBird-v0"),
     Package(("highway-env==1.12.1",), "highway_env:highway-fast-v0", (_FLATTEN,)),
-    Package(("gymnasium-2048==0.1.2",), "gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0", max_episode_steps=1000),
+    # A move that changes nothing does not end the game: a greedy policy would repeat it for ever.
+    Package(
+        ("gymnasium-2048==0.1.2",),
+        "gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0",
+        flags=("--algorithm", "ppo", "--queue.normalize-rewards", "--evaluation.sampled"),
+        sampled=True,
+    ),
     Package(("gym-anytrading==2.0.0",), "gym_anytrading:stocks-v0", (_FLATTEN,)),
     Package(("gym-simplegrid==1.1.0",), "gym_simplegrid:SimpleGrid-4x4-v0", (_FLATTEN,)),
     Package(
@@ -87,23 +99,31 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         for name in arguments.only or known:
             row = _row(known[name], Path(folder) / name, arguments.seconds)
             rows.append(row)
-            print(f"{name}: {row['mean_return']:.4g}, random actions {np.mean(row['random_returns']):.4g}", flush=True)
+            print(f"{targets({'packages': [row]})[0]}; random actions {np.mean(row['random_returns']):.4g}", flush=True)
     figures = {"packages": rows}
     return figures, targets(figures)
 
 
 def targets(figures: Mapping[str, Any]) -> list[Target]:
-    """Whether each package's policy is above random actions. The bound has two standard errors of both means."""
+    """Whether each package's policy is above random actions. The bound has two standard errors of the difference."""
     return [
-        Target(f"{row['package']}: return above random actions", row["mean_return"], _bound(row), at_most=False)
+        Target(
+            f"{row['package']}: return above random actions",
+            float(np.mean(row["returns"])),
+            _bound(row["returns"], row["random_returns"]),
+            at_most=False,
+        )
         for row in figures["packages"]
     ]
 
 
-def _bound(row: Mapping[str, Any]) -> float:
-    random = np.asarray(row["random_returns"], np.float64)
-    spread = float(random.std(ddof=1)) if len(random) > 1 else 0.0
-    return float(random.mean()) + 2 * spread * math.sqrt(1 / max(1, len(random)) + 1 / EPISODES)
+def _bound(returns: Sequence[float], random: Sequence[float]) -> float:
+    return float(np.mean(random)) + 2 * math.hypot(_error(returns), _error(random))
+
+
+def _error(returns: Sequence[float]) -> float:
+    """Standard error of the mean."""
+    return float(np.std(returns, ddof=1)) / math.sqrt(len(returns))
 
 
 def _row(package: Package, folder: Path, seconds: float) -> dict[str, Any]:
@@ -117,41 +137,32 @@ def _row(package: Package, folder: Path, seconds: float) -> dict[str, Any]:
         # Many draw with pygame, also without a screen.
         "SDL_VIDEODRIVER": "dummy",
     }
-    limit = {} if package.max_episode_steps is None else {"max_episode_steps": package.max_episode_steps}
-    config = RunConfig(environment=package.environment, environment_wrappers=package.wrappers, environment_args=limit)
-    text = config.environment_arguments.to_text()
-    played = _python(environment, "-m", "benchmarks.environments.random_episodes", package.environment, text, "20")
-    plain = _run(environment, "-m", "actor_service.environments", package.environment) if package.wrappers else None
     run = folder / "run"
-    flags = ("--environment", package.environment, "--max-seconds", str(seconds))
+    text = RunConfig(
+        environment=package.environment, environment_wrappers=package.wrappers
+    ).environment_arguments.to_text()
+    random = ("-m", "benchmarks.environments.random_episodes", package.environment, text, str(EPISODES))
+    played = _python(environment, *random)
+    plain = _run(environment, "-m", "actor_service.environments", package.environment) if package.wrappers else None
+    limits = ("--max-seconds", str(seconds), "--max-environment-steps", "10000000")
     wrappers = ("--environment-wrappers", ",".join(package.wrappers)) if package.wrappers else ()
-    keywords = [part for name, value in limit.items() for part in ("--environment-args", f"{name}={value}")]
-    limits = ("--max-environment-steps", "10000000", "--evaluation.episodes", str(EPISODES))
-    command = (
-        "-m",
-        "actorq_apps.cli.main",
-        "train",
-        "--run-directory",
-        str(run),
-        *flags,
-        *wrappers,
-        *keywords,
-        *limits,
-    )
-    _python(environment, *command, codes=_COMPLETE)
+    flags = ("--environment", package.environment, *wrappers, *limits, *package.flags)
+    _python(environment, *ACTORQ, "train", "--run-directory", str(run), *flags, codes=_COMPLETE)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    how = ("--sampled",) if package.sampled else ()
+    evaluated = _python(environment, *ACTORQ, "evaluate", str(run), "--episodes", str(EPISODES), *how)
     return {
         "package": package.name,
         "requirements": package.requirements,
         "environment": package.environment,
         "wrappers": package.wrappers,
-        "max_episode_steps": package.max_episode_steps,
+        "flags": package.flags,
         "refused_without_wrappers": plain.stderr.splitlines()[-1] if plain and plain.returncode else "",
         "random_returns": json.loads(played.splitlines()[-1]),
         "algorithm": summary["algorithm"],
         "environment_steps": summary["environment_steps"],
         "wall_clock_s": summary["wall_clock_s"],
-        "mean_return": (summary.get("evaluation") or {}).get("mean_return", _NO_RETURN),
+        "returns": [float(each.replace(",", "")) for each in _EPISODE.findall(evaluated)],
     }
 
 

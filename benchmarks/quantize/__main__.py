@@ -89,7 +89,7 @@ def compared(model: Model) -> dict[str, Any]:
             names = export(model.policy.values, [array[:2] for array in arrays], path)
         feeds = dict(zip(names, arrays, strict=True))
         graph, parameters = Graph.from_model(path.read_bytes(), model.discrete)
-        policy = compact(graph, parameters, feeds, Options())
+        policy = compact(graph, parameters, feeds, Options(int8_storage=True))
         check_read(path.read_bytes(), policy)
         comparison = compare(policy, BATCHES, GateConfig(), arithmetic().weight_encoding, call_rows=1)
         difference = _largest_difference(comparison, feeds, model.discrete)
@@ -167,8 +167,12 @@ def _of_onnxruntime(path: Path, scheme: str, feeds: Feeds) -> bytes:
         quantization.quantize_static(path, output, _Reader(feeds))
     elif scheme == "int4":
         from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+        from onnxruntime.quantization.onnx_model import ONNXModel
 
-        quantizer = MatMulNBitsQuantizer(onnx.load(path), block_size=128, is_symmetric=True, accuracy_level=4)
+        # Their tool leaves Gemm in float.
+        products = ONNXModel(onnx.load(path))
+        products.replace_gemm_with_matmul()
+        quantizer = MatMulNBitsQuantizer(products.model, block_size=128, is_symmetric=True, accuracy_level=4)
         quantizer.process()
         return bytes(quantizer.model.model.SerializeToString())
     else:

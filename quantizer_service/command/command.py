@@ -41,10 +41,10 @@ _PROGRAM = "actorq quantize"
 _DESCRIPTION = """Quantize an ONNX policy of any library and compare the schemes: bytes, microseconds per call, errors
 of each action component relative to its range, and the verdict of the fidelity gate. Masked actions (-1e7 or lower) are
 left out. Whole numbers are compared as rows. A first output named logits, or outputs named mean and log_std, tell a
-distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would
-serve. If the gate refuses a scheme, its most sensitive layers stay in float, and in the end all layers. * marks the
---scheme; auto chooses the fastest scheme that passes at --batch. Settings of this command are flags only. Exit codes:
-0; 2 for invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
+distribution: the gate then judges the KL divergence. Each row is the policy that a quantizer would serve, but for
+--int8-storage. If the gate refuses a scheme, its most sensitive layers stay in float, and in the end all layers. *
+marks the --scheme; auto chooses the fastest scheme that passes at --batch. Settings of this command are flags only.
+Exit codes: 0; 2 for invalid input; 7 for a --scheme that the gate refused. After 2 and 7 nothing is written."""
 
 _ARTIFICIAL = "; the observations are random and may be impossible: give --calibration with observations of this policy"
 _TABLE_BATCHES = (1, 32)
@@ -78,6 +78,11 @@ class QuantizeSettings(Settings):
     quantize_ends: bool = Field(False, description=_SETTINGS["quantize_ends"].description)
     per_tensor_error: NonNegativeFloat = Field(
         _SETTINGS["per_tensor_error"].default, description=_SETTINGS["per_tensor_error"].description
+    )
+    int8_storage: bool = Field(
+        True,
+        description="store the weights of layers that stay in float as int8, with a scale for each channel; they are "
+        "computed in float32, and quantizers do not do it",
     )
     compensate: bool = Field(True, description="compensate for the rounding of weights, as quantizers do")
     gate: GateConfig = GateConfig()
@@ -144,7 +149,7 @@ def _read(path: Path, how: QuantizeSettings) -> CompactVersion:
             graph.check_calibration(observations)
         except InvalidInputError as error:
             raise UserError(f"{how.calibration}: {error}") from None
-    options = Options(how.quantize_ends, how.per_tensor_error, compensate=how.compensate)
+    options = Options(how.quantize_ends, how.per_tensor_error, compensate=how.compensate, int8_storage=how.int8_storage)
     policy = compact(graph, parameters, observations, options)
     check_read(model, policy)
     return policy

@@ -18,11 +18,13 @@ NOT_A_LAYER = "no linear layer or convolution uses it"
 class LayerChoice:
     """The quantized layers, and for every layer by name the reason why it is not quantized (empty if it is).
 
-    A weight of several nodes is quantized for all of them or for none.
+    A weight of several nodes is quantized for all of them or for none. stored: the layers that are stored as int8 and
+    computed in float, one for each weight.
     """
 
     layers: tuple[Layer, ...]
     reasons: Mapping[str, str]
+    stored: tuple[Layer, ...]
 
     def report(self, forms: Mapping[str, str]) -> tuple[LayerReport, ...]:
         """All layers in the order of the graph. forms: format of each quantized layer's weights, by name."""
@@ -55,7 +57,14 @@ def select(
     for layer in graph.layers:
         found.setdefault(layer.name, []).append(_reason(layer, options, unfit, ends, layer.input in exact))
     reasons |= {name: next(filter(None, several), "") for name, several in found.items()}
-    return LayerChoice(tuple(layer for layer in graph.layers if not reasons[layer.name]), reasons)
+    chosen = tuple(layer for layer in graph.layers if not reasons[layer.name])
+    stored: dict[str, Layer] = {}
+    if options.int8_storage:
+        quantized = {layer.weight for layer in chosen}
+        for layer in graph.layers:
+            if layer.name not in options.keep_float and layer.weight not in quantized:
+                stored.setdefault(layer.weight, layer)
+    return LayerChoice(chosen, reasons, tuple(stored.values()))
 
 
 def unfit_for_linear(layer: Layer) -> str:

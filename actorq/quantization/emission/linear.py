@@ -14,6 +14,7 @@ from actorq.quantization.emission.options import Emission, Options
 from actorq.quantization.emission.recurrent import RecurrentLayers
 from actorq.quantization.emission.rounding import ErrorFeedback
 from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.storage import Storage
 from actorq.quantization.emission.weights import Int4Weight, Int8Weight
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import RECURRENT, Layer
@@ -66,7 +67,9 @@ class LinearPlan:
         absorbed = {index for layer in nodes for index in layer.nodes[1:]}
         old = ((index, node) for index, node in enumerate(graph.model.graph.node) if index not in absorbed)
         kept = [new for index, node in old for new in replaced.get(index, [node])]
-        self._skeleton = Skeleton(graph, kept, tensors, {MICROSOFT: 1} if replaced else {})
+        self._storage = Storage(self._selection.stored, options.per_tensor_error)
+        domains = {MICROSOFT: 1} if replaced else {}
+        self._skeleton = Skeleton(graph, [*self._storage.nodes, *kept], [*tensors, *self._storage.tensors], domains)
 
     def training(self) -> Mapping[str, TrainingForm]:
         """The form of each quantized layer for training, by its name."""
@@ -74,7 +77,7 @@ class LinearPlan:
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         """A model with these parameters as constants."""
-        values, forms = dict(parameters), {}
+        values, forms = {**parameters, **self._storage.values(parameters)}, {}
         for held, layers in self._layers.items():
             weight = units_first(layers[0], parameters)
             rounded = self._scheme.rounded(layers[0], weight, self._correction.feedback(layers, statistics))

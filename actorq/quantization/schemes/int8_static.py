@@ -44,6 +44,7 @@ from actorq.quantization.emission.correction import Correction
 from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.linear import units_first
 from actorq.quantization.emission.skeleton import Skeleton
+from actorq.quantization.emission.storage import Storage
 from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph, Parameters
@@ -105,7 +106,9 @@ class _Int8StaticPlan:
             tensors += [f"{_use(layer)}:{part}" for part in parts]
         self._places = _places(graph, self._rewriting)
         domains = {MICROSOFT: 1} if self._selection.layers else {}
-        self._skeleton = Skeleton(graph, self._rewriting.nodes, tensors, domains)
+        self._storage = Storage(self._selection.stored, options.per_tensor_error)
+        nodes = [*self._storage.nodes, *self._rewriting.nodes]
+        self._skeleton = Skeleton(graph, nodes, [*tensors, *self._storage.tensors], domains)
 
     def training(self) -> Mapping[str, TrainingForm]:
         found = {}
@@ -126,7 +129,7 @@ class _Int8StaticPlan:
         return Uint8(grid, self._places.get(site.name, own))
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
-        values, forms = dict(parameters), {}
+        values, forms = {**parameters, **self._storage.values(parameters)}, {}
         for key, site in self._rewriting.sites.items():
             low, high = (0.0, 0.0) if site.scale else statistics[Observed(site.name, Statistic.RANGE)].tolist()
             scale, zero_point = _map(site, low, high)

@@ -100,6 +100,15 @@ def test_the_chosen_scheme_is_marked_and_written(compared: Compared) -> None:
     assert not list(compared.output.parent.glob(".*"))
 
 
+def test_layers_in_float_are_stored_as_integers_unless_told_otherwise(compared: Compared, tmp_path: Path) -> None:
+    given = [str(compared.model), "--scheme", "int8", "--discrete-actions", "-o", str(tmp_path / "floats.onnx")]
+    assert command.run([*given, "--no-int8-storage"]) == 0
+    kept, stored = (onnx.load(path).graph.initializer for path in (tmp_path / "floats.onnx", compared.output))
+    in_float = {each.name for each in kept if each.data_type == onnx.TensorProto.FLOAT and len(each.dims) == 2}
+    assert len(in_float) == 2
+    assert {f"{name}:stored" for name in in_float} < {each.name for each in stored}
+
+
 def test_auto_takes_what_it_says_and_random_observations_are_called_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
