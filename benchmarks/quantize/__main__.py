@@ -41,7 +41,7 @@ from quantizer_service.command.timing import bound_call
 from quantizer_service.emission.inference import open_session
 
 ROWS, IMAGE_ROWS, SEED = 500, 64, 7
-BATCHES = (1, 32)
+BATCHES, SESSIONS = (1, 32), 5
 # Percent: printed figures have two decimals.
 ROUNDING = 0.005 + 1e-6
 Feeds = dict[str, NDArray[Any]]
@@ -140,11 +140,17 @@ def by_rows(model: bytes, feeds: Feeds) -> NDArray[Any]:
 
 
 def _relative_time(models: Mapping[str, bytes], feeds: Feeds, batch: int) -> float:
-    """The time of one call of our model over that of theirs."""
+    """The time of one call of our model over that of theirs: the median of several sessions of both.
+
+    How fast a session is depends on where its weights lie in memory.
+    """
     rows = {name: np.take(array, np.arange(batch) % len(array), axis=0) for name, array in feeds.items()}
-    calls = {name: bound_call(open_session(each, name, arena=True), rows, name) for name, each in models.items()}
-    seconds = time_calls(calls, 0.4)
-    return seconds["ours"] / seconds["theirs"]
+    ratios = []
+    for _ in range(SESSIONS):
+        calls = {name: bound_call(open_session(each, name, arena=True), rows, name) for name, each in models.items()}
+        seconds = time_calls(calls, 0.2)
+        ratios.append(seconds["ours"] / seconds["theirs"])
+    return float(np.median(ratios))
 
 
 def _relative_size_and_error(
