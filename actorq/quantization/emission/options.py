@@ -14,7 +14,7 @@ class Options:
         norm for each channel, then the root mean square over channels. 0 gives each channel its own scale.
     keep_float: names of layers that must stay in float.
     int8_storage: store the weights of layers that stay in float as int8, but compute in float32 (emission.storage). The
-        scheme fp32 does not, nor do layers in `keep_float`.
+        scheme fp32 does not, nor do layers in `keep_float`. In int8-weights, `per_tensor_error` counts.
     compensate: correct the rounding of weights with statistics of the calibration batch (emission.correction). If
         False, weights are rounded to nearest, and biases are unchanged.
     """

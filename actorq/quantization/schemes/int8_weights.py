@@ -2,7 +2,9 @@
 
 Each layer's weight becomes an int8 tensor and a DequantizeLinear that restores it:
 
-    weight' = values * scale    (float32; values and scale as in emission.weights.quantize_int8, a scale per channel)
+    weight' = values * scale    (float32; values and scale as in emission.weights.quantize_int8)
+
+There is a scale per channel. With `Options.int8_storage`, which is for small files, `Options.per_tensor_error` counts.
 
 `Options.compensate` corrects values (emission.correction). It also corrects biases that are parameters of one layer
 only, under their names. A layer without a bias gets none, because nodes stay unchanged.
@@ -18,7 +20,6 @@ from collections.abc import Iterable, Mapping
 
 from onnx import helper
 
-from actorq.domain.policy import INT8_PER_CHANNEL
 from actorq.quantization.calibration import Statistics
 from actorq.quantization.emission.correction import Correction
 from actorq.quantization.emission.layer_choice import select
@@ -57,7 +58,8 @@ class _Int8WeightsPlan:
         self._correction = Correction(graph, plain, options.compensate)
         self._biased = _with_own_bias(graph, plain)
         self.observed = self._correction.observed
-        self._layers = selection.report({layer.name: INT8_PER_CHANNEL for layer in selection.layers})
+        self._report = selection.report
+        self._per_tensor_error = options.per_tensor_error if options.int8_storage else 0.0
         dequantize = [
             helper.make_node("DequantizeLinear", [f"{name}:int8", f"{name}:scale"], [name], name=name, axis=axis)
             for name, axis in self._channels.items()
@@ -70,14 +72,18 @@ class _Int8WeightsPlan:
 
     def emit(self, parameters: Parameters, statistics: Statistics, metadata: Mapping[str, str]) -> Emission:
         values = {name: array for name, array in parameters.items() if name not in self._channels}
+        forms: dict[str, str] = {}
         for name, axis in self._channels.items():
             weight, users = parameters[name].swapaxes(0, axis), self._users[name]
-            rounded = quantize_int8(weight, feedback=self._correction.feedback(users, statistics))
+            rounded = quantize_int8(
+                weight, self._per_tensor_error, feedback=self._correction.feedback(users, statistics)
+            )
+            forms |= {layer.name: rounded.form for layer in users}
             values[f"{name}:int8"], values[f"{name}:scale"] = rounded.values.swapaxes(0, axis), rounded.scale
             for layer in self._biased & set(users):
                 corrected = self._correction.biases((layer,), parameters, weight, rounded, statistics)
                 values |= {str(layer.bias): bias for bias in corrected.values()}
-        return Emission(self._skeleton.fill(values, metadata), self._layers)
+        return Emission(self._skeleton.fill(values, metadata), self._report(forms))
 
 
 def _with_own_bias(graph: Graph, layers: Iterable[Layer]) -> frozenset[Layer]:

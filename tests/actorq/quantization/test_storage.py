@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from actorq.domain.policy import FLOAT32, PolicyGraph
+from actorq.domain.policy import FLOAT32, INT8_PER_CHANNEL, INT8_PER_TENSOR, PolicyGraph
 from actorq.quantization.emission.weights import quantize_int8
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named
@@ -68,6 +68,16 @@ def test_layers_that_the_gate_keeps_in_float_are_stored_as_float(scheme: str) ->
     kept = _plan(source, scheme, int8_storage=True, keep_float=frozenset(layers[:2]))
     assert len(_floats(emitted(kept, parameters))) == 2
     assert len(_floats(emitted(_plan(source, "fp32", int8_storage=True), parameters))) == len(layers)
+
+
+@pytest.mark.parametrize(("int8_storage", "form"), [(False, INT8_PER_CHANNEL), (True, INT8_PER_TENSOR)])
+def test_int8_weights_has_one_scale_for_all_channels_in_small_files_alone(int8_storage: bool, form: str) -> None:
+    source, inputs = GRAPHS["mlp"], random_inputs(Graph.parse(GRAPHS["mlp"]), 64, 1)
+    parameters = random_parameters(source, 0)
+    made = emission(_plan(source, "int8-weights", int8_storage=int8_storage, per_tensor_error=1.0), parameters)
+    assert {layer.weights for layer in made.layers} == {form}
+    floats = outputs_of(emitted(_plan(source, "fp32"), parameters), inputs)
+    assert np.abs(outputs_of(made.model, inputs) - floats).max() < 0.05 * np.ptp(floats)
 
 
 def test_the_stored_integers_are_one_byte_each() -> None:
