@@ -19,8 +19,9 @@ from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
 from actorq.arithmetic import arithmetic
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import FP32, FidelityReport, Policy, PolicyDescriptor
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Sampling
-from actorq.domain.trajectory import EnvironmentSpec, Segment
+from actorq.domain.trajectory import Segment
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import EXIT_OK
 from actorq.profiling import Order
@@ -115,10 +116,11 @@ def _explorer(
     exploration = replace(
         sized.exploration_of(0, 0),
         random_steps=random_steps,
-        report_greedy=config.dynamic_capacity_of(spec) is not None,
         sampling=sampling,
     )
-    return explorer(spec, exploration, count, np.random.default_rng(config.seed))
+    return explorer(
+        spec, exploration, count, np.random.default_rng(config.seed), config.further_columns(bool(sampling))
+    )
 
 
 class _NoPolicy:

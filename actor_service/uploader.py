@@ -14,8 +14,9 @@ from actor_service.kept import Item as Item
 from actor_service.kept import Kept
 from actorq import wire
 from actorq.client import LearnerClient
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
-from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Segment
+from actorq.domain.trajectory import Evaluation, Segment
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.transport.errors import error_from_rpc
 from actorq.transport.reconnect import keep_connected

@@ -15,7 +15,7 @@ from typing import Any
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import copy_of, is_as_signed, read_document, read_either, sign_text, write_document
 from actorq.statefiles.files import is_unused, replace_file

@@ -13,7 +13,7 @@ from torch import nn
 from actorq.arithmetic import arithmetic
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import Checkpoint, FidelityReport, Policy, PolicyDescriptor, PolicyGraph, variant_of
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Emission, Options, scheme_named
 from actorq.quantization.schemes.base import Plan

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.training.device import choose_device
 

@@ -14,7 +14,8 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
-from actorq.domain.trajectory import EnvironmentSpec, Segment
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Segment
 from actorq.errors import ConflictError
 from actorq.process import EXIT_OK
 from actorq.profiling import Order
@@ -153,7 +154,7 @@ def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
         # In units of half the range, uniform in [-1, 1].
         actions = (np.asarray(segment.actions, np.float32) - (high / 2 + low / 2)) / (high / 2 - low / 2)
         logarithm = -math.log(2.0) * low.size
-    return replace(segment, actions=actions, log_probabilities=np.full_like(segment.rewards, logarithm))
+    return segment.with_columns(actions=actions, log_probabilities=np.full_like(segment.rewards, logarithm))
 
 
 def _measured(windows: Iterator[_Window], seconds: float) -> list[_Window]:

@@ -2,16 +2,18 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.acting.explorer import ActionColumns, Explorer
+from actor_service.acting.explorer import Explorer
 from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import OnnxPolicy
+from actorq.domain.columns import GREEDY_ACTIONS
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
-from actorq.domain.trajectory import EnvironmentSpec
 
 # Steps whose random numbers are drawn at once. Drawing them all costs as much as drawing those of one step.
 _STEPS_DRAWN = 128
@@ -86,9 +88,12 @@ class ContinuousNoise(NoisyExplorer):
     Ornstein-Uhlenbeck process at whole steps (as in DDPG, arXiv 1509.02971). Its distribution at each step is the same.
     """
 
-    def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
+    def __init__(
+        self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator, wanted: Collection[str]
+    ) -> None:
         super().__init__(spec, len(exploration.noise), exploration.random_steps, rng)
-        self.columns = ActionColumns(greedy=np.zeros_like(self._actions) if exploration.report_greedy else None)
+        self._greedy = np.zeros_like(self._actions) if GREEDY_ACTIONS in wanted else None
+        self.columns = {} if self._greedy is None else {GREEDY_ACTIONS: self._greedy}
         self._low, self._high = spec.actions.bounds()
         self._halves = np.asarray(exploration.noise, np.float32)[:, None] * (self._high - self._low) / 2
         self._noise = np.zeros((0, *self._actions.shape), np.float32)
@@ -96,8 +101,8 @@ class ContinuousNoise(NoisyExplorer):
 
     def _random_actions(self) -> NDArray[Any]:
         actions = self._rng.uniform(self._low, self._high, self._actions.shape).astype(np.float32)
-        if self.columns.greedy is not None:
-            self.columns.greedy[:] = actions
+        if self._greedy is not None:
+            self._greedy[:] = actions
         return actions
 
     def _draw(self, policy: OnnxPolicy) -> None:
@@ -115,8 +120,8 @@ class ContinuousNoise(NoisyExplorer):
         else:
             np.multiply(noise, self._halves, out=self._actions)
             actions = np.add(self._actions, policy(observations), out=self._actions)
-        if self.columns.greedy is not None:
-            self._within_bounds(policy.greedy, self.columns.greedy)
+        if self._greedy is not None:
+            self._within_bounds(policy.greedy, self._greedy)
         return self._within_bounds(actions, self._actions)
 
     def _within_bounds(self, actions: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
@@ -133,13 +138,21 @@ def _mixing(correlation: float) -> NDArray[np.float32]:
     return np.column_stack((correlation ** (steps + 1), new)).astype(np.float32)
 
 
-def explorer(spec: EnvironmentSpec, exploration: Exploration, environments: int, rng: np.random.Generator) -> Explorer:
+def explorer(
+    spec: EnvironmentSpec,
+    exploration: Exploration,
+    environments: int,
+    rng: np.random.Generator,
+    wanted: Collection[str] = (),
+) -> Explorer:
     """The explorer of an action space and a number of environments: draws actions if the run does, else adds noise.
 
-    Without sampling, `exploration` has a rate for each environment.
+    Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns.
     """
     if exploration.sampling and spec.discrete_actions:
         return CategoricalSampler(spec, environments, rng)
     if exploration.sampling:
         return GaussianSampler(spec, environments, exploration.sampling == "squashed", rng)
-    return (EpsilonGreedy if spec.discrete_actions else ContinuousNoise)(spec, exploration, rng)
+    if spec.discrete_actions:
+        return EpsilonGreedy(spec, exploration, rng)
+    return ContinuousNoise(spec, exploration, rng, wanted)

@@ -1,35 +1,23 @@
 """The interface of explorers, which choose the actions of all environments at each step."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.policies.policy import OnnxPolicy
 
 
-@dataclass(frozen=True)
-class ActionColumns:
-    """What segments hold about an explorer's last actions besides the actions; None for columns that they lack.
+class Explorer(ABC):
+    """Chooses the actions of N environments.
 
-    Each call of the explorer overwrites the arrays.
-
-    greedy: [N, *action], the policy's actions without noise; during random steps the random actions.
-    drawn: [N, *action], the drawn values before they are clipped or squashed. Segments hold them as their actions.
-    log_probabilities: float32[N], logarithm of the probability, or density, with which each action was drawn.
+    columns: what segments hold about the last actions besides the actions, [N, ...] by the name of the column. With
+        "actions", segments hold these instead of the environments' actions: the drawn values before they are clipped or
+        squashed. Each call overwrites the arrays.
     """
 
-    greedy: NDArray[Any] | None = None
-    drawn: NDArray[np.float32] | None = None
-    log_probabilities: NDArray[np.float32] | None = None
-
-
-class Explorer(ABC):
-    """Chooses the actions of N environments."""
-
-    columns = ActionColumns()
+    columns: Mapping[str, NDArray[Any]] = {}
 
     @abstractmethod
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:

@@ -1,20 +1,21 @@
 """The acting loop: steps all environments with the newest policy and collects segments of transitions."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.acting.explorer import ActionColumns
 from actor_service.acting.frame_stack import FrameStack
 from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Fault
 from actor_service.policies.policy import OnnxPolicy
-from actorq.domain.trajectory import EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.domain.columns import Per, columns_of
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Episode, PolicySpan, Segment
 from actorq.watchdog import Watched
 
 _OLDEST = 255
@@ -22,25 +23,26 @@ _OLDEST = 255
 # Upper bounds for the encoded parts of a segment other than its columns.
 _HALF_EPISODE_BYTES = 11
 _SPAN_BYTES = 40
-_HEADERS_BYTES = 256
-_NO_COLUMNS = ActionColumns()
+_HEADERS_BYTES = 64
+_COLUMN_HEADER_BYTES = 48
+_NO_COLUMNS: Mapping[str, NDArray[Any]] = {}
 
 
 def fitting_segment_length(
-    spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int, columns: ActionColumns = _NO_COLUMNS
+    spec: EnvironmentSpec, environments: int, longest: int, max_bytes: int, further: Collection[str] = ()
 ) -> int:
     """Steps per segment: at most `longest`, few enough for a message of `max_bytes`, and at least 1.
 
     The estimate allows a new policy at each step and an episode's end at every second step.
 
-    columns: the columns about actions that segments also hold.
+    further: names of the further columns that segments hold.
     """
-    flags_and_reward = 3 + 4
-    actions = (1 + (columns.greedy is not None)) * spec.actions.nbytes + 4 * (columns.log_probabilities is not None)
-    row = environments * (spec.observations.nbytes + actions + flags_and_reward + _HALF_EPISODE_BYTES)
-    # A segment has frame_stack more rows of observations than steps, and one age. An odd number of steps may hold half
-    # an episode more.
-    once = environments * (spec.frame_stack * spec.observations.nbytes + 1 + _HALF_EPISODE_BYTES) + _HEADERS_BYTES
+    columns = columns_of(spec, further)
+    row = environments * (sum(each.nbytes for each in columns if each.per is not Per.SEGMENT) + _HALF_EPISODE_BYTES)
+    # A segment has frame_stack more rows than steps. An odd number of steps may hold half an episode more.
+    more = {Per.ROW: spec.frame_stack, Per.STEP: 0, Per.SEGMENT: 1}
+    once = environments * (sum(more[each.per] * each.nbytes for each in columns) + _HALF_EPISODE_BYTES)
+    once += _HEADERS_BYTES + sum(_COLUMN_HEADER_BYTES + len(each.name) for each in columns)
     return max(1, min(longest, (max_bytes - once) // (row + _SPAN_BYTES)))
 
 
@@ -51,11 +53,10 @@ class Rollout:
     resets, and the row before is the last one of its episode. The other environments' rows stay. A segment without any
     valid row because environments failed is dropped and counted. The next one does not tell that it `follows`.
 
-    Where actions are drawn, a segment ends before the loop waits for a newer policy.
-
     explore: maps the policy and stacked observations [N, ...] to the environments' actions [N, *action].
     watched: context of each call to the environments, for a watchdog.
-    columns: further columns of `explore`, copied into the segments.
+    columns: the columns of `explore` (see `Explorer`), copied into the segments.
+    sampled: whether a segment ends before the loop waits for a newer policy, which may need the segment's steps.
     """
 
     def __init__(
@@ -67,13 +68,17 @@ class Rollout:
         seed: int,
         counts: ActorCounts | None = None,
         watched: Watched | None = None,
-        columns: ActionColumns = _NO_COLUMNS,
+        columns: Mapping[str, NDArray[Any]] = _NO_COLUMNS,
+        sampled: bool = False,
     ) -> None:
         self._environments = environments
         self._spec = environments.spec
         self._turns = turns
         self._explore = explore
-        self._columns = columns
+        self._drawn = columns.get("actions")
+        self._further = {name: values for name, values in columns.items() if name != "actions"}
+        self._step_columns = [each for each in columns_of(self._spec, columns) if each.per is Per.STEP]
+        self._sampled = sampled
         self._length = segment_length
         self._counts = counts or ActorCounts()
         self._watched = watched or nullcontext()
@@ -100,14 +105,14 @@ class Rollout:
         """A segment, or whether it was lost to faults; neither when `stop` is set before the first step."""
         length, count, before = self._length, self._environments.count, self._context_rows
         environments, explore, watched = self._environments, self._explore, self._watched
-        turns, acting, columns = self._turns, None, self._columns
+        turns, acting, drawn = self._turns, None, self._drawn
         spec, arrays = self._spec, self._new_arrays()
+        further = [(arrays[name], values) for name, values in self._further.items()]
         observations = np.empty((before + length + 1, count, *spec.observations.shape), spec.observations.dtype)
         observations[:before] = self._context
         observations[before] = self._observations
         actions, rewards, valid = arrays["actions"], arrays["rewards"], arrays["valid"]
         terminated, truncated = arrays["terminated"], arrays["truncated"]
-        greedy_actions, log_probabilities = arrays.get("greedy_actions"), arrays.get("log_probabilities")
         spans: list[PolicySpan] = []
         episodes: tuple[Episode, ...] = ()
         failed = False
@@ -115,22 +120,20 @@ class Rollout:
         steps = 0
         while steps < length:
             # The learner may need these steps for the newer policy, so they must not wait for it here.
-            if steps and log_probabilities is not None and turns.waits:
+            if steps and self._sampled and turns.waits:
                 break
             policy = turns.next(stop)
             if policy is None:
                 break
             chosen = explore(policy, self._seen)
-            actions[steps] = chosen if columns.drawn is None else columns.drawn
-            if greedy_actions is not None:
-                greedy_actions[steps] = columns.greedy
-            if log_probabilities is not None:
-                log_probabilities[steps] = columns.log_probabilities
+            actions[steps] = chosen if drawn is None else drawn
+            for array, values in further:
+                array[steps] = values
             if policy is not acting:
                 spans.append(PolicySpan(steps, policy.descriptor.version, policy.descriptor.effective_scheme))
                 acting = policy
             with watched:
-                step = environments.step(actions[steps] if columns.drawn is None else chosen)
+                step = environments.step(actions[steps] if drawn is None else chosen)
             self._seen = self._stack.push(step.observations, environments.lengths)
             rewards[steps], terminated[steps], truncated[steps] = step.rewards, step.terminated, step.truncated
             valid[steps] = step.valid
@@ -150,27 +153,22 @@ class Rollout:
         self._sequence += 1
         segment = Segment(
             sequence=self._sequence,
-            observations=observations[: before + steps + 1],
+            columns={
+                "observations": observations[: before + steps + 1],
+                **{name: array[:steps] for name, array in arrays.items()},
+                "ages": ages,
+            },
             spans=tuple(spans),
-            ages=ages,
             episodes=episodes,
             follows=self._follows,
-            **{name: array[:steps] for name, array in arrays.items()},
         )
         self._follows = True
         return segment, False
 
     def _new_arrays(self) -> dict[str, Any]:
-        """Uninitialized columns of a segment, [T, N, ...], by their names in `Segment`, without the observations."""
-        shape, action = (self._length, self._environments.count), self._spec.actions
-        arrays: dict[str, Any] = {name: np.empty(shape, np.bool_) for name in ("terminated", "truncated", "valid")}
-        arrays["actions"] = np.empty((*shape, *action.shape), action.dtype)
-        arrays["rewards"] = np.empty(shape, np.float32)
-        if self._columns.greedy is not None:
-            arrays["greedy_actions"] = np.empty_like(arrays["actions"])
-        if self._columns.log_probabilities is not None:
-            arrays["log_probabilities"] = np.empty_like(arrays["rewards"])
-        return arrays
+        """Uninitialized columns of the segment's steps, [T, N, ...], by name."""
+        count = self._environments.count
+        return {each.name: np.empty((self._length, count, *each.shape), each.dtype) for each in self._step_columns}
 
     def _end_episodes(
         self, faults: Sequence[Fault], step: int, truncated: NDArray[np.bool_], valid: NDArray[np.bool_]

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.acting.draws import CountedDraws
-from actor_service.acting.explorer import ActionColumns, Explorer
+from actor_service.acting.explorer import Explorer
 from actor_service.policies.policy import OnnxPolicy
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.columns import LOG_PROBABILITIES
+from actorq.domain.spaces import EnvironmentSpec
 
 # Up to so many actions, a product with a triangle is faster than a cumulative sum.
 _FEW_ACTIONS = 64
@@ -43,7 +44,7 @@ class CategoricalSampler(Explorer):
         self._one_a_row = self._largest[:, None], self._limits[:, None]
         self._log_totals, self._taken = np.zeros(count), np.zeros(count)
         self._told = np.zeros(count, np.float32)
-        self.columns = ActionColumns(log_probabilities=self._told)
+        self.columns = {LOG_PROBABILITIES: self._told}
 
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions int64[N]."""
@@ -99,7 +100,7 @@ class GaussianSampler(Explorer):
         self._normalization = np.float32(0.5 * math.log(2 * math.pi) * len(low))
         self._told = np.zeros(environments, np.float32)
         self._shaped = self._actions.reshape(environments, *spec.actions.shape)
-        self.columns = ActionColumns(drawn=self._drawn.reshape(self._shaped.shape), log_probabilities=self._told)
+        self.columns = {"actions": self._drawn.reshape(self._shaped.shape), LOG_PROBABILITIES: self._told}
 
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions float32[N, *action] within their bounds."""

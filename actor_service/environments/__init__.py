@@ -26,7 +26,7 @@ from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.spaces import UnsupportedObservationsError
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, modules_of
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import load
 from actorq.text import one_line

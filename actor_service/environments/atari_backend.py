@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.loop import LoopedEnvironments
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 
 FRAME_SKIP, FRAME_STACK, SIZE, MOST_NO_OPS = 4, 4, 84, 30
 FRAMES_PER_SECOND = 60

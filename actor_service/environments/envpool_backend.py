@@ -20,8 +20,9 @@ from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fau
 from actor_service.environments.loop import MOST_FAULTS
 from actor_service.environments.spaces import action_spec
 from actor_service.environments.step_columns import StepColumns
+from actorq.domain.columns import within_numbers
 from actorq.domain.environments import EnvironmentArguments
-from actorq.domain.trajectory import EnvironmentSpec, within_numbers
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import ActorQError, UserError
 
 _log = logging.getLogger(__name__)

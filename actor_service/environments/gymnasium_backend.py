@@ -10,7 +10,7 @@ from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
 from actor_service.environments.spaces import action_spec, is_plane, observation_spec
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 
 Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]

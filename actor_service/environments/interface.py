@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import LARGEST_NUMBER, EnvironmentSpec, Episode
+from actorq.domain.columns import LARGEST_NUMBER
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Episode
 
 OUT_OF_RANGE = f"NaN or a number beyond {LARGEST_NUMBER:g}"
 """The reason of a fault: a reward or observation that the learner would refuse."""

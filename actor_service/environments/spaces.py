@@ -6,7 +6,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import LARGEST_NUMBER, ArraySpec
+from actorq.domain.columns import LARGEST_NUMBER
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 
 SUPPORTED_OBSERVATIONS = "a Box of numbers (a vector, or images of uint8 or bool)"

@@ -6,7 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.interface import Fault, Step
-from actorq.domain.trajectory import LARGEST_NUMBER, ArraySpec, Episode, within_numbers
+from actorq.domain.columns import LARGEST_NUMBER, within_numbers
+from actorq.domain.spaces import ArraySpec
+from actorq.domain.trajectory import Episode
 
 # Numbers in one dot product. OpenBLAS uses several threads for more.
 _PIECE = 8192

@@ -18,7 +18,7 @@ from actorq.domain.policy import (
     Policy,
     PolicyDescriptor,
 )
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 from actorq.inference import open_session
 

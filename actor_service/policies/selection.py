@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.policy import FP32, SCHEMES, Policy, PolicyDescriptor
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import InvalidInputError
 from actorq.timing import HOPELESS, fastest, time_calls
 

@@ -18,8 +18,9 @@ from actor_service.uploader import Uploader
 from actorq.arithmetic import Arithmetic, arithmetic
 from actorq.client import QuantizerClient
 from actorq.domain.policy import AUTO, FP32, SCHEMES, Policy
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, ActorSelfStatus, Sampling
-from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, Role
+from actorq.domain.trajectory import Episode, Evaluation, Role
 from actorq.errors import ActorQError, ConflictError, ExhaustedError, UnavailableError
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog, Watched

@@ -8,8 +8,8 @@ from actor_service.roles.participant import Participant
 from actor_service.roles.schedule import EvaluationSchedule
 from actor_service.uploader import Uploader
 from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Membership
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UnavailableError
 
 _WAIT_S = 1.0

@@ -15,8 +15,9 @@ from actor_service.roles.actor import Host
 from actor_service.roles.participant import Participant
 from actor_service.uploader import Uploader
 from actorq.client import LearnerClient
+from actorq.domain.columns import FURTHER, GREEDY_ACTIONS
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import CorruptedError
 
 _log = logging.getLogger(__name__)
@@ -39,6 +40,11 @@ class Explorer(Participant):
         given, count = membership.exploration, membership.run.environments_per_actor
         if given is None or not (given.sampling or len(given.epsilons) == len(given.noise) == count):
             raise CorruptedError(f"{self._learner.peer} sent no exploration for each of {count} environments")
+        if unknown := sorted(set(membership.run.columns) - FURTHER.keys()):
+            raise CorruptedError(
+                f"{self._learner.peer} wants the columns {', '.join(unknown)}, which this actor does not know: run "
+                "both with one version"
+            )
         return membership
 
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
@@ -46,7 +52,8 @@ class Explorer(Participant):
         assert membership.exploration is not None
         seeds = np.random.SeedSequence(membership.seed).generate_state(2)
         environment_seed, exploration_seed = (int(seed) for seed in seeds)
-        explore = explorer(spec, membership.exploration, count, np.random.default_rng(exploration_seed))
+        rng, sampled = np.random.default_rng(exploration_seed), bool(membership.exploration.sampling)
+        explore = explorer(spec, membership.exploration, count, rng, run.columns)
         columns = explore.columns
         with self._own_call:
             environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)
@@ -62,13 +69,12 @@ class Explorer(Participant):
             self.counts,
             self._own_call,
             columns,
+            sampled,
         )
-        self._subscribe(
-            *(spec, run.scheme, count), columns.greedy is not None, sampled=columns.log_probabilities is not None
-        )
+        self._subscribe(*(spec, run.scheme, count), GREEDY_ACTIONS in columns, sampled=sampled)
         self._activity, acted = "acting", False
         while not self._stop.is_set():
-            if columns.log_probabilities is not None:
+            if sampled:
                 # On-policy data lose their value while they wait.
                 uploader.await_credit(self._stop)
             segment = self._rollout.collect(self._stop)

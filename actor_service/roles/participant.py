@@ -19,8 +19,8 @@ from actor_service.uploader import Uploader
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.domain.policy import AUTO, Policy, PolicyDescriptor
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ConflictError, UnavailableError
 from actorq.transport.reconnect import keep_connected
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import RunSpec
-from actorq.domain.trajectory import EnvironmentSpec
 
 # The share of the way from the first return to the target above which the run counts as near its end.
 _NEAR = 0.8

@@ -19,9 +19,10 @@ from actorq.config.presets import with_preset
 from actorq.config.schemes import CHOICES_HELP, SchemeChoice
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
+from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, ImageLayout
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 
 
@@ -382,6 +383,12 @@ class RunConfig(Settings):
     def asks_for_greedy_actions(self) -> bool:
         """Whether actors send the policy's actions without noise. With discrete actions they do not."""
         return self._has(self.dynamic_capacity.enabled)
+
+    def further_columns(self, sampled: bool) -> tuple[str, ...]:
+        """Names of the columns that segments have besides those of every run. sampled: whether actions are drawn."""
+        if sampled:
+            return (LOG_PROBABILITIES,)
+        return (GREEDY_ACTIONS,) if self.asks_for_greedy_actions else ()
 
     def _has(self, mechanism: bool | None) -> bool:
         """Whether the run has one of RLx2's mechanisms besides sparse networks (arXiv 2205.15043, sec. 4.2)."""

@@ -1,7 +1,7 @@
 """How many environments an actor can step as one batch: a segment of one step must fit into a message."""
 
 from actorq.domain.limits import MAX_SEGMENT_BYTES
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.text import size_text
 

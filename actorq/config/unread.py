@@ -10,7 +10,7 @@ from actorq.config.run_config import RunConfig
 from actorq.config.settings import has
 from actorq.config.sparsity import DynamicCapacityConfig
 from actorq.domain.policy import FP32
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 
 _GATE = "quantizer.gate."
 # Settings for discrete actions, for continuous ones, and for on-policy algorithms.

@@ -8,7 +8,8 @@ from typing import Literal
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.processes import ProcessStats
-from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Evaluation, Role
 
 
 class RunState(Enum):
@@ -60,6 +61,7 @@ class RunSpec:
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
     evaluation_sampling: Sampling = ""
     policy_patience_s: float = 1.0
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,13 @@ class Exploration:
     epsilons: for discrete actions, the probability of a uniformly random action.
     noise: for continuous actions, the standard deviation of Gaussian noise, with actions scaled to [-1, 1].
     random_steps: number of first steps of each environment with uniformly random actions.
-    report_greedy: for continuous actions, whether segments contain the policy's actions without noise.
     correlation: for continuous actions, correlation of the noise of two steps in a row, from 0 to below 1.
-    sampling: how actions are drawn from the policy's distribution. Segments then contain their log probabilities, and
-        the other fields have no effect.
+    sampling: how actions are drawn from the policy's distribution. The other fields then have no effect.
     """
 
     epsilons: tuple[float, ...]
     noise: tuple[float, ...]
     random_steps: int = 0
-    report_greedy: bool = False
     correlation: float = 0.0
     sampling: Sampling = ""
 

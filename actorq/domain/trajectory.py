@@ -3,175 +3,19 @@
 Domain objects only. `actorq.wire` turns them into messages, `learner_service.actors.intake` checks and stores them.
 """
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
-from actorq.errors import InvalidInputError, UserError
-
-Array = NDArray[np.generic]
-
-_FLOAT32, _BOOL, _UINT8 = np.dtype(np.float32), np.dtype(np.bool_), np.dtype(np.uint8)
-
-# What images are of: bytes, and planes of bits as in MinAtar.
-_IMAGE_DTYPES = ("uint8", "bool")
-# Pixels of a side: the kernel of the smallest network for images.
-SMALLEST_IMAGE = 3
-
-# Largest absolute value of an observation, a reward and a drawn action. The squares of gradients, which Adam keeps in
-# float32, stay finite (docs/decisions/0051-numbers-of-actors.md).
-LARGEST_NUMBER = 1e9
+from actorq.domain.columns import LARGEST_NUMBER, LOG_PROBABILITIES, Array, columns_of, within_numbers
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.errors import InvalidInputError
 
 # Share of the range of an action. A policy's arithmetic rounds.
 _BOUNDS_SLACK = 1e-3
-
-# Length of a value in an error: bounds may have one number for each of thousands of elements.
-_SHOWN_CHARACTERS = 60
-
-
-@dataclass(frozen=True)
-class ArraySpec:
-    """Shape and dtype of one observation or action, without batch dimensions, and bounds if the space has them.
-
-    low, high: bounds of each element in C order, or one value for all elements; empty if unbounded.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-
-    @property
-    def bounded(self) -> bool:
-        """Whether every element has both bounds, and their difference is above 0 and finite in float32."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            low, high = self.bounds()
-            return bool(self.low and self.high) and bool(np.all((low < high) & (high - low < np.inf)))
-
-    def bounds(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Lowest and highest values, float32[*shape] each; infinite if unbounded."""
-        low = np.broadcast_to(np.array(self.low or (-np.inf,), np.float32), int(np.prod(self.shape, dtype=np.int64)))
-        high = np.broadcast_to(np.array(self.high or (np.inf,), np.float32), low.shape)
-        return low.reshape(self.shape), high.reshape(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one element of the space."""
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
-
-
-@dataclass(frozen=True)
-class EnvironmentSpec:
-    """All that a learner must know about an environment to build its networks.
-
-    `actions` is the spec of one action. Discrete actions have shape (), an integer dtype and `discrete_actions` values.
-    For other actions `discrete_actions` is 0. `reward_threshold` is the mean return at which the environment's authors
-    call it solved, if they say so. A policy sees `frame_stack` successive observations.
-    """
-
-    environment_id: str
-    observations: ArraySpec
-    actions: ArraySpec
-    discrete_actions: int
-    max_episode_steps: int = 0
-    reward_threshold: float | None = None
-    frame_stack: int = 1
-    environment_arguments: EnvironmentArguments = NO_ARGUMENTS
-
-    @property
-    def policy_observations(self) -> ArraySpec:
-        """Spec of a policy's input: one observation, or the last `frame_stack` on a first axis, oldest first."""
-        if self.frame_stack == 1:
-            return self.observations
-        return replace(self.observations, shape=(self.frame_stack, *self.observations.shape), low=(), high=())
-
-    @property
-    def channels_last(self) -> bool:
-        """Whether a policy's image is [height, width, channels], as Gymnasium has them, and not channels first.
-
-        A stack of frames has the frames first. Otherwise `image_layout` says it. For "auto", height and width are the
-        two neighboring axes of equal length. If there are none, the channels are the shorter of the first and the last
-        axis.
-        """
-        shape, layout = self.policy_observations.shape, self.environment_arguments.image_layout
-        if self.frame_stack > 1 or len(shape) != 3:
-            return False
-        if layout != "auto":
-            return layout == "channels-last"
-        if (shape[0] == shape[1]) != (shape[1] == shape[2]):
-            return shape[0] == shape[1]
-        return shape[2] <= shape[0]
-
-    @property
-    def image(self) -> tuple[int, int, int] | None:
-        """Channels, height and width of the image that a policy sees; None where observations are no images."""
-        seen = self.policy_observations
-        if len(seen.shape) != 3 or seen.dtype not in _IMAGE_DTYPES:
-            return None
-        first, second, third = seen.shape
-        return (third, first, second) if self.channels_last else (first, second, third)
-
-    @property
-    def image_text(self) -> str:
-        """The image that a policy sees in words; empty where observations are no images."""
-        if self.image is None:
-            return ""
-        channels, height, width = self.image
-        if self.frame_stack > 1:
-            return f"{channels} stacked frames of {height} x {width} pixels"
-        order = "last" if self.channels_last else "first"
-        return f"images of {height} x {width} pixels with {channels} channel{'s' * (channels != 1)}, channels {order}"
-
-    def differences(self, other: "EnvironmentSpec") -> str:
-        """The fields in which `other` differs, with both values, as one line of bounded length."""
-        ours, theirs = _fields(self), _fields(other)
-        return ", ".join(
-            f"{name} {_shown(theirs[name])} instead of {_shown(value)}"
-            for name, value in ours.items()
-            if theirs[name] != value
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for JSON. `from_json` restores an equal spec."""
-        return {**asdict(self), "environment_arguments": self.environment_arguments.to_text()}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
-        """The spec of `to_json`'s values."""
-        observations, actions = (
-            ArraySpec(**{**values[name], **{key: tuple(values[name][key]) for key in ("shape", "low", "high")}})
-            for name in ("observations", "actions")
-        )
-        made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
-        return cls(**{**values, "observations": observations, "actions": actions, "environment_arguments": made_with})
-
-
-def check_image(spec: EnvironmentSpec) -> None:
-    """Raise UserError when the environment has images that none of our own networks takes."""
-    if spec.image is not None and min(spec.image[1:]) < SMALLEST_IMAGE:
-        _, height, width = spec.image
-        raise UserError(
-            f"environment {spec.environment_id}: expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} "
-            f"pixels, got {height} x {width}; give --network MODULE:FUNCTION for layers of your own"
-        )
-
-
-def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
-    """The fields of a spec. Fields of its arrays have names such as "observations.shape"."""
-    fields: dict[str, Any] = {}
-    for name, value in asdict(spec).items():
-        fields.update(
-            {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
-        )
-    return fields
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 @dataclass(frozen=True)
@@ -196,6 +40,8 @@ class Episode:
 class Segment:
     """T consecutive steps of N environments, time-major.
 
+    columns: by name, those of `columns_of`, with these meanings:
+
     observations: [K - 1 + T + 1, N, *observation] with K the frame stack. The first K - 1 rows precede the segment and
                   only serve as stacked frames. Of the other rows, row t + 1 follows action t. The last row only serves
                   to bootstrap.
@@ -207,31 +53,55 @@ class Segment:
     valid:        bool[T, N], false if the step only reset the environment (next-step autoreset): the observation of
                   such a row is the final one of the ended episode, and the environment ignored the action;
                   also false if the environment failed in the step: the observation is the last good one of its episode
-    spans:        acting policies with ascending `first_step`, which is 0 for the first
-    episodes:     episodes that ended inside the segment
     ages:         uint8[N], steps since the reset at the segment's first action, at most 255. Observations before the
                   reset belong to another episode; a stack repeats the episode's first observation instead.
-    greedy_actions: [T, N, *action], continuous actions only: the policy's actions without noise, or the random action
-                  itself while actions are uniformly random; None unless the run asked for it
-    log_probabilities: float32[T, N], logarithm of the probability (or density) with which the acting policy drew each
-                  action; None unless the run asked for it
+
+    spans:        acting policies with ascending `first_step`, which is 0 for the first
+    episodes:     episodes that ended inside the segment
     follows:      whether step 0 directly follows the last step of the segment `sequence` - 1, in every environment;
                   False after steps that were dropped, so that no return leads across them
     """
 
     sequence: int
-    observations: Array
-    actions: Array
-    rewards: NDArray[np.float32]
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-    valid: NDArray[np.bool_]
+    columns: Mapping[str, Array]
     spans: tuple[PolicySpan, ...]
-    ages: NDArray[np.uint8]
     episodes: tuple[Episode, ...] = ()
-    greedy_actions: Array | None = None
-    log_probabilities: NDArray[np.float32] | None = None
     follows: bool = False
+
+    @property
+    def observations(self) -> Array:
+        """The column."""
+        return self.columns["observations"]
+
+    @property
+    def actions(self) -> Array:
+        """The column."""
+        return self.columns["actions"]
+
+    @property
+    def rewards(self) -> NDArray[np.float32]:
+        """The column."""
+        return cast(NDArray[np.float32], self.columns["rewards"])
+
+    @property
+    def terminated(self) -> NDArray[np.bool_]:
+        """The column."""
+        return cast(NDArray[np.bool_], self.columns["terminated"])
+
+    @property
+    def truncated(self) -> NDArray[np.bool_]:
+        """The column."""
+        return cast(NDArray[np.bool_], self.columns["truncated"])
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """The column."""
+        return cast(NDArray[np.bool_], self.columns["valid"])
+
+    @property
+    def ages(self) -> NDArray[np.uint8]:
+        """The column."""
+        return cast(NDArray[np.uint8], self.columns["ages"])
 
     @property
     def steps(self) -> int:
@@ -255,38 +125,25 @@ class Segment:
             versions[span.first_step :] = span.version
         return versions
 
+    def with_columns(self, **changed: Array) -> "Segment":
+        """The segment with other or further columns."""
+        return replace(self, columns={**self.columns, **changed})
+
     def check(self, spec: EnvironmentSpec) -> None:
         """Raise InvalidInputError unless all columns fit `spec` and each other, within `LARGEST_NUMBER`."""
+        expected = columns_of(spec, self.columns)
+        names = [column.name for column in expected]
+        if sorted(names) != sorted(self.columns):
+            raise InvalidInputError(f"segment: columns must be {', '.join(names)}, got {', '.join(self.columns)}")
         steps, environments = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
         if steps < 1 or environments < 1:
             raise InvalidInputError(f"segment: rewards must be [T >= 1, N >= 1], got {list(self.rewards.shape)}")
-        rows, batch = (steps, environments), (spec.frame_stack + steps, environments)
-        _check_column("observations", self.observations, (*batch, *spec.observations.shape), spec.observations.dtype)
-        _check_shape("actions", self.actions, (*rows, *spec.actions.shape), spec.actions.dtype)
-        _check_column("rewards", self.rewards, rows, _FLOAT32)
-        _check_column("terminated", self.terminated, rows, _BOOL)
-        _check_column("truncated", self.truncated, rows, _BOOL)
-        _check_column("valid", self.valid, rows, _BOOL)
-        _check_column("ages", self.ages, (environments,), _UINT8)
-        if spec.discrete_actions and not (
-            int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.discrete_actions
-        ):
-            raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
-        if self.log_probabilities is None:
-            self._check_bounds(spec.actions)
-        _check_numbers("actions", self.actions)
-        if self.greedy_actions is not None:
-            if spec.discrete_actions:
-                raise InvalidInputError(
-                    "segment: greedy_actions are for continuous actions, got them with discrete ones"
-                )
-            _check_column("greedy_actions", self.greedy_actions, (*rows, *spec.actions.shape), spec.actions.dtype)
-        if self.log_probabilities is not None:
-            _check_column("log_probabilities", self.log_probabilities, rows, _FLOAT32)
-            if spec.discrete_actions and (largest := float(self.log_probabilities.max())) > 0:
-                raise InvalidInputError(
-                    f"segment: log_probabilities of discrete actions must be at most 0, got {largest:g}"
-                )
+        for column in expected:
+            shape = column.array_shape(steps, environments, spec.frame_stack)
+            _check_shape(column.name, self.columns[column.name], shape, column.dtype)
+        self._check_actions(spec)
+        for column in expected:
+            _check_numbers(column.name, self.columns[column.name])
         self._check_spans(steps)
         for episode in self.episodes:
             if not (
@@ -297,8 +154,22 @@ class Segment:
                     f"{environments}, got {episode}"
                 )
 
+    def _check_actions(self, spec: EnvironmentSpec) -> None:
+        """Raise InvalidInputError for actions or logarithms that no actor sends."""
+        told = self.columns.get(LOG_PROBABILITIES)
+        if not spec.discrete_actions:
+            if told is None:
+                self._check_bounds(spec.actions)
+            return
+        if not (int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.discrete_actions):
+            raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
+        if told is not None and (largest := float(told.max())) > 0:
+            raise InvalidInputError(
+                f"segment: {LOG_PROBABILITIES} of discrete actions must be at most 0, got {largest:g}"
+            )
+
     def _check_bounds(self, spec: ArraySpec) -> None:
-        """Raise InvalidInputError for actions that no actor sends, because it clips them to the bounds."""
+        """Raise InvalidInputError for actions outside the bounds, to which an actor clips them."""
         if self.actions.dtype.kind != "f" or not spec.bounded:
             return
         low, high = (bound.astype(np.float64) for bound in spec.bounds())
@@ -337,16 +208,9 @@ class Evaluation:
 Role = Literal["actor", "evaluator", "standalone"]
 
 
-def _check_column(name: str, column: Array, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-    _check_shape(name, column, shape, dtype)
-    _check_numbers(name, column)
-
-
-def _check_shape(name: str, column: Array, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+def _check_shape(name: str, column: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if column.shape != shape or column.dtype != dtype:
-        raise InvalidInputError(
-            f"segment: {name} must be {np.dtype(dtype)}{list(shape)}, got {column.dtype}{list(column.shape)}"
-        )
+        raise InvalidInputError(f"segment: {name} must be {dtype}{list(shape)}, got {column.dtype}{list(column.shape)}")
 
 
 def _check_numbers(name: str, column: NDArray[Any]) -> None:
@@ -356,8 +220,3 @@ def _check_numbers(name: str, column: NDArray[Any]) -> None:
             f"segment: {name} must be from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, got "
             f"{column[~within_numbers(column)][0]:g}; scale them in the environment"
         )
-
-
-def within_numbers(numbers: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which numbers are from -LARGEST_NUMBER to LARGEST_NUMBER, bool of their shape; NaN is not."""
-    return (numbers >= -LARGEST_NUMBER) & (numbers <= LARGEST_NUMBER)

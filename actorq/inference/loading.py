@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from actorq.arithmetic import arithmetic
 from actorq.arithmetic.sessions import Session, open_session
+from actorq.domain.columns import LARGEST_NUMBER, within_numbers
 from actorq.domain.policy import FALLBACK, NOISE_INPUT
-from actorq.domain.trajectory import LARGEST_NUMBER, EnvironmentSpec, within_numbers
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory

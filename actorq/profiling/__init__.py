@@ -13,7 +13,8 @@ from actorq import wire
 from actorq.config.parser import number
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SCHEMES, Policy, PolicyGraph
-from actorq.domain.trajectory import EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import PolicySpan, Segment
 from actorq.errors import UserError
 from actorq.process import Sources, argument_parser
 from actorq.v1 import policy_pb2
@@ -21,7 +22,6 @@ from actorq.v1 import policy_pb2
 DEFAULT_SECONDS = 4.0
 measuring_seconds = number(0.1, 10.0, "0.1 to 10 seconds")
 """The type of --seconds."""
-_COLUMNS = ("observations", "actions", "rewards", "terminated", "truncated", "valid", "ages")
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class Folder:
     def write_segments(self, spec: EnvironmentSpec, segments: Sequence[Segment]) -> None:
         """Write segments of equal length, without their episodes."""
         self.write("spec", spec.to_json())
-        columns = {name: np.stack([getattr(segment, name) for segment in segments]) for name in _COLUMNS}
-        if segments[0].greedy_actions is not None:
-            columns["greedy_actions"] = np.stack([segment.greedy_actions for segment in segments])  # type: ignore[misc]
+        columns = {name: np.stack([each.columns[name] for each in segments]) for name in segments[0].columns}
         np.savez(self.path / "segments.npz", **columns)  # type: ignore[arg-type]
 
     def spec(self) -> EnvironmentSpec:
@@ -86,7 +84,7 @@ class Folder:
             Segment(
                 sequence=index + 1,
                 spans=(PolicySpan(0, 1, "fp32"),),
-                **{name: column[index] for name, column in columns.items()},
+                columns={name: column[index] for name, column in columns.items()},
             )
             for index in range(count)
         ]

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from actorq import __version__
 from actorq.domain.policy import Policy, RetainedPolicy
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.inference import DESCRIPTION_FORMAT
 from actorq.quantization.nodes import STANDARD
 from actorq.weightencoding import weight_encoding_of

@@ -101,23 +101,21 @@ class JoinResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Exploration(_message.Message):
-    __slots__ = ("epsilons", "noise", "random_steps", "report_greedy", "sampling", "correlation")
+    __slots__ = ("epsilons", "noise", "random_steps", "sampling", "correlation")
     EPSILONS_FIELD_NUMBER: _ClassVar[int]
     NOISE_FIELD_NUMBER: _ClassVar[int]
     RANDOM_STEPS_FIELD_NUMBER: _ClassVar[int]
-    REPORT_GREEDY_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     CORRELATION_FIELD_NUMBER: _ClassVar[int]
     epsilons: _containers.RepeatedScalarFieldContainer[float]
     noise: _containers.RepeatedScalarFieldContainer[float]
     random_steps: int
-    report_greedy: bool
     sampling: Sampling
     correlation: float
-    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., report_greedy: _Optional[bool] = ..., sampling: _Optional[_Union[Sampling, str]] = ..., correlation: _Optional[float] = ...) -> None: ...
+    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, str]] = ..., correlation: _Optional[float] = ...) -> None: ...
 
 class RunSpec(_message.Message):
-    __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period", "max_steps_per_policy", "evaluation_share", "target_return", "environment_arguments", "evaluation_sampling", "policy_patience")
+    __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period", "max_steps_per_policy", "evaluation_share", "target_return", "environment_arguments", "evaluation_sampling", "policy_patience", "columns")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENTS_PER_ACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -134,6 +132,7 @@ class RunSpec(_message.Message):
     ENVIRONMENT_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_SAMPLING_FIELD_NUMBER: _ClassVar[int]
     POLICY_PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     environment_id: str
     environments_per_actor: int
@@ -150,7 +149,8 @@ class RunSpec(_message.Message):
     environment_arguments: str
     evaluation_sampling: Sampling
     policy_patience: _duration_pb2.Duration
-    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ..., evaluation_share: _Optional[float] = ..., target_return: _Optional[float] = ..., environment_arguments: _Optional[str] = ..., evaluation_sampling: _Optional[_Union[Sampling, str]] = ..., policy_patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ..., evaluation_share: _Optional[float] = ..., target_return: _Optional[float] = ..., environment_arguments: _Optional[str] = ..., evaluation_sampling: _Optional[_Union[Sampling, str]] = ..., policy_patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., columns: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StreamTrajectoriesRequest(_message.Message):
     __slots__ = ("open", "segment", "evaluation", "report", "sent_sequence")

@@ -47,35 +47,27 @@ class Episode(_message.Message):
     environment: int
     def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ...) -> None: ...
 
+class Column(_message.Message):
+    __slots__ = ("name", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: _tensor_pb2.Tensor
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ...) -> None: ...
+
 class Segment(_message.Message):
-    __slots__ = ("sequence", "observations", "actions", "rewards", "terminated", "truncated", "valid", "spans", "episodes", "ages", "greedy_actions", "log_probabilities", "follows")
+    __slots__ = ("sequence", "columns", "spans", "episodes", "follows")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
-    OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
-    ACTIONS_FIELD_NUMBER: _ClassVar[int]
-    REWARDS_FIELD_NUMBER: _ClassVar[int]
-    TERMINATED_FIELD_NUMBER: _ClassVar[int]
-    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
-    VALID_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     SPANS_FIELD_NUMBER: _ClassVar[int]
     EPISODES_FIELD_NUMBER: _ClassVar[int]
-    AGES_FIELD_NUMBER: _ClassVar[int]
-    GREEDY_ACTIONS_FIELD_NUMBER: _ClassVar[int]
-    LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
-    observations: _tensor_pb2.Tensor
-    actions: _tensor_pb2.Tensor
-    rewards: _tensor_pb2.Tensor
-    terminated: _tensor_pb2.Tensor
-    truncated: _tensor_pb2.Tensor
-    valid: _tensor_pb2.Tensor
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
     spans: _containers.RepeatedCompositeFieldContainer[PolicySpan]
     episodes: _containers.RepeatedCompositeFieldContainer[Episode]
-    ages: _tensor_pb2.Tensor
-    greedy_actions: _tensor_pb2.Tensor
-    log_probabilities: _tensor_pb2.Tensor
     follows: bool
-    def __init__(self, sequence: _Optional[int] = ..., observations: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., rewards: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., terminated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., truncated: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., valid: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., ages: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., greedy_actions: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., log_probabilities: _Optional[_Union[_tensor_pb2.Tensor, _Mapping]] = ..., follows: _Optional[bool] = ...) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., follows: _Optional[bool] = ...) -> None: ...
 
 class Evaluation(_message.Message):
     __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s")

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from actorq.domain import limits
 from actorq.domain.limits import MAX_SEGMENT_BYTES
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration, Membership, RunSpec, Sampling
-from actorq.domain.trajectory import EnvironmentSpec, Role
+from actorq.domain.trajectory import Role
 from actorq.errors import InvalidInputError
 from actorq.v1 import learner_pb2
 from actorq.wire import bounds
@@ -170,6 +171,7 @@ def _run_from_proto(message: learner_pb2.RunSpec) -> RunSpec:
         evaluation_share=bounds.share("run.evaluation_share", message.evaluation_share) or 1.0,
         environment_arguments=environment_arguments_from_text(message.environment_arguments),
         evaluation_sampling=_sampling_from_proto(message.evaluation_sampling),
+        columns=each(bounds.name, "run.columns", message.columns, limits.MAX_COLUMNS),
         policy_patience_s=(
             bounds.duration_s("run.policy_patience", message.policy_patience, 0.0, limits.MAX_PATIENCE_S)
             if message.HasField("policy_patience")
@@ -183,7 +185,6 @@ def _exploration_from_proto(message: learner_pb2.Exploration) -> Exploration:
         epsilons=each(bounds.share, "exploration.epsilons", message.epsilons, limits.MAX_ENVIRONMENTS),
         noise=each(bounds.amount, "exploration.noise", message.noise, limits.MAX_ENVIRONMENTS),
         random_steps=bounds.count("exploration.random_steps", message.random_steps),
-        report_greedy=message.report_greedy,
         sampling=_sampling_from_proto(message.sampling),
         correlation=bounds.within("exploration.correlation", message.correlation, 0.0, math.nextafter(1.0, 0.0)),
     )

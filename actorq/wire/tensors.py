@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import InvalidInputError
 from actorq.v1 import tensor_pb2
 from actorq.wire import bounds

@@ -1,12 +1,14 @@
 """Messages of segments, episodes, evaluations and environment specs."""
 
 from actorq.domain import limits
+from actorq.domain.columns import Array
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
-from actorq.domain.trajectory import EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import trajectory_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import Fields, each, optional
+from actorq.wire.fields import Fields, each
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
 
 
@@ -47,41 +49,32 @@ def environment_arguments_from_text(text: str) -> EnvironmentArguments:
 
 def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
     """Encode a segment."""
-    greedy, logarithms = segment.greedy_actions, segment.log_probabilities
     return trajectory_pb2.Segment(
         sequence=segment.sequence,
-        observations=tensor_to_proto(segment.observations),
-        actions=tensor_to_proto(segment.actions),
-        rewards=tensor_to_proto(segment.rewards),
-        terminated=tensor_to_proto(segment.terminated),
-        truncated=tensor_to_proto(segment.truncated),
-        valid=tensor_to_proto(segment.valid),
+        columns=[
+            trajectory_pb2.Column(name=name, values=tensor_to_proto(values)) for name, values in segment.columns.items()
+        ],
         spans=[trajectory_pb2.PolicySpan(**vars(span)) for span in segment.spans],
         episodes=[episode_to_proto(episode) for episode in segment.episodes],
-        ages=tensor_to_proto(segment.ages),
-        greedy_actions=None if greedy is None else tensor_to_proto(greedy),
-        log_probabilities=None if logarithms is None else tensor_to_proto(logarithms),
         follows=segment.follows,
     )
 
 
 def segment_from_proto(message: trajectory_pb2.Segment) -> Segment:
     """Decode a segment. Its arrays are read-only."""
+    columns: dict[str, Array] = {}
+    for column in bounds.items("segment.columns", message.columns, limits.MAX_COLUMNS):
+        name = bounds.name("segment.columns", column.name)
+        if name in columns:
+            raise InvalidInputError(f"segment.columns: {name} came twice")
+        columns[name] = tensor_from_proto(column.values)
     return Segment(
         sequence=bounds.count("segment.sequence", message.sequence),
-        observations=tensor_from_proto(message.observations),
-        actions=tensor_from_proto(message.actions),
-        rewards=tensor_from_proto(message.rewards),
-        terminated=tensor_from_proto(message.terminated),
-        truncated=tensor_from_proto(message.truncated),
-        valid=tensor_from_proto(message.valid),
+        columns=columns,
         spans=tuple(map(_span_from_proto, bounds.items("segment.spans", message.spans, limits.MAX_SPANS))),
-        ages=tensor_from_proto(message.ages),
         episodes=tuple(
             map(episode_from_proto, bounds.items("segment.episodes", message.episodes, limits.MAX_SEGMENT_EPISODES))
         ),
-        greedy_actions=optional(message, "greedy_actions", tensor_from_proto),
-        log_probabilities=optional(message, "log_probabilities", tensor_from_proto),
         follows=message.follows,
     )
 

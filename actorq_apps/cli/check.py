@@ -11,7 +11,7 @@ from actorq.config.algorithms import ALGORITHMS, ActionSpace, taking
 from actorq.config.presets import OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq_apps.local.algorithm import about_wrappers, fit_algorithm, fit_environments

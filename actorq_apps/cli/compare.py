@@ -8,7 +8,7 @@ from typing import Any
 
 from actorq.config.parser import OneLineParser, number
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.process import Sources, argument_parser
 from actorq.statefiles.documents import write_document

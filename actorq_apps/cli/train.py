@@ -21,7 +21,7 @@ from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.unread import given_in_vain
 from actorq.domain.status import RunState
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.extras import require
 from actorq.lifeline import await_parents_end

@@ -12,7 +12,7 @@ from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
 from actorq.domain.environments import EnvironmentArguments
-from actorq.domain.trajectory import EnvironmentSpec, check_image
+from actorq.domain.spaces import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.process import Sources
 from actorq.start import command_of

@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import Place, is_library
 from actorq.text import one_line

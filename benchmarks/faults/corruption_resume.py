@@ -10,7 +10,7 @@ import numpy as np
 from actorq.client import QuantizerClient
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.findings import Finding
 from actorq_apps.cli.verify import launcher_files
@@ -98,11 +98,12 @@ def _replay(root: Path, config: RunConfig, spec: dict[str, Any] | None) -> str:
     digest = hashlib.sha256()
     if spec is not None:
         environment = EnvironmentSpec.from_json(spec)
-        optional = () if config.dynamic_capacity_of(environment) is None else ("greedy_actions",)
-        store = ReplayStore.open(root / "replay", environment, config.replay.capacity, optional)
+        store = ReplayStore.open(
+            root / "replay", environment, config.replay.capacity, config.further_columns(sampled=False)
+        )
         columns = (store.observations, store.actions, store.rewards, store.flags, store.policy_versions, store.ages)
         for segment in store.segments.live:
-            for column in (*columns, *(() if store.greedy_actions is None else (store.greedy_actions,))):
+            for column in (*columns, *store.further.values()):
                 digest.update(np.ascontiguousarray(column[segment.start : segment.stop]).tobytes())
         store.close()
     return digest.hexdigest()

@@ -31,7 +31,8 @@ import torch
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import PolicySpan, Segment
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.learner.learner_baselines import Rows, cleanrl, stable_baselines
 from benchmarks.learner.learner_timing import Clock, Turns, speedup, take_turns
@@ -182,14 +183,16 @@ def store_of(directory: Path, spec: EnvironmentSpec, rows: Rows) -> ReplayStore:
     last = rows["next_observations"][-1:]
     segment = Segment(
         sequence=1,
-        observations=np.concatenate((rows["observations"], last))[:, None],
-        actions=rows["actions"][:, None],
-        rewards=rows["rewards"][:, None],
-        terminated=rows["dones"][:, None] > 0,
-        truncated=np.zeros((_ROWS, 1), np.bool_),
-        valid=np.ones((_ROWS, 1), np.bool_),
         spans=(PolicySpan(0, 1, "fp32"),),
-        ages=np.zeros(1, np.uint8),
+        columns={
+            "observations": np.concatenate((rows["observations"], last))[:, None],
+            "actions": rows["actions"][:, None],
+            "rewards": rows["rewards"][:, None],
+            "terminated": rows["dones"][:, None] > 0,
+            "truncated": np.zeros((_ROWS, 1), np.bool_),
+            "valid": np.ones((_ROWS, 1), np.bool_),
+            "ages": np.zeros(1, np.uint8),
+        },
     )
     store.insert(segment, SegmentSource.from_name("benchmark", 1, 1))
     return store

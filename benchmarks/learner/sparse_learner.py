@@ -30,7 +30,7 @@ from torch import Tensor
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.documents import read_document
 from benchmarks.harness import Target, run_benchmark

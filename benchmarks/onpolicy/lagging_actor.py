@@ -11,7 +11,7 @@ from typing import cast
 from actor_service.policies.policy import LoadPolicy, OnnxPolicy, load_policy
 from actor_service.process import run_actor
 from actorq.domain.policy import Policy
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.process import main
 
 LAG = 8

@@ -21,7 +21,7 @@ from typing import IO, Any
 import psutil
 
 from actorq.client import QuantizerClient
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.v1 import quantizer_pb2
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.processes import Cost, ServiceProcess, serving

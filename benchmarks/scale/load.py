@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 
 from actorq.client import LearnerClient
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.processes import ServiceProcess, serving
 from benchmarks.scale.load_peers import Peer, attack

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from actorq import wire
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from benchmarks.processes import connect
 from benchmarks.scale.streams import segment
@@ -54,9 +54,10 @@ async def attack(
             case 0:
                 message.segment.sequence = choices.getrandbits(63)
             case 1:
-                message.segment.rewards.shape[0] += 1
+                message.segment.columns[choices.randrange(len(message.segment.columns))].values.shape[0] += 1
             case 2:
-                message.segment.rewards.data = b"\xff" * len(message.segment.rewards.data)
+                rewards = next(column.values for column in message.segment.columns if column.name == "rewards")
+                rewards.data = b"\xff" * len(rewards.data)
             case 3:
                 message.Clear()
             case 4:

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from actorq import wire
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import ActorReport
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.trajectory import PolicySpan, Segment
 from actorq.telemetry.process_stats import measure_process
 from actorq.transport.payload.checksums import SEALED, seal, unseal
 from actorq.v1 import learner_pb2, learner_pb2_grpc
@@ -41,15 +42,17 @@ def segment(steps: int, spec: EnvironmentSpec = SPEC) -> Segment:
     rng = np.random.default_rng(1)
     return Segment(
         sequence=1,
-        observations=rng.standard_normal((steps + 1, ENVIRONMENTS, *spec.observations.shape), np.float32),
-        actions=rng.integers(2, size=shape),
-        rewards=np.ones(shape, np.float32),
-        terminated=np.zeros(shape, np.bool_),
-        truncated=np.zeros(shape, np.bool_),
-        valid=np.ones(shape, np.bool_),
         spans=(PolicySpan(0, 1, "int8"),),
-        ages=np.zeros(ENVIRONMENTS, np.uint8),
         episodes=(),
+        columns={
+            "observations": rng.standard_normal((steps + 1, ENVIRONMENTS, *spec.observations.shape), np.float32),
+            "actions": rng.integers(2, size=shape),
+            "rewards": np.ones(shape, np.float32),
+            "terminated": np.zeros(shape, np.bool_),
+            "truncated": np.zeros(shape, np.bool_),
+            "valid": np.ones(shape, np.bool_),
+            "ages": np.zeros(ENVIRONMENTS, np.uint8),
+        },
     )
 
 

@@ -13,8 +13,8 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import OBSERVATIONS_INPUT
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Receipt
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
 from benchmarks.processes import ServiceProcess, connect, serving
 from learner_service.algorithms import make_algorithm

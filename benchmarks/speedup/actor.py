@@ -38,8 +38,8 @@ from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.environments.envpool_backend import PooledEnvironments
 from actor_service.policies.policy import PolicySlot, load_policy
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
-from actorq.domain.trajectory import EnvironmentSpec
 from benchmarks.harness import Target, run_benchmark
 from benchmarks.policies import PolicyNetwork, as_policy, checkpoint_of, d4pg_policy, emit, relu_mlp
 

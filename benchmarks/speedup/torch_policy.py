@@ -23,7 +23,7 @@ from actorq.domain.policy import (
     Policy,
     PolicyDescriptor,
 )
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError
 from benchmarks.speedup.torch_network import TorchNetwork
 

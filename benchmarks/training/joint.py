@@ -27,7 +27,7 @@ from typing import Any
 
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.policy import Policy
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.rundirectory import RunDirectory
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.policies import stored_policy

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Segment
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Evaluation, Segment
 from actorq.errors import InvalidInputError
 from actorq.statefiles.highwater import LEAP
 from learner_service.actors.members import Member

@@ -13,8 +13,8 @@ from actorq.config import settings
 from actorq.config.algorithms import ActionSpace
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Sampling
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.replay import NStepBatch, WindowBatch
 from learner_service.rollouts import Trajectories

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms.base import Losses, Minibatch, minibatches, on_device, settings_of
 from learner_service.algorithms.trainable import Trainable
 from learner_service.algorithms.trained import TrainedNetwork

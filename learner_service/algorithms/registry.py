@@ -11,7 +11,7 @@ import torch
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace, taking
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.plugins import innermost, load
 from actorq.text import reason_of

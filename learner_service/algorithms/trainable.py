@@ -14,7 +14,7 @@ from actorq.config.algorithms import ActionSpace
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.config.sparsity import SparsityMethod
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.statefiles.crc import crc32
 from learner_service.algorithms.base import settings_of
 from learner_service.algorithms.trained import TrainedNetwork, below

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 
 
 class ActionScale(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.layer_norm import layer_norm_mlp
 from learner_service.networks.observations import FeatureNetwork

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from actorq.domain.policy import LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.networks.continuous import ContinuousPolicy
 from learner_service.networks.torso import Torso
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.observations import FeatureNetwork

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 
 # Lower bound of the deviation, so that the noise of a nearly constant component is not amplified.
 _SMALLEST_DEVIATION = 1e-4

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec, check_image
+from actorq.domain.spaces import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.plugins import load
 from learner_service.kernels.linear import Linear, keep_fp32

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32, mlp
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, input_size

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels import bfloat16
 from learner_service.kernels.bfloat16 import Bfloat16Weight
 from learner_service.kernels.linear import in_columns, input_gradient, large_product, product, weight_gradient

@@ -10,7 +10,8 @@ from pathlib import Path
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import AUTO, BEST, FP32, NEWEST, chosen_version
-from actorq.domain.trajectory import EnvironmentSpec, Evaluation
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.inference.runpolicies import newest_evaluation
 from actorq.quantization.description import describe

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import nn
 
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, UnreadableError
 from actorq.statefiles.documents import read_document, write_document
 from actorq.telemetry.machine import package_version

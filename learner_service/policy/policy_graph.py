@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actorq.domain.policy import GREEDY_OUTPUT, NOISE_INPUT, OBSERVATIONS_INPUT, PolicyGraph
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.kernels.linear import Linear
 from learner_service.policy.graph_operations import UnknownOperationError

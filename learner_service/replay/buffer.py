@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import Array, Segment
+from actorq.domain.columns import GREEDY_ACTIONS, Array
+from actorq.domain.trajectory import Segment
 from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import NStepBatch, Returns, assemble
@@ -80,9 +81,8 @@ class ReplayBuffer(SegmentBuffer):
         Returns [B, *policy_observation] and [B, *action]. The store must keep greedy actions.
         """
         with self._lock:
-            assert self._store.greedy_actions is not None
             rows = self._outermost_rows(size, newest=False)
-            return self._observations(rows), self._store.greedy_actions[rows]
+            return self._observations(rows), self._store.further[GREEDY_ACTIONS][rows]
 
     def drop_oldest(self, transitions: int, keep: int) -> int:
         """Drop whole segments, oldest first, until at least `transitions` are gone. Keeps the last `keep` transitions.

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from actorq.config.sparsity import DynamicCapacityConfig
+from actorq.domain.columns import Array
 from actorq.domain.status import DynamicCapacityStatus
-from actorq.domain.trajectory import Array
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.replay.buffer import ReplayBuffer
 from learner_service.replay.storage.mapped_files import read_checked, write_checked

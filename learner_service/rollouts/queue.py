@@ -9,11 +9,12 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.domain.columns import LOG_PROBABILITIES
 from actorq.domain.trajectory import Segment
 from learner_service.replay import ObservationMoments, RateLimiter, ReplayStore, SegmentBuffer
 from learner_service.replay.n_step import gather_observations
@@ -226,7 +227,6 @@ class RolloutQueue(SegmentBuffer):
         observations: NDArray[np.generic] = np.empty((rows.size, *policy.shape), policy.dtype)
         gather_observations(store, rows.ravel(), observations)
         flags, rewards = store.flags[acted], self._rewards(acted)
-        assert store.log_probabilities is not None
         return Trajectories(
             observations=observations.reshape(*rows.shape, *policy.shape),
             actions=store.actions[acted],
@@ -234,7 +234,7 @@ class RolloutQueue(SegmentBuffer):
             terminated=flags & TERMINATED != 0,
             truncated=flags & TRUNCATED != 0,
             valid=flags & VALID != 0,
-            log_probabilities=store.log_probabilities[acted],
+            log_probabilities=cast(NDArray[np.float32], store.further[LOG_PROBABILITIES][acted]),
             policy_versions=store.policy_versions[acted],
             senders=store.segments.senders(store.generations[acted]),
         )

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from actorq.domain.policy import MAX_VERSION_STEP
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Membership, RunState
-from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role
+from actorq.domain.trajectory import Evaluation, Role
 from actorq.errors import NotFoundError, UnavailableError
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member, taken_over

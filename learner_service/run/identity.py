@@ -13,7 +13,7 @@ from typing import Any
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.lineage import MAX_LINEAGE, UNCHECKED, Lineage, unique_number
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import copy_of, read_document, read_either, write_document, write_twice
 from actorq.statefiles.locks import WriterLock

@@ -39,6 +39,7 @@ def membership(
             target_return=config.target_return,
             environment_arguments=config.environment_arguments,
             evaluation_sampling=sampling_of(config) if config.evaluation.sampled else "",
+            columns=config.further_columns(bool(sampling_of(config))),
             policy_patience_s=_SYNCHRONOUS_PATIENCE_S if config.queue.synchronous else RunSpec.policy_patience_s,
         ),
         actor_index=member.index,
@@ -52,7 +53,7 @@ def membership(
 
 def _exploration(config: RunConfig, member: Member, environment_steps: int) -> Exploration:
     exploration = config.exploration_of(member.index, environment_steps)
-    return replace(exploration, report_greedy=config.asks_for_greedy_actions, sampling=sampling_of(config))
+    return replace(exploration, sampling=sampling_of(config))
 
 
 def _seed(run_seed: int, lives: int, member: Member) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.domain.policy import PolicyGraph
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import EnvironmentReset, Receipt
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError, foreign_cause
 from actorq.tasks import may_be_left
 from actorq.text import one_line

@@ -8,7 +8,7 @@ from torch import nn
 
 from actorq.config.run_config import RunConfig
 from actorq.config.sparsity import SparsityMethod
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights, worth_leaving_out

@@ -10,7 +10,7 @@ import numpy as np
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments, step_bytes
 from actorq.domain.limits import MAX_SEGMENT_BYTES
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.actors.credits import WINDOW
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
@@ -47,10 +47,10 @@ def open_buffer(
     if config.normalize_observations and not are_frames(spec):
         moments = ObservationMoments(spec.observations.shape)
 
-    def opened(*optional: str) -> ReplayStore:
-        rows = _segment_rows(config, spec)
+    def opened() -> ReplayStore:
+        rows, further = _segment_rows(config, spec), config.further_columns(is_on_policy(algorithm))
         return ReplayStore.open(
-            directory, spec, replay.capacity, optional, rows, earlier_transitions=earlier_transitions
+            directory, spec, replay.capacity, further, rows, earlier_transitions=earlier_transitions
         )
 
     if is_on_policy(algorithm):
@@ -65,7 +65,7 @@ def open_buffer(
             # An actor that waits for the next policy keeps its credits. Those of the others must not wait for them.
             ahead += config.actors * WINDOW * config.actor.segment_length * config.environments_per_actor
         return RolloutQueue(
-            opened("log_probabilities"),
+            opened(),
             RateLimiter.of_queue(algorithm.epochs, size, ahead, time.monotonic),
             size,
             PublishedVersions(config.queue.max_policy_lag),
@@ -74,7 +74,9 @@ def open_buffer(
             moments,
         )
     returns = _returns(config, cast(Algorithm, algorithm))
-    store = opened() if config.dynamic_capacity_of(spec) is None else opened("greedy_actions")
+    # Raises its errors before there are files.
+    config.dynamic_capacity_of(spec)
+    store = opened()
     sampler = (
         PrioritizedSampler(
             *(store, rng, replay.priority_exponent),

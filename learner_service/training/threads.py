@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.telemetry.machine import usable_cores
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy

@@ -14,8 +14,8 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Receipt, RolloutQueueStatus, StorageStatus
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import ConflictError, ExhaustedError, UserError
 from actorq.statefiles.highwater import HighWaterMark
 from actorq.statefiles.tolerance import Tolerated

@@ -27,7 +27,7 @@ from actorq.config.schemes import (
 from actorq.config.sections import NO_LIMITS
 from actorq.config.settings import DefaultText, Settings
 from actorq.domain.policy import FP32, SIGNED, Policy, RetainedPolicy, Variant, variant_of
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, NotFoundError, UserError
 from actorq.inference import description_file
 from actorq.inference.runpolicies import RunPolicies

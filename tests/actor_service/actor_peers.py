@@ -233,12 +233,14 @@ def small_segment(sequence: int) -> Segment:
     flag = np.zeros((1, 1), np.bool_)
     return Segment(
         sequence=sequence,
-        observations=np.zeros((2, 1, 4), np.float32),
-        actions=np.zeros((1, 1), np.int64),
-        rewards=np.ones((1, 1), np.float32),
-        terminated=flag,
-        truncated=flag,
-        valid=~flag,
         spans=(PolicySpan(0, 1, "int8"),),
-        ages=np.zeros(1, np.uint8),
+        columns={
+            "observations": np.zeros((2, 1, 4), np.float32),
+            "actions": np.zeros((1, 1), np.int64),
+            "rewards": np.ones((1, 1), np.float32),
+            "terminated": flag,
+            "truncated": flag,
+            "valid": ~flag,
+            "ages": np.zeros(1, np.uint8),
+        },
     )

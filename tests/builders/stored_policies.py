@@ -4,7 +4,7 @@ from pathlib import Path
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import Checkpoint, PolicyGraph
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.documents import write_twice
 from actorq.statefiles.lines import encode_line

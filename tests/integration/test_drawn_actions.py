@@ -10,7 +10,7 @@ from onnx import NodeProto, helper
 
 import actorq
 from actorq.domain.policy import Checkpoint, PolicyGraph
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory
 from tests.builders.processors import INT8_HERE

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from actorq.domain.policy import Checkpoint
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 from tests.builders.processors import exact_here
 from tests.builders.stored_policies import stored_run

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.statefiles.documents import read_document
 from learner_service.replay.storage.store import ReplayStore
 from tests.integration.training_run import TrainingRun

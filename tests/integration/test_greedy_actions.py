@@ -8,7 +8,7 @@ import torch
 
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.policy import INT8_PER_CHANNEL, SCHEMES, FidelityReport, Policy, PolicyDescriptor
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named, training_forms
 from actorq.quantization.schemes.base import Plan

@@ -13,8 +13,9 @@ import pytest
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, Membership, RunSpec
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation
+from actorq.domain.trajectory import Evaluation
 from actorq.errors import NotFoundError
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.documents import write_document

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from actorq.client import LearnerClient
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import RunState, RunStatus
-from actorq.domain.trajectory import EnvironmentSpec
 from actorq.errors import UnavailableError
 from actorq.statefiles.documents import read_document
 from actorq_apps.local.services import reserved_addresses

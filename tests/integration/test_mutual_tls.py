@@ -10,8 +10,8 @@ import pytest
 
 from actorq import wire
 from actorq.client import LearnerClient, QuantizerClient
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunStatus
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import DeniedError, UnavailableError
 from actorq.transport.errors import translated
 from actorq.transport.options import CLIENT_OPTIONS, Certificates

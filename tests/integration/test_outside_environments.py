@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.statefiles.documents import read_document
 from tests.integration.training_run import TrainingRun, actorq
 
@@ -15,7 +15,7 @@ _FAMILY = '''
 import numpy as np
 
 from actor_service.environments.loop import LoopedEnvironments
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 
 
 class Corridor:

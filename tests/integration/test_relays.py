@@ -10,7 +10,7 @@ import pytest
 
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UnavailableError
 from actorq.transport.options import Certificates
 from actorq_apps.local.services import reserved_addresses

@@ -17,7 +17,8 @@ from torch import nn
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.intake import Intake
 from learner_service.actors.members import Member
@@ -25,6 +26,7 @@ from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
 from learner_service.run.run import Run
+from tests.builders.segments import changed
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
@@ -99,11 +101,9 @@ def segment(sequence: int, steps: int = 4, environments: int = 2, **changes: Any
         "terminated": np.zeros(shape, np.bool_),
         "truncated": np.zeros(shape, np.bool_),
         "valid": np.ones(shape, np.bool_),
-        "spans": (PolicySpan(0, 1, "int8"),),
         "ages": np.zeros(environments, np.uint8),
-        "episodes": (),
     }
-    return Segment(sequence, **{**columns, **changes})
+    return changed(Segment(sequence, columns, (PolicySpan(0, 1, "int8"),)), **changes)
 
 
 def drawn_segment(sequence: int, version: int = 1) -> Segment:

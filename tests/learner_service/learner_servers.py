@@ -15,7 +15,8 @@ import grpc
 from actorq import wire
 from actorq.client import LearnerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec, Evaluation, Role, Segment
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Evaluation, Role, Segment
 from actorq.process import Service
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2

@@ -14,8 +14,9 @@ from google.protobuf.duration_pb2 import Duration
 from actorq import wire
 from actorq.client import LearnerClient, QuantizerClient
 from actorq.domain.processes import NodeEnergy
+from actorq.domain.spaces import ArraySpec
 from actorq.domain.status import ActorReport, RunState
-from actorq.domain.trajectory import ArraySpec, Evaluation, Role
+from actorq.domain.trajectory import Evaluation, Role
 from actorq.errors import ConflictError, InvalidInputError
 from actorq.process import EXIT_OK
 from actorq.telemetry.process_stats import measure_process

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from actor_service.environments import Step
 from actor_service.environments.loop import LoopedEnvironments
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 
 OBSERVATION_LIMIT = 1000.0
 

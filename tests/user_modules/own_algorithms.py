@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms import Losses, minibatches, settings_of
 from learner_service.algorithms.dqn import DQN
 from learner_service.replay import NStepBatch

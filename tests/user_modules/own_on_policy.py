@@ -12,8 +12,8 @@ from actorq.config.algorithms import ActionSpace
 from actorq.config.numbers import PositiveFloat, PositiveInt
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Sampling
-from actorq.domain.trajectory import EnvironmentSpec
 from learner_service.algorithms.base import Learned, settings_of
 from learner_service.rollouts import Trajectories
 

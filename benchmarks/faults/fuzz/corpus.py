@@ -20,6 +20,7 @@ from actorq.domain.policy import (
     Variant,
 )
 from actorq.domain.processes import NodeEnergy, ProcessStats
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import (
     ActorReport,
     ActorSelfStatus,
@@ -37,7 +38,7 @@ from actorq.domain.status import (
     RunStatus,
     StorageStatus,
 )
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, Evaluation, PolicySpan, Segment
+from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from actorq.externalscaler import externalscaler_pb2
 from actorq.v1 import actor_pb2, learner_pb2, policy_pb2, quantizer_pb2, tensor_pb2
 
@@ -122,22 +123,24 @@ def segment(sequence: int = 1, steps: int = 8, environments: int = 2) -> Segment
     rows = (steps, environments)
     return Segment(
         sequence=sequence,
-        observations=np.zeros((steps + 1, environments, 4), np.float32),
-        actions=np.zeros(rows, np.int64),
-        rewards=np.ones(rows, np.float32),
-        terminated=np.zeros(rows, np.bool_),
-        truncated=np.zeros(rows, np.bool_),
-        valid=np.ones(rows, np.bool_),
         spans=(PolicySpan(0, 34, "int8"), PolicySpan(2, 35, "int8")),
-        ages=np.zeros(environments, np.uint8),
         episodes=(Episode(21.0, 21, 0), Episode(9.0, 9, 1)),
+        columns={
+            "observations": np.zeros((steps + 1, environments, 4), np.float32),
+            "actions": np.zeros(rows, np.int64),
+            "rewards": np.ones(rows, np.float32),
+            "terminated": np.zeros(rows, np.bool_),
+            "truncated": np.zeros(rows, np.bool_),
+            "valid": np.ones(rows, np.bool_),
+            "ages": np.zeros(environments, np.uint8),
+        },
     )
 
 
 def _answers() -> list[Message]:
     """Messages that clients decode."""
-    run = RunSpec("run", "CartPole-v1", 8, 16, 2**20, 2, "int8", 20, 250, 1.0, 0)
-    exploration = Exploration((0.4, 0.002), (0.2, 0.2), 25_000, report_greedy=True)
+    run = RunSpec("run", "CartPole-v1", 8, 16, 2**20, 2, "int8", 20, 250, 1.0, 0, columns=("greedy_actions",))
+    exploration = Exploration((0.4, 0.002), (0.2, 0.2), 25_000)
     return [
         wire.membership_to_proto(Membership(run, 0, exploration, 0, 1, 1)),
         wire.run_status_to_proto(STATUS),

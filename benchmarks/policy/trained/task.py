@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.policy import Checkpoint, PolicyGraph
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 
 # Maps a batch of observations [N, *observation] to the first output [N, M].
 Act = Callable[[NDArray[Any]], NDArray[Any]]

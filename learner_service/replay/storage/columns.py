@@ -1,16 +1,16 @@
 """The columns of the replay ring: one memory-mapped, sparse file each, indexed by row."""
 
-import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from actorq.domain.trajectory import Array, EnvironmentSpec
+from actorq.domain.columns import Array, Column, columns_of
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.statefiles.crc import crc32
 from actorq.text import size_text
@@ -22,9 +22,6 @@ from learner_service.replay.storage.description import (
     write_description,
 )
 from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile
-
-# Columns that a store may have besides the others, named as in `Segment`.
-OPTIONAL = ("greedy_actions", "log_probabilities")
 
 # Columns that are also read where no segment was written. On some file systems (tmpfs) such reads need space too.
 _WHOLE = ("flags", "priorities")
@@ -51,8 +48,7 @@ class Columns:
     policy_versions: int64[rows]
     ages:            uint8[rows], steps since the reset of the episode that the observation belongs to, at most 255
     priorities:      float32[rows], 0 where none was given yet
-    greedy_actions:  [rows, *action], the policy's actions without noise; None in a store without them
-    log_probabilities: float32[rows], with which the acting policy drew each action; None in a store without them
+    further:         the run's further columns by name, [rows, ...] (see actorq.domain.columns)
     """
 
     observations: Array
@@ -62,8 +58,7 @@ class Columns:
     policy_versions: NDArray[np.int64]
     ages: NDArray[np.uint8]
     priorities: NDArray[np.float32]
-    greedy_actions: Array | None
-    log_probabilities: NDArray[np.float32] | None
+    further: Mapping[str, Array]
     files: tuple[MappedFile, ...]
 
     @property
@@ -93,13 +88,7 @@ class Columns:
         """The columns with a checksum, in its order, each with its file."""
         columns = (self.observations, self.actions, self.rewards, self.flags, self.policy_versions, self.ages)
         files = (file for file in self.files if file.name != "priorities")
-        return list(zip(files, (*columns, *self.optional.values()), strict=True))
-
-    @property
-    def optional(self) -> dict[str, Array]:
-        """The optional columns that the store has, by name."""
-        columns = ((name, getattr(self, name)) for name in OPTIONAL)
-        return {name: column for name, column in columns if column is not None}
+        return list(zip(files, (*columns, *self.further.values()), strict=True))
 
     def sync(self) -> None:
         """Block until everything that was written to the columns before the call is on the disk.
@@ -125,53 +114,46 @@ class Columns:
 
 
 def open_columns(
-    directory: Path, spec: EnvironmentSpec, capacity: int, optional: Sequence[str], machine: Machine
+    directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], machine: Machine
 ) -> tuple[Columns, int | None]:
     """Map the columns for `capacity` rows of `spec` below `directory`.
 
     Returns the columns and the number of segments that their directory has room for; None for new columns.
 
-    optional: names of the optional columns to have.
+    further: the run's further columns.
 
     `meta.json` is written last, so an interrupted creation starts over. Raises ConflictError when the directory holds
     another environment, capacity, format or set of columns. Raises UserError when new columns do not fit on the disk.
     """
     create, segments = not any(path.exists() for path in description_files(directory)), None
-    layout = _layout(spec, optional)
-    sizes = {name: math.prod(shape) * dtype.itemsize for name, shape, dtype in layout}
+    layout = [*_layout(spec), *further]
     if create:
-        _require_space(directory, capacity, sum(sizes.values()))
+        _require_space(directory, capacity, sum(column.nbytes for column in layout))
     else:
-        segments = require_same(directory, describe(spec, capacity, optional), optional)
+        segments = require_same(directory, describe(spec, capacity, further))
         if not machine.read_only and any(map(description_fault, description_files(directory))):
-            write_description(directory, spec, capacity, optional, segments)
+            write_description(directory, spec, capacity, further, segments)
     files: list[MappedFile] = []
-    arrays: dict[str, Array] = {}
-    for name, shape, dtype in layout:
-        file = MappedFile(directory / f"{name}.bin", capacity * sizes[name], create, machine)
+    arrays: dict[str, Any] = {}
+    for column in layout:
+        file = MappedFile(directory / f"{column.name}.bin", capacity * column.nbytes, create, machine)
         files.append(file)
-        arrays[name] = np.frombuffer(file.map, dtype).reshape(capacity, *shape)
-        if name in _WHOLE:
+        arrays[column.name] = np.frombuffer(file.map, column.dtype).reshape(capacity, *column.shape)
+        if column.name in _WHOLE:
             file.allocate(len(file))
-    columns: Any = {name: arrays.get(name) for name in OPTIONAL} | arrays
-    return Columns(**columns, files=tuple(files)), segments
+    own = {column.name: arrays.pop(column.name) for column in further}
+    return Columns(**arrays, further=own, files=tuple(files)), segments
 
 
-def _layout(spec: EnvironmentSpec, optional: Sequence[str]) -> list[tuple[str, tuple[int, ...], np.dtype[np.generic]]]:
-    """Name, shape and dtype of a row of each column."""
-    columns: list[tuple[str, tuple[int, ...], DTypeLike]] = [
-        ("observations", spec.observations.shape, spec.observations.dtype),
-        ("actions", spec.actions.shape, spec.actions.dtype),
-        ("rewards", (), np.float32),
-        ("flags", (), np.uint8),
-        ("policy_versions", (), np.int64),
-        ("ages", (), np.uint8),
-        ("priorities", (), np.float32),
-        ("greedy_actions", spec.actions.shape, spec.actions.dtype),
-        ("log_probabilities", (), np.float32),
+def _layout(spec: EnvironmentSpec) -> list[Column]:
+    """The columns of every store. Flags and policy versions are derived, and priorities are the learner's own."""
+    return [
+        *(column for column in columns_of(spec) if column.name in ("observations", "actions", "rewards")),
+        Column("flags", (), np.dtype(np.uint8)),
+        Column("policy_versions", (), np.dtype(np.int64)),
+        Column("ages", (), np.dtype(np.uint8)),
+        Column("priorities", (), np.dtype(np.float32)),
     ]
-    left_out = set(OPTIONAL) - set(optional)
-    return [(name, shape, np.dtype(dtype)) for name, shape, dtype in columns if name not in left_out]
 
 
 def _require_space(directory: Path, capacity: int, row_nbytes: int) -> None:

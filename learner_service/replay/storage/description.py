@@ -2,26 +2,27 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, columns_of
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError
 from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
 _log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 4
-"""Changes with the meaning of rows or records. Version 4 has checksums of rows and a watermark."""
-# Version 4 with an optional column. Software that does not know the column must not write rows without it.
-_OPTIONAL_FORMAT_VERSIONS = {"greedy_actions": 5, "log_probabilities": 6}
-# What needs each optional column, and how to resume with and without it.
+FORMAT_VERSION = 7
+"""Changes with the meaning of rows or records. Version 7 has the list of further columns."""
+# Earlier versions, with the further columns that each of them means. Their rows and records are the same.
+_EARLIER: Mapping[object, tuple[str, ...]] = {4: (), 5: (GREEDY_ACTIONS,), 6: (LOG_PROBABILITIES,)}
+# What needs each further column, and how to resume with and without it.
 _NEEDED_BY = {
-    "greedy_actions": ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
-    "log_probabilities": ("an on-policy algorithm", "", ""),
+    GREEDY_ACTIONS: ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
+    LOG_PROBABILITIES: ("an on-policy algorithm", "", ""),
 }
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 # The copy is written first, and read when the other file is damaged.
@@ -34,34 +35,34 @@ def description_files(directory: Path) -> tuple[Path, ...]:
 
 
 def write_description(
-    directory: Path, spec: EnvironmentSpec, capacity: int, optional: Sequence[str], segments: int
+    directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], segments: int
 ) -> None:
     """Declare a new directory complete. From now on it is reopened, not started over.
 
     segments: number of segments that it has room for.
     """
-    values = {**describe(spec, capacity, optional), "segments": segments}
+    values = {**describe(spec, capacity, further), "segments": segments}
     for path in reversed(description_files(directory)):
         write_checked(path, values)
 
 
-def describe(spec: EnvironmentSpec, capacity: int, optional: Sequence[str]) -> dict[str, object]:
-    """The meaning of a replay's rows, as JSON values. optional: names of the optional columns, at most one."""
-    (version,) = (_OPTIONAL_FORMAT_VERSIONS[name] for name in optional) if optional else (FORMAT_VERSION,)
+def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -> dict[str, object]:
+    """The meaning of a replay's rows, as JSON values."""
     # Without bounds and time limits, which do not change the meaning of stored rows.
     return {
-        "format_version": version,
+        "format_version": FORMAT_VERSION,
         "capacity": capacity,
         "environment_id": spec.environment_id,
         "observations": {"shape": list(spec.observations.shape), "dtype": np.dtype(spec.observations.dtype).str},
         "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
         "discrete_actions": spec.discrete_actions,
         "frame_stack": spec.frame_stack,
+        "further_columns": [column.name for column in further],
     }
 
 
-def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[str, ...], int]:
-    """The inverse of `describe`: spec, capacity, names of the optional columns, and room for segments."""
+def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column, ...], int]:
+    """The inverse of `describe`: spec, capacity, further columns, and room for segments."""
     observations, actions = (
         ArraySpec(tuple(found[name]["shape"]), np.dtype(found[name]["dtype"]).name)
         for name in ("observations", "actions")
@@ -69,22 +70,20 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[str, .
     spec = EnvironmentSpec(
         *(found["environment_id"], observations, actions, found["discrete_actions"]), frame_stack=found["frame_stack"]
     )
-    return spec, found["capacity"], _optional_columns(found), found["segments"]
+    further = columns_of(spec, found["further_columns"])[len(columns_of(spec)) :]
+    return spec, found["capacity"], further, found["segments"]
 
 
-def require_same(directory: Path, expected: dict[str, object], optional: Sequence[str]) -> int:
+def require_same(directory: Path, expected: Mapping[str, Any]) -> int:
     """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for."""
     found = read_description(directory)
-    has = _optional_columns(found)
-    for name in (set(has) ^ set(optional)) if has or found.get("format_version") == FORMAT_VERSION else ():
-        user, with_it, without_it = _NEEDED_BY[name]
-        words = name.replace("_", " ")
-        fault = f"{words}, which only {user} uses" if name in has else f"no {words}, which {user} needs"
-        flag = with_it if name in has else without_it
-        raise ConflictError(f"replay: {directory} has {fault}; {f'resume with {flag}, ' if flag else ''}{_ELSEWHERE}")
-    for key, value in expected.items():
-        if found.get(key) != value:
-            raise ConflictError(f"replay: {directory} holds {key} {found.get(key)!r}, expected {value!r}; {_ELSEWHERE}")
+    for key in sorted(expected, key="further_columns".__ne__):
+        if key == "further_columns" and found.get("format_version") == FORMAT_VERSION:
+            _require_columns(directory, found[key], expected[key])
+        elif found.get(key) != expected[key]:
+            raise ConflictError(
+                f"replay: {directory} holds {key} {found.get(key)!r}, expected {expected[key]!r}; {_ELSEWHERE}"
+            )
     segments = found.get("segments")
     if not isinstance(segments, int) or segments < 1:
         raise ConflictError(
@@ -94,8 +93,13 @@ def require_same(directory: Path, expected: dict[str, object], optional: Sequenc
     return segments
 
 
-def _optional_columns(found: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(name for name, version in _OPTIONAL_FORMAT_VERSIONS.items() if version == found.get("format_version"))
+def _require_columns(directory: Path, found: Sequence[str], expected: Sequence[str]) -> None:
+    for name in sorted(set(found) ^ set(expected)):
+        user, with_it, without_it = _NEEDED_BY.get(name, ("another version", "", ""))
+        words = name.replace("_", " ")
+        fault = f"{words}, which only {user} uses" if name in found else f"no {words}, which {user} needs"
+        flag = with_it if name in found else without_it
+        raise ConflictError(f"replay: {directory} has {fault}; {f'resume with {flag}, ' if flag else ''}{_ELSEWHERE}")
 
 
 def read_description(directory: Path) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def read_description(directory: Path) -> dict[str, Any]:
     """
     for path in description_files(directory):
         if not (fault := description_fault(path)):
-            return dict(read_checked(path))
+            return _as_now(dict(read_checked(path)))
         if (old := _read_unchecked(path)) is not None:
             return old
         _log.warning("replay: %s", fault)
@@ -113,6 +117,14 @@ def read_description(directory: Path) -> dict[str, Any]:
         f"replay: {directory / _META} and {_META_COPY} are damaged; restore one of them, or remove {directory} to "
         "start empty"
     )
+
+
+def _as_now(found: dict[str, Any]) -> dict[str, Any]:
+    """A description as this version writes it, where its rows mean the same."""
+    version = found.get("format_version")
+    if version not in _EARLIER:
+        return found
+    return {**found, "format_version": FORMAT_VERSION, "further_columns": [*_EARLIER[version]]}
 
 
 def description_fault(path: Path) -> str:

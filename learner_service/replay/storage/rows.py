@@ -13,7 +13,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import Array, Segment
+from actorq.domain.columns import Array
+from actorq.domain.trajectory import Segment
 from actorq.statefiles.crc import crc32
 from learner_service.replay.storage.columns import FOLLOWS, MAX_AGE, TERMINATED, TRUNCATED, VALID, Columns
 from learner_service.replay.storage.mapped_files import MappedFile
@@ -53,7 +54,7 @@ class RowWriter:
         acted = slice(self._context, -1)
         self._observations, self._ages = blocks[0], blocks[5][self._context :]
         self._actions, self._rewards, self._flags, self._versions = (block[acted] for block in blocks[1:5])
-        self._optional = {name: block[acted] for name, block in zip(columns.optional, blocks[6:], strict=True)}
+        self._further = {name: block[acted] for name, block in zip(columns.further, blocks[6:], strict=True)}
 
     def write(self, segment: Segment, start: int) -> int:
         """Write the rows of a segment of this shape from row `start` on. Returns their `Columns.checksum`."""
@@ -75,8 +76,8 @@ class RowWriter:
         np.multiply(flags, valid, out=self._flags)
         self._versions[...] = segment.policy_versions()[:, None]
         self._ages[...] = self._ages_of(segment)
-        for name, block in self._optional.items():
-            block[...] = getattr(segment, name)
+        for name, block in self._further.items():
+            block[...] = segment.columns[name]
 
     def _ages_of(self, segment: Segment) -> NDArray[np.int64]:
         """Steps since the reset, before each step and after the last one, int64[T + 1, N], at most 255."""

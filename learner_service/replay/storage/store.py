@@ -23,10 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actorq.domain.trajectory import EnvironmentSpec, Segment
+from actorq.domain.columns import columns_of
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Segment
 from actorq.errors import ExhaustedError, InvalidInputError, UnavailableError, UserError
 from actorq.statefiles.locks import WriterLock
-from learner_service.replay.storage.columns import MAX_AGE, OPTIONAL, Columns, open_columns
+from learner_service.replay.storage.columns import MAX_AGE, Columns, open_columns
 from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
 from learner_service.replay.storage.durability import Durability
@@ -86,8 +88,7 @@ class ReplayStore:
         self.policy_versions = columns.policy_versions
         self.ages = columns.ages
         self.priorities = columns.priorities
-        self.greedy_actions = columns.greedy_actions
-        self.log_probabilities = columns.log_probabilities
+        self.further = columns.further
         self.capacity = len(columns.flags)
         self.nbytes = columns.nbytes + len(directory.file)
         self.segments = LiveSegments(columns, directory, spec.frame_stack)
@@ -96,6 +97,7 @@ class ReplayStore:
         self.sequences = LastSequences()
         self.durability = Durability(columns, directory, self.sequences, path / "sequences.json", machine.boot_id)
         self._columns = columns
+        self._sent = {column.name for column in columns_of(spec)} | columns.further.keys()
         # For segments of the shape of the last one.
         self._writer: RowWriter | None = None
         self._directory = directory
@@ -108,7 +110,7 @@ class ReplayStore:
         directory: Path,
         spec: EnvironmentSpec,
         capacity: int,
-        optional: Sequence[str] = (),
+        further: Sequence[str] = (),
         rows_per_segment: int = _MOST_ROWS_PER_SEGMENT,
         machine: Machine | None = None,
         checked_at_once: int = CHECKED_AT_ONCE_BYTES,
@@ -117,13 +119,13 @@ class ReplayStore:
         """Create the store below `directory`, or reopen it.
 
         capacity: in rows.
-        optional: names of the optional columns, as in `Segment`, at most one. All segments have these, and no others.
+        further: names of the run's further columns. All segments have these that the environment has, and no others.
         rows_per_segment: expected rows of a segment, at most 16. A new store has room for capacity / rows_per_segment
             segments. With shorter segments it is full before all its rows are used.
         checked_at_once: bytes of rows that are checked now. Older rows are checked when they are first drawn.
         earlier_transitions: total of the run before a new store, whose predecessor was lost.
 
-        Raises ConflictError when the directory belongs to another environment, capacity or format, has other optional
+        Raises ConflictError when the directory belongs to another environment, capacity or format, has other
         columns, or is open elsewhere. Raises UserError when the capacity is too small, does not fit on the disk,
         or the frame stack is too large for the ages.
         """
@@ -132,9 +134,10 @@ class ReplayStore:
         if capacity < _MIN_CAPACITY:
             raise UserError(f"replay: capacity must be at least {_MIN_CAPACITY} rows, got {capacity}")
         machine = machine or Machine(this_boot())
+        own = columns_of(spec, further)[len(columns_of(spec)) :]
         lock = claim_directory(directory)
         try:
-            columns, sealed_for = open_columns(directory, spec, capacity, optional, machine)
+            columns, sealed_for = open_columns(directory, spec, capacity, own, machine)
             created = sealed_for is None
             segments = sealed_for or max(_MIN_SEGMENTS, capacity // min(rows_per_segment, _MOST_ROWS_PER_SEGMENT))
             log = SegmentDirectory(directory / "directory.bin", segments, created, machine)
@@ -146,7 +149,7 @@ class ReplayStore:
                     _log.warning("replay: the run's earlier %d transitions are lost", earlier_transitions)
                 log.begin(machine.boot_id, earlier_transitions)
                 store.flush()
-                write_description(directory, spec, capacity, optional, segments)
+                write_description(directory, spec, capacity, own, segments)
             else:
                 store._take_over(recover(log, columns, machine.boot_id, checked_at_once))
             return store
@@ -179,17 +182,15 @@ class ReplayStore:
     def insert(self, segment: Segment, source: SegmentSource) -> Inserted | None:
         """Store `segment`. Returns None, and changes nothing, when the store already contains `source`.
 
-        Call `Segment.check` before. Raises InvalidInputError when segment and store differ in their optional columns,
+        Call `Segment.check` before. Raises InvalidInputError when segment and store differ in their columns,
         ExhaustedError when the segment needs more than half of the ring, and UnavailableError when the disk is full or
         fails. An error changes nothing.
         """
         if self.sequences.contains(source):
             return None
-        for name in OPTIONAL:
-            kept = getattr(self, name) is not None
-            if (getattr(segment, name) is not None) is not kept:
-                wanted, came = ("some", "none") if kept else ("none", "some")
-                raise InvalidInputError(f"segment: {name}: the run's replay keeps {wanted}, got {came}")
+        for name in sorted(self._sent ^ segment.columns.keys()):
+            wanted, came = ("some", "none") if name in self._sent else ("none", "some")
+            raise InvalidInputError(f"segment: {name}: the run's replay keeps {wanted}, got {came}")
         rows = segment_rows(segment.steps, segment.environments, self.spec.frame_stack)
         if 2 * rows > self.capacity:
             raise ExhaustedError(

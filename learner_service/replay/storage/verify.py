@@ -47,12 +47,12 @@ def _description(directory: Path) -> Iterator[Finding]:
 def _segments(directory: Path) -> Iterator[Finding]:
     machine = Machine(this_boot(), read_only=True)
     try:
-        spec, capacity, optional, segments = described(read_description(directory))
+        spec, capacity, further, segments = described(read_description(directory))
     except (ConflictError, KeyError, TypeError, ValueError):
         # `_description` reports the damage, or another version of ActorQ wrote the files.
         return
     try:
-        columns, _ = open_columns(directory, spec, capacity, optional, machine)
+        columns, _ = open_columns(directory, spec, capacity, further, machine)
     except ConflictError as error:
         yield Finding("", "missing", str(error), _REFUSED)
         return

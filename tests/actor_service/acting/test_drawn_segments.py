@@ -1,7 +1,6 @@
 """Segments of drawn actions: what they hold, how large they are, and where they end."""
 
 import threading
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,16 +9,18 @@ import pytest
 from numpy.typing import NDArray
 
 from actor_service.acting.exploration import explorer
-from actor_service.acting.explorer import ActionColumns
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, Step, make_environments
 from actor_service.policies.policy import PolicySlot, load_policy
 from actorq import wire
+from actorq.domain.columns import LOG_PROBABILITIES
 from actorq.domain.policy import Policy
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.domain.trajectory import Episode, PolicySpan, Segment
 from tests.actor_service.actor_policies import gaussian_policy, linear_policy, logits_policy
+from tests.builders.segments import without
 
 COUNT, LENGTH, SEED = 3, 8, 5
 WEIGHTS = np.random.default_rng(2).standard_normal((4, 2)).astype(np.float32)
@@ -38,7 +39,7 @@ def drawing(
     exploration = Exploration((), (), sampling=sampling)
     explore = explorer(environments.spec, exploration, environments.count, np.random.default_rng(9))
     turns = PolicyTurns(slot, most_steps, patience_s=0.0)
-    return Rollout(environments, turns, explore, LENGTH, SEED, columns=explore.columns)
+    return Rollout(environments, turns, explore, LENGTH, SEED, columns=explore.columns, sampled=True)
 
 
 def collect(collecting: Rollout, spec: EnvironmentSpec) -> Segment:
@@ -53,15 +54,14 @@ def test_segments_hold_the_log_probability_of_each_discrete_action() -> None:
     collecting = drawing(environments, linear_policy(WEIGHTS, np.zeros(2, np.float32), output="logits"))
     segments = [collect(collecting, environments.spec) for _ in range(20)]
     for segment in segments:
-        assert segment.log_probabilities is not None
-        assert segment.log_probabilities.shape == (LENGTH, COUNT)
+        assert segment.columns[LOG_PROBABILITIES].shape == (LENGTH, COUNT)
         logits = segment.observations[:-1].astype(float) @ WEIGHTS
         told = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
         expected = np.take_along_axis(told, segment.actions.astype(np.int64)[..., None], -1)[..., 0]
-        np.testing.assert_allclose(segment.log_probabilities, expected, atol=1e-5)
+        np.testing.assert_allclose(segment.columns[LOG_PROBABILITIES].astype(float), expected, atol=1e-5)
         # The same after a journey.
         arrived = wire.segment_from_proto(wire.segment_to_proto(segment))
-        np.testing.assert_array_equal(arrived.log_probabilities, segment.log_probabilities)
+        np.testing.assert_array_equal(arrived.columns[LOG_PROBABILITIES], segment.columns[LOG_PROBABILITIES])
     assert {0, 1} == {int(action) for segment in segments for action in segment.actions.ravel()}
 
 
@@ -95,8 +95,8 @@ def test_segments_hold_the_drawn_values_and_the_environments_get_actions_within_
     means = np.concatenate([segment.observations[:-1].sum(axis=-1) for segment in segments])
     noise = (drawn[..., 0] - means) / np.exp(0.5)
     expected = -0.5 * noise**2 - 0.5 - 0.5 * np.log(2 * np.pi)
-    told = np.concatenate([segment.log_probabilities for segment in segments if segment.log_probabilities is not None])
-    np.testing.assert_allclose(told, expected, atol=1e-4)
+    told = np.concatenate([segment.columns[LOG_PROBABILITIES] for segment in segments])
+    np.testing.assert_allclose(told.astype(float), expected, atol=1e-4)
 
 
 def test_the_same_seeds_give_the_same_segments() -> None:
@@ -108,7 +108,7 @@ def test_the_same_seeds_give_the_same_segments() -> None:
     for one, same in zip(segments(), segments(), strict=True):
         np.testing.assert_array_equal(one.actions, same.actions)
         np.testing.assert_array_equal(one.observations, same.observations)
-        np.testing.assert_array_equal(one.log_probabilities, same.log_probabilities)
+        np.testing.assert_array_equal(one.columns[LOG_PROBABILITIES], same.columns[LOG_PROBABILITIES])
 
 
 def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Segment:
@@ -116,16 +116,18 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
     rows = (steps, environments)
     return Segment(
         sequence=2**40,
-        observations=np.zeros((steps + 1, environments, *spec.observations.shape), np.float32),
-        actions=np.ones((*rows, *spec.actions.shape), spec.actions.dtype),
-        rewards=np.ones(rows, np.float32),
-        terminated=np.ones(rows, np.bool_),
-        truncated=np.zeros(rows, np.bool_),
-        valid=np.ones(rows, np.bool_),
         spans=tuple(PolicySpan(step, 2**40 + step, "int8-weights") for step in range(steps)),
-        ages=np.zeros(environments, np.uint8),
         episodes=tuple(Episode(1.5, 1, index) for index in range(environments) for _ in range((steps + 1) // 2)),
-        log_probabilities=np.ones(rows, np.float32),
+        columns={
+            "observations": np.zeros((steps + 1, environments, *spec.observations.shape), np.float32),
+            "actions": np.ones((*rows, *spec.actions.shape), spec.actions.dtype),
+            "rewards": np.ones(rows, np.float32),
+            "terminated": np.ones(rows, np.bool_),
+            "truncated": np.zeros(rows, np.bool_),
+            "valid": np.ones(rows, np.bool_),
+            "ages": np.zeros(environments, np.uint8),
+            "log_probabilities": np.ones(rows, np.float32),
+        },
     )
 
 
@@ -135,13 +137,12 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
 )
 def test_there_is_room_for_log_probabilities(actions: ArraySpec, max_bytes: int) -> None:
     spec = EnvironmentSpec("Any-v0", ArraySpec((1,), "float32"), actions, discrete_actions=0 if actions.shape else 2)
-    columns = ActionColumns(log_probabilities=np.zeros(16, np.float32))
-    steps = fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes, columns=columns)
+    steps = fitting_segment_length(spec, 16, 10_000, max_bytes, (LOG_PROBABILITIES,))
     fullest = fullest_segment(spec, 16, steps)
     size = wire.segment_to_proto(fullest).ByteSize()
-    without = wire.segment_to_proto(replace(fullest, log_probabilities=None)).ByteSize()
+    smaller = wire.segment_to_proto(without(fullest, LOG_PROBABILITIES)).ByteSize()
     assert 1 < steps < fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes)
-    assert without + 4 * 16 * steps < size <= max_bytes
+    assert smaller + 4 * 16 * steps < size <= max_bytes
 
 
 def test_a_segment_ends_before_the_loop_waits_for_a_newer_policy() -> None:
@@ -171,4 +172,4 @@ def test_without_drawn_actions_the_loop_waits_within_a_segment() -> None:
     )
     segments = [collect(collecting, environments.spec) for _ in range(3)]
     assert [segment.steps for segment in segments] == [8, 8, 8]
-    assert all(segment.log_probabilities is None for segment in segments)
+    assert all(LOG_PROBABILITIES not in segment.columns for segment in segments)

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 
 from actor_service.acting.exploration import ContinuousNoise, EpsilonGreedy, explorer
 from actor_service.policies.policy import OnnxPolicy
+from actorq.domain.columns import GREEDY_ACTIONS
 from actorq.domain.policy import Policy
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from tests.actor_service.actor_policies import constant_policy, noisy_policy
 
 OBSERVATIONS = ArraySpec((4,), "float32")
@@ -113,12 +114,11 @@ def test_the_kind_of_actions_says_how() -> None:
 def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Actions taken and what they would have been without noise, [T, N, 2] each, at an observation of zeros."""
     loaded = OnnxPolicy(policy, OBSERVATIONS, len(exploration.noise), greedy=True)
-    explore = explorer(CONTINUOUS, exploration, len(exploration.noise), np.random.default_rng(1))
-    assert explore.columns.greedy is not None
+    explore = explorer(CONTINUOUS, exploration, len(exploration.noise), np.random.default_rng(1), (GREEDY_ACTIONS,))
     columns = []
     for _ in range(steps):
         actions = explore(loaded, np.zeros((len(exploration.noise), 4), np.float32)).copy()
-        columns.append((actions, explore.columns.greedy.copy()))
+        columns.append((actions, explore.columns[GREEDY_ACTIONS].copy()))
     taken, greedy = zip(*columns, strict=True)
     return np.array(taken), np.array(greedy)
 
@@ -135,25 +135,25 @@ def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[
 def test_what_the_policy_would_have_done_without_noise_is_told_on_demand(
     policy: Policy, without_noise: list[float]
 ) -> None:
-    actions, greedy = told(policy, Exploration((0.0,) * 2, (0.2,) * 2, report_greedy=True), 100)
+    actions, greedy = told(policy, Exploration((0.0,) * 2, (0.2,) * 2), 100)
     np.testing.assert_array_equal(greedy, np.broadcast_to(np.array(without_noise, np.float32), (100, 2, 2)))
     assert not np.array_equal(actions, greedy)
     # And nothing is told, nor taken otherwise, where nobody asks.
     unasked = Exploration((0.0,) * 2, (0.2,) * 2)
     np.testing.assert_array_equal(taken(CONTINUOUS, policy, unasked, steps=100), actions)
-    assert explorer(CONTINUOUS, unasked, 2, np.random.default_rng(0)).columns.greedy is None
+    assert not explorer(CONTINUOUS, unasked, 2, np.random.default_rng(0)).columns
 
 
 def test_while_actions_are_random_the_policy_would_have_done_the_same() -> None:
-    exploration = Exploration((0.0,), (0.2,), random_steps=50, report_greedy=True)
+    exploration = Exploration((0.0,), (0.2,), random_steps=50)
     actions, greedy = told(constant_policy([0.25, 0.75]), exploration, 51)
     np.testing.assert_array_equal(greedy[:50], actions[:50])
     np.testing.assert_array_equal(greedy[50], [[0.25, 0.75]])
 
 
 def test_of_discrete_actions_nothing_is_told() -> None:
-    exploration = Exploration((0.1,), (0.1,), report_greedy=True)
-    assert explorer(DISCRETE, exploration, 1, np.random.default_rng(0)).columns.greedy is None
+    exploration = Exploration((0.1,), (0.1,))
+    assert not explorer(DISCRETE, exploration, 1, np.random.default_rng(0), (GREEDY_ACTIONS,)).columns
 
 
 def test_correlated_noise_has_the_same_distribution_and_the_asked_correlation() -> None:

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actor_service.acting.explorer import ActionColumns
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Step, describe_environment, make_environments
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actorq import wire
+from actorq.domain.columns import GREEDY_ACTIONS
 from actorq.domain.policy import Policy
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import Episode, PolicySpan, Segment
 from actorq.watchdog import Watched
 from tests.actor_service.actor_policies import all_in_float, constant_policy, random_policy
 
@@ -162,17 +163,19 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
     rows = (steps, environments)
     return Segment(
         sequence=2**40,
-        observations=np.zeros(
-            (steps + spec.frame_stack, environments, *spec.observations.shape), spec.observations.dtype
-        ),
-        actions=np.ones(rows, np.int64),
-        rewards=np.ones(rows, np.float32),
-        terminated=np.ones(rows, np.bool_),
-        truncated=np.zeros(rows, np.bool_),
-        valid=np.ones(rows, np.bool_),
         spans=tuple(PolicySpan(step, 2**40 + step, "int8-weights") for step in range(steps)),
-        ages=np.zeros(environments, np.uint8),
         episodes=tuple(Episode(1.5, 1, index) for index in range(environments) for _ in range((steps + 1) // 2)),
+        columns={
+            "observations": np.zeros(
+                (steps + spec.frame_stack, environments, *spec.observations.shape), spec.observations.dtype
+            ),
+            "actions": np.ones(rows, np.int64),
+            "rewards": np.ones(rows, np.float32),
+            "terminated": np.ones(rows, np.bool_),
+            "truncated": np.zeros(rows, np.bool_),
+            "valid": np.ones(rows, np.bool_),
+            "ages": np.zeros(environments, np.uint8),
+        },
     )
 
 
@@ -201,11 +204,9 @@ def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, envir
 def test_there_is_room_for_what_the_policy_would_have_done(max_bytes: int) -> None:
     actions = ArraySpec((6,), "float32", (-1.0,), (1.0,))
     spec = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), actions, discrete_actions=0)
-    steps = fitting_segment_length(
-        spec, 16, longest=10_000, max_bytes=max_bytes, columns=ActionColumns(greedy=np.zeros(0))
-    )
+    steps = fitting_segment_length(spec, 16, 10_000, max_bytes, (GREEDY_ACTIONS,))
     column = np.ones((steps, 16, 6), np.float32)
-    fullest = replace(fullest_segment(spec, 16, steps), actions=column, greedy_actions=column)
+    fullest = fullest_segment(spec, 16, steps).with_columns(actions=column, greedy_actions=column)
     assert 1 < steps < fitting_segment_length(spec, 16, longest=10_000, max_bytes=max_bytes)
     assert wire.segment_to_proto(fullest).ByteSize() <= max_bytes
 
@@ -229,17 +230,16 @@ def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot
     spec, explore = environments.spec, Noisy()
     slot.put(OnnxPolicy(constant_policy([0.0], observation_size=3), spec.observations, COUNT))
     collecting = Rollout(
-        environments, PolicyTurns(slot), explore, LENGTH, SEED, columns=ActionColumns(greedy=explore.greedy_actions)
+        environments, PolicyTurns(slot), explore, LENGTH, SEED, columns={GREEDY_ACTIONS: explore.greedy_actions}
     )
     for first in (0, LENGTH):
         segment = collecting.collect(threading.Event())
         assert segment is not None
         segment.check(spec)
         expected = np.broadcast_to(0.01 * np.arange(first, first + LENGTH)[:, None, None], (LENGTH, COUNT, 1))
-        assert segment.greedy_actions is not None
-        np.testing.assert_allclose(segment.greedy_actions.astype(float), expected, rtol=1e-6)
+        np.testing.assert_allclose(segment.columns[GREEDY_ACTIONS].astype(float), expected, rtol=1e-6)
         np.testing.assert_allclose(segment.actions[::2].astype(float), expected[::2] + 1, rtol=1e-6)
-    assert collect(rollout_of_cartpoles(slot)).greedy_actions is None
+    assert GREEDY_ACTIONS not in collect(rollout_of_cartpoles(slot)).columns
 
 
 def rollout_of_cartpoles(slot: PolicySlot) -> Rollout:

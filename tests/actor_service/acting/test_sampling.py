@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from actor_service.acting.exploration import explorer
 from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import load_policy
+from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
 from actorq.domain.policy import Policy
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from tests.actor_service.actor_policies import gaussian_policy, linear_policy, logits_policy
 
 OBSERVATIONS = ArraySpec((4,), "float32")
@@ -47,13 +48,12 @@ def drawn(
     loaded = load_policy(policy, spec, environments, sampled=True)
     explore = explorer(spec, Exploration((), (), sampling=sampling), environments, np.random.default_rng(seed))
     columns, seen = explore.columns, np.zeros((environments, 4), np.float32) if observations is None else observations
-    assert columns.greedy is None
+    assert GREEDY_ACTIONS not in columns
     rows = []
     for _ in range(steps):
         actions = explore(loaded, seen)
-        assert columns.log_probabilities is not None
-        values = actions if columns.drawn is None else columns.drawn
-        rows.append((actions.copy(), values.copy(), columns.log_probabilities.copy()))
+        values = columns.get("actions", actions)
+        rows.append((actions.copy(), values.copy(), columns[LOG_PROBABILITIES].copy()))
     found = Drawn(*(np.array(column) for column in zip(*rows, strict=True)))
     assert found.actions.dtype == found.values.dtype == spec.actions.dtype
     assert found.actions.shape == found.values.shape == (steps, environments, *spec.actions.shape)
@@ -65,7 +65,7 @@ def drawn(
 def test_the_action_space_and_the_run_say_how_actions_are_drawn() -> None:
     rng = np.random.default_rng(0)
     for sampling in ("clipped", "squashed"):
-        exploration = Exploration((0.5,), (0.5,), random_steps=9, report_greedy=True, sampling=sampling)
+        exploration = Exploration((0.5,), (0.5,), random_steps=9, sampling=sampling)
         assert isinstance(explorer(discrete(2), exploration, 1, rng), CategoricalSampler)
         assert isinstance(explorer(CONTINUOUS, exploration, 1, rng), GaussianSampler)
 
@@ -189,13 +189,13 @@ def test_other_settings_of_exploration_have_no_effect() -> None:
         explorer(CONTINUOUS, exploration, 2, np.random.default_rng(5))
         for exploration in (
             Exploration((), (), sampling="clipped"),
-            Exploration((0.9,) * 2, (5.0,) * 2, random_steps=100, report_greedy=True, sampling="clipped"),
+            Exploration((0.9,) * 2, (5.0,) * 2, random_steps=100, sampling="clipped"),
         )
     )
     observations = np.zeros((2, 4), np.float32)
     for _ in range(50):
         np.testing.assert_array_equal(plain(loaded, observations), noisy(loaded, observations))
-    assert noisy.columns.greedy is None
+    assert noisy.columns.keys() == plain.columns.keys()
 
 
 def test_actions_are_drawn_from_very_many_at_once() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actor_service.environments import describe_environment, make_environments
 from actor_service.environments.atari_backend import AreaShrinking
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 
 

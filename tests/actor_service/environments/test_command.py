@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from actor_service.environments import describe_environment
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 
 TIMEOUT_S = 60.0
 

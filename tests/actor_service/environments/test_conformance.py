@@ -9,7 +9,8 @@ from environment_doubles import copied
 from numpy.typing import NDArray
 
 from actor_service.environments import Backend, Environments, Step, make_environments
-from actorq.domain.trajectory import EnvironmentSpec, Episode
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Episode
 
 
 @dataclass(frozen=True)

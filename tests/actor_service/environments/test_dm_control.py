@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from actor_service.environments import describe_environment, make_environments
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 
 

@@ -16,7 +16,8 @@ from actor_service.environments.spaces import observation_spec
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import Episode
 from actorq.errors import UserError
 
 IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]

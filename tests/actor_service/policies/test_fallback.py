@@ -13,7 +13,7 @@ from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actor_service.policies.scheme import SchemeSubscription
 from actorq.client import QuantizerClient
 from actorq.domain.policy import FLOAT32, FidelityReport, LayerReport, Policy
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
 from tests.actor_service.actor_policies import as_policy, gaussian_policy, linear_policy
 

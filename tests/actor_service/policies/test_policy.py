@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
 from actorq.domain.policy import Policy
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 from tests.actor_service.actor_policies import (
     as_policy,

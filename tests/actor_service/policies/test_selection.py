@@ -9,7 +9,7 @@ from onnx import helper
 
 from actor_service.policies.selection import select
 from actorq.domain.policy import FLOAT32, INT8_PER_CHANNEL, FidelityReport, LayerReport, Policy, RefusedRung
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import InvalidInputError
 from tests.actor_service.actor_policies import as_policy, constant_policy, linear_policy
 

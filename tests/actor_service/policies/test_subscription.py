@@ -13,7 +13,7 @@ from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actor_service.policies.subscription import Subscription
 from actorq.client import QuantizerClient
 from actorq.domain.policy import Policy, PolicyDescriptor
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError, UnavailableError
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
 from tests.actor_service.actor_policies import as_policy, constant_policy

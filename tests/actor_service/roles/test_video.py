@@ -15,7 +15,7 @@ from actor_service.environments import make_environments
 from actor_service.policies.policy import OnnxPolicy
 from actor_service.roles.evaluation import EvaluationEpisodes
 from actor_service.roles.video import Video
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 from tests.actor_service.actor_policies import constant_policy
 

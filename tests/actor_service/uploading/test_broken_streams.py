@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from actorq.domain.trajectory import ArraySpec, Evaluation
+from actorq.domain.spaces import ArraySpec
+from actorq.domain.trajectory import Evaluation
 from actorq.errors import ActorQError, ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedLearner
 from tests.actor_service.uploading.uploader_side import FOREVER, SPEC, Side, put, segments, wait_until

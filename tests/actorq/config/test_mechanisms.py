@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 
 OBSERVATIONS = ArraySpec((4,), "float32")

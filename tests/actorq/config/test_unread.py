@@ -10,7 +10,7 @@ from actorq.config import settings
 from actorq.config.presets import FAMILIES, preset
 from actorq.config.run_config import RunConfig
 from actorq.config.unread import given_in_vain
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 
 VECTORS = ArraySpec((3,), "float32")
 CONTINUOUS = EnvironmentSpec("Other-v0", VECTORS, ArraySpec((1,), "float32", (-1.0,), (1.0,)), 0)

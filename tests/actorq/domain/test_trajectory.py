@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from actorq.domain.environments import EnvironmentArguments, ImageLayout
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan, Segment
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
+from tests.builders.segments import changed
 
 STEPS, ENVIRONMENTS = 3, 2
 DISCRETE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
@@ -19,16 +21,18 @@ def segment(spec: EnvironmentSpec = DISCRETE, /, **changes: Any) -> Segment:
     batch = (STEPS, ENVIRONMENTS)
     sound = Segment(
         sequence=1,
-        observations=np.zeros((STEPS + 1, ENVIRONMENTS, *spec.observations.shape), spec.observations.dtype),
-        actions=np.ones((*batch, *spec.actions.shape), spec.actions.dtype),
-        rewards=np.ones(batch, np.float32),
-        terminated=np.zeros(batch, np.bool_),
-        truncated=np.zeros(batch, np.bool_),
-        valid=np.array([[True, True], [False, True], [True, True]]),
         spans=(PolicySpan(0, 4, "int8"), PolicySpan(2, 5, "int8")),
-        ages=np.zeros(ENVIRONMENTS, np.uint8),
+        columns={
+            "observations": np.zeros((STEPS + 1, ENVIRONMENTS, *spec.observations.shape), spec.observations.dtype),
+            "actions": np.ones((*batch, *spec.actions.shape), spec.actions.dtype),
+            "rewards": np.ones(batch, np.float32),
+            "terminated": np.zeros(batch, np.bool_),
+            "truncated": np.zeros(batch, np.bool_),
+            "valid": np.array([[True, True], [False, True], [True, True]]),
+            "ages": np.zeros(ENVIRONMENTS, np.uint8),
+        },
     )
-    return replace(sound, **changes)
+    return changed(sound, **changes)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +108,7 @@ def test_a_number_out_of_range_is_refused(name: str, value: float) -> None:
     # With the probabilities of drawn values, actions have no bounds of their own.
     drawn = segment(CONTINUOUS, log_probabilities=np.zeros((3, 2), np.float32))
     drawn.check(CONTINUOUS)
-    with_value(getattr(drawn, name), value)
+    with_value(drawn.columns[name], value)
     with pytest.raises(InvalidInputError) as caught:
         drawn.check(CONTINUOUS)
     expected = f"segment: {name} must be from -1e+09 to 1e+09, got {np.float32(value):g}; scale them in the environment"
@@ -138,7 +142,7 @@ def test_greedy_actions_must_be_like_actions(column: np.ndarray[Any, Any], fault
 
 
 def test_greedy_actions_are_not_told_of_discrete_ones() -> None:
-    with pytest.raises(InvalidInputError, match="greedy_actions are for continuous actions, got them with discrete"):
+    with pytest.raises(InvalidInputError, match=r"^segment: columns .* got .*greedy_actions$"):
         segment(DISCRETE, greedy_actions=np.zeros((3, 2), np.int64)).check(DISCRETE)
 
 

@@ -17,8 +17,9 @@ from actorq.domain.limits import MAX_MESSAGE_BYTES
 from actorq.domain.lineage import Lineage
 from actorq.domain.policy import UNSIGNED, OutputError, RetainedPolicy, Variant
 from actorq.domain.processes import NodeEnergy
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import ActorSelfStatus, DynamicCapacityStatus, EnvironmentReset, Membership, Receipt, RunState
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Episode, PolicySpan, Segment
+from actorq.domain.trajectory import Episode, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import learner_pb2, tensor_pb2
 from actorq.wire import bounds
@@ -138,33 +139,27 @@ def segment(steps: int, environments: int, *observation: int, dtype: str = "floa
     batch = (steps, environments)
     return Segment(
         sequence=18,
-        observations=rng.integers(0, 255, (steps + 1, environments, *observation)).astype(dtype),
-        actions=rng.integers(0, 6, batch),
-        rewards=rng.normal(size=batch).astype(np.float32),
-        terminated=rng.random(batch) < 0.1,
-        truncated=rng.random(batch) < 0.1,
-        valid=rng.random(batch) < 0.9,
         spans=(PolicySpan(0, 34, "fp32"), PolicySpan(2, 35, "int8")),
-        ages=np.zeros(environments, np.uint8),
         episodes=(Episode(21.0, 21, 0), Episode(-3.5, 9, 1)),
+        columns={
+            "observations": rng.integers(0, 255, (steps + 1, environments, *observation)).astype(dtype),
+            "actions": rng.integers(0, 6, batch),
+            "rewards": rng.normal(size=batch).astype(np.float32),
+            "terminated": rng.random(batch) < 0.1,
+            "truncated": rng.random(batch) < 0.1,
+            "valid": rng.random(batch) < 0.9,
+            "ages": np.zeros(environments, np.uint8),
+        },
     )
 
 
 def test_a_segment_survives_the_wire() -> None:
-    sent = segment(4, 3, 5)
+    sent = segment(4, 3, 5).with_columns(another=np.arange(12, dtype=np.float32).reshape(4, 3))
     received = wire.segment_from_proto(transported(wire.segment_to_proto(sent)))
     assert (received.sequence, received.spans, received.episodes) == (sent.sequence, sent.spans, sent.episodes)
-    for name in ("observations", "actions", "rewards", "terminated", "truncated", "valid"):
-        np.testing.assert_array_equal(getattr(received, name), getattr(sent, name), strict=True)
-
-
-def test_greedy_actions_travel_where_there_are_any() -> None:
-    sent = replace(segment(4, 3, 5), greedy_actions=np.random.default_rng(2).normal(size=(4, 3, 2)).astype(np.float32))
-    received = wire.segment_from_proto(transported(wire.segment_to_proto(sent)))
-    np.testing.assert_array_equal(received.greedy_actions, sent.greedy_actions, strict=True)
-    without = wire.segment_to_proto(segment(4, 3, 5))
-    assert not without.HasField("greedy_actions")
-    assert wire.segment_from_proto(transported(without)).greedy_actions is None
+    assert list(received.columns) == list(sent.columns)
+    for name, column in sent.columns.items():
+        np.testing.assert_array_equal(received.columns[name], column, strict=True)
 
 
 @pytest.mark.parametrize("follows", [False, True])
@@ -175,7 +170,8 @@ def test_a_segment_tells_whether_it_follows_the_one_before(follows: bool) -> Non
 
 def test_a_segment_with_a_broken_column_is_refused() -> None:
     message = wire.segment_to_proto(segment(4, 3, 5))
-    message.rewards.data = message.rewards.data[:-1]
+    rewards = next(column.values for column in message.columns if column.name == "rewards")
+    rewards.data = rewards.data[:-1]
     with pytest.raises(InvalidInputError, match=r"tensor: float32\[4, 3\] must have 48 bytes, got 47"):
         wire.segment_from_proto(message)
 

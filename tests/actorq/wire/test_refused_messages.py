@@ -7,7 +7,7 @@ import pytest
 
 from actorq import wire
 from actorq.domain.processes import NodeEnergy
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import InvalidInputError
 from actorq.v1 import learner_pb2, process_pb2, tensor_pb2, trajectory_pb2
 from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT

@@ -8,8 +8,8 @@ from google.protobuf.message import Message
 
 from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.policy import FidelityReport, LayerReport, OutputError, PolicyDescriptor, RefusedRung
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, RunSpec
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from benchmarks.faults.fuzz import corpus
 
 # Every field differs from its default and from the others, so that a forgotten or swapped one shows.
@@ -48,7 +48,7 @@ REFUSED = replace(
         max_kl=0.05,
     ),
 )
-EXPLORATION = Exploration((0.4, 0.002, 0.0), (0.2,) * 3, 25_000, report_greedy=True)
+EXPLORATION = Exploration((0.4, 0.002, 0.0), (0.2,) * 3, 25_000)
 ENVIRONMENT = EnvironmentSpec(
     environment_id="Pong-v5",
     observations=ArraySpec((84, 84, 4), "uint8", (0.0,), (255.0,)),

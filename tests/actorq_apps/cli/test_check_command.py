@@ -10,7 +10,7 @@ import pytest
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq_apps.cli import check
 from actorq_apps.cli.check import lines_of, warnings_of

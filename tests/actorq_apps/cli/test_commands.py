@@ -65,7 +65,7 @@ select.select([0, woken], [], [])
 # In the place of what tells an environment's spec.
 FAKE_ENVIRONMENTS = """
 import json, os, socket, sys
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 spec = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
 known = sys.argv[1] == "CartPole-v1"
 answer = {"spec": spec.to_json()} if known else {"error": "environment 'Nope-v0' is not known", "exits": False}

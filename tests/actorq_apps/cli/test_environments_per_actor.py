@@ -6,7 +6,7 @@ import pytest
 
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq_apps.local.algorithm import fit_environments
 

@@ -12,8 +12,9 @@ import torch
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunState
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Evaluation, PolicySpan, Segment
+from actorq.domain.trajectory import Evaluation, PolicySpan, Segment
 from actorq.rundirectory import Addresses, RunDirectory
 from actorq.statefiles.documents import read_document, write_document
 from actorq.statefiles.highwater import HighWaterMark
@@ -69,14 +70,16 @@ def segment() -> Segment:
     steps = np.zeros((4, 1), np.bool_)
     return Segment(
         sequence=1,
-        observations=np.ones((5, 1, 4), np.float32),
-        actions=np.zeros((4, 1), np.int64),
-        rewards=np.ones((4, 1), np.float32),
-        terminated=steps,
-        truncated=steps,
-        valid=~steps,
         spans=(PolicySpan(0, 1, "int8"),),
-        ages=np.zeros(1, np.uint8),
+        columns={
+            "observations": np.ones((5, 1, 4), np.float32),
+            "actions": np.zeros((4, 1), np.int64),
+            "rewards": np.ones((4, 1), np.float32),
+            "terminated": steps,
+            "truncated": steps,
+            "valid": ~steps,
+            "ages": np.zeros(1, np.uint8),
+        },
     )
 
 

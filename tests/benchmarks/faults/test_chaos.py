@@ -32,15 +32,17 @@ def segment(sequence: int, seen: NDArray[np.float32]) -> Segment:
     shape = (len(seen) - 1, 1)
     return Segment(
         sequence=sequence,
-        observations=seen[:, None],
-        actions=np.zeros(shape, np.int64),
-        rewards=np.zeros(shape, np.float32),
-        terminated=np.zeros(shape, np.bool_),
-        truncated=np.zeros(shape, np.bool_),
-        valid=np.ones(shape, np.bool_),
         spans=(PolicySpan(0, 1, "int8"),),
-        ages=np.zeros(1, np.uint8),
         episodes=(),
+        columns={
+            "observations": seen[:, None],
+            "actions": np.zeros(shape, np.int64),
+            "rewards": np.zeros(shape, np.float32),
+            "terminated": np.zeros(shape, np.bool_),
+            "truncated": np.zeros(shape, np.bool_),
+            "valid": np.ones(shape, np.bool_),
+            "ages": np.zeros(1, np.uint8),
+        },
     )
 
 

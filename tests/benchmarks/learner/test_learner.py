@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from benchmarks.learner.learner_baselines import Rows, cleanrl
 from benchmarks.learner.learner_timing import Turns, speedup, take_turns
 

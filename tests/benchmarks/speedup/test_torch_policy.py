@@ -14,7 +14,7 @@ from torch import nn
 from actor_service.policies.policy import load_policy
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import NOISE_INPUT, OBSERVATIONS_INPUT, Checkpoint, Policy
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 from benchmarks.policies import as_policy, checkpoint_of, emit, environment_spec, frame_network, vector_network
 from benchmarks.speedup.torch_network import TorchNetwork

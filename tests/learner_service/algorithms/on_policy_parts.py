@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms.impala import IMPALA
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from learner_service.algorithms.ppo import PPO

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from actorq.domain.policy import INT8_PER_TENSOR, NOISE_INPUT, OBSERVATIONS_INPUT, LayerReport
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import PolicySpan, Segment
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, assemble
@@ -226,14 +227,16 @@ def chain(rng: np.random.Generator, spec: EnvironmentSpec, end: str) -> Segment:
     last[1] = True
     return Segment(
         sequence=1,
-        observations=np.repeat(STATES[[0, 1, after, 0]][:, None], environments, axis=1),
-        actions=random_actions(rng, spec, 3 * environments).reshape(3, environments, *spec.actions.shape),
-        rewards=np.repeat(np.array([[1.0], [2.0], [0.0]], np.float32), environments, axis=1),
-        terminated=last if end == "terminated" else never,
-        truncated=last if end == "truncated" else never,
-        valid=np.repeat(np.array([[True], [True], [False]]), environments, axis=1),
         spans=(PolicySpan(0, 1, "fp32"),),
-        ages=np.zeros(environments, np.uint8),
+        columns={
+            "observations": np.repeat(STATES[[0, 1, after, 0]][:, None], environments, axis=1),
+            "actions": random_actions(rng, spec, 3 * environments).reshape(3, environments, *spec.actions.shape),
+            "rewards": np.repeat(np.array([[1.0], [2.0], [0.0]], np.float32), environments, axis=1),
+            "terminated": last if end == "terminated" else never,
+            "truncated": last if end == "truncated" else never,
+            "valid": np.repeat(np.array([[True], [True], [False]]), environments, axis=1),
+            "ages": np.zeros(environments, np.uint8),
+        },
     )
 
 

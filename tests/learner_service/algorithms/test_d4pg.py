@@ -10,7 +10,7 @@ from torch import Tensor
 
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import build
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms.d4pg import D4PG
 from learner_service.replay import NStepBatch

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from actorq.config.algorithms import DQNConfig
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import PolicySpan, Segment
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.dqn import DQN
@@ -183,14 +184,16 @@ def chain_segment(states: list[int], rewards: list[float], end: str | None = Non
     terminated[-1], truncated[-1] = end == "terminated", end == "truncated"
     return Segment(
         sequence=1,
-        observations=STATES[states][:, None],
-        actions=np.zeros((steps, 1), np.int64),
-        rewards=np.array(rewards, np.float32)[:, None],
-        terminated=terminated,
-        truncated=truncated,
-        valid=np.ones((steps, 1), np.bool_),
         spans=(PolicySpan(0, 1, "int8"),),
-        ages=np.zeros(1, np.uint8),
+        columns={
+            "observations": STATES[states][:, None],
+            "actions": np.zeros((steps, 1), np.int64),
+            "rewards": np.array(rewards, np.float32)[:, None],
+            "terminated": terminated,
+            "truncated": truncated,
+            "valid": np.ones((steps, 1), np.bool_),
+            "ages": np.zeros(1, np.uint8),
+        },
     )
 
 

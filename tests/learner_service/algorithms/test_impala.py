@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms.advantages import vtrace
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE, of_the_cpu

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from actorq.domain.policy import INT8_PER_TENSOR, OBSERVATIONS_INPUT, LayerReport
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.rollouts import Trajectories

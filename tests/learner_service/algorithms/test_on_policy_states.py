@@ -9,7 +9,7 @@ from torch import nn
 
 from actorq.config import settings
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE
 from tests.learner_service.algorithms.on_policy_parts import CLASSES, assert_equal_states, make, random_rollout, trained

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from learner_service.kernels.parameters import Adam, FlatParameters, clipping_divisor
 from learner_service.rollouts import Trajectories

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from learner_service.algorithms import GradientAlgorithm
 from learner_service.algorithms.base import Minibatch
 from learner_service.algorithms.ppo import PPO

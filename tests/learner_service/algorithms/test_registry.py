@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import (
     algorithm_class,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from actorq.domain.policy import INT8_PER_TENSOR, LayerReport
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm
 from learner_service.networks import Linear
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.kernels.linear import in_columns, input_gradient, product, weight_gradient
 from learner_service.kernels.sparse_products import DENSEST_PRODUCT, ActiveWeights
 from learner_service.networks import Linear, TwinCritic, mlp

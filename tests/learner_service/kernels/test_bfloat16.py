@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.linear import keep_fp32
 from learner_service.kernels.parameters import FlatParameters

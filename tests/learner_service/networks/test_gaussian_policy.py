@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.networks import GaussianPolicy
 
 SPEC = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), ArraySpec((3,), "float32", (-1.0,), (3.0,)), 0)

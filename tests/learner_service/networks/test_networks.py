@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.networks import ActionScale, Normalizer, QNetwork

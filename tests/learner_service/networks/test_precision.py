@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm

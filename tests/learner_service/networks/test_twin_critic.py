@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.networks import TwinCritic
 from learner_service.networks.twin import batched_mlps
 

@@ -12,7 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import nn
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.networks import (
     DeterministicPolicy,
     DiagonalGaussianPolicy,

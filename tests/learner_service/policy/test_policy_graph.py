@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from actorq.domain.policy import PolicyGraph
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.networks import DeterministicPolicy, GaussianPolicy, QNetwork
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actorq.domain.policy import Checkpoint, PolicyGraph
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.quantization.emission import weights
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Emission, Options, int4, int8, int8_static, scheme_named

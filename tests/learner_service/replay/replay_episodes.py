@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import PolicySpan, Segment
 from learner_service.replay import ReplayStore, Returns, SegmentSource
 
 
@@ -76,15 +77,17 @@ class Lives:
         part = slice(start, stop)
         return Segment(
             sequence=number,
-            observations=np.stack([*context, *self.observations[start : stop + 1]]),
-            actions=np.zeros(self.rewards[part].shape, np.int64),
-            rewards=self.rewards[part],
-            terminated=self.terminated[part],
-            truncated=self.truncated[part],
-            valid=self.valid[part],
             spans=(PolicySpan(0, 1, "fp32"),),
-            ages=np.array([min(255, self._age(start, n)) for n in range(self.valid.shape[1])], np.uint8),
             follows=follows,
+            columns={
+                "observations": np.stack([*context, *self.observations[start : stop + 1]]),
+                "actions": np.zeros(self.rewards[part].shape, np.int64),
+                "rewards": self.rewards[part],
+                "terminated": self.terminated[part],
+                "truncated": self.truncated[part],
+                "valid": self.valid[part],
+                "ages": np.array([min(255, self._age(start, n)) for n in range(self.valid.shape[1])], np.uint8),
+            },
         )
 
     def transition(self, step: int, environment: int, end: int, returns: Returns) -> Transition:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import PolicySpan, Segment
 from learner_service.replay import ReplayStore, SegmentSource
 from learner_service.replay.storage.columns import FOLLOWS, TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.directory import Record
@@ -47,14 +48,16 @@ def random_segment(
     spans = (PolicySpan(0, sequence, "fp32"), PolicySpan(switch, sequence + 1, "int8"))
     return Segment(
         sequence=sequence,
-        observations=rng.standard_normal((frame_stack + steps, environments, 2), np.float32),
-        actions=rng.integers(3, size=shape),
-        rewards=rng.standard_normal(shape, np.float32),
-        terminated=terminated,
-        truncated=truncated,
-        valid=valid,
         spans=spans if steps > 1 else spans[:1],
-        ages=rng.integers(256, size=environments, dtype=np.uint8),
+        columns={
+            "observations": rng.standard_normal((frame_stack + steps, environments, 2), np.float32),
+            "actions": rng.integers(3, size=shape),
+            "rewards": rng.standard_normal(shape, np.float32),
+            "terminated": terminated,
+            "truncated": truncated,
+            "valid": valid,
+            "ages": rng.integers(256, size=environments, dtype=np.uint8),
+        },
     )
 
 

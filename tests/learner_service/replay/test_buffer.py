@@ -4,7 +4,6 @@ import json
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -210,7 +209,7 @@ def test_a_replay_that_resets_have_emptied_is_filled_again_before_it_is_sampled(
     assert buffer.limiter.can_sample(1)
     for number in range(2):
         resets = plain_segment(number)
-        resets = replace(resets, valid=np.zeros_like(resets.valid))
+        resets = resets.with_columns(valid=np.zeros_like(resets.valid))
         assert buffer.limiter.try_reserve(4)
         buffer.insert(resets, source(number, "another"), 4)
     assert buffer.transitions == 0

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq.config.sparsity import DynamicCapacityConfig
+from actorq.domain.columns import Array
 from actorq.domain.status import DynamicCapacityStatus
-from actorq.domain.trajectory import Array
 from learner_service.replay import (
     DynamicCapacity,
     PrioritizedSampler,
@@ -29,7 +29,7 @@ from tests.learner_service.replay.replay_segments import source
 
 def open_buffer(directory: Path, prioritized: bool = False, frame_stack: int = 1, capacity: int = 2000) -> ReplayBuffer:
     spec = replace(GREEDY, frame_stack=frame_stack)
-    store = ReplayStore.open(directory, spec, capacity, optional=("greedy_actions",))
+    store = ReplayStore.open(directory, spec, capacity, further=("greedy_actions",))
     rng = np.random.default_rng(0)
     sampler = PrioritizedSampler(store, rng) if prioritized else UniformSampler(store, rng)
     return ReplayBuffer(store, sampler, RateLimiter(1e-3, 1, 1e6, clock=lambda: 0.0), Returns(1, 0.9))
@@ -70,11 +70,11 @@ def test_the_distance_is_half_the_mean_square_in_halves_of_the_range_over_the_ol
     squares = []
     for number in range(100):
         segment = greedy_segment(number, environments=2, frame_stack=frame_stack)
-        assert segment.greedy_actions is not None
+        assert segment.columns["greedy_actions"] is not None
         for environment in range(2):
             for step in range(4):
                 seen = segment.observations[frame_stack - 1 + step, environment].astype(float)
-                difference = 0.5 * seen[:2] - segment.greedy_actions[step, environment].astype(float)
+                difference = 0.5 * seen[:2] - segment.columns["greedy_actions"][step, environment].astype(float)
                 squares.append((difference[0] / 2.0) ** 2 + (difference[1] / 0.5) ** 2)
     expected = np.mean(squares[:oldest]) / 2 / 2
     status = capacity.status()

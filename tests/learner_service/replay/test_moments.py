@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, Segment
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.trajectory import Segment
 from learner_service.replay import (
     ObservationMoments,
     RateLimiter,
@@ -94,7 +95,7 @@ def test_frames_are_counted_once_and_not_as_often_as_they_are_stacked(tmp_path: 
     spec = replace(SPEC, observations=ArraySpec((2, 2), "uint8"), frame_stack=3)
     buffer = open_buffer(tmp_path, spec)
     frames = np.random.default_rng(0).integers(256, size=(7, 1, 2, 2), dtype=np.uint8)
-    insert(buffer, 0, replace(plain_segment(0), observations=frames))
+    insert(buffer, 0, plain_segment(0).with_columns(observations=frames))
     moments = buffer.observation_moments()
     assert moments is not None
     np.testing.assert_allclose(moments[0], frames[2:6, 0].mean(axis=0))

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from actorq.domain.trajectory import ArraySpec, Segment
+from actorq.domain.spaces import ArraySpec
+from actorq.domain.trajectory import Segment
 from actorq.errors import UserError
 from learner_service.replay import NStepBatch, ReplayStore, Returns, assemble, empty_batch
 from learner_service.replay.storage.columns import VALID

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -168,7 +167,7 @@ def test_segments_of_resets_only_may_evict_everything(draws: Draws) -> None:
     inserted = 0
     while draws.replay.transitions:
         resets = plain_segment(1000 + inserted)
-        resets = replace(resets, valid=np.zeros_like(resets.valid))
+        resets = resets.with_columns(valid=np.zeros_like(resets.valid))
         assert draws.replay.limiter.try_reserve(4)
         draws.replay.insert(resets, source(inserted, "another"), 4)
         inserted += 1

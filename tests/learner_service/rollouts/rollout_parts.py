@@ -39,7 +39,7 @@ def drawn_segment(
     rng = np.random.default_rng(sequence)
     segment = random_segment(rng, steps, environments, sequence, end_rate, frame_stack)
     drawn = -rng.random((steps, environments), np.float32)
-    return replace(segment, spans=(PolicySpan(0, version, "int8"),), log_probabilities=drawn)
+    return replace(segment.with_columns(log_probabilities=drawn), spans=(PolicySpan(0, version, "int8"),))
 
 
 def pieces(segment: Segment, length: int, first: int) -> list[Segment]:
@@ -47,19 +47,12 @@ def pieces(segment: Segment, length: int, first: int) -> list[Segment]:
     cut, ages = [], expected_ages(segment)
     for number, start in enumerate(range(0, segment.steps, length)):
         rows = slice(start, start + length)
-        assert segment.log_probabilities is not None
-        cut.append(
-            replace(
-                segment,
-                sequence=first + number,
-                observations=segment.observations[start : start + length + 1],
-                ages=ages[:, start],
-                log_probabilities=segment.log_probabilities[rows],
-                **{name: getattr(segment, name)[rows] for name in ("actions", "rewards", "terminated", "truncated")},
-                valid=segment.valid[rows],
-                follows=number > 0,
-            )
-        )
+        columns = {
+            **{name: values[rows] for name, values in segment.columns.items()},
+            "observations": segment.observations[start : start + length + 1],
+            "ages": ages[:, start],
+        }
+        cut.append(replace(segment, sequence=first + number, columns=columns, follows=number > 0))
     return cut
 
 
@@ -85,4 +78,4 @@ def used(rollout: tuple[Trajectories, ...]) -> list[float]:
 
 def told(*segments: Segment) -> list[float]:
     """Those of segments."""
-    return sorted(float(v) for segment in segments for v in np.asarray(segment.log_probabilities).ravel())
+    return sorted(float(v) for segment in segments for v in np.asarray(segment.columns["log_probabilities"]).ravel())

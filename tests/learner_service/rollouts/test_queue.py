@@ -20,11 +20,11 @@ def test_a_rollout_is_a_segment_as_it_was_sent(tmp_path: Path) -> None:
     insert(queue, sent)
     (got,) = take(queue)
     for name in ("observations", "actions", "rewards", "terminated", "truncated", "valid", "log_probabilities"):
-        expected = getattr(sent, name)
+        expected = sent.columns[name]
         if name in ("terminated", "truncated"):
             expected = expected & sent.valid
         np.testing.assert_array_equal(getattr(got, name), expected)
-        assert getattr(got, name).dtype == getattr(sent, name).dtype
+        assert getattr(got, name).dtype == sent.columns[name].dtype
     np.testing.assert_array_equal(got.policy_versions, np.ones((4, 2), np.int64))
     assert got.steps == 8
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec, Role
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Role
 from learner_service.actors.credits import ActorStream
 from learner_service.run.run import Run
 from tests.learner_service.learner_parts import SPEC, config

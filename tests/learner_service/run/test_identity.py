@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 from actorq.statefiles.documents import read_document, write_twice
 from learner_service.run.identity import RunClock, RunIdentity

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from actorq.domain.environments import EnvironmentArguments
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunState
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from learner_service.report import Reporter
 from tests.learner_service.learner_parts import (

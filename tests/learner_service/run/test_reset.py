@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from actorq.client import LearnerClient
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunState
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq_apps.cli.main import main
 from learner_service.run import resetting

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import make_algorithm
 from learner_service.sparsity import Cost, Flops
 from learner_service.sparsity.flops import dense_flops

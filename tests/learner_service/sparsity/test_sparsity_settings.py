@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import build
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.sparsity import METHODS, check_same_topology

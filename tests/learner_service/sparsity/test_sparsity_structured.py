@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import DeterministicPolicy, LayerNormPolicy, QNetwork

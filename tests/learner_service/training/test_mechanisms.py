@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,10 @@ import torch
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
+from actorq.domain.columns import GREEDY_ACTIONS
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import DynamicCapacityStatus
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec, PolicySpan, Segment
+from actorq.domain.trajectory import PolicySpan, Segment
 from actorq.errors import InvalidInputError, UserError
 from learner_service.actors.members import Member
 from learner_service.replay import ReplayBuffer, WindowBatch
@@ -23,6 +24,7 @@ from learner_service.run.identity import RunIdentity
 from learner_service.run.membership import membership
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.training import Training, build_training
+from tests.builders.segments import without
 from tests.learner_service.learner_parts import await_samples, take_in
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
@@ -96,15 +98,17 @@ def segment(sequence: int) -> Segment:
     rng, shape = np.random.default_rng(sequence), (4, 2)
     return Segment(
         sequence=sequence,
-        observations=rng.standard_normal((5, 2, 3), np.float32),
-        actions=rng.uniform(-1, 1, (4, 2, 2)).astype(np.float32),
-        rewards=np.ones(shape, np.float32),
-        terminated=np.zeros(shape, np.bool_),
-        truncated=np.zeros(shape, np.bool_),
-        valid=np.ones(shape, np.bool_),
         spans=(PolicySpan(0, 1, "int8"),),
-        ages=np.zeros(2, np.uint8),
-        greedy_actions=rng.uniform(-1, 1, (4, 2, 2)).astype(np.float32),
+        columns={
+            "observations": rng.standard_normal((5, 2, 3), np.float32),
+            "actions": rng.uniform(-1, 1, (4, 2, 2)).astype(np.float32),
+            "rewards": np.ones(shape, np.float32),
+            "terminated": np.zeros(shape, np.bool_),
+            "truncated": np.zeros(shape, np.bool_),
+            "valid": np.ones(shape, np.bool_),
+            "ages": np.zeros(2, np.uint8),
+            "greedy_actions": rng.uniform(-1, 1, (4, 2, 2)).astype(np.float32),
+        },
     )
 
 
@@ -119,7 +123,7 @@ def test_the_distance_is_that_of_the_policy_without_noise(build: Build, algorith
     with torch.no_grad():
         seen = torch.from_numpy(np.concatenate([each.observations[:4].reshape(8, 3) for each in oldest]))
         acted = training.algorithm.policy(seen).numpy()
-    greedy = np.concatenate([np.asarray(each.greedy_actions).reshape(8, 2) for each in oldest])
+    greedy = np.concatenate([np.asarray(each.columns["greedy_actions"]).reshape(8, 2) for each in oldest])
     expected = float(np.square(acted - greedy).mean()) / 2
     # A quarter of 72 is 18: three segments of 8.
     status = training.dynamic_capacity.status()
@@ -164,7 +168,7 @@ def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algor
             assert (float(batch.returns.max()), training.multi_step_since) == (1.0, None)
             assert not isinstance(batch, WindowBatch)
         assert training.replay.limiter.try_reserve(8)
-        take_in(training.intake, ACTOR, replace(segment(sequence), greedy_actions=None), 8)
+        take_in(training.intake, ACTOR, without(segment(sequence), GREEDY_ACTIONS), 8)
     batch, _ = training.replay.draw(64)
     assert float(batch.returns.max()) == pytest.approx(1 + 0.99 + 0.99**2)
     assert training.multi_step_since == 128
@@ -199,7 +203,7 @@ def test_a_segment_that_does_not_tell_what_is_compared_is_refused_and_gives_its_
     training = build(settings())
     assert training.replay.limiter.try_reserve(8)
     with pytest.raises(InvalidInputError, match="greedy_actions: the run's replay keeps some, got none"):
-        take_in(training.intake, ACTOR, replace(segment(1), greedy_actions=None), 8)
+        take_in(training.intake, ACTOR, without(segment(1), GREEDY_ACTIONS), 8)
     with pytest.raises(Exception, match="cannot give back 8 of 0"):
         training.replay.limiter.release(8)
 
@@ -221,8 +225,9 @@ def test_what_makes_no_sense_is_the_users_mistake_and_leaves_nothing_open(build:
     build(settings())
 
 
-def test_actors_are_told_whether_to_tell(tmp_path: Path) -> None:
+def test_actors_are_asked_for_greedy_actions_where_the_capacity_is_dynamic(tmp_path: Path) -> None:
     identity = RunIdentity.claim(tmp_path, resume=False)
-    for config, told in ((settings(), True), (settings(dynamic=None), False)):
-        exploration = membership(config, identity, ACTOR, 0, 0).exploration
-        assert exploration == replace(config.exploration_of(0, 0), report_greedy=told)
+    for config, columns in ((settings(), (GREEDY_ACTIONS,)), (settings(dynamic=None), ())):
+        joined = membership(config, identity, ACTOR, 0, 0)
+        assert joined.run.columns == columns
+        assert joined.exploration == config.exploration_of(0, 0)

@@ -233,12 +233,12 @@ def test_probabilities_are_sent_if_and_only_if_the_run_draws_actions(build: Buil
         (off_policy, drawn_segment(1), "keeps none, got some"),
         (
             on_policy,
-            replace(drawn_segment(1), log_probabilities=np.full((4, 2), np.nan, np.float32)),
+            drawn_segment(1).with_columns(log_probabilities=np.full((4, 2), np.nan, np.float32)),
             "log_probabilities",
         ),
         (
             on_policy,
-            replace(drawn_segment(1), log_probabilities=np.full((4, 2), 0.5, np.float32)),
+            drawn_segment(1).with_columns(log_probabilities=np.full((4, 2), 0.5, np.float32)),
             "at most 0, got 0.5",
         ),
     ):

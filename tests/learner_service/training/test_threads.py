@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import ConflictError
 from learner_service.algorithms import Losses, make_algorithm
 from learner_service.algorithms.dqn import DQN

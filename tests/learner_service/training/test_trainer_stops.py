@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from actorq import wire
 from actorq.client import QuantizerClient
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import ConflictError, UnavailableError
 from learner_service.algorithms import Losses, make_algorithm
 from learner_service.algorithms.dqn import DQN

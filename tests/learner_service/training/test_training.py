@@ -18,7 +18,7 @@ from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.policy import FidelityReport, LayerReport, PolicyDescriptor
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.actors.members import Member
 from learner_service.algorithms import Algorithm, make_algorithm

@@ -17,7 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 import actorq
 from actorq.domain.policy import NOISE_INPUT, OBSERVATIONS_INPUT, SCHEMES, Checkpoint
-from actorq.domain.trajectory import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 from quantizer_service.command import export

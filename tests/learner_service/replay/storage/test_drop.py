@@ -11,10 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actorq.domain.columns import FURTHER, GREEDY_ACTIONS
 from actorq.domain.trajectory import Segment
 from actorq.errors import ConflictError, InvalidInputError
 from learner_service.replay import PrioritizedSampler, ReplayStore, Sampler, UniformSampler
 from learner_service.replay.storage.columns import VALID
+from learner_service.replay.storage.description import description_files
+from learner_service.replay.storage.mapped_files import read_checked, write_checked
+from tests.builders.segments import without
 from tests.learner_service.replay.replay_greedy import GREEDY, greedy_segment
 from tests.learner_service.replay.replay_segments import SPEC, assert_store_holds, plain_segment, random_segment, source
 
@@ -157,17 +161,16 @@ def test_greedy_actions_lie_beside_the_actions_and_outlive_a_restart(tmp_path: P
     spec = replace(GREEDY, frame_stack=frame_stack)
     plain = ReplayStore.open(tmp_path / "plain", spec, 200)
     plain.close()
-    store = ReplayStore.open(tmp_path, spec, 200, optional=("greedy_actions",))
+    store = ReplayStore.open(tmp_path, spec, 200, further=("greedy_actions",))
     segment = greedy_segment(0, steps=5, environments=2, frame_stack=frame_stack)
     store.insert(segment, source(0))
     store.close()
-    store = ReplayStore.open(tmp_path, spec, 200, optional=("greedy_actions",))
-    assert segment.greedy_actions is not None
-    assert store.greedy_actions is not None
+    store = ReplayStore.open(tmp_path, spec, 200, further=("greedy_actions",))
     rows = np.flatnonzero(store.flags & VALID)
     environments, steps = np.divmod(rows, frame_stack + 5)
     steps -= frame_stack - 1
-    np.testing.assert_array_equal(store.greedy_actions[rows], segment.greedy_actions[steps, environments])
+    greedy = segment.columns[GREEDY_ACTIONS][steps, environments]
+    np.testing.assert_array_equal(store.further[GREEDY_ACTIONS][rows], greedy)
     np.testing.assert_array_equal(store.actions[rows], segment.actions[steps, environments])
     assert store.nbytes == plain.nbytes + 200 * 8
     store.close()
@@ -175,9 +178,9 @@ def test_greedy_actions_lie_beside_the_actions_and_outlive_a_restart(tmp_path: P
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: Path, kept: bool) -> None:
-    store = ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[kept])
+    store = ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[kept])
     told = greedy_segment(0)
-    silent = replace(told, greedy_actions=None)
+    silent = without(told, GREEDY_ACTIONS)
     wrong, right = (silent, told) if kept else (told, silent)
     wanted, came = ("some", "none") if kept else ("none", "some")
     with pytest.raises(InvalidInputError, match=f"greedy_actions: the run's replay keeps {wanted}, got {came}"):
@@ -190,15 +193,34 @@ def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: P
     ("kept", "flag"), [(False, "--no-dynamic-capacity.enabled"), (True, "--dynamic-capacity.enabled")]
 )
 def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, kept: bool, flag: str) -> None:
-    ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[kept]).close()
+    ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[kept]).close()
     with pytest.raises(ConflictError) as caught:
-        ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[not kept])
+        ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[not kept])
     assert str(caught.value) == (
         f"replay: {tmp_path} has {'greedy actions, which only' if kept else 'no greedy actions, which'} "
         f"dynamic_capacity {'uses' if kept else 'needs'}; resume with {flag}, start this run in another "
         "directory, or remove this one to start empty"
     )
-    ReplayStore.open(tmp_path, GREEDY, 200, optional=KEPT[kept]).close()
+    ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[kept]).close()
+
+
+@pytest.mark.parametrize(("version", "columns"), [(4, ()), (5, ("greedy_actions",)), (6, ("log_probabilities",))])
+def test_a_replay_of_an_earlier_version_goes_on(tmp_path: Path, version: int, columns: tuple[str, ...]) -> None:
+    segment = greedy_segment(0).with_columns(log_probabilities=np.zeros((4, 1), np.float32))
+    for name in {*FURTHER} - set(columns):
+        segment = without(segment, name)
+    store = ReplayStore.open(tmp_path, GREEDY, 200, columns)
+    store.insert(segment, source(0))
+    store.close()
+    for path in description_files(tmp_path):
+        values = read_checked(path)
+        del values["further_columns"]
+        write_checked(path, {**values, "format_version": version})
+    store = ReplayStore.open(tmp_path, GREEDY, 200, columns)
+    assert store.total_transitions == 4
+    store.close()
+    with pytest.raises(ConflictError):
+        ReplayStore.open(tmp_path, GREEDY, 200, () if columns else ("greedy_actions",))
 
 
 def test_a_replay_without_log_probabilities_is_no_queue(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from actorq.domain.trajectory import ArraySpec, Segment
+from actorq.domain.spaces import ArraySpec
+from actorq.domain.trajectory import Segment
 from actorq.errors import UnavailableError, UserError
 from learner_service.replay import DiskWatch, Flusher, ReplayBuffer, ReplayStore
 from learner_service.replay.storage.mapped_files import Machine, MappedFile
@@ -40,7 +41,7 @@ class SmallDisk:
 def large_segment(number: int) -> Segment:
     plain = plain_segment(number, steps=9)
     observations = np.zeros((10, 1, 1024), np.float32)
-    return replace(plain, observations=observations)
+    return plain.with_columns(observations=observations)
 
 
 def insert_until_full(store: ReplayStore) -> None:

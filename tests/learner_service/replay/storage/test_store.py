@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorq.domain.trajectory import ArraySpec
+from actorq.domain.spaces import ArraySpec
 from actorq.errors import ConflictError, ExhaustedError, UserError
 from learner_service.replay import ReplayStore
 from learner_service.replay.storage.columns import VALID

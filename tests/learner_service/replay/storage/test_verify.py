@@ -57,7 +57,7 @@ def test_a_whole_replay_is_whole(folder: Path) -> None:
 
 
 def test_greedy_actions_are_checked_too(tmp_path: Path) -> None:
-    store = ReplayStore.open(tmp_path, GREEDY, CAPACITY, optional=("greedy_actions",))
+    store = ReplayStore.open(tmp_path, GREEDY, CAPACITY, further=("greedy_actions",))
     for number in range(3):
         store.insert(greedy_segment(number), source(number))
     store.close()

@@ -1,0 +1,98 @@
+"""The columns of a run's segments: one list over which segments, messages, replay and bounds loop.
+
+A new column is declared in `FURTHER`, and filled by its producer in the actor: an explorer's `columns`. A run names the
+further columns that it wants (`RunSpec.columns`). Nothing between the producer and the reader knows a column by name.
+"""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.domain.spaces import EnvironmentSpec
+
+Array = NDArray[np.generic]
+
+# Largest absolute value of an observation, a reward and a drawn action. The squares of gradients, which Adam keeps in
+# float32, stay finite (docs/decisions/0051-numbers-of-actors.md).
+LARGEST_NUMBER = 1e9
+
+
+class Per(Enum):
+    """What a column has an entry for, in each environment of a segment of T steps.
+
+    ROW: each of the K - 1 + T + 1 rows of observations, with K the frame stack. STEP: each of T steps. SEGMENT: once.
+    """
+
+    ROW = "row"
+    STEP = "step"
+    SEGMENT = "segment"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One array of a segment, [rows, N, *shape], [T, N, *shape] or [N, *shape]."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    per: Per = Per.STEP
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one entry."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def array_shape(self, steps: int, environments: int, frame_stack: int) -> tuple[int, ...]:
+        """Shape of the column in a segment."""
+        entries = {Per.ROW: (frame_stack + steps,), Per.STEP: (steps,), Per.SEGMENT: ()}[self.per]
+        return (*entries, environments, *self.shape)
+
+
+def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Column, ...]:
+    """The columns of the segments of a run in this environment.
+
+    further: names of further columns that the run wants. One that has no meaning in this environment is left out.
+    """
+    flag = np.dtype(np.bool_)
+    wanted = (declare(spec) for name, declare in FURTHER.items() if name in further)
+    return (
+        Column("observations", spec.observations.shape, np.dtype(spec.observations.dtype), Per.ROW),
+        Column("actions", spec.actions.shape, np.dtype(spec.actions.dtype)),
+        Column("rewards", (), np.dtype(np.float32)),
+        Column("terminated", (), flag),
+        Column("truncated", (), flag),
+        Column("valid", (), flag),
+        Column("ages", (), np.dtype(np.uint8), Per.SEGMENT),
+        *(column for column in wanted if column is not None),
+    )
+
+
+def _greedy_actions(spec: EnvironmentSpec) -> Column | None:
+    if spec.discrete_actions:
+        return None
+    return Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype))
+
+
+GREEDY_ACTIONS, LOG_PROBABILITIES = "greedy_actions", "log_probabilities"
+
+FURTHER: Mapping[str, Callable[[EnvironmentSpec], Column | None]] = {
+    GREEDY_ACTIONS: _greedy_actions,
+    LOG_PROBABILITIES: lambda spec: Column(LOG_PROBABILITIES, (), np.dtype(np.float32)),
+}
+"""Columns that not all runs have, by their names. None where an environment has no such column.
+
+greedy_actions: [T, N, *action], continuous actions only: the policy's actions without noise, or the random actions
+    themselves while actions are uniformly random.
+log_probabilities: float32[T, N], logarithm of the probability (or density) with which the acting policy drew each
+    action.
+"""
+
+
+def within_numbers(numbers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which numbers are from -LARGEST_NUMBER to LARGEST_NUMBER, bool of their shape; NaN is not."""
+    return (numbers >= -LARGEST_NUMBER) & (numbers <= LARGEST_NUMBER)
