@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
-from actor_service.environments.spaces import action_spec, is_plane, observation_spec
+from actor_service.environments.spaces import action_spec, is_plane, observation_spec, parts_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 
@@ -57,6 +57,10 @@ def make(
         if is_plane(environment.observation_space):
             shape = (*(environment.observation_space.shape or ()), 1)
             environment = gymnasium.wrappers.ReshapeObservation(environment, shape)
+        elif parts_of(environment.observation_space):
+            environment = gymnasium.wrappers.FlattenObservation(environment)
+        if isinstance(environment.action_space, gymnasium.spaces.Discrete) and environment.action_space.start:
+            environment = _from_0(environment, environment.action_space)
         if rendered and wants_mujoco(registered.entry_point):
             draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
         return environment
@@ -74,6 +78,7 @@ def make(
             actions=actions,
             discrete_actions=discrete_actions,
             max_episode_steps=limit,
+            parts=_parts(first),
             reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
         )
     except UserError:
@@ -81,6 +86,23 @@ def make(
         raise
     singles = [first, *(single() for _ in range(count - 1))]
     return LoopedEnvironments(spec, singles, single, 0 if wrappers else limit)
+
+
+def _parts(environment: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
+    """The parts that `single` has joined to a vector."""
+    while isinstance(environment, gymnasium.Wrapper):
+        if isinstance(environment, gymnasium.wrappers.FlattenObservation):
+            return parts_of(environment.env.observation_space)
+        environment = environment.env
+    return ()
+
+
+def _from_0(environment: gymnasium.Env[Any, Any], space: gymnasium.spaces.Discrete) -> gymnasium.Env[Any, Any]:
+    """The environment with actions from 0 on."""
+    first = space.start
+    return gymnasium.wrappers.TransformAction(
+        environment, lambda action: first + action, gymnasium.spaces.Discrete(space.n)
+    )
 
 
 def _creator(registered: EnvSpec) -> Callable[..., Any]:

@@ -1,5 +1,7 @@
 """Converts Gymnasium's spaces to specs, and refuses unsupported spaces."""
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,12 @@ from actorq.domain.columns import LARGEST_NUMBER
 from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 
-SUPPORTED_OBSERVATIONS = "a Box of numbers (a vector, or images of uint8 or bool)"
+SUPPORTED_OBSERVATIONS = (
+    "an image (a Box of uint8 or bool), or numbers, categories and bits (Box, Discrete, MultiDiscrete, MultiBinary, "
+    "and Dict and Tuple of them)"
+)
+# Of a nested space.
+MOST_PARTS = 64
 SUPPORTED_ACTIONS = f"Discrete, or a Box that is a vector with bounds from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}"
 
 
@@ -37,6 +44,51 @@ class UnsupportedObservationsError(UserError):
 def is_plane(space: spaces.Space[Any]) -> bool:
     """Whether observations are images [height, width], which need an axis for their one channel."""
     return isinstance(space, spaces.Box) and len(space.shape) == 2 and space.dtype in (np.uint8, np.bool_)
+
+
+def parts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
+    """The parts of observations that become one vector, in the order of `gymnasium.spaces.flatten`, in words.
+
+    Numbers stay numbers. A category of n becomes n numbers, one of them 1 (one-hot). Empty for spaces that need no
+    change, such as vectors and images, and for spaces that cannot be one vector: images beside other parts, text,
+    graphs and sequences, and more than `MOST_PARTS` parts.
+    """
+    if isinstance(space, spaces.Box) and (len(space.shape) == 1 or _is_image(space)):
+        return ()
+    found = list(_leaves(space, ""))
+    if len(found) > MOST_PARTS or any(not text for text in found):
+        return ()
+    return tuple(found)
+
+
+def _leaves(space: spaces.Space[Any], path: str) -> Iterator[str]:
+    """Each leaf of a nested space in words; an empty text for one that cannot be part of a vector."""
+    children = (
+        space.spaces.items()
+        if isinstance(space, spaces.Dict)
+        else enumerate(space.spaces)
+        if isinstance(space, spaces.Tuple)
+        else None
+    )
+    if children is not None:
+        for name, child in children:
+            yield from _leaves(child, f"{path}/{name}" if path else str(name))
+        return
+    kind = ""
+    if isinstance(space, spaces.Box) and not _is_image(space) and 0 not in space.shape:
+        count = math.prod(space.shape)
+        kind = f"{count} number{'s' * (count != 1)}"
+    elif isinstance(space, spaces.Discrete):
+        kind = f"one of {space.n}"
+    elif isinstance(space, spaces.MultiDiscrete):
+        kind = f"{space.nvec.size} of {'/'.join(map(str, sorted({*space.nvec.ravel().tolist()})))}"
+    elif isinstance(space, spaces.MultiBinary):
+        kind = f"{math.prod(space.shape)} bits"
+    yield f"{path} ({kind})" if path and kind else kind
+
+
+def _is_image(space: spaces.Box) -> bool:
+    return len(space.shape) in (2, 3) and space.dtype in (np.uint8, np.bool_)
 
 
 def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
@@ -68,8 +120,6 @@ def action_spec(environment_id: str, space: spaces.Space[Any]) -> tuple[ArraySpe
     """The spec of single actions, and the number of discrete actions (0 if continuous). Raises UserError likewise."""
     if isinstance(space, spaces.Discrete) and int(space.start) == 0:
         return ArraySpec((), "int64"), int(space.n)
-    if isinstance(space, spaces.Discrete):
-        raise UserError(f"environment {environment_id}: discrete actions must start at 0, got {space.start}")
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f":
         _check_size(environment_id, "actions", space)
         spec = ArraySpec(tuple(space.shape), "float32", bounds(space.low), bounds(space.high))

@@ -1,6 +1,6 @@
 """What an environment gives and takes: the spaces of its observations and actions, and their spec."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,9 @@ class EnvironmentSpec:
 
     `actions` is the spec of one action. Discrete actions have shape (), an integer dtype and `discrete_actions` values.
     For other actions `discrete_actions` is 0. `reward_threshold` is the mean return at which the environment's authors
-    call it solved, if they say so. A policy sees `frame_stack` successive observations.
+    call it solved, if they say so. A policy sees `frame_stack` successive observations. `parts` names the parts that a
+    vector of observations joins, each with its number of components, as a person reads it; empty where the environment
+    itself has a vector or an image. Parts are not sent, and count in no comparison.
     """
 
     environment_id: str
@@ -66,6 +68,7 @@ class EnvironmentSpec:
     reward_threshold: float | None = None
     frame_stack: int = 1
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
+    parts: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def policy_observations(self) -> ArraySpec:
@@ -101,10 +104,11 @@ class EnvironmentSpec:
         return (third, first, second) if self.channels_last else (first, second, third)
 
     @property
-    def image_text(self) -> str:
-        """The image that a policy sees in words; empty where observations are no images."""
+    def observations_text(self) -> str:
+        """What a policy sees, in words."""
         if self.image is None:
-            return ""
+            numbers = f"a vector of {self.observations.shape[0]} number{'s' * (self.observations.shape[0] != 1)}"
+            return f"{numbers}: {', '.join(self.parts)}" if self.parts else numbers
         channels, height, width = self.image
         if self.frame_stack > 1:
             return f"{channels} stacked frames of {height} x {width} pixels"
@@ -132,7 +136,8 @@ class EnvironmentSpec:
             for name in ("observations", "actions")
         )
         made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
-        return cls(**{**values, "observations": observations, "actions": actions, "environment_arguments": made_with})
+        made = {"observations": observations, "actions": actions, "environment_arguments": made_with}
+        return cls(**{**values, **made, "parts": tuple(values.get("parts", ()))})
 
 
 def check_image(spec: EnvironmentSpec) -> None:
@@ -148,7 +153,7 @@ def check_image(spec: EnvironmentSpec) -> None:
 def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
     """The fields of a spec. Fields of its arrays have names such as "observations.shape"."""
     fields: dict[str, Any] = {}
-    for name, value in asdict(spec).items():
+    for name, value in asdict(replace(spec, parts=())).items():
         fields.update(
             {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
         )

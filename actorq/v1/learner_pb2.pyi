@@ -65,7 +65,7 @@ RUN_STATE_STOPPED: RunState
 RUN_STATE_INTERRUPTED: RunState
 
 class JoinRequest(_message.Message):
-    __slots__ = ("actor_name", "incarnation", "role", "software_version", "nonce", "epoch", "newest_version")
+    __slots__ = ("actor_name", "incarnation", "role", "software_version", "nonce", "epoch", "newest_version", "contract")
     ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class JoinRequest(_message.Message):
     NONCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     actor_name: str
     incarnation: int
     role: ActorRole
@@ -80,10 +81,11 @@ class JoinRequest(_message.Message):
     nonce: int
     epoch: int
     newest_version: int
-    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ..., nonce: _Optional[int] = ..., epoch: _Optional[int] = ..., newest_version: _Optional[int] = ...) -> None: ...
+    contract: int
+    def __init__(self, actor_name: _Optional[str] = ..., incarnation: _Optional[int] = ..., role: _Optional[_Union[ActorRole, str]] = ..., software_version: _Optional[str] = ..., nonce: _Optional[int] = ..., epoch: _Optional[int] = ..., newest_version: _Optional[int] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("run", "actor_index", "exploration", "resume_after_sequence", "seed", "incarnation", "epoch")
+    __slots__ = ("run", "actor_index", "exploration", "resume_after_sequence", "seed", "incarnation", "epoch", "contract")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ACTOR_INDEX_FIELD_NUMBER: _ClassVar[int]
     EXPLORATION_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +93,7 @@ class JoinResponse(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     run: RunSpec
     actor_index: int
     exploration: Exploration
@@ -98,7 +101,8 @@ class JoinResponse(_message.Message):
     seed: int
     incarnation: int
     epoch: int
-    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    contract: int
+    def __init__(self, run: _Optional[_Union[RunSpec, _Mapping]] = ..., actor_index: _Optional[int] = ..., exploration: _Optional[_Union[Exploration, _Mapping]] = ..., resume_after_sequence: _Optional[int] = ..., seed: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Exploration(_message.Message):
     __slots__ = ("epsilons", "noise", "random_steps", "sampling", "correlation")

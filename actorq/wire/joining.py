@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from actorq.domain import limits
+from actorq.domain.contract import CONTRACT, check_contract
 from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration, Membership, RunSpec, Sampling
@@ -57,7 +58,7 @@ class Joining:
 
 def joining_to_proto(joining: Joining) -> learner_pb2.JoinRequest:
     """Encode an actor's request to join a run."""
-    return learner_pb2.JoinRequest(**vars(joining) | {"role": role_to_proto(joining.role)})
+    return learner_pb2.JoinRequest(**vars(joining) | {"role": role_to_proto(joining.role), "contract": CONTRACT})
 
 
 _JOINING = Fields(
@@ -74,7 +75,8 @@ _JOINING = Fields(
 
 
 def joining_from_proto(message: learner_pb2.JoinRequest) -> Joining:
-    """Decode an actor's request to join a run."""
+    """Decode an actor's request to join a run. Raises ConflictError for another contract."""
+    check_contract("an actor", message.contract)
     return Joining(role=role_from_proto(message.role), nonce=message.nonce, **_JOINING.of(message))
 
 
@@ -123,9 +125,8 @@ def membership_to_proto(membership: Membership) -> learner_pb2.JoinResponse:
     exploration = None
     if (own := membership.exploration) is not None:
         exploration = learner_pb2.Exploration(**vars(own) | {"sampling": _SAMPLINGS[own.sampling]})
-    return learner_pb2.JoinResponse(
-        **vars(membership) | {"run": learner_pb2.RunSpec(**run | encoded), "exploration": exploration}
-    )
+    parts = {"run": learner_pb2.RunSpec(**run | encoded), "exploration": exploration, "contract": CONTRACT}
+    return learner_pb2.JoinResponse(**vars(membership) | parts)
 
 
 _MEMBERSHIP = Fields(
@@ -134,7 +135,8 @@ _MEMBERSHIP = Fields(
 
 
 def membership_from_proto(message: learner_pb2.JoinResponse) -> Membership:
-    """Decode the answer to an actor that joins."""
+    """Decode the answer to an actor that joins. Raises ConflictError for another contract."""
+    check_contract("the learner", message.contract)
     return Membership(
         **_MEMBERSHIP.of(message),
         run=_run_from_proto(message.run),

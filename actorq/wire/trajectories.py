@@ -14,12 +14,13 @@ from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tens
 
 def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpec:
     """Encode an environment's spec."""
+    fields = {name: value for name, value in vars(spec).items() if name != "parts"}
     encoded = {
         "observations": array_spec_to_proto(spec.observations),
         "actions": array_spec_to_proto(spec.actions),
         "environment_arguments": spec.environment_arguments.to_text(),
     }
-    return trajectory_pb2.EnvironmentSpec(**vars(spec) | encoded)
+    return trajectory_pb2.EnvironmentSpec(**fields | encoded)
 
 
 _ENVIRONMENT = Fields(

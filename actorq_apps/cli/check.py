@@ -78,7 +78,8 @@ def run(arguments: Sequence[str]) -> int:
 def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iterator[tuple[str, str]]:
     """What is printed of an environment: a word and a text for each line."""
     low, high = figures["observations"]
-    yield "observations", f"{_observations(spec)}; from {low:.3g} to {high:.3g} in {figures['steps']:,} random steps"
+    seen = f"{spec.observations_text} ({spec.observations.dtype})"
+    yield "observations", f"{seen}; from {low:.3g} to {high:.3g} in {figures['steps']:,} random steps"
     yield "actions", f"discrete, {spec.discrete_actions}" if spec.discrete_actions else _continuous(spec.actions)
     yield "episodes", _episodes(spec, figures)
     if returns := figures["returns"]:
@@ -124,12 +125,6 @@ def warnings_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> I
     if _rate(figures) < _SLOW_STEPS_PER_S:
         milliseconds = 1000 / _rate(figures)
         yield f"the environment takes {milliseconds:.3g} ms per step: give more --actors, as far as cores suffice"
-
-
-def _observations(spec: EnvironmentSpec) -> str:
-    if spec.image is not None:
-        return f"{spec.image_text} ({spec.observations.dtype})"
-    return f"a vector of {_numbers(spec.observations.shape[0])} ({spec.observations.dtype})"
 
 
 def _numbers(count: int) -> str:

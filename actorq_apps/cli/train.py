@@ -20,8 +20,8 @@ from actorq.config.schemes import installed_schemes, load_scheme
 from actorq.config.sections import CERTIFICATES_HELP
 from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.unread import given_in_vain
-from actorq.domain.status import RunState
 from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.status import RunState
 from actorq.errors import ActorQError, NotFoundError, UserError
 from actorq.extras import require
 from actorq.lifeline import await_parents_end
@@ -86,9 +86,9 @@ def _train(
         run.create(config)
     if train.lifeline:
         threading.Thread(target=_end_with_parent, name="lifeline", daemon=True).start()
-    if spec.image_text:
-        flag = "" if spec.frame_stack > 1 else " (--image-layout)"
-        print(f"observations: {spec.image_text}{flag}", flush=True)
+    if spec.image is not None or spec.parts:
+        flag = " (--image-layout)" if spec.image is not None and spec.frame_stack == 1 else ""
+        print(f"observations: {spec.observations_text}{flag}", flush=True)
     waiting = "waiting for the processes of this run's earlier launcher to end"
     with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
         if train.resume:

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from actorq import wire
+from actorq.domain.contract import CONTRACT
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from benchmarks.processes import connect
@@ -29,7 +30,7 @@ class Peer:
     async def open(self) -> Any:
         """Join and open a stream. Returns the call."""
         role = wire.role_to_proto("actor")
-        joined = await self._stub.Join(learner_pb2.JoinRequest(actor_name=self._name, role=role))
+        joined = await self._stub.Join(learner_pb2.JoinRequest(actor_name=self._name, role=role, contract=CONTRACT))
         call = self._stub.StreamTrajectories()
         environment = wire.environment_to_proto(self._spec)
         opening = learner_pb2.StreamOpen(actor_name=self._name, incarnation=joined.incarnation, environment=environment)

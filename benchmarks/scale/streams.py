@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from actorq import wire
+from actorq.domain.contract import CONTRACT
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import ActorReport
 from actorq.domain.trajectory import PolicySpan, Segment
@@ -85,7 +86,7 @@ class FakeActor:
     async def join(self) -> None:
         """Join, open the stream, and wait for its first answer."""
         role = wire.role_to_proto("actor")
-        joined = await self._stub.Join(learner_pb2.JoinRequest(actor_name=self._name, role=role))
+        joined = await self._stub.Join(learner_pb2.JoinRequest(actor_name=self._name, role=role, contract=CONTRACT))
         self._call = self._open(metadata=(SEALED,))
         opening = learner_pb2.StreamOpen(
             actor_name=self._name,

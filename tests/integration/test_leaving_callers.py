@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from actorq.client import QuantizerClient
+from actorq.domain.contract import CONTRACT
 from actorq.errors import NotFoundError
 from actorq.v1 import actor_pb2, actor_pb2_grpc, learner_pb2, learner_pb2_grpc, quantizer_pb2, quantizer_pb2_grpc
 from tests.integration.training_run import ENDLESS, TrainingRun, trained
@@ -66,7 +67,7 @@ def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkey
         (
             Caller(addresses["learner"], learner_pb2_grpc.LearnerServiceStub),
             [
-                ("Join", learner.JoinRequest(actor_name="leaver", role=learner.ACTOR_ROLE_ACTOR)),
+                ("Join", learner.JoinRequest(actor_name="leaver", role=learner.ACTOR_ROLE_ACTOR, contract=CONTRACT)),
                 ("StreamTrajectories", (learner.StreamTrajectoriesRequest(),)),
                 ("GetStatus", learner.GetStatusRequest()),
                 ("WatchStatus", learner.WatchStatusRequest()),

@@ -273,11 +273,15 @@ class NoPictures(Counting):
 
 def with_spaces(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> type[Counting]:
     """A class of this module by that name."""
-    # Fitting ones of one value, where the space is a Box.
-    content: dict[str, Any] = {}
+    # Always the same fitting one.
+    content: dict[str, Any] = {"observation": lambda self: fixed}
     if isinstance(observations, spaces.Box):
-        zeros = np.zeros(observations.shape, observations.dtype)
-        content["observation"] = lambda self: zeros
+        fixed: Any = np.zeros(observations.shape, observations.dtype)
+    else:
+        observations.seed(1)
+        fixed = observations.sample()
+    if isinstance(actions, spaces.Discrete):
+        content["reward"] = lambda self, action: float(action) if actions.contains(action) else -1.0
     made = type(name, (Counting,), {"observation_space": observations, "action_space": actions, **content})
     globals()[name] = made
     return made
@@ -302,6 +306,23 @@ SPACES = {
     ),
     "MatrixObservations": (spaces.Box(-1.0, 1.0, (2, 2), np.float32), spaces.Discrete(2)),
     "DiscreteObservations": (spaces.Discrete(16), spaces.Discrete(2)),
+    "MultiDiscreteObservations": (spaces.MultiDiscrete([3, 2, 3]), spaces.Discrete(2)),
+    "MultiBinaryObservations": (spaces.MultiBinary((2, 3)), spaces.Discrete(2)),
+    "NestedObservations": (
+        spaces.Dict(
+            {
+                "way": spaces.Discrete(4, start=-1),
+                "arm": spaces.Tuple((VECTOR, spaces.Box(0.0, 1.0, (2, 3)), spaces.MultiBinary(3))),
+                "flag": spaces.Box(0, 255, (2,), np.uint8),
+            }
+        ),
+        spaces.Discrete(2),
+    ),
+    "ImageAndVector": (
+        spaces.Dict({"image": spaces.Box(0, 255, (8, 8, 3), np.uint8), "arm": VECTOR}),
+        spaces.Discrete(2),
+    ),
+    "ManyObservations": (spaces.Tuple([VECTOR] * 65), spaces.Discrete(2)),
     "EmptyObservations": (spaces.Box(0.0, 1.0, (0,), np.float32), spaces.Discrete(2)),
     "EmptyActions": (VECTOR, spaces.Box(-1.0, 1.0, (0,), np.float32)),
     "TinyImages": (spaces.Box(0, 255, (2, 8, 1), np.uint8), spaces.Discrete(2)),

@@ -26,6 +26,7 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actorq.config.run_config import RunConfig
+from actorq.domain.contract import CONTRACT
 from actorq.transport.options import CLIENT_OPTIONS
 from actorq.transport.payload.checksums import SEALED, seal
 from actorq.v1 import learner_pb2
@@ -152,7 +153,10 @@ class Fuzzer:
     async def _joined(self, rng: random.Random) -> Member:
         self._members += 1
         request = learner_pb2.JoinRequest(
-            actor_name=f"fuzz-{rng.randrange(50)}", incarnation=self._members, role=rng.choice(_ROLES)
+            actor_name=f"fuzz-{rng.randrange(50)}",
+            incarnation=self._members,
+            role=rng.choice(_ROLES),
+            contract=CONTRACT,
         )
         stub = self._channels["learner"].unary_unary("/actorq.v1.LearnerService/Join")
         with suppress(grpc.aio.AioRpcError):

@@ -1,5 +1,6 @@
 """Gymnasium's environments as one batch, compared with plain loops over the same seeds and actions."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from gymnasium import spaces
 
 from actor_service import environments
 from actor_service.environments import Step, describe_environment, make_environments
-from actor_service.environments.spaces import observation_spec
+from actor_service.environments.spaces import SUPPORTED_OBSERVATIONS, observation_spec
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
@@ -22,6 +23,7 @@ from actorq.errors import UserError
 
 IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
 
+OBSERVATIONS = f"observations must be {SUPPORTED_OBSERVATIONS}, got"
 ACTIONS = "actions must be Discrete, or a Box that is a vector with bounds from -1e+09 to 1e+09, got"
 
 
@@ -50,7 +52,7 @@ def test_images_of_bits_are_observations() -> None:
     spec = describe_environment("environment_doubles:Planes-v0")
     assert spec.observations == ArraySpec((10, 10, 4), "bool")
     assert spec.image == (4, 10, 10)
-    assert spec.image_text == "images of 10 x 10 pixels with 4 channels, channels last"
+    assert spec.observations_text == "images of 10 x 10 pixels with 4 channels, channels last"
 
 
 def test_images_of_a_family_need_an_axis_for_channels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,26 +108,15 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("TextObservations", "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Text("),
-        ("DictObservations", "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Dict("),
-        (
-            "MatrixObservations",
-            "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Box(",
-        ),
-        (
-            "ScalarObservations",
-            "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Box(",
-        ),
-        (
-            "UnevenObservations",
-            "observations must be a Box of numbers (a vector, or images of uint8 or bool), got Box(",
-        ),
+        ("TextObservations", f"{OBSERVATIONS} Text("),
+        ("PartlyTextObservations", f"{OBSERVATIONS} Dict("),
+        ("ImageAndVector", f"{OBSERVATIONS} Dict("),
+        ("ManyObservations", f"{OBSERVATIONS} Tuple("),
         ("EndlessActions", f"{ACTIONS} Box("),
         ("LargeActions", f"{ACTIONS} Box("),
         ("MultiDiscreteActions", f"{ACTIONS} Multi"),
         ("EmptyObservations", "observations must have at least one number, got Box("),
         ("EmptyActions", "actions must have at least one number, got Box("),
-        ("LateActions", "discrete actions must start at 0, got 1"),
         ("UnboundedActions", f"{ACTIONS} Box("),
         ("IntegerActions", f"{ACTIONS} Box("),
         ("MatrixActions", f"{ACTIONS} Box("),
@@ -140,15 +131,46 @@ def test_spaces_that_nothing_here_can_learn_are_refused(name: str, expected: str
 
 
 @pytest.mark.parametrize(
-    ("name", "numbers", "dtype"),
+    ("name", "parts", "text"),
     [
-        ("DictObservations", 2, "float32"),
-        ("PartlyTextObservations", 6, "float32"),
-        ("MatrixObservations", 4, "float32"),
-        ("DiscreteObservations", 16, "float32"),
+        ("DictObservations", ("goal (2 numbers)",), "a vector of 2 numbers: goal (2 numbers)"),
+        ("MatrixObservations", ("4 numbers",), "a vector of 4 numbers: 4 numbers"),
+        ("ScalarObservations", ("1 number",), "a vector of 1 number: 1 number"),
+        ("UnevenObservations", ("81 numbers",), "a vector of 81 numbers: 81 numbers"),
+        ("DiscreteObservations", ("one of 16",), "a vector of 16 numbers: one of 16"),
+        ("MultiDiscreteObservations", ("3 of 2/3",), "a vector of 8 numbers: 3 of 2/3"),
+        ("MultiBinaryObservations", ("6 bits",), "a vector of 6 numbers: 6 bits"),
+        (
+            "NestedObservations",
+            ("arm/0 (2 numbers)", "arm/1 (6 numbers)", "arm/2 (3 bits)", "flag (2 numbers)", "way (one of 4)"),
+            "a vector of 17 numbers: arm/0 (2 numbers), arm/1 (6 numbers), arm/2 (3 bits), flag (2 numbers), "
+            "way (one of 4)",
+        ),
     ],
 )
-def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int, dtype: str) -> None:
+def test_observations_of_several_parts_become_one_vector(name: str, parts: tuple[str, ...], text: str) -> None:
+    environments = make_environments(f"environment_doubles:{name}-v0", 2)
+    spec, single = environments.spec, gymnasium.make(f"environment_doubles:{name}-v0").unwrapped
+    assert spec.parts == parts
+    assert spec.observations_text == text
+    assert EnvironmentSpec.from_json(json.loads(json.dumps(spec.to_json()))).parts == parts
+    space = single.observation_space
+    flat = np.asarray(gymnasium.spaces.flatten(space, single.reset()[0]))
+    expected = np.broadcast_to(flat, (2, *spec.observations.shape))
+    np.testing.assert_array_equal(environments.reset(1), expected)
+    np.testing.assert_array_equal(environments.step(np.zeros(2, np.int64)).observations, expected)
+    assert not environments.step(np.zeros(2, np.int64)).faults
+
+
+def test_discrete_actions_may_start_anywhere() -> None:
+    environments = make_environments("environment_doubles:LateActions-v0", 2)
+    assert environments.spec.discrete_actions == 2
+    environments.reset(1)
+    assert environments.step(np.array([0, 1])).rewards.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(("name", "numbers"), [("PartlyTextObservations", 6), ("ImageAndVector", 194)])
+def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int) -> None:
     environment_id = f"environment_doubles:{name}-v0"
     with pytest.raises(
         UserError, match=f"a vector of their {numbers} numbers.* works: --environment-wrappers "
@@ -158,7 +180,7 @@ def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int,
     spec = describe_environment(
         environment_id, arguments=RunConfig(environment_wrappers=wrappers).environment_arguments
     )
-    assert spec.observations == ArraySpec((numbers,), dtype)
+    assert spec.observations == ArraySpec((numbers,), "float32")
 
 
 def test_the_flag_that_works_keeps_the_wrappers_that_are_given() -> None:
@@ -166,7 +188,7 @@ def test_the_flag_that_works_keeps_the_wrappers_that_are_given() -> None:
     with pytest.raises(
         UserError, match=r"\[\{\"gymnasium.wrappers:Resc.*: 2.0\}\}, gymnasium.wrappers:FlattenObservation\]"
     ):
-        describe_environment("environment_doubles:MatrixObservations-v0", arguments=given)
+        describe_environment("environment_doubles:ImageAndVector-v0", arguments=given)
 
 
 def test_the_package_of_an_id_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

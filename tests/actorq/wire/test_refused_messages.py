@@ -8,10 +8,11 @@ import pytest
 from actorq import wire
 from actorq.domain.processes import NodeEnergy
 from actorq.domain.spaces import ArraySpec
-from actorq.errors import InvalidInputError
+from actorq.domain.status import Membership
+from actorq.errors import ConflictError, InvalidInputError
 from actorq.v1 import learner_pb2, process_pb2, tensor_pb2, trajectory_pb2
 from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT
-from tests.actorq.wire.wire_values import ENVIRONMENT, REFUSED
+from tests.actorq.wire.wire_values import ENVIRONMENT, REFUSED, RUN
 
 
 @pytest.mark.parametrize("value", [learner_pb2.RUN_STATE_UNSPECIFIED, 99])
@@ -104,3 +105,16 @@ def test_an_impossible_divergence_is_refused(figure: float) -> None:
 def test_energy_of_no_node_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"energy\.node: must not be empty"):
         wire.node_energy_from_proto(process_pb2.NodeEnergy(method="meter"))
+
+
+@pytest.mark.parametrize(("number", "told"), [(0, "contract 1 "), (7, "contract 7 ")])
+def test_a_peer_of_another_contract_is_refused_from_both_sides(number: int, told: str) -> None:
+    asked = wire.joining_to_proto(wire.Joining("actor-0", 0, "actor", "1.0"))
+    answered = wire.membership_to_proto(Membership(RUN, 0, None, 0, 1, 2))
+    wire.joining_from_proto(asked)
+    wire.membership_from_proto(answered)
+    asked.contract = answered.contract = number
+    with pytest.raises(ConflictError, match=told):
+        wire.joining_from_proto(asked)
+    with pytest.raises(ConflictError, match=told):
+        wire.membership_from_proto(answered)

@@ -1,0 +1,18 @@
+"""The number of the contract between the services: the columns of segments and what they mean.
+
+It changes when a service of the earlier number would misread messages of the new one. Both peers of a run have one
+number. 1 is that of peers that name none.
+"""
+
+from actorq.errors import ConflictError
+
+CONTRACT = 2
+
+
+def check_contract(peer: str, number: int) -> None:
+    """Raise ConflictError unless a peer has our contract. number: 0 if it names none."""
+    if (number or 1) != CONTRACT:
+        raise ConflictError(
+            f"{peer} has contract {number or 1} of ActorQ's services, and this process has contract {CONTRACT}: run "
+            "all services with one version of ActorQ"
+        )
