@@ -6,6 +6,7 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
+from actor_service.environments.joint_actions import JointActions, with_one_action
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
@@ -59,8 +60,7 @@ def make(
             environment = gymnasium.wrappers.ReshapeObservation(environment, shape)
         elif parts_of(environment.observation_space):
             environment = gymnasium.wrappers.FlattenObservation(environment)
-        if isinstance(environment.action_space, gymnasium.spaces.Discrete) and environment.action_space.start:
-            environment = _from_0(environment, environment.action_space)
+        environment = with_one_action(environment)
         if rendered and wants_mujoco(registered.entry_point):
             draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
         return environment
@@ -79,6 +79,7 @@ def make(
             discrete_actions=discrete_actions,
             max_episode_steps=limit,
             parts=_parts(first),
+            action_parts=first.text if isinstance(first, JointActions) else "",
             reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
         )
     except UserError:
@@ -95,14 +96,6 @@ def _parts(environment: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
             return parts_of(environment.env.observation_space)
         environment = environment.env
     return ()
-
-
-def _from_0(environment: gymnasium.Env[Any, Any], space: gymnasium.spaces.Discrete) -> gymnasium.Env[Any, Any]:
-    """The environment with actions from 0 on."""
-    first = space.start
-    return gymnasium.wrappers.TransformAction(
-        environment, lambda action: first + action, gymnasium.spaces.Discrete(space.n)
-    )
 
 
 def _creator(registered: EnvSpec) -> Callable[..., Any]:

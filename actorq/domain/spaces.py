@@ -57,7 +57,7 @@ class EnvironmentSpec:
     For other actions `discrete_actions` is 0. `reward_threshold` is the mean return at which the environment's authors
     call it solved, if they say so. A policy sees `frame_stack` successive observations. `parts` names the parts that a
     vector of observations joins, each with its number of components, as a person reads it; empty where the environment
-    itself has a vector or an image. Parts are not sent, and count in no comparison.
+    itself has a vector or an image. `action_parts` tells the same of actions. Neither is sent or compared.
     """
 
     environment_id: str
@@ -69,6 +69,7 @@ class EnvironmentSpec:
     frame_stack: int = 1
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
     parts: tuple[str, ...] = field(default=(), compare=False)
+    action_parts: str = field(default="", compare=False)
 
     @property
     def policy_observations(self) -> ArraySpec:
@@ -115,6 +116,16 @@ class EnvironmentSpec:
         order = "last" if self.channels_last else "first"
         return f"images of {height} x {width} pixels with {channels} channel{'s' * (channels != 1)}, channels {order}"
 
+    @property
+    def actions_text(self) -> str:
+        """The actions in words."""
+        parts = f", {self.action_parts}" if self.action_parts else ""
+        if self.discrete_actions:
+            return f"discrete, {self.discrete_actions}{parts}"
+        low, high = self.actions.bounds()
+        size = self.actions.shape[0]
+        return f"a vector of {size} number{'s' * (size != 1)} from {low.min():g} to {high.max():g}{parts}"
+
     def differences(self, other: "EnvironmentSpec") -> str:
         """The fields in which `other` differs, with both values, as one line of bounded length."""
         ours, theirs = _fields(self), _fields(other)
@@ -153,7 +164,7 @@ def check_image(spec: EnvironmentSpec) -> None:
 def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
     """The fields of a spec. Fields of its arrays have names such as "observations.shape"."""
     fields: dict[str, Any] = {}
-    for name, value in asdict(replace(spec, parts=())).items():
+    for name, value in asdict(replace(spec, parts=(), action_parts="")).items():
         fields.update(
             {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
         )

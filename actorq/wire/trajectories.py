@@ -14,7 +14,7 @@ from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tens
 
 def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpec:
     """Encode an environment's spec."""
-    fields = {name: value for name, value in vars(spec).items() if name != "parts"}
+    fields = {name: value for name, value in vars(spec).items() if name not in ("parts", "action_parts")}
     encoded = {
         "observations": array_spec_to_proto(spec.observations),
         "actions": array_spec_to_proto(spec.actions),

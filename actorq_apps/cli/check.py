@@ -11,7 +11,7 @@ from actorq.config.algorithms import ALGORITHMS, ActionSpace, taking
 from actorq.config.presets import OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
-from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.process import EXIT_OK, Sources, argument_parser
 from actorq_apps.local.algorithm import about_wrappers, fit_algorithm, fit_environments
@@ -80,7 +80,7 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
     low, high = figures["observations"]
     seen = f"{spec.observations_text} ({spec.observations.dtype})"
     yield "observations", f"{seen}; from {low:.3g} to {high:.3g} in {figures['steps']:,} random steps"
-    yield "actions", f"discrete, {spec.discrete_actions}" if spec.discrete_actions else _continuous(spec.actions)
+    yield "actions", spec.actions_text
     yield "episodes", _episodes(spec, figures)
     if returns := figures["returns"]:
         target = _target(spec, config)
@@ -125,15 +125,6 @@ def warnings_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> I
     if _rate(figures) < _SLOW_STEPS_PER_S:
         milliseconds = 1000 / _rate(figures)
         yield f"the environment takes {milliseconds:.3g} ms per step: give more --actors, as far as cores suffice"
-
-
-def _numbers(count: int) -> str:
-    return f"{count} number{'s' * (count != 1)}"
-
-
-def _continuous(actions: ArraySpec) -> str:
-    low, high = actions.bounds()
-    return f"a vector of {_numbers(actions.shape[0])} from {low.min():g} to {high.max():g}"
 
 
 def _episodes(spec: EnvironmentSpec, figures: Figures) -> str:

@@ -89,6 +89,8 @@ def _train(
     if spec.image is not None or spec.parts:
         flag = " (--image-layout)" if spec.image is not None and spec.frame_stack == 1 else ""
         print(f"observations: {spec.observations_text}{flag}", flush=True)
+    if spec.action_parts:
+        print(f"actions: {spec.actions_text}", flush=True)
     waiting = "waiting for the processes of this run's earlier launcher to end"
     with run.locked(on_wait=lambda: print(waiting, flush=True)) as lock:
         if train.resume:

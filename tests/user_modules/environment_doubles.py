@@ -271,6 +271,15 @@ class NoPictures(Counting):
         super().__init__(None)
 
 
+def digits(action: Any) -> float:
+    """The parts of an action as the digits of a number, such as 12 for 1 and 2."""
+    parts = action.values() if isinstance(action, dict) else action if isinstance(action, tuple) else np.ravel(action)
+    written = 0.0
+    for part in parts:
+        written = 10 * written + (float(part) if np.ndim(part) == 0 and not isinstance(part, tuple) else digits(part))
+    return written
+
+
 def with_spaces(name: str, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> type[Counting]:
     """A class of this module by that name."""
     # Always the same fitting one.
@@ -280,8 +289,7 @@ def with_spaces(name: str, observations: spaces.Space[Any], actions: spaces.Spac
     else:
         observations.seed(1)
         fixed = observations.sample()
-    if isinstance(actions, spaces.Discrete):
-        content["reward"] = lambda self, action: float(action) if actions.contains(action) else -1.0
+    content["reward"] = lambda self, action: digits(action) if actions.contains(action) else np.nan
     made = type(name, (Counting,), {"observation_space": observations, "action_space": actions, **content})
     globals()[name] = made
     return made
@@ -329,6 +337,13 @@ SPACES = {
     "Planes": (spaces.Box(0, 1, (10, 10, 4), np.bool_), spaces.Discrete(2)),  # type: ignore[arg-type]
     "ScalarObservations": (spaces.Box(-1.0, 1.0, (), np.float32), spaces.Discrete(2)),
     "MultiDiscreteActions": (VECTOR, spaces.MultiDiscrete([2, 2])),
+    "TwoActions": (
+        VECTOR,
+        spaces.Dict({"jump": spaces.Discrete(2), "move": spaces.Tuple((spaces.Discrete(2, start=4),))}),
+    ),
+    "BitActions": (VECTOR, spaces.MultiBinary(2)),
+    "ArmActions": (VECTOR, spaces.Dict({"a": spaces.Box(0.0, 4.0, (1,)), "b": spaces.Box(0.0, 9.0, (1, 1))})),
+    "TooManyActions": (VECTOR, spaces.MultiDiscrete([32, 33])),
     "LateActions": (VECTOR, spaces.Discrete(2, start=1)),
     "UnboundedActions": (VECTOR, spaces.Box(-np.inf, np.inf, (2,), np.float32)),
     "IntegerActions": (VECTOR, spaces.Box(0, 3, (2,), np.int64)),

@@ -114,12 +114,11 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
         ("ManyObservations", f"{OBSERVATIONS} Tuple("),
         ("EndlessActions", f"{ACTIONS} Box("),
         ("LargeActions", f"{ACTIONS} Box("),
-        ("MultiDiscreteActions", f"{ACTIONS} Multi"),
+        ("TooManyActions", f"{ACTIONS} Multi"),
         ("EmptyObservations", "observations must have at least one number, got Box("),
         ("EmptyActions", "actions must have at least one number, got Box("),
         ("UnboundedActions", f"{ACTIONS} Box("),
         ("IntegerActions", f"{ACTIONS} Box("),
-        ("MatrixActions", f"{ACTIONS} Box("),
     ],
 )
 def test_spaces_that_nothing_here_can_learn_are_refused(name: str, expected: str) -> None:
@@ -162,11 +161,43 @@ def test_observations_of_several_parts_become_one_vector(name: str, parts: tuple
     assert not environments.step(np.zeros(2, np.int64)).faults
 
 
-def test_discrete_actions_may_start_anywhere() -> None:
-    environments = make_environments("environment_doubles:LateActions-v0", 2)
-    assert environments.spec.discrete_actions == 2
+@pytest.mark.parametrize(
+    ("name", "rewards", "text"),
+    [
+        ("LateActions", [1, 2], "discrete, 2, 1 to 2"),
+        ("MultiDiscreteActions", [0, 1, 10, 11], "discrete, 4, combinations of 2 x 2"),
+        ("BitActions", [0, 1, 10, 11], "discrete, 4, combinations of 2 x 2"),
+        ("TwoActions", [4, 5, 14, 15], "discrete, 4, combinations of 2 x 2"),
+    ],
+)
+def test_discrete_actions_of_several_parts_become_one(name: str, rewards: list[float], text: str) -> None:
+    environments = make_environments(f"environment_doubles:{name}-v0", len(rewards))
+    assert environments.spec.discrete_actions == len(rewards)
+    assert environments.spec.actions_text == text
     environments.reset(1)
-    assert environments.step(np.array([0, 1])).rewards.tolist() == [1.0, 2.0]
+    for _ in range(2):
+        step = environments.step(np.arange(len(rewards)))
+        assert (step.rewards.tolist(), step.faults) == (rewards, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds", "text"),
+    [
+        ("ArmActions", ((0.0, 0.0), (4.0, 9.0)), "a vector of 2 numbers from 0 to 9, parts of 1 + 1"),
+        ("MatrixActions", ((-1.0,), (1.0,)), "a vector of 4 numbers from -1 to 1, parts of 4"),
+    ],
+)
+def test_boxes_become_one_vector_of_actions(name: str, bounds: tuple[tuple[float, ...], ...], text: str) -> None:
+    environments = make_environments(f"environment_doubles:{name}-v0", 1)
+    spec = environments.spec
+    assert (spec.actions.low, spec.actions.high) == bounds
+    assert spec.actions_text == text
+    environments.reset(1)
+    action = np.linspace(0, 1, spec.actions.shape[0], dtype=np.float32)
+    step = environments.step(action[None])
+    expected = sum(10.0 ** (len(action) - 1 - index) * part for index, part in enumerate(action))
+    np.testing.assert_allclose(step.rewards, [expected], rtol=1e-5)
+    assert not step.faults
 
 
 @pytest.mark.parametrize(("name", "numbers"), [("PartlyTextObservations", 6), ("ImageAndVector", 194)])

@@ -1,0 +1,89 @@
+"""Trains on observations and actions of several parts, with int8 actors, and checks that each part is used.
+
+Each kind is a coded environment (benchmarks.environments.coded). A run is `actorq train` to a mean return of 18 of 20,
+within 90 seconds. A policy that is blind to a part cannot have more than the bound beside it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from actorq.errors import UserError
+from benchmarks.environments.coded import KINDS, blind
+from benchmarks.harness import Target, run_benchmark
+from benchmarks.runs import ACTORQ
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGET, SECONDS = 18.0, 90
+# The algorithm of the first has several seeds.
+ALGORITHMS = ("dqn", "ppo", "impala")
+SEEDS = 3
+_COMPLETE = (0, 3)
+
+
+def main() -> int:
+    """Measure. Returns 1 with --check when a run misses its target."""
+    return run_benchmark(str(__doc__), _flags, _measure)
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", action="append", metavar="KIND", help="only this kind; may be given again")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    if unknown := sorted({*(arguments.only or ())} - KINDS.keys()):
+        raise UserError(f"--only: expected one of {', '.join(KINDS)}, got {unknown[0]}")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in arguments.only or KINDS:
+            for algorithm in ALGORITHMS:
+                for seed in range(1, 1 + (SEEDS if algorithm == ALGORITHMS[0] else 1)):
+                    rows.append(_row(kind, algorithm, seed, Path(folder) / f"{kind}-{algorithm}-{seed}"))
+                    print(targets({"runs": rows})[-1], flush=True)
+    figures = {"runs": rows}
+    return figures, targets(figures)
+
+
+def targets(figures: Mapping[str, Any]) -> list[Target]:
+    """Whether each run reached the target, which a policy that is blind to a part cannot reach."""
+    return [
+        Target(
+            f"{row['kind']}, {row['algorithm']}, seed {row['seed']}: return (blind to a part: {row['blind']:g})",
+            row["mean_return"],
+            TARGET,
+            at_most=False,
+        )
+        for row in figures["runs"]
+    ]
+
+
+def _row(kind: str, algorithm: str, seed: int, run: Path) -> dict[str, Any]:
+    flags = ("--environment", "benchmarks.environments.coded:Coded-v0", "--environment-args", f"kind={kind}")
+    limits = ("--target-return", str(TARGET), "--max-seconds", str(SECONDS), "--max-environment-steps", "10000000")
+    how = ("--algorithm", algorithm, "--seed", str(seed), "--scheme", "int8", "--run-directory", str(run))
+    command = [sys.executable, *ACTORQ, "train", *flags, *limits, *how]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ended.returncode not in _COMPLETE:
+        raise UserError(f"{' '.join(command[2:])}: {ended.stderr.splitlines()[-1]}")
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    return {
+        "kind": kind,
+        "algorithm": algorithm,
+        "seed": seed,
+        "blind": blind(kind),
+        "mean_return": summary["evaluation"]["mean_return"],
+        "scheme": summary["evaluation"]["scheme"],
+        "environment_steps": summary["environment_steps"],
+        "wall_clock_s": summary["wall_clock_s"],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
