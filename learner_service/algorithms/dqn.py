@@ -6,7 +6,6 @@ One update, for transitions i of a batch with importance weights w_i:
     y_i    = sum_{k<m} gamma^k r_{t+k} + gamma^m Q(s_{t+m}, a*; theta^-)          n-step, arXiv 1710.02298, sec. 3
     delta_i = y_i - Q(s_t, a_t; theta)
     L      = mean_i w_i Huber(delta_i)                                            prioritized, arXiv 1511.05952
-    dL / dQ(s_t, a_t; theta) = -w_i clip(delta_i, -kappa, kappa) / batch size     kappa is `huber_delta`
 
 m is n, or less where the episode ends or the next step is not stored. The bootstrap term is absent past a terminal
 state. |delta_i| is the transition's new priority. theta^- is a copy of theta, renewed every `target_update_period`
@@ -48,43 +47,31 @@ class DQN(GradientAlgorithm):
             *("actor", partial(QNetwork, dueling=settings.dueling), settings.hidden_sizes, settings.learning_rate),
             max_gradient_norm=settings.max_gradient_norm,
         )
-        self._differences = self.compiled(self._temporal_differences)
-        self._improve = self.descent(self._q, self._slopes, has_slopes=True)
+        self._improve = self.descent(self._q, self.compiled(self._loss))
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
         pairs = self.with_targets(batch, weights, self._settings.target_update_period, self._target_values)
-        errors = torch.cat([self._step(minibatch, *target_values) for minibatch, target_values in pairs])
-        losses = functional.huber_loss(
-            errors, torch.zeros_like(errors), reduction="none", delta=self._settings.huber_delta
-        )
-        scales = torch.from_numpy(weights).to(losses.device)
-        return Losses(loss=float((scales * losses).mean()), priorities=errors.abs_().cpu().numpy())
+        return self.losses(self._step(minibatch, *target_values) for minibatch, target_values in pairs)
 
     def _target_values(self, batch: Minibatch) -> tuple[Tensor]:
         """Q(s_{t+m}, .; theta^-), float32[B, actions]."""
         with torch.no_grad():
             return (self._q.target(batch.bootstrap_observations),)
 
-    def _step(self, batch: Minibatch, target_values: Tensor) -> Tensor:
-        """Make one update; returns delta, float32[B]. target_values: Q(s_{t+m}, .; theta^-), float32[B, actions]."""
+    def _step(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor]:
+        """Make one update; returns L, float32[], and |delta|, float32[B]."""
         settings = self._settings
         progress = self.updates / settings.learning_rate_updates
         self._q.set_learning_rate(annealed(settings.learning_rate, settings.learning_rate_end, progress))
-        _, _, errors = self._improve(batch, target_values)
+        loss, errors = self._improve(batch, target_values)
         self.updates += 1
         if self.updates % settings.target_update_period == 0:
             self._q.copy_to_target()
-        return errors
+        return loss, errors
 
-    def _slopes(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Q(s_t, a_t; theta), dL / dQ(s_t, a_t; theta), and delta, float32[B] each. Autograd does the rest."""
-        values, errors = self._differences(batch, target_values)
-        slopes = errors.clamp(-self._settings.huber_delta, self._settings.huber_delta)
-        return values, batch.weights * slopes / -len(slopes), errors
-
-    def _temporal_differences(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor]:
-        """Q(s_t, a_t; theta), float32[B], and delta, float32[B], without gradient."""
+    def _loss(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor]:
+        """L, float32[], and |delta|, float32[B]. target_values: Q(s_{t+m}, .; theta^-), float32[B, actions]."""
         with torch.no_grad():
             if self._settings.double:
                 best = self._q(batch.bootstrap_observations).argmax(1, keepdim=True)
@@ -93,7 +80,8 @@ class DQN(GradientAlgorithm):
                 bootstrap = target_values.amax(1)
             targets = batch.returns + batch.bootstrap_discounts * bootstrap
         values = self._q(batch.observations).gather(1, batch.actions.to(torch.int64).unsqueeze(1)).squeeze(1)
-        return values, targets - values.detach()
+        losses = functional.huber_loss(values, targets, reduction="none", delta=self._settings.huber_delta)
+        return (batch.weights * losses).mean(), (targets - values.detach()).abs_()
 
     @property
     def flops(self) -> Flops:

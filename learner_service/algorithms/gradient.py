@@ -41,21 +41,19 @@ class GradientAlgorithm(Trainable):
         raise NotImplementedError(f"{type(self).__name__} has no step, and no update of its own")
 
     def descent(
-        self, network: TrainedNetwork[Any], loss: Callable[..., tuple[Tensor, ...]], has_slopes: bool = False
+        self, network: TrainedNetwork[Any], loss: Callable[..., tuple[Tensor, ...]]
     ) -> Callable[..., tuple[Tensor, ...]]:
         """A function that takes one step of a network down the gradient of a loss.
 
-        loss: takes tensors, and named tuples of them. It returns the loss, float32[], and other tensors; with
-            `has_slopes`, outputs of the network, the gradient of the loss with respect to them, and other tensors. It
-            depends on its inputs and on parameters alone, because its operations are recorded if `can_record`.
+        loss: takes tensors, and named tuples of them. It returns the loss, float32[], and other tensors. It depends on
+            its inputs and on parameters alone, because its operations are recorded if `can_record`.
 
         The result takes and returns the same, without gradient.
         """
 
         def differentiate(*inputs: Input) -> tuple[Tensor, ...]:
             output, *others = loss(*inputs)
-            gradient = network.differentiate(output, others[0] if has_slopes else None)
-            return gradient, output.detach(), *others
+            return network.differentiate(output), output.detach(), *others
 
         gradient = self.recorded(differentiate)
         return lambda *inputs: network.step_with(lambda: gradient(*inputs))[1:]

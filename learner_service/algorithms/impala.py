@@ -27,7 +27,6 @@ from actorq.config.algorithms import IMPALAConfig
 from learner_service.algorithms.advantages import vtrace
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import (
-    Parts,
     PolicyGradient,
     by_length,
     explained_variance,
@@ -81,19 +80,16 @@ class IMPALA(PolicyGradient):
             steps, present, weights, self.discount, settings.trace_lambda, settings.max_rho, settings.max_c
         )
         shares = steps.valid.astype(np.float32) / np.float32(steps.valid.sum())
-        errors = present[:-1] - targets.values
-        slopes = np.zeros_like(present)
-        slopes[:-1] = settings.value_cost * shares * errors
-        with torch.no_grad():
-            entropies = self.policy.entropies(*distribution).cpu().numpy()
-        to_logarithms = self._tensor(-(shares * targets.advantages).ravel())
-        parts = Parts((logarithms, values), (to_logarithms, self._tensor(slopes.ravel())))
-        parts = self.with_entropies(distribution, parts, self._tensor(shares.ravel()))
-        self.minimize(lambda: self.differentiate(parts))
+        weighted, share = self._tensor(flat(shares * targets.advantages)), self._tensor(flat(shares))
+        policy_loss = -weighted.dot(logarithms)
+        value_loss = 0.5 * share.dot((values[: steps.steps] - self._tensor(flat(targets.values))).square())
+        entropy = share.dot(self.policy.entropies(*distribution))
+        loss = policy_loss + settings.value_cost * value_loss - settings.entropy_cost * entropy
+        self.minimize(lambda: self.differentiate(loss))
         return {
-            "policy_loss": -float((shares * targets.advantages * logged).sum()),
-            "value_loss": 0.5 * float((shares * errors**2).sum()),
-            "entropy": float(shares.ravel() @ entropies),
+            "policy_loss": float(policy_loss.detach()),
+            "value_loss": float(value_loss.detach()),
+            "entropy": float(entropy.detach()),
             "truncated_share": float((shares * (weights > settings.max_rho)).sum()),
             "mean_weight": float((shares * np.minimum(weights, settings.max_rho)).sum()),
             "explained_variance": explained_variance(

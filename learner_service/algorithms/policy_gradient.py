@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
-from learner_service.kernels.torch_private import backward
 from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import METHODS, SparsityPlan
@@ -28,13 +27,6 @@ _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
 _LARGEST_PASS = 2**22
 
 T = TypeVar("T")
-
-
-class Parts(NamedTuple):
-    """Outputs of both networks, and the gradient of the loss with respect to each of them, of the same shape."""
-
-    outputs: tuple[Tensor, ...]
-    slopes: tuple[Tensor, ...]
 
 
 class PolicyGradient(Trainable):
@@ -113,22 +105,11 @@ class PolicyGradient(Trainable):
             rate * (settings.value_learning_rate or settings.learning_rate) / settings.learning_rate
         )
 
-    def with_entropies(self, distribution: tuple[Tensor, ...], parts: Parts, shares: Tensor) -> Parts:
-        """`parts` with the entropies, whose weighted mean is to become larger.
-
-        distribution: of the minibatch's states. shares: of each state in the mean, float32[B] or a number [].
-        """
-        cost = self._settings.entropy_cost
-        if not cost:
-            return parts
-        entropies = self.policy.entropies(*distribution)
-        return Parts((*parts.outputs, entropies), (*parts.slopes, torch.full_like(entropies, -cost) * shares))
-
-    def differentiate(self, parts: Parts) -> tuple[Tensor, Tensor]:
+    def differentiate(self, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the gradients of the parameters of pi and V, float32[parameters] each: `parameters[0].gradient`."""
         to_policy, to_values = self._pi.parameters[0], self._v.parameters[0]
         with to_policy.new_gradient(), to_values.new_gradient():
-            backward()(*parts)
+            torch.autograd.backward(loss)
         return to_policy.gradient, to_values.gradient
 
     def minimize(self, differentiate: Callable[[], T]) -> T:

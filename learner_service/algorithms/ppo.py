@@ -10,7 +10,6 @@ pi_prox is the policy before the first update on the rollout (arXiv 2110.00641, 
     J      = mean_i w_i min(r_i A_i, clip(r_i, 1 - epsilon, 1 + epsilon) A_i)     arXiv 1707.06347, eq. 7
     L_V    = mean_i 1/2 (V(s_t; phi) - R_i)^2
     L      = -J + value_cost L_V - entropy_cost mean_i H(pi(. | s_t; theta))      eq. 9
-    dL / d log pi(a_t | s_t; theta) = -w_i r_i A_i / B, or 0 where the clipped term is the smaller one
 
 With w_i = 1 this is PPO. That is so when mu = pi_prox, up to about 1e-6, because actors compute log mu in float64. A_i
 of a minibatch are scaled to mean 0 and standard deviation 1. With `value_clip`, L_V is the larger of two squares: that
@@ -31,7 +30,6 @@ from actorq.config.algorithms import PPOConfig
 from learner_service.algorithms.advantages import generalized_advantages
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.policy_gradient import (
-    Parts,
     PolicyGradient,
     by_length,
     explained_variance,
@@ -85,7 +83,7 @@ class PPO(PolicyGradient):
         """Make pi and V."""
         super().make_networks(settings)
         self.epochs = settings.epochs
-        self._slopes = self.compiled(self._slopes_of)
+        self._loss = self.compiled(self._loss_of)
         # The numbers of rows of rollouts differ.
         limits = row_limits(self._pi.network, self._v.network)
         self._recorded = Recorded(self._differentiate, kind=partial(bisect_right, limits))
@@ -184,37 +182,34 @@ class PPO(PolicyGradient):
 
         lowest, highest: bounds of r. share: 1 / B.
         """
-        distribution = self.policy.distribution(rows.observations)
-        logarithms = self.policy.log_probabilities(rows.actions, *distribution)
-        values = self._v(rows.observations)
-        slopes, update = self._slopes(logarithms.detach(), values.detach(), rows, lowest, highest, share)
-        parts = self.with_entropies(distribution, Parts((logarithms, values), slopes), share)
-        return *self.differentiate(parts), *update
+        loss, *update = self._loss(rows, lowest, highest, share)
+        return *self.differentiate(loss), *update
 
-    def _slopes_of(
-        self, logarithms: Tensor, values: Tensor, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], Update]:
-        """dL / d log pi and dL / dV without the entropy, float32[B] each. logarithms: log pi; values: V."""
-        settings = self._settings
-        advantages = rows.advantages
+    def _loss_of(self, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+        """L, float32[], then the fields of `Update`."""
+        settings, advantages = self._settings, rows.advantages
         if settings.normalize_advantages and len(advantages) > 1:
             std, mean = torch.std_mean(advantages)
             advantages = (advantages - mean) / (std + _SMALLEST_DEVIATION)
-        log_ratios = (logarithms - rows.proximal).clamp_(max=_LARGEST_LOG_RATIO)
-        ratios = log_ratios.exp()
         advantages = advantages * rows.weights
-        gains, bounds = ratios * advantages, ratios.clamp(lowest, highest) * advantages
-        to_logarithms = (advantages * -share).mul_(ratios).masked_fill_(gains > bounds, 0.0)
+        distribution = self.policy.distribution(rows.observations)
+        log_ratios = self.policy.log_probabilities(rows.actions, *distribution) - rows.proximal
+        log_ratios = log_ratios.clamp(max=_LARGEST_LOG_RATIO)
+        ratios = log_ratios.exp()
+        # The minimum. Where the clipped term is the smaller one, it is constant in theta.
+        gains, bounds = ratios * advantages, ratios.detach().clamp(lowest, highest) * advantages
+        gains = torch.where(gains > bounds, bounds, gains)
+        values = self._v(rows.observations)
         errors = values - rows.returns
-        to_values = errors * (settings.value_cost * share)
         if settings.value_clip is not None:
-            change = values - rows.values
-            bounded = rows.values + change.clamp(-settings.value_clip, settings.value_clip) - rows.returns
-            # The clipped value does not depend on phi outside of its bounds.
-            is_constant = (change.abs() > settings.value_clip) & (bounded.abs() > errors.abs())
-            to_values = to_values.masked_fill(is_constant, 0.0)
-            errors = torch.where(is_constant, bounded, errors)
-        return (to_logarithms, to_values), Update(log_ratios, torch.minimum(gains, bounds), errors)
+            bounded = rows.values + (values - rows.values).clamp(-settings.value_clip, settings.value_clip)
+            bounded = bounded - rows.returns
+            errors = torch.where(bounded.abs() > errors.abs(), bounded, errors)
+        costs = 0.5 * settings.value_cost * errors.square() - gains
+        if settings.entropy_cost:
+            costs = costs - settings.entropy_cost * self.policy.entropies(*distribution)
+        # A mean would make the number of rows a constant of the recording.
+        return costs.dot(torch.full_like(costs, 1) * share), log_ratios.detach(), gains.detach(), errors.detach()
 
     @property
     def flops(self) -> Flops:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from learner_service.kernels.parameters import Adam, FlatParameters, clipping_divisor, load_vector
-from learner_service.kernels.torch_private import EPSILON, backward
+from learner_service.kernels.torch_private import EPSILON
 from learner_service.sparsity.flops import Cost
 from learner_service.sparsity.plan import Network, SparsityPlan
 from learner_service.sparsity.topology import Topology
@@ -36,7 +36,6 @@ class Minimizer:
         self.topology = topology
         self._max_gradient_norm = max_gradient_norm
         self._adam = Adam(parameters, learning_rate, epsilon)
-        self._backward = backward()
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """The step size from the next step on."""
@@ -46,17 +45,10 @@ class Minimizer:
         """Take one gradient step, or use the gradient to change the topology."""
         self.step_with(lambda: self.differentiate(loss))
 
-    def differentiate(self, loss: Tensor, slopes: Tensor | None = None) -> Tensor:
-        """Compute and return the gradient of the parameters, float32[parameters]: `FlatParameters.gradient`.
-
-        loss: the loss; or, with `slopes`, outputs of the network.
-        slopes: the gradient of the loss with respect to these outputs, of the same shape.
-        """
+    def differentiate(self, loss: Tensor) -> Tensor:
+        """Compute and return the gradient of the parameters, float32[parameters]: `FlatParameters.gradient`."""
         with self._online.new_gradient():
-            if slopes is None:
-                torch.autograd.backward(loss)
-            else:
-                self._backward((loss,), (slopes,))
+            torch.autograd.backward(loss)
         return self._online.gradient
 
     def step_with(self, differentiate: Callable[[], T]) -> T:

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 Divisor = Tensor | None
-Tensors = tuple[Tensor, ...]
 F = TypeVar("F", bound=Callable[..., Any])
 Product = Callable[[Tensor, Tensor, Tensor | None, bool], Tensor]
 """x W^T + b, optionally with ReLU: float32[B, K], [N, K], [N] -> [B, N]."""
@@ -97,30 +96,6 @@ def plain_adam(tensors: AdamTensors, rate: float, divisor: Divisor, epsilon: flo
     square.lerp_(gradient.square(), 1 - BETAS[1])
     corrected, variance = mean / (1 - BETAS[0] ** step), square / (1 - BETAS[1] ** step)
     vector.addcdiv_(corrected, variance.sqrt_().add_(epsilon), value=-rate)
-
-
-@cache
-def backward() -> Callable[[Tensors, Tensors], None]:
-    """A function of outputs and their gradients that accumulates the gradients of the parameters.
-
-    torch.autograd.backward imports torch's compiler to compare two shapes. The import takes half a second. The
-    comparison takes a tenth of each update of a small network.
-    """
-
-    def works(run: Callable[[Tensors, Tensors], None]) -> bool:
-        x = torch.ones(2, requires_grad=True)
-        for _ in range(2):
-            run((x.square(),), (torch.arange(2.0),))
-        return x.grad is not None and x.grad.tolist() == [0.0, 4.0]
-
-    return choose(engine_backward, torch.autograd.backward, works)
-
-
-def engine_backward(outputs: Tensors, gradients: Tensors) -> None:  # noqa: D103
-    keep_graph, create_graph = False, False
-    torch.autograd.Variable._execution_engine.run_backward(
-        outputs, gradients, keep_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True
-    )
 
 
 @cache

@@ -135,17 +135,6 @@ def test_moments_of_another_network_are_refused(module: nn.Module) -> None:
         adam.load_state({**adam.state(), "exp_avg_sq": torch.zeros(5)})
 
 
-def test_a_minimizer_steps_down_a_gradient_that_is_given(module: nn.Module, inputs: Tensor) -> None:
-    plain = copy.deepcopy(module)
-    outputs = module(inputs)
-    slopes = torch.linspace(-1.0, 1.0, outputs.numel()).reshape(outputs.shape)
-    given, derived = (Minimizer(FlatParameters(each), 0.01) for each in (module, plain))
-    given.step_with(lambda: given.differentiate(outputs, slopes))
-    derived.minimize((plain(inputs) * slopes).sum())
-    for name, value in given.state().items():
-        assert torch.equal(value, derived.state()[name]), name
-
-
 def test_a_minimizer_steps_as_adam_does_and_can_go_back(module: nn.Module, inputs: Tensor) -> None:
     plain = copy.deepcopy(module)
     adam = torch.optim.Adam(plain.parameters(), lr=0.01, fused=False)

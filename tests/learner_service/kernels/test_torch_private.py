@@ -12,8 +12,6 @@ from torch import Tensor
 from learner_service.kernels import linear, torch_private
 from learner_service.kernels.torch_private import (
     AdamTensors,
-    Tensors,
-    engine_backward,
     fused_adam,
     linear_pointwise,
     masked_gradient,
@@ -31,7 +29,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 def forget() -> None:
     """Operations are chosen anew from now on."""
     for chosen in (
-        *(torch_private.adam_step, torch_private.backward, torch_private.onednn_product),
+        *(torch_private.adam_step, torch_private.onednn_product),
         *(torch_private.relu_gradient, linear.large_product),
     ):
         chosen.cache_clear()
@@ -46,7 +44,6 @@ def chosen_anew() -> Iterator[None]:
 
 def test_here_the_private_operations_are_used() -> None:
     assert torch_private.adam_step() is fused_adam
-    assert torch_private.backward() is engine_backward
     assert torch_private.onednn_product() is (
         linear_pointwise if torch.backends.mkldnn.is_available() else plain_product  # type: ignore[no-untyped-call]
     )
@@ -76,15 +73,6 @@ def test_torch_counts_a_step_as_a_change(step: torch_private.AdamStep) -> None:
     before = vector._version
     step(AdamTensors(vector, ones.clone(), ones.clone(), ones.clone(), torch.tensor(1.0)), 0.1, None, 1e-8)
     assert vector._version > before
-
-
-@pytest.mark.parametrize("run", [engine_backward, torch.autograd.backward])
-def test_gradients_of_all_outputs_accumulate(run: Callable[[Tensors, Tensors], None]) -> None:
-    x, slopes = numbers(4, 5).requires_grad_(), numbers(4, 5, seed=1)
-    for times in (1, 2):
-        run((x.square(), 3 * x), (slopes, slopes))
-        assert x.grad is not None
-        torch.testing.assert_close(x.grad, times * (2 * x.detach() + 3) * slopes)
 
 
 @pytest.mark.parametrize("relu", [False, True])
