@@ -6,11 +6,17 @@ from typing import Any, cast
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from actor_service.environments.joint_actions import JointActions, with_one_action
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
-from actor_service.environments.spaces import action_spec, is_plane, observation_spec, parts_of
+from actor_service.environments.spaces import (
+    JointActions,
+    action_spec,
+    is_plane,
+    observation_spec,
+    parts_of,
+    with_one_action,
+)
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 

@@ -333,7 +333,7 @@ def packages() -> str:
 
 
 def packages_repeated() -> str:
-    """The same, of those that missed their target while the machine had other work."""
+    """The same, of those that missed their target, with what `actorq check` advises."""
     return _packages("packages_repeated")
 
 
@@ -343,14 +343,16 @@ def _packages(result: str) -> str:
             f"`{each['requirements'][0]}`",
             f"`{each['environment'].rpartition(':')[2]}`",
             names(each["wrappers"]),
+            " ".join(f"`{flag}`" for flag in each["flags"]),
             each["algorithm"].upper(),
             each["environment_steps"],
             fmean(each["random_returns"]),
-            each["mean_return"],
+            fmean(each["returns"]),
         )
         for each in figures(result)["packages"]
     ]
-    return table(("package", "environment", "wrappers", "algorithm", "steps", "random actions", "mean return"), rows)
+    head = ("package", "environment", "wrappers", "flags", "algorithm", "steps", "random actions", "mean return")
+    return table(head, rows)
 
 
 def refused_packages() -> str:

@@ -172,7 +172,7 @@ class ClusterRun:
     def quantizer(self) -> Iterator[QuantizerClient]:
         """A client of the quantizer."""
         with (
-            access.forwarded(self.cluster, "quantizer") as forward,
+            access.forwarded(self.cluster, "quantizer", tell=print) as forward,
             QuantizerClient(forward.address, self.certificates) as quantizer,
         ):
             yield quantizer

@@ -112,8 +112,7 @@ def test_another_run_cannot_publish(run: ClusterRun) -> None:
     with run.quantizer() as quantizer:
         requests = iter([quantizer_pb2.PublishCheckpointsRequest(open=opening)])
         with pytest.raises(ConflictError, match="run"), translated(quantizer.peer):
-            # The first connection through a forwarded port may be reset.
-            list(quantizer.stub.PublishCheckpoints(requests, timeout=60, wait_for_ready=True))
+            list(quantizer.stub.PublishCheckpoints(requests, timeout=60))
 
 
 def test_keda_hears_how_many_actors_the_run_can_use(run: ClusterRun) -> None:

@@ -183,7 +183,7 @@ def test_discrete_actions_of_several_parts_become_one(name: str, rewards: list[f
 @pytest.mark.parametrize(
     ("name", "bounds", "text"),
     [
-        ("ArmActions", ((0.0, 0.0), (4.0, 9.0)), "a vector of 2 numbers from 0 to 9, parts of 1 + 1"),
+        ("ArmActions", ((0.0,), (4.0, 9.0)), "a vector of 2 numbers from 0 to 9, parts of 1 + 1"),
         ("MatrixActions", ((-1.0,), (1.0,)), "a vector of 4 numbers from -1 to 1, parts of 4"),
     ],
 )
@@ -215,9 +215,9 @@ def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int)
 
 
 def test_the_flag_that_works_keeps_the_wrappers_that_are_given() -> None:
-    given = EnvironmentArguments({}, (("gymnasium.wrappers:RescaleObservation", {"min_obs": -2.0, "max_obs": 2.0}),))
+    given = EnvironmentArguments({}, (("gymnasium.wrappers:TimeLimit", {"max_episode_steps": 9}),))
     with pytest.raises(
-        UserError, match=r"\[\{\"gymnasium.wrappers:Resc.*: 2.0\}\}, gymnasium.wrappers:FlattenObservation\]"
+        UserError, match=r"\[\{\"gymnasium.wrappers:TimeLimit.*: 9\}\}, gymnasium.wrappers:FlattenObservation\]"
     ):
         describe_environment("environment_doubles:ImageAndVector-v0", arguments=given)
 
