@@ -2,8 +2,6 @@
 
 from collections import deque
 
-import numpy as np
-
 from actorq.domain.trajectory import Evaluation, Segment
 
 Item = Segment | Evaluation
@@ -54,4 +52,4 @@ class Kept:
 
 
 def _nbytes(item: Item) -> int:
-    return sum(value.nbytes for value in vars(item).values() if isinstance(value, np.ndarray))
+    return sum(column.nbytes for column in item.columns.values()) if isinstance(item, Segment) else 0
