@@ -333,7 +333,7 @@ def packages() -> str:
 
 
 def packages_repeated() -> str:
-    """The same, of those that missed their target, with what `actorq check` advises."""
+    """The same, of those that missed their target, with another algorithm."""
     return _packages("packages_repeated")
 
 
