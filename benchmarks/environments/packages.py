@@ -39,14 +39,14 @@ _FLATTEN = "gymnasium.wrappers:FlattenObservation"
 class Package:
     """A package with one of its environments, and the wrappers that make its observations a vector or an image.
 
-    flags: settings of the run beside the environment. sampled: whether the evaluation draws actions, too.
+    flags: settings of the run beside the environment. evaluation: flags of its evaluation.
     """
 
     requirements: tuple[str, ...]
     environment: str
     wrappers: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
-    sampled: bool = False
+    evaluation: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ PACKAGES = (
         ("gymnasium-2048==0.1.2",),
         "gymnasium_2048:gymnasium_2048/TwentyFortyEight-v0",
         flags=("--algorithm", "ppo", "--queue.normalize-rewards", "--evaluation.sampled"),
-        sampled=True,
+        evaluation=("--sampled",),
     ),
     Package(("gym-anytrading==2.0.0",), "gym_anytrading:stocks-v0", (_FLATTEN,)),
     Package(("gym-simplegrid==1.1.0",), "gym_simplegrid:SimpleGrid-4x4-v0", (_FLATTEN,)),
@@ -76,11 +76,13 @@ PACKAGES = (
     Package(("gym-invmgmt==0.2.1",), "gym_invmgmt:GymInvMgmt/Serial-v0"),
     Package(("boing-gym==0.1.0",), "boing_gym:Boing-v0"),
     Package(("gym-sailing==0.2.1",), "gym_sailing:Motorboat-v0"),
-    # Random doses do well here. SAC needs more than two minutes to be better, also with normalized observations.
+    # Random doses do well here. SAC needs more than two minutes to be better, also with normalized observations. PPO is
+    # better after seconds, and gets worse again later.
     Package(
         ("glucosim==0.1.1",),
         "glucosim:glucosim/BasalControl-v0",
         flags=("--algorithm", "ppo", "--normalize-observations"),
+        evaluation=("--version", "best"),
     ),
 )
 
@@ -154,14 +156,15 @@ def _row(package: Package, folder: Path, seconds: float) -> dict[str, Any]:
     flags = ("--environment", package.environment, *wrappers, *limits, *package.flags)
     _python(environment, *ACTORQ, "train", "--run-directory", str(run), *flags, codes=_COMPLETE)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    how = ("--sampled",) if package.sampled else ()
-    evaluated = _python(environment, *ACTORQ, "evaluate", str(run), "--episodes", str(EPISODES), *how)
+    evaluate = ("evaluate", str(run), "--episodes", str(EPISODES), *package.evaluation)
+    evaluated = _python(environment, *ACTORQ, *evaluate)
     return {
         "package": package.name,
         "requirements": package.requirements,
         "environment": package.environment,
         "wrappers": package.wrappers,
         "flags": package.flags,
+        "evaluation": package.evaluation,
         "refused_without_wrappers": plain.stderr.splitlines()[-1] if plain and plain.returncode else "",
         "random_returns": json.loads(played.splitlines()[-1]),
         "algorithm": summary["algorithm"],
