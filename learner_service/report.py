@@ -55,6 +55,7 @@ class Reporter:
             energy=records.resources.energy(),
             starved_s=training.replay.limiter.starved_seconds if training else 0.0,
             loss=training.trainer.loss if training else 0.0,
+            figures=training.trainer.figures if training else {},
             activation_s=records.activation.median,
             quantization_aware_since=training.quantization_aware.since if training else None,
             replay_bytes=training.replay.nbytes if training else 0,

@@ -1,5 +1,6 @@
 """The status of a run and its processes. The learner reports it; the display, the summary and clients read it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -252,6 +253,7 @@ class RunStatus:
     exported_policy: str = ""
     outdated: str = ""
     publishing_problem: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,10 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         energy=_energy_from_proto(message.energy),
         # Not checked: a loss of NaN or infinity shows that training diverged.
         loss=message.loss,
+        figures={
+            bounds.name("status.figures", name): value
+            for name, value in bounds.items("status.figures", message.figures, limits.MAX_FIGURES).items()
+        },
         dynamic_capacity=optional(
             message, "dynamic_capacity", lambda part: DynamicCapacityStatus(**_DYNAMIC_CAPACITY.of(part))
         ),

@@ -1,7 +1,7 @@
 """The interface between the trainer and an algorithm, and the minibatches that algorithms train on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol, TypeGuard, TypeVar, cast
 
 import numpy as np
@@ -28,10 +28,12 @@ class Losses:
 
     loss: mean over the updates.
     priorities: float32[updates * batch_size], the new |TD error| of each sampled transition.
+    figures: further means by name, such as "policy_loss", for status, TensorBoard, W&B and MLflow.
     """
 
     loss: float
     priorities: NDArray[np.float32]
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 class AnyAlgorithm(Protocol):
@@ -102,8 +104,7 @@ class Algorithm(AnyAlgorithm, Protocol):
 class Learned:
     """The outcome of all updates on one rollout.
 
-    loss: mean over the updates. updates: their number. figures: further means by name, for TensorBoard, such as
-    "entropy", "clipped_share" and "truncated_share".
+    loss: mean over the updates. updates: their number. figures: as in `Losses`.
     """
 
     loss: float

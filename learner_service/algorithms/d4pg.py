@@ -95,7 +95,8 @@ class D4PG(GradientAlgorithm):
         loss, errors = self._improve_critic(batch, targets)
         self.updates += 1
         if self.updates % self._settings.policy_delay == 0:
-            self._improve_policy(batch.observations)
+            (policy_loss,) = self._improve_policy(batch.observations)
+            self.report(policy_loss=policy_loss)
         if self.updates % self._settings.target_update_period == 0:
             self._pi.copy_to_target()
             self._z.copy_to_target()

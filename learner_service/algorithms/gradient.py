@@ -34,6 +34,7 @@ class GradientAlgorithm(Trainable):
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         settings: Any = settings_of(config, self.settings)
         self.n_step = settings.n_step
+        self._reported: dict[str, list[Tensor]] = {}
         super().__init__(config, spec, device)
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
@@ -70,7 +71,17 @@ class GradientAlgorithm(Trainable):
     def losses(self, steps: Iterable[tuple[Tensor, Tensor]]) -> Losses:
         """Make the updates of a batch, of which each tells what `step` does."""
         losses, errors = zip(*steps, strict=True)
-        return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy())
+        figures = {name: float(torch.stack(values).mean()) for name, values in self._reported.items()}
+        self._reported.clear()
+        return Losses(float(torch.stack(losses).mean()), torch.cat(errors).cpu().numpy(), figures)
+
+    def report(self, **figures: Tensor) -> None:
+        """Report figures of an update by name, float32[] each.
+
+        Their means over the updates of a batch are in the run's status, TensorBoard, W&B and MLflow.
+        """
+        for name, value in figures.items():
+            self._reported.setdefault(name, []).append(value.detach())
 
     def with_targets(
         self,

@@ -106,7 +106,8 @@ class SAC(GradientAlgorithm):
             self._steps_between = batch.between_discounts.shape[1]
             between = self.noise(batch.between_discounts.numel())
         loss, errors = self._improve_critics(batch, following, between)
-        self._improve_policy(batch.observations, self.noise(rows))
+        (policy_loss,) = self._improve_policy(batch.observations, self.noise(rows))
+        self.report(policy_loss=policy_loss, temperature=self.temperature.alpha)
         self._q.move_target(self._settings.target_rate)
         self.updates += 1
         return loss, errors

@@ -60,7 +60,8 @@ class TD3(GradientAlgorithm):
         loss, errors = self._improve_critics(batch, targets)
         self.updates += 1
         if self.updates % self._settings.policy_delay == 0:
-            self._improve_policy(batch.observations)
+            (policy_loss,) = self._improve_policy(batch.observations)
+            self.report(policy_loss=policy_loss)
             self._pi.move_target(self._settings.target_rate)
             self._q.move_target(self._settings.target_rate)
         return loss, errors

@@ -81,7 +81,7 @@ class EventLog:
         self._add(scalars, environment_steps, wall_time)
 
     def figures(self, figures: Mapping[str, float], environment_steps: int, wall_time: float) -> None:
-        """Write an on-policy algorithm's figures of a rollout, such as its entropy."""
+        """Write an algorithm's figures of a batch or rollout, such as its entropy."""
         if figures:
             self._add({f"training/{name}": value for name, value in figures.items()}, environment_steps, wall_time)
 

@@ -142,7 +142,7 @@ class SampledBatches(Batches):
         assert drawn is not None
         losses = self._algorithm.update(drawn.batch, drawn.sampled.weights)
         self._priorities = losses.priorities
-        return Learned(losses.loss, self._updates, {})
+        return Learned(losses.loss, self._updates, losses.figures)
 
     def observed(self, size: int) -> NDArray[Any] | None:
         """Some observations of the newest batch."""

@@ -13,12 +13,14 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
+from actorq.domain.limits import MAX_FIGURES
 from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
@@ -86,7 +88,7 @@ class Trainer:
         self._updates_before = updates
         self.loss = 0.0
         self.figures: Mapping[str, float] = {}
-        """The algorithm's figures of the newest rollout; empty for off-policy algorithms."""
+        """The algorithm's figures of the newest batch or rollout."""
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
     def start(self) -> None:
@@ -200,7 +202,7 @@ class Trainer:
             )
         batches.finish()
         self.loss += share * (learned.loss - self.loss)
-        self.figures = learned.figures
+        self.figures = dict(islice(learned.figures.items(), MAX_FIGURES))
         before, self.updates = self.updates, self.updates + learned.updates
         if batches.is_due(before, self.updates):
             self._normalize()

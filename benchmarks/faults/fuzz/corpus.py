@@ -101,6 +101,7 @@ STATUS = RunStatus(
     energy=Energy(0.00123, 0.00045, "load x TDP 65 W", {"learner": 0.001, "actor": 0.00023}),
     starved_s=3.25,
     loss=0.015625,
+    figures={"policy_loss": -1.5, "temperature": 0.25},
     activation_s=0.034,
     quantization_aware_since=400,
     replay_bytes=7 * 2**30,

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from actorq.domain.trajectory import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec
 
 _UNITS = 64
 

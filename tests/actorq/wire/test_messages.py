@@ -181,7 +181,7 @@ def test_a_segment_with_a_broken_column_is_refused() -> None:
     [
         # 8 steps of 8 CartPoles: 72 x 16 bytes of observations and 64 x 15 of everything else.
         (wire.segment_to_proto(segment(8, 8, 4)), 2_112 + 250),
-        (wire.run_status_to_proto(STATUS), 1_100),
+        (wire.run_status_to_proto(STATUS), 1_200),
         (wire.descriptor_to_proto(DESCRIPTOR), 250),
         (wire.actor_report_to_proto(REPORT), 150),
         (wire.environment_to_proto(ENVIRONMENT), 100),

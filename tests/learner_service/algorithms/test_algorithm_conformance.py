@@ -359,3 +359,12 @@ def test_actions_of_several_axes_keep_their_shape(name: str) -> None:
     spec = replace(CONTINUOUS, actions=ArraySpec((2, 2), "float32", (-1.0,), (3.0,)))
     algorithm = trained(make(name, spec), spec)
     assert act(algorithm, random_batch(np.random.default_rng(0), spec, 5).observations).shape == (5, 2, 2)
+
+
+@pytest.mark.parametrize(("name", "reported"), [("td3", {"policy_loss"}), ("sac", {"policy_loss", "temperature"})])
+def test_figures_are_means_over_the_updates_of_a_batch(name: str, reported: set[str]) -> None:
+    algorithm = make(name)
+    rows = 2 * algorithm.batch_size
+    found = algorithm.update(random_batch(np.random.default_rng(0), spec_of(name), rows), ones(rows)).figures
+    assert found.keys() == reported
+    assert all(np.isfinite(value) for value in found.values())

@@ -62,6 +62,7 @@ def test_the_algorithm_of_the_documentation_learns_and_resumes() -> None:
     losses = [algorithm.update(batch, ones(rows)) for _ in range(60)]
     assert losses[-1].loss < 0.2 * losses[0].loss
     assert losses[0].priorities.shape == (rows,)
+    assert losses[-1].figures["largest_value"] == pytest.approx(1.0, abs=0.1)
     resumed = make_algorithm(config.model_copy(update={"seed": 9}), SPEC)
     resumed.load_state(algorithm.state())
     for name, value in algorithm.state().items():

@@ -22,7 +22,7 @@ def test_a_rollout_is_a_segment_as_it_was_sent(tmp_path: Path) -> None:
     for name in ("observations", "actions", "rewards", "terminated", "truncated", "valid", "log_probabilities"):
         expected = sent.columns[name]
         if name in ("terminated", "truncated"):
-            expected = expected & sent.valid
+            expected = np.logical_and(expected, sent.valid)
         np.testing.assert_array_equal(getattr(got, name), expected)
         assert getattr(got, name).dtype == sent.columns[name].dtype
     np.testing.assert_array_equal(got.policy_versions, np.ones((4, 2), np.int64))
