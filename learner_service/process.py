@@ -16,13 +16,13 @@ from actorq.client import QuantizerClient
 from actorq.config.algorithms import ALGORITHMS
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
-from actorq.errors import ActorQError, UserError
+from actorq.errors import ActorQError, InvalidInputError, UnreadableError, UserError
 from actorq.externalscaler import externalscaler_pb2, externalscaler_pb2_grpc
 from actorq.process import EXIT_OF_STATE, EXIT_OK, ProcessSettings, Service, parse_arguments, run_process
-from actorq.statefiles.documents import write_document
+from actorq.statefiles.documents import read_document, write_document
+from actorq.text import one_line
 from actorq.v1 import learner_pb2, learner_pb2_grpc
 from learner_service.algorithms import chosen_algorithm
-from learner_service.failure import fails_again
 from learner_service.keda_servicer import ScalerServicer
 from learner_service.kernels.memory import keep_memory
 from learner_service.metrics import learner_metrics
@@ -38,6 +38,28 @@ _log = logging.getLogger(__name__)
 _PERIOD_S = 1.0
 # Before the server stops, actors and watchers have this time to hear that the run is over or the learner leaves.
 _FAREWELL_S = 3.0
+
+_log = logging.getLogger(__name__)
+
+
+def fails_again(directory: Path, failure: BaseException, life: int, made_updates: bool) -> bool:
+    """Write down `failure`. Returns whether the previous learner ended with the same one, without an update between.
+
+    Another restart would then end in the same way, for example after a mistake in a user's algorithm.
+    life: number of this learner in its run.
+    """
+    path, text = directory / "failure.json", one_line(f"{type(failure).__name__}: {failure}")
+    try:
+        before = read_document(path)
+    except (FileNotFoundError, InvalidInputError, UnreadableError):
+        before = {}
+    if before == {"exception": text, "life": life - 1} and not made_updates:
+        return True
+    try:
+        write_document(path, {"exception": text, "life": life})
+    except OSError as error:
+        _log.warning("%s cannot be written (%s): the next learner cannot detect a repetition", path, error.strerror)
+    return False
 
 
 class LearnerSettings(Settings):

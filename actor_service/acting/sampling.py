@@ -5,12 +5,12 @@ contiguous arrays of one dtype, which numpy starts fastest.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.acting.draws import CountedDraws
 from actor_service.acting.explorer import Explorer
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import LOG_PROBABILITIES
@@ -18,6 +18,41 @@ from actorq.domain.spaces import EnvironmentSpec
 
 # Up to so many actions, a product with a triangle is faster than a cumulative sum.
 _FEW_ACTIONS = 64
+
+# Rows that are drawn at once. Drawing them all costs as much as drawing one.
+_ROWS = 128
+# Each chunk of rows has as many counters of its own. No chunk needs nearly as many.
+_COUNTERS_BITS = 64
+
+
+class CountedDraws:
+    """Rows of random numbers from a counter-based generator: Philox, Salmon et al., SC 2011.
+
+    Row t depends on the key and on t only. It does not depend on the rows that were drawn before.
+    """
+
+    def __init__(
+        self, key: int, rows: tuple[int, ...], dtype: type[np.floating[Any]], fill: Callable[..., object]
+    ) -> None:
+        """Prepare rows of the shape `rows` and of this dtype.
+
+        key: below 2^64.
+        fill: method of np.random.Generator that fills an array, such as np.random.Generator.random.
+        """
+        self._key = key
+        self._fill = fill
+        self._rows = np.zeros((_ROWS, *rows), dtype)
+        self._chunk = -1
+
+    def row(self, count: int) -> NDArray[Any]:
+        """Row number `count`, from 0 on. A call for another chunk of rows overwrites the array."""
+        chunk, row = divmod(count, _ROWS)
+        if chunk != self._chunk:
+            philox = np.random.Philox(counter=chunk << _COUNTERS_BITS, key=self._key)
+            self._fill(np.random.Generator(philox), dtype=self._rows.dtype, out=self._rows)
+            self._chunk = chunk
+        drawn: NDArray[Any] = self._rows[row]
+        return drawn
 
 
 class CategoricalSampler(Explorer):

@@ -23,8 +23,10 @@ SUPPORTED_OBSERVATIONS = (
 MOST_PARTS = 64
 # Combinations of discrete actions, each of which has an output of the policy.
 MOST_COMBINATIONS = 1024
-SUPPORTED_ACTIONS = f"Discrete, or a Box that is a vector with bounds from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}"
-
+SUPPORTED_ACTIONS = (
+    f"discrete, of several parts with at most {MOST_COMBINATIONS:,} combinations, or boxes of floats with bounds from "
+    f"{-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}"
+)
 
 # Float32 holds all whole numbers up to this one.
 _EXACT = 2**24
@@ -60,36 +62,32 @@ def parts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
     """
     if isinstance(space, spaces.Box) and (len(space.shape) == 1 or _is_image(space)):
         return ()
-    found = list(_leaves(space, ""))
-    if len(found) > MOST_PARTS or any(not text for text in found):
+    found = [(path, _words(leaf)) for path, leaf in _leaves(space)]
+    if len(found) > MOST_PARTS or not all(words for _, words in found):
         return ()
-    return tuple(found)
+    return tuple(f"{path} ({words})" if path else words for path, words in found)
 
 
-def _leaves(space: spaces.Space[Any], path: str) -> Iterator[str]:
-    """Each leaf of a nested space in words; an empty text for one that cannot be part of a vector."""
-    children = (
-        space.spaces.items()
-        if isinstance(space, spaces.Dict)
-        else enumerate(space.spaces)
-        if isinstance(space, spaces.Tuple)
-        else None
-    )
-    if children is not None:
-        for name, child in children:
-            yield from _leaves(child, f"{path}/{name}" if path else str(name))
+def _leaves(space: spaces.Space[Any], path: str = "") -> Iterator[tuple[str, spaces.Space[Any]]]:
+    """The parts of a nested space that are not nested, each with its path."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield path, space
         return
-    kind = ""
-    if isinstance(space, spaces.Box) and not _is_image(space) and 0 not in space.shape:
-        count = math.prod(space.shape)
-        kind = f"{count} number{'s' * (count != 1)}"
-    elif isinstance(space, spaces.Discrete):
-        kind = f"one of {space.n}"
-    elif isinstance(space, spaces.MultiDiscrete):
-        kind = f"{space.nvec.size} of {'/'.join(map(str, sorted({*space.nvec.ravel().tolist()})))}"
-    elif isinstance(space, spaces.MultiBinary):
-        kind = f"{math.prod(space.shape)} bits"
-    yield f"{path} ({kind})" if path and kind else kind
+    children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for name, child in children:
+        yield from _leaves(child, f"{path}/{name}" if path else str(name))
+
+
+def _words(leaf: spaces.Space[Any]) -> str:
+    """A part of a vector of observations in words; empty for one that cannot be such a part."""
+    if isinstance(leaf, spaces.Box) and not _is_image(leaf) and 0 not in leaf.shape:
+        count = math.prod(leaf.shape)
+        return f"{count} number{'s' * (count != 1)}"
+    if isinstance(leaf, spaces.Discrete):
+        return f"one of {leaf.n}"
+    if isinstance(leaf, spaces.MultiDiscrete):
+        return f"{leaf.nvec.size} of {'/'.join(map(str, sorted({*leaf.nvec.ravel().tolist()})))}"
+    return f"{math.prod(leaf.shape)} bits" if isinstance(leaf, spaces.MultiBinary) else ""
 
 
 def _is_image(space: spaces.Box) -> bool:
@@ -144,7 +142,7 @@ class JointActions(gymnasium.wrappers.TransformAction):
             return f"{space.start} to {space.start + space.n - 1}"
         if sizes := _sizes(space):
             return f"combinations of {' x '.join(map(str, sizes))}"
-        return f"parts of {' + '.join(str(math.prod(each.shape or ())) for each in _action_parts(space))}"
+        return f"parts of {' + '.join(str(math.prod(leaf.shape or ())) for _, leaf in _leaves(space))}"
 
 
 def with_one_action(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
@@ -172,22 +170,14 @@ def _is_one(space: spaces.Space[Any]) -> bool:
     )
 
 
-def _action_parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
-    if isinstance(space, spaces.Dict):
-        return [leaf for child in space.spaces.values() for leaf in _action_parts(child)]
-    if isinstance(space, spaces.Tuple):
-        return [leaf for child in space.spaces for leaf in _action_parts(child)]
-    return [space]
-
-
 def _all_boxes(space: spaces.Space[Any]) -> bool:
-    return all(isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f" for leaf in _action_parts(space))
+    return all(isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f" for _, leaf in _leaves(space))
 
 
 def _sizes(space: spaces.Space[Any]) -> list[int]:
     """The number of choices of each discrete part; empty if another part is among them."""
     sizes: list[int] = []
-    for leaf in _action_parts(space):
+    for _, leaf in _leaves(space):
         if isinstance(leaf, spaces.Discrete):
             sizes.append(int(leaf.n))
         elif isinstance(leaf, spaces.MultiDiscrete):
@@ -200,9 +190,9 @@ def _sizes(space: spaces.Space[Any]) -> list[int]:
 
 
 def _combinations(space: spaces.Space[Any]) -> Iterator[Any] | None:
-    """All actions of a space of few discrete parts; None for any other space."""
+    """All actions of a space of discrete parts that have few combinations; None for any other space."""
     sizes = _sizes(space)
-    if not sizes or math.prod(sizes) > MOST_COMBINATIONS:
+    if not sizes or (len(sizes) > 1 and math.prod(sizes) > MOST_COMBINATIONS):
         return None
     return (_composed(space, iter(choice)) for choice in itertools.product(*map(range, sizes)))
 

@@ -7,17 +7,60 @@ from typing import Any
 
 import grpc
 
+from actorq.errors import ActorQError, CorruptedError, InvalidInputError
 from actorq.transport.calls import CallCounts
-from actorq.transport.errors import abort
+from actorq.transport.errors import MALFORMED, abort
 from actorq.transport.floods import Traffic
 from actorq.transport.payload.checksums import SealedCall
 from actorq.transport.quota import Quota
-from actorq.transport.requests import checked, tolerant
 from actorq.transport.security.access import Gate
 
 _OWN_SERVICES = ("/actorq.", "/externalscaler.")
 # Answered also at the limit of open calls: the health of a service must not depend on its callers.
 _FREE_METHOD = "/grpc.health.v1.Health/Check"
+
+
+def tolerant(deserializer: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """A deserializer that returns the error for the caller where `deserializer` raises. `checked` raises it.
+
+    When a deserializer raises, gRPC answers INTERNAL or UNKNOWN and logs a traceback. With this, a malformed request
+    becomes INVALID_ARGUMENT, and a changed one DATA_LOSS.
+    """
+
+    def deserialize(data: bytes) -> Any:
+        try:
+            return deserializer(data)
+        except CorruptedError as error:
+            return error
+        except Exception:
+            return InvalidInputError(f"request: {MALFORMED}, got {len(data)} other bytes")
+
+    return deserialize
+
+
+def checked(request: Any, streaming: bool) -> Any:
+    """The request, or an iterator over a stream's requests. Raises the error of an unreadable request."""
+    return _Checked(request) if streaming else _well_formed(request)
+
+
+class _Checked:
+    """Iterates over the requests of a stream."""
+
+    def __init__(self, requests: AsyncIterator[Any]) -> None:
+        self._requests = requests
+
+    def __aiter__(self) -> "_Checked":
+        return self
+
+    async def __anext__(self) -> Any:
+        # Not earlier: gRPC's iterator warns that it was never awaited when a call is refused unread.
+        return _well_formed(await anext(aiter(self._requests)))
+
+
+def _well_formed(request: Any) -> Any:
+    if isinstance(request, ActorQError):
+        raise request
+    return request
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):

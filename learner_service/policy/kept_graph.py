@@ -7,9 +7,12 @@ docs/decisions/0027-written-and-kept-graphs.md.
 import base64
 import hashlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.spaces import EnvironmentSpec
@@ -17,7 +20,6 @@ from actorq.errors import InvalidInputError, UnreadableError
 from actorq.statefiles.documents import read_document, write_document
 from actorq.telemetry.machine import package_version
 from learner_service.policy import policy_graph
-from learner_service.policy.fingerprint import fingerprint
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.policy_graph import (
     as_acted,
@@ -26,11 +28,48 @@ from learner_service.policy.policy_graph import (
     exported_policy_graph,
     write_policy_graph,
 )
+from learner_service.policy.recorded_calls import record
 
 # Another version of one of these packages may export a different graph.
 _EXPORTERS = ("torch", "onnx", "onnxscript")
 
 _log = logging.getLogger(__name__)
+
+
+def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
+    """A digest of the torch calls in a forward pass, and of their tensors.
+
+    policy: on the CPU, in eval mode. examples: its inputs, by name and in order.
+
+    Parameters and buffers count with name, shape and dtype. All other tensors count with their values. So the digest
+    stays the same while the policy trains, and changes with its code, layers or constants.
+
+    Raises the policy's own errors, and TypeError when it calls a torch function without a name. Raises RuntimeError or
+    TypeError for a tensor without bytes, such as a sparse one.
+    """
+    named = {**examples, **policy.state_dict(keep_vars=True)}
+    names = {id(tensor): name for name, tensor in named.items()}
+    calls, outputs = record(policy, examples)
+    digest = hashlib.sha256()
+
+    def named_by(tensor: Tensor) -> str:
+        return names.get(id(tensor)) or _constant(tensor)
+
+    def note(*values: Any) -> None:
+        digest.update(f"{tree_map_only(Tensor, named_by, values)!r}\n".encode())
+
+    for name, tensor in named.items():
+        note(name, str(tensor.dtype), tuple(tensor.shape))
+    for number, call in enumerate(calls):
+        note(call.name, call.arguments, call.options)
+        names |= {id(tensor): f"{number}.{which}" for which, tensor in enumerate(call.made)}
+    note("outputs", outputs)
+    return digest.hexdigest()
+
+
+def _constant(tensor: Tensor) -> str:
+    values = hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
+    return f"{tensor.dtype} {tuple(tensor.shape)} {values}"
 
 
 def kept_policy_graph(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from learner_service.failure import fails_again
+from learner_service.process import fails_again
 
 
 def test_the_same_exception_twice_without_an_update_between_is_a_repetition(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from actor_service.acting.draws import CountedDraws
+from actor_service.acting.sampling import CountedDraws
 
 UNIFORM = (np.float64, np.random.Generator.random)
 NORMAL = (np.float32, np.random.Generator.standard_normal)

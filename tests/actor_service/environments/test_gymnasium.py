@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from actor_service import environments
 from actor_service.environments import Step, describe_environment, make_environments
-from actor_service.environments.spaces import SUPPORTED_OBSERVATIONS, observation_spec
+from actor_service.environments.spaces import SUPPORTED_ACTIONS, SUPPORTED_OBSERVATIONS, observation_spec
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
@@ -24,7 +24,7 @@ from actorq.errors import UserError
 IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
 
 OBSERVATIONS = f"observations must be {SUPPORTED_OBSERVATIONS}, got"
-ACTIONS = "actions must be Discrete, or a Box that is a vector with bounds from -1e+09 to 1e+09, got"
+ACTIONS = f"actions must be {SUPPORTED_ACTIONS}, got"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import random
 
-from actor_service.roles.budget import CpuBudget
+from actor_service.roles.evaluator import CpuBudget
 
 
 class Machine:

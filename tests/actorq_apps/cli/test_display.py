@@ -21,9 +21,8 @@ from actorq.domain.status import (
 from actorq.domain.trajectory import Evaluation, Role
 from actorq.text import return_text, size_text
 from actorq_apps.cli.display import numbers
-from actorq_apps.cli.display.chart import bars
 from actorq_apps.cli.display.display import PlainDisplay, status_line
-from actorq_apps.cli.display.panel import figures, render
+from actorq_apps.cli.display.panel import bars, figures, render
 from actorq_apps.cli.display.view import RunView
 from actorq_apps.local.observer import ProcessState, ProcessView
 from actorq_apps.local.services import Kind

@@ -15,8 +15,7 @@ from torch import nn
 from actorq.domain.policy import PolicyGraph
 from actorq.statefiles.documents import read_document, write_document
 from learner_service.networks import QNetwork
-from learner_service.policy.fingerprint import fingerprint
-from learner_service.policy.kept_graph import kept_policy_graph
+from learner_service.policy.kept_graph import fingerprint, kept_policy_graph
 from learner_service.policy.policy_graph import example_inputs
 from tests.learner_service.learner_parts import SPEC
 

@@ -14,8 +14,7 @@ from actorq.domain.trajectory import Segment
 from learner_service.actors.members import Member
 from learner_service.algorithms import make_algorithm
 from learner_service.replay.storage.sequences import SegmentSource
-from learner_service.training.batches import Rollouts, SampledBatches
-from learner_service.training.calibration import alike
+from learner_service.training.batches import Rollouts, SampledBatches, alike
 from learner_service.training.training import Training, build_training
 from tests.learner_service.learner_parts import (
     SPEC,

@@ -16,9 +16,9 @@ from actorq.quantization.schemes import SCHEMES, Emission, Options, scheme_named
 from quantizer_service.emission.gate import FidelityGate
 from quantizer_service.emission.job import Job, OverdueError
 from quantizer_service.emission.ladder import FIRST_WAIT, LONGEST_WAIT, MAX_MEASURED, Attempt, Ladder, Rung
+from quantizer_service.emission.prepared_graph import SchemePlans
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
-from quantizer_service.emission.scheme_plans import SchemePlans
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp
 from tests.quantizer_service.policy_runs import (
     all_outputs_of,
