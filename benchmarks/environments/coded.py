@@ -1,6 +1,6 @@
 """Environments whose return tells whether a policy uses every part of its observations and actions.
 
-`benchmarks.environments.coded:Coded-v0` with the argument `kind`. Each step draws a small code: two digits. The
+`benchmarks.environments.coded:Parts-v0` with the argument `kind`. Each step draws a small code: two digits. The
 observation holds both, in the form of its kind. A step is rewarded with 1 if every part of the action is right, else
 with 0. An episode has `STEPS` steps, so a perfect policy has a return of `STEPS`.
 
@@ -85,4 +85,4 @@ class Coded(gymnasium.Env[Any, Any]):
         return int(action) == (first + second) % 3
 
 
-gymnasium.register("Coded-v0", entry_point=f"{__name__}:Coded")
+gymnasium.register("Parts-v0", entry_point=f"{__name__}:Coded")

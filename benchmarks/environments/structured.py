@@ -64,7 +64,7 @@ def targets(figures: Mapping[str, Any]) -> list[Target]:
 
 
 def _row(kind: str, algorithm: str, seed: int, run: Path) -> dict[str, Any]:
-    flags = ("--environment", "benchmarks.environments.coded:Coded-v0", "--environment-args", f"kind={kind}")
+    flags = ("--environment", "benchmarks.environments.coded:Parts-v0", "--environment-args", f"kind={kind}")
     limits = ("--target-return", str(TARGET), "--max-seconds", str(SECONDS), "--max-environment-steps", "10000000")
     how = ("--algorithm", algorithm, "--seed", str(seed), "--scheme", "int8", "--run-directory", str(run))
     command = [sys.executable, *ACTORQ, "train", *flags, *limits, *how]

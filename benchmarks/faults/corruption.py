@@ -36,7 +36,7 @@ _RUN_FLAGS = (
     *("--publication.period-updates", "10", "--evaluation.period-updates", "40", "--evaluation.episodes", "2"),
     *("--dynamic-capacity.enabled", "--dynamic-capacity.min-size", "1000", "--dynamic-capacity.period-steps", "500"),
     *("--replay.capacity", "6000", "--replay.min-size", "500", "--replay.prioritized"),
-    *("--checkpoint.period-s", "1", "--quantizer.retain-newest", "4", "--quantizer.retain-best", "1"),
+    *("--checkpoint.period-s", "0.1", "--quantizer.retain-newest", "4", "--quantizer.retain-best", "1"),
 )
 _TRAIN = (sys.executable, "-m", "actorq_apps.cli.main", "train")
 _BUDGET_ENDED = 3

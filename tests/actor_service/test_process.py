@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from actor_service.environments import Environments, make_environments
+from actorq.domain.contract import CONTRACT
 from actorq.domain.status import Exploration, Membership
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, NotFoundError, UnavailableError, UserError
@@ -95,7 +96,7 @@ class LearnerWithAnInvalidAnswer(ScriptedLearner):
 
     async def Join(self, request: learner_pb2.JoinRequest, context: Any) -> learner_pb2.JoinResponse:  # noqa: N802
         self.joins.put(request.actor_name)
-        return await super().Join(request, context) if self.mended else learner_pb2.JoinResponse()
+        return await super().Join(request, context) if self.mended else learner_pb2.JoinResponse(contract=CONTRACT)
 
 
 def test_an_answer_without_a_place_is_one_of_a_learner_that_may_be_mended(quantizer: ScriptedQuantizer) -> None:

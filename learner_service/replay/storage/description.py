@@ -51,13 +51,13 @@ def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) ->
     # Without bounds and time limits, which do not change the meaning of stored rows.
     return {
         "format_version": FORMAT_VERSION,
+        "further_columns": [column.name for column in further],
         "capacity": capacity,
         "environment_id": spec.environment_id,
         "observations": {"shape": list(spec.observations.shape), "dtype": np.dtype(spec.observations.dtype).str},
         "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
         "discrete_actions": spec.discrete_actions,
         "frame_stack": spec.frame_stack,
-        "further_columns": [column.name for column in further],
     }
 
 
@@ -77,13 +77,11 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
 def require_same(directory: Path, expected: Mapping[str, Any]) -> int:
     """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for."""
     found = read_description(directory)
-    for key in sorted(expected, key="further_columns".__ne__):
-        if key == "further_columns" and found.get("format_version") == FORMAT_VERSION:
-            _require_columns(directory, found[key], expected[key])
-        elif found.get(key) != expected[key]:
-            raise ConflictError(
-                f"replay: {directory} holds {key} {found.get(key)!r}, expected {expected[key]!r}; {_ELSEWHERE}"
-            )
+    for key, value in expected.items():
+        if key == "further_columns":
+            _require_columns(directory, found[key], value)
+        elif found.get(key) != value:
+            raise ConflictError(f"replay: {directory} holds {key} {found.get(key)!r}, expected {value!r}; {_ELSEWHERE}")
     segments = found.get("segments")
     if not isinstance(segments, int) or segments < 1:
         raise ConflictError(

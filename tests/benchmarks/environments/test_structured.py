@@ -37,7 +37,7 @@ def test_a_policy_of_all_parts_has_every_reward(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_actors_take_its_spaces(kind: str) -> None:
     arguments = EnvironmentArguments({"kind": kind})
-    environments = make_environments("benchmarks.environments.coded:Coded-v0", 2, arguments=arguments)
+    environments = make_environments("benchmarks.environments.coded:Parts-v0", 2, arguments=arguments)
     assert environments.spec.parts or environments.spec.action_parts
 
 
