@@ -9,23 +9,22 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-
-from prometheus_client import Metric
 
 from actorq import __version__
 from actorq.config.parser import OneLineParser
 from actorq.errors import ActorQError, UserError
 from actorq.process import EXIT_FAILED, EXIT_OK, leave
 from actorq.telemetry.logs import configure_logging
-from actorq.telemetry.metrics import gauge, histogram, labelled_counter, labelled_gauge, open_metrics
+from actorq.telemetry.metrics import open_metrics
 from actorq.transport.calls import CallCounts
 from actorq_apps.cluster.context import connect
 from actorq_apps.operator.controller import Controller, DueQueue
 from actorq_apps.operator.leader import Leader
+from actorq_apps.operator.metrics import operator_metrics
 from actorq_apps.operator.news import Watcher
 from actorq_apps.operator.reconcile import Key, Reconciler
 from actorq_apps.operator.render import MANIFESTS, Images
@@ -34,25 +33,6 @@ from actorq_apps.operator.resource.training_run import API_VERSION, KIND
 _IMAGES = ("learner", "quantizer", "actor")
 
 _log = logging.getLogger("actorq_apps.operator")
-
-
-def operator_metrics(leader: Leader, controller: Controller, queue: DueQueue[Key]) -> Iterator[Metric]:
-    """The metric families of one replica. One that does not lead looks at no run."""
-    yield gauge("actorq_operator_leading", "1 if this replica leads, otherwise 0.", float(leader.leads))
-    yield labelled_gauge(
-        "actorq_operator_runs",
-        "TrainingRuns by the state in their status; only the leading replica counts them.",
-        ("state",),
-        {(state,): count for state, count in controller.reconciler.runs_by_state().items()},
-    )
-    yield labelled_counter(
-        "actorq_operator_reconciles",
-        "Looks at a run: done, conflict (the object changed meanwhile) or failed. The last two are repeated.",
-        ("result",),
-        {(result,): count for result, count in controller.looks.items()},
-    )
-    yield histogram("actorq_operator_reconcile_seconds", "Duration of a look at a run.", controller.look_seconds)
-    yield gauge("actorq_operator_due_runs", "Runs that wait for a look now.", queue.due())
 
 
 def parse(arguments: Sequence[str] | None = None) -> Any:

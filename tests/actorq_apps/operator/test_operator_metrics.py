@@ -6,7 +6,7 @@ import pytest
 
 from actorq_apps.operator.controller import Controller, DueQueue
 from actorq_apps.operator.leader import Leader
-from actorq_apps.operator.process import operator_metrics
+from actorq_apps.operator.metrics import operator_metrics
 from actorq_apps.operator.reconcile import Key
 from sitegen import metrics
 from tests.actorq_apps.operator.kube_api import NAMESPACE
