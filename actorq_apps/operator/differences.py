@@ -32,8 +32,8 @@ _WHOLE = ("selector", "matchLabels", "data")
 _IGNORED = ("apiVersion", "kind", "status", "volumeClaimTemplates", "creationTimestamp")
 
 
-class Found(dict[tuple[str, str], Object]):
-    """Objects of a run by kind and name."""
+class Existing(dict[tuple[str, str], Object]):
+    """Objects of a run that the cluster has, by kind and name."""
 
     def of(self, *kinds: str) -> list[Object]:
         """Those of some kinds."""
@@ -136,7 +136,7 @@ def is_owned(found: Object, uid: str) -> bool:
     return any(owner.get("uid") == uid for owner in items(found["metadata"], "ownerReferences"))
 
 
-def foreign(found: Found, wanted: Sequence[Object], name: str, uid: str) -> Fault | None:
+def foreign(found: Existing, wanted: Sequence[Object], name: str, uid: str) -> Fault | None:
     """The fault of an object that has a name the run needs, and is not the run's."""
     for each in wanted:
         there = found.get((each["kind"], name_of(each)))
@@ -152,7 +152,7 @@ def foreign(found: Found, wanted: Sequence[Object], name: str, uid: str) -> Faul
     return None
 
 
-def changed_setting(found: Found, wanted: Sequence[Object], before: Object, over: bool) -> Fault | None:
+def changed_setting(found: Existing, wanted: Sequence[Object], before: Object, over: bool) -> Fault | None:
     """The fault of a setting that a run with progress must keep. A run that is over keeps all of them."""
     text = kept_setting(found, wanted, over) if over or before.get("environmentSteps") else ""
     if not text:
@@ -164,7 +164,7 @@ def changed_setting(found: Found, wanted: Sequence[Object], before: Object, over
     return Fault("spec", f"{text}: the run keeps it; set it back, or make another run", reason="Immutable")
 
 
-def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object]:
+def no_longer_wanted(found: Existing, wanted: Sequence[Object], uid: str) -> list[Object]:
     """Objects that an earlier specification asked for: relays, for example. Volumes and secrets stay."""
     names = {(each["kind"], name_of(each)) for each in wanted}
     return [
@@ -174,7 +174,7 @@ def superfluous(found: Found, wanted: Sequence[Object], uid: str) -> list[Object
     ]
 
 
-def restless(found: Found, uid: str, resting: Collection[str]) -> list[Object]:
+def to_scale_down(found: Existing, uid: str, resting: Collection[str]) -> list[Object]:
     """Workloads of resting components that may have pods."""
     return [
         each

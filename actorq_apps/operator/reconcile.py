@@ -20,7 +20,7 @@ from actorq_apps.cluster.diagnosis import Fault, live_pods
 from actorq_apps.cluster.objects import RUN_LABEL, VOLUME, WORKLOADS, Object, name_of, part
 from actorq_apps.operator import credentials, differences
 from actorq_apps.operator.certificates import certificates, secrets
-from actorq_apps.operator.differences import Found, changed_setting, differs, foreign, is_owned, refusal, stamped
+from actorq_apps.operator.differences import Existing, changed_setting, differs, foreign, is_owned, refusal, stamped
 from actorq_apps.operator.leader import OtherOperators
 from actorq_apps.operator.naming import prefixed
 from actorq_apps.operator.render import MANIFESTS, Images, objects
@@ -215,7 +215,7 @@ class Reconciler:
             self._tell(cluster, [event])
         return LEFT_PERIOD_S
 
-    def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Found, Look]:
+    def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Existing, Look]:
         """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
         found = present.workloads(cluster, key.name)
         # An earlier run of this name may not be deleted yet. What its learner says is not of this run.
@@ -256,7 +256,7 @@ class Reconciler:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
             return _Plan((generation, resting, labels, fault), run, [], fault)
 
-    def _is_enough(self, look: Look, plan: _Plan, found: Found) -> bool:
+    def _is_enough(self, look: Look, plan: _Plan, found: Existing) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
         period_s = max(CHECK_PERIOD_S, _CHECK_S_PER_RUN * len(self._memories))
         if look.live is None or look.over or self._clock() >= plan.checked + period_s:
@@ -266,7 +266,7 @@ class Reconciler:
         lacking = any(lacks_pods(each) for each in look.workloads)
         return not changed and not lacking and find_fault(look) is None
 
-    def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Found, look: Look) -> Fault | None:
+    def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Existing, look: Look) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
         if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over):
@@ -284,13 +284,13 @@ class Reconciler:
                 cluster.patch(manifest["apiVersion"], manifest["kind"], name_of(manifest), change)
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
         self._note_healed(run, plan, found)
-        doomed = differences.superfluous(found, wanted, run.uid)
+        doomed = differences.no_longer_wanted(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
         # After a change the next look compares all again.
         plan.checked = float("-inf") if made or changed or doomed else self._clock()
         return None
 
-    def _note_healed(self, run: TrainingRun, plan: _Plan, found: Found) -> None:
+    def _note_healed(self, run: TrainingRun, plan: _Plan, found: Existing) -> None:
         """Note what others had changed. What they change again at once is theirs: nothing is fought over."""
         for each in plan.wanted:
             key = each["kind"], name_of(each)
@@ -312,16 +312,16 @@ class Reconciler:
                 _log.info("%s: %s %s deleted", cluster.namespace, each["kind"], name_of(each))
         return bool(owned)
 
-    def _rest(self, cluster: Cluster, look: Look, found: Found) -> None:
+    def _rest(self, cluster: Cluster, look: Look, found: Existing) -> None:
         """End the pods of components that rest, although the run's objects cannot be as its specification says."""
-        for each in differences.restless(found, look.resource["metadata"]["uid"], look.resting):
+        for each in differences.to_scale_down(found, look.resource["metadata"]["uid"], look.resting):
             try:
                 cluster.patch(each["apiVersion"], each["kind"], name_of(each), {"spec": {"replicas": 0}})
                 _log.info("%s: %s %s has no pods", cluster.namespace, each["kind"], name_of(each))
             except UserError as error:
                 _log.warning("%s %s: %s", each["kind"], name_of(each), refusal(error).text)
 
-    def _events(self, cluster: Cluster, found: Found) -> list[Object]:
+    def _events(self, cluster: Cluster, found: Existing) -> list[Object]:
         """The events of the namespace, where one of them may explain what is missing."""
         pending = any(part(each, "status").get("phase") == "Pending" for each in found.of(VOLUME))
         lacking = any(lacks_pods(each) for each in found.of(*WORKLOADS))

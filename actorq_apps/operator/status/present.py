@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from actorq_apps.cluster.connection import Cluster
 from actorq_apps.cluster.objects import RUN_LABEL, VOLUME, Object, name_of, part
-from actorq_apps.operator.differences import Found
+from actorq_apps.operator.differences import Existing
 from actorq_apps.operator.resource.training_run import TlsSpec
 
 _WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
@@ -16,12 +16,12 @@ _ALWAYS = (
 )
 
 
-def workloads(cluster: Cluster, run: str) -> Found:
+def workloads(cluster: Cluster, run: str) -> Existing:
     """The workloads with the label of a run."""
     return _listed(cluster, run, _WORKLOADS)
 
 
-def others(cluster: Cluster, resource: Object, wanted: Sequence[Object], known: Found) -> Found:
+def others(cluster: Cluster, resource: Object, wanted: Sequence[Object], known: Existing) -> Existing:
     """The objects of a TrainingRun besides its workloads, and those of others that have a name that it needs.
 
     known: its workloads.
@@ -37,11 +37,11 @@ def others(cluster: Cluster, resource: Object, wanted: Sequence[Object], known: 
     return found
 
 
-def there(cluster: Cluster, manifests: Iterable[Object]) -> Found:
+def there(cluster: Cluster, manifests: Iterable[Object]) -> Existing:
     """The objects that have the names of these manifests, whoever they belong to."""
     places = {(each["kind"], name_of(each)): each["apiVersion"] for each in manifests}
     read = ((place, cluster.get(api_version, *place)) for place, api_version in places.items())
-    return Found((place, each) for place, each in read if each is not None)
+    return Existing((place, each) for place, each in read if each is not None)
 
 
 def tls_mode(resource: Object) -> str:
@@ -49,7 +49,7 @@ def tls_mode(resource: Object) -> str:
     return str(part(resource, "spec", "tls").get("mode") or TlsSpec.model_fields["mode"].default)
 
 
-def _listed(cluster: Cluster, run: str, kinds: Iterable[tuple[str, str]]) -> Found:
+def _listed(cluster: Cluster, run: str, kinds: Iterable[tuple[str, str]]) -> Existing:
     """The objects of some kinds with the run's label."""
     listed = (each for kind in kinds for each in cluster.list(*kind, f"{RUN_LABEL}={run}"))
-    return Found(((each["kind"], name_of(each)), each) for each in listed)
+    return Existing(((each["kind"], name_of(each)), each) for each in listed)
