@@ -355,6 +355,24 @@ def _packages(result: str) -> str:
     return table(head, rows)
 
 
+def structured() -> str:
+    """Runs in coded environments of several parts: the return, and the most that a policy blind to a part can have."""
+    found: dict[str, dict[str, list[Run]]] = {}
+    for run in figures("structured")["runs"]:
+        found.setdefault(run["kind"], {}).setdefault(run["algorithm"], []).append(run)
+    algorithms = list(next(iter(found.values())))
+    rows = [
+        (
+            kind,
+            *(", ".join(f"{run['mean_return']:.1f}" for run in runs[name]) for name in algorithms),
+            max(run["wall_clock_s"] for each in runs.values() for run in each),
+            runs[algorithms[0]][0]["blind"],
+        )
+        for kind, runs in found.items()
+    ]
+    return table(("parts", *(name.upper() for name in algorithms), "slowest, s", "blind to a part"), rows)
+
+
 def refused_packages() -> str:
     """What `actorq` says of these environments without wrappers."""
     found = figures("packages")["packages"]
