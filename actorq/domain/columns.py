@@ -49,8 +49,11 @@ class Column:
 
     def array_shape(self, steps: int, environments: int, frame_stack: int) -> tuple[int, ...]:
         """Shape of the column in a segment."""
-        entries = {Per.ROW: (frame_stack + steps,), Per.STEP: (steps,), Per.SEGMENT: ()}[self.per]
-        return (*entries, environments, *self.shape)
+        if self.per is Per.STEP:
+            return (steps, environments, *self.shape)
+        return (
+            (environments, *self.shape) if self.per is Per.SEGMENT else (frame_stack + steps, environments, *self.shape)
+        )
 
 
 def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Column, ...]:

@@ -3,14 +3,14 @@
 Domain objects only. `actorq.wire` turns them into messages, `learner_service.actors.intake` checks and stores them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import LARGEST_NUMBER, LOG_PROBABILITIES, Array, columns_of, within_numbers
+from actorq.domain.columns import LARGEST_NUMBER, LOG_PROBABILITIES, Array, Column, columns_of, within_numbers
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 
@@ -129,12 +129,15 @@ class Segment:
         """The segment with other or further columns."""
         return replace(self, columns={**self.columns, **changed})
 
-    def check(self, spec: EnvironmentSpec) -> None:
-        """Raise InvalidInputError unless all columns fit `spec` and each other, within `LARGEST_NUMBER`."""
-        expected = columns_of(spec, self.columns)
-        names = [column.name for column in expected]
-        if sorted(names) != sorted(self.columns):
-            raise InvalidInputError(f"segment: columns must be {', '.join(names)}, got {', '.join(self.columns)}")
+    def check(self, spec: EnvironmentSpec, expected: Sequence[Column] = ()) -> None:
+        """Raise InvalidInputError unless all columns fit `spec` and each other, within `LARGEST_NUMBER`.
+
+        expected: the columns of the run; by default those of a run that wants what the segment has.
+        """
+        expected = expected or columns_of(spec, self.columns)
+        if len(expected) != len(self.columns) or not all(column.name in self.columns for column in expected):
+            names = ", ".join(column.name for column in expected)
+            raise InvalidInputError(f"segment: columns must be {names}, got {', '.join(self.columns)}")
         steps, environments = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
         if steps < 1 or environments < 1:
             raise InvalidInputError(f"segment: rewards must be [T >= 1, N >= 1], got {list(self.rewards.shape)}")
@@ -143,7 +146,9 @@ class Segment:
             _check_shape(column.name, self.columns[column.name], shape, column.dtype)
         self._check_actions(spec)
         for column in expected:
-            _check_numbers(column.name, self.columns[column.name])
+            # Flags and bytes are within the limit.
+            if column.dtype.itemsize > 1:
+                _check_numbers(column.name, self.columns[column.name])
         self._check_spans(steps)
         for episode in self.episodes:
             if not (

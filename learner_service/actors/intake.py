@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.domain.columns import Column, columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Evaluation, Segment
 from actorq.errors import InvalidInputError
@@ -74,9 +75,17 @@ class Intake:
         self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)
         self._by_scheme: dict[str, int] = {}
+        # The names of the columns of the last segment, and these columns. All segments of a run have the same.
+        self._last_columns: tuple[tuple[str, ...], tuple[Column, ...]] = ((), ())
         self._stored_segments = 0
         self._duplicate_segments = 0
         self._lost_segments = 0
+
+    def _columns_of(self, segment: Segment) -> tuple[Column, ...]:
+        names, columns = self._last_columns
+        if names != (found := tuple(segment.columns)):
+            self._last_columns = found, (columns := columns_of(self._spec, found))
+        return columns
 
     def published(self, version: int) -> None:
         """Note a published version, from which staleness is counted."""
@@ -91,7 +100,7 @@ class Intake:
         """
         try:
             segment = decode()
-            segment.check(self._spec)
+            segment.check(self._spec, self._columns_of(segment))
             if segment.steps * segment.environments > reserved:
                 raise InvalidInputError(
                     f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
