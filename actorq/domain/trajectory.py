@@ -81,27 +81,27 @@ class Segment:
     @property
     def rewards(self) -> NDArray[np.float32]:
         """The column."""
-        return cast(NDArray[np.float32], self.columns["rewards"])
+        return cast("NDArray[np.float32]", self.columns["rewards"])
 
     @property
     def terminated(self) -> NDArray[np.bool_]:
         """The column."""
-        return cast(NDArray[np.bool_], self.columns["terminated"])
+        return cast("NDArray[np.bool_]", self.columns["terminated"])
 
     @property
     def truncated(self) -> NDArray[np.bool_]:
         """The column."""
-        return cast(NDArray[np.bool_], self.columns["truncated"])
+        return cast("NDArray[np.bool_]", self.columns["truncated"])
 
     @property
     def valid(self) -> NDArray[np.bool_]:
         """The column."""
-        return cast(NDArray[np.bool_], self.columns["valid"])
+        return cast("NDArray[np.bool_]", self.columns["valid"])
 
     @property
     def ages(self) -> NDArray[np.uint8]:
         """The column."""
-        return cast(NDArray[np.uint8], self.columns["ages"])
+        return cast("NDArray[np.uint8]", self.columns["ages"])
 
     @property
     def steps(self) -> int:

@@ -234,7 +234,7 @@ class RolloutQueue(SegmentBuffer):
             terminated=flags & TERMINATED != 0,
             truncated=flags & TRUNCATED != 0,
             valid=flags & VALID != 0,
-            log_probabilities=cast(NDArray[np.float32], store.further[LOG_PROBABILITIES][acted]),
+            log_probabilities=cast("NDArray[np.float32]", store.further[LOG_PROBABILITIES][acted]),
             policy_versions=store.policy_versions[acted],
             senders=store.segments.senders(store.generations[acted]),
         )
