@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from actorq.domain.columns import LARGEST_NUMBER
+from actorq.domain.limits import MAX_DISCRETE_ACTIONS, MAX_SEGMENT_BYTES
 from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 
@@ -24,10 +25,12 @@ MOST_PARTS = 64
 # Combinations of discrete actions, each of which has an output of the policy.
 MOST_COMBINATIONS = 1024
 SUPPORTED_ACTIONS = (
-    f"discrete, of several parts with at most {MOST_COMBINATIONS:,} combinations, or boxes of floats with bounds from "
+    f"discrete (several parts: at most {MOST_COMBINATIONS:,} combinations), or boxes of floats with bounds from "
     f"{-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}"
 )
 
+# Float32 numbers of an observation that fit a message.
+_MOST_NUMBERS = MAX_SEGMENT_BYTES // 4
 # Float32 holds all whole numbers up to this one.
 _EXACT = 2**24
 
@@ -60,7 +63,7 @@ def parts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
     change, such as vectors and images, and for spaces that cannot be one vector: images beside other parts, text,
     graphs and sequences, and more than `MOST_PARTS` parts.
     """
-    if isinstance(space, spaces.Box) and (len(space.shape) == 1 or _is_image(space)):
+    if (isinstance(space, spaces.Box) and (len(space.shape) == 1 or _is_image(space))) or not _flattened(space):
         return ()
     found = [(path, _words(leaf)) for path, leaf in _leaves(space)]
     if len(found) > MOST_PARTS or not all(words for _, words in found):
@@ -192,7 +195,7 @@ def _sizes(space: spaces.Space[Any]) -> list[int]:
 def _combinations(space: spaces.Space[Any]) -> Iterator[Any] | None:
     """All actions of a space of discrete parts that have few combinations; None for any other space."""
     sizes = _sizes(space)
-    if not sizes or (len(sizes) > 1 and math.prod(sizes) > MOST_COMBINATIONS):
+    if not sizes or math.prod(sizes) > (MOST_COMBINATIONS if len(sizes) > 1 else MAX_DISCRETE_ACTIONS):
         return None
     return (_composed(space, iter(choice)) for choice in itertools.product(*map(range, sizes)))
 
@@ -219,12 +222,9 @@ def _check_size(environment_id: str, what: str, space: spaces.Box) -> None:
 
 
 def _flattened(space: spaces.Space[Any]) -> int:
-    """The numbers of an observation as a vector; 0 if Gymnasium cannot flatten it to one."""
-    try:
-        flat = spaces.flatten_space(space)
-    except (NotImplementedError, ValueError):
-        return 0
-    return flat.shape[0] if isinstance(flat, spaces.Box) else 0
+    """The numbers of an observation as a vector; 0 if Gymnasium cannot flatten it to one that fits a message."""
+    numbers = spaces.flatdim(space) if space.is_np_flattenable else 0
+    return numbers if numbers <= _MOST_NUMBERS else 0
 
 
 def _in_one_line(space: spaces.Space[Any]) -> str:

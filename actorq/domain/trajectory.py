@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from actorq.domain.columns import LARGEST_NUMBER, LOG_PROBABILITIES, Array, Column, columns_of, within_numbers
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
+from actorq.text import one_line
 
 # Share of the range of an action. A policy's arithmetic rounds.
 _BOUNDS_SLACK = 1e-3
+# Of a peer's names in an error.
+_SHOWN_BYTES = 300
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,8 @@ class Segment:
         expected = expected or columns_of(spec, self.columns)
         if len(expected) != len(self.columns) or not all(column.name in self.columns for column in expected):
             names = ", ".join(column.name for column in expected)
-            raise InvalidInputError(f"segment: columns must be {names}, got {', '.join(self.columns)}")
+            got = one_line(", ".join(self.columns), _SHOWN_BYTES)
+            raise InvalidInputError(f"segment: columns must be {names}, got {got}")
         steps, environments = self.rewards.shape if self.rewards.ndim == 2 else (0, 0)
         if steps < 1 or environments < 1:
             raise InvalidInputError(f"segment: rewards must be [T >= 1, N >= 1], got {list(self.rewards.shape)}")

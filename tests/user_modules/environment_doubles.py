@@ -343,6 +343,8 @@ SPACES = {
     ),
     "BitActions": (VECTOR, spaces.MultiBinary(2)),
     "ArmActions": (VECTOR, spaces.Dict({"a": spaces.Box(0.0, 4.0, (1,)), "b": spaces.Box(0.0, 9.0, (1, 1))})),
+    "HugeObservations": (spaces.Discrete(10**12), spaces.Discrete(2)),
+    "HugeActions": (VECTOR, spaces.Discrete(10**12, start=1)),
     "TooManyActions": (VECTOR, spaces.MultiDiscrete([32, 33])),
     "LateActions": (VECTOR, spaces.Discrete(2, start=1)),
     "UnboundedActions": (VECTOR, spaces.Box(-np.inf, np.inf, (2,), np.float32)),

@@ -115,6 +115,8 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
         ("EndlessActions", f"{ACTIONS} Box("),
         ("LargeActions", f"{ACTIONS} Box("),
         ("TooManyActions", f"{ACTIONS} Multi"),
+        ("HugeObservations", f"{OBSERVATIONS} Discrete("),
+        ("HugeActions", f"{ACTIONS} Discrete("),
         ("EmptyObservations", "observations must have at least one number, got Box("),
         ("EmptyActions", "actions must have at least one number, got Box("),
         ("UnboundedActions", f"{ACTIONS} Box("),
