@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from actor_service.acting.exploration import explorer
 from actor_service.acting.explorer import Explorer
+from actor_service.acting.explorers import explorer
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.acting.explorer import Explorer
-from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import GREEDY_ACTIONS
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
 
 # Steps whose random numbers are drawn at once. Drawing them all costs as much as drawing those of one step.
-_STEPS_DRAWN = 128
+STEPS_DRAWN = 128
 
 
 class NoisyExplorer(Explorer):
@@ -29,21 +28,21 @@ class NoisyExplorer(Explorer):
         self._actions = np.zeros((environments, *spec.actions.shape), spec.actions.dtype)
         self._random_steps = random_steps
         self._rng = rng
-        self._drawn = _STEPS_DRAWN
+        self._drawn = STEPS_DRAWN
 
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions [N, *action]. The next call overwrites the array."""
         if self._random_steps > 0:
             self._random_steps -= 1
-            return self._random_actions()
+            return self._random_actions(observations)
         self._drawn += 1
-        if self._drawn >= _STEPS_DRAWN:
+        if self._drawn >= STEPS_DRAWN:
             self._draw(policy)
             self._drawn = 0
         return self._explore(policy, observations, self._drawn)
 
     @abstractmethod
-    def _random_actions(self) -> NDArray[Any]:
+    def _random_actions(self, observations: NDArray[Any]) -> NDArray[Any]:
         """Uniformly random actions [N, *action]."""
 
     @abstractmethod
@@ -63,11 +62,11 @@ class EpsilonGreedy(NoisyExplorer):
         self._epsilons = np.asarray(exploration.epsilons)
         self._count = spec.discrete_actions
 
-    def _random_actions(self) -> NDArray[Any]:
+    def _random_actions(self, observations: NDArray[Any]) -> NDArray[Any]:
         return self._rng.integers(self._count, size=len(self._epsilons))
 
     def _draw(self, policy: OnnxPolicy) -> None:
-        shape = (_STEPS_DRAWN, len(self._epsilons))
+        shape = (STEPS_DRAWN, len(self._epsilons))
         self._explores = self._rng.random(shape) < self._epsilons
         self._random = self._rng.integers(self._count, size=shape)
 
@@ -99,7 +98,7 @@ class ContinuousNoise(NoisyExplorer):
         self._noise = np.zeros((0, *self._actions.shape), np.float32)
         self._mixing = _mixing(exploration.correlation) if exploration.correlation else None
 
-    def _random_actions(self) -> NDArray[Any]:
+    def _random_actions(self, observations: NDArray[Any]) -> NDArray[Any]:
         actions = self._rng.uniform(self._low, self._high, self._actions.shape).astype(np.float32)
         if self._greedy is not None:
             self._greedy[:] = actions
@@ -107,7 +106,7 @@ class ContinuousNoise(NoisyExplorer):
 
     def _draw(self, policy: OnnxPolicy) -> None:
         shape = self._actions.shape
-        noise = self._rng.standard_normal((_STEPS_DRAWN, *shape), np.float32)
+        noise = self._rng.standard_normal((STEPS_DRAWN, *shape), np.float32)
         if self._mixing is not None:
             before = self._noise[-1] if len(self._noise) else self._rng.standard_normal(shape, np.float32)
             noise = np.tensordot(self._mixing, np.concatenate((before[None], noise)), axes=1)
@@ -132,27 +131,7 @@ class ContinuousNoise(NoisyExplorer):
 
 def _mixing(correlation: float) -> NDArray[np.float32]:
     """The matrix that makes correlated noise of the last step's noise and the new noise of each step."""
-    steps = np.arange(_STEPS_DRAWN)
+    steps = np.arange(STEPS_DRAWN)
     powers = np.tril(correlation ** np.abs(steps[:, None] - steps))
     new = math.sqrt(1 - correlation**2) * powers
     return np.column_stack((correlation ** (steps + 1), new)).astype(np.float32)
-
-
-def explorer(
-    spec: EnvironmentSpec,
-    exploration: Exploration,
-    environments: int,
-    rng: np.random.Generator,
-    wanted: Collection[str] = (),
-) -> Explorer:
-    """The explorer of an action space and a number of environments: draws actions if the run does, else adds noise.
-
-    Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns.
-    """
-    if exploration.sampling and spec.discrete_actions:
-        return CategoricalSampler(spec, environments, rng)
-    if exploration.sampling:
-        return GaussianSampler(spec, environments, exploration.sampling == "squashed", rng)
-    if spec.discrete_actions:
-        return EpsilonGreedy(spec, exploration, rng)
-    return ContinuousNoise(spec, exploration, rng, wanted)

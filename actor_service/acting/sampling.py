@@ -83,9 +83,13 @@ class CategoricalSampler(Explorer):
 
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions int64[N]."""
+        return self.draw(policy(observations))
+
+    def draw(self, told: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Actions int64[N] of logits float32[N, actions]. The next call overwrites the array."""
         actions, logits, sums, index = self._actions, self._logits, self._sums, self._index
         largest, limits = self._one_a_row
-        np.copyto(logits, policy(observations))
+        np.copyto(logits, told)
         # The maximum without a reduction along an axis, which is slow to start.
         logits.argmax(axis=1, out=actions)
         np.add(actions, self._first, out=index)
@@ -140,7 +144,11 @@ class GaussianSampler(Explorer):
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions float32[N, *action] within their bounds."""
         policy(observations)
-        mean, log_std, drawn, costs = policy.mean, policy.log_std, self._drawn, self._costs
+        return self.draw(policy.mean, policy.log_std)
+
+    def draw(self, mean: NDArray[np.float32], log_std: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The same of the mean and the log standard deviation, float32[N, components]."""
+        drawn, costs = self._drawn, self._costs
         np.exp(log_std, out=self._std)
         np.multiply(self._draws.row(self._steps), self._std, out=drawn)
         np.add(drawn, mean, out=drawn)

@@ -24,7 +24,7 @@ import gymnasium
 from actor_service.environments.failures import FAILURES, failure_text, place_of
 from actor_service.environments.interface import Environments, Fault, Step
 from actor_service.environments.keywords import fitting_keywords
-from actor_service.environments.spaces import UnsupportedObservationsError
+from actor_service.environments.spaces.observations import UnsupportedObservationsError
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments, modules_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
@@ -63,10 +63,12 @@ def make_environments(
     arguments: EnvironmentArguments = NO_ARGUMENTS,
     *,
     rendered: bool = False,
+    before_reset: Callable[[], None] = lambda: None,
 ) -> Environments:
     """Make `count` environments of one id with the same arguments.
 
     rendered: whether `render` is needed.
+    before_reset: called before a reset that looks for an action mask.
 
     Raises UserError when the id is unknown, its library is missing, the arguments do not fit, the spaces are not
     supported, or this machine cannot render it.
@@ -81,9 +83,8 @@ def make_environments(
     try:
         make = getattr(import_module(module), function)
         wrappers = [_wrapper(name, keywords) for name, keywords in arguments.wrappers]
-        made: Environments = make(
-            environment_id, count, rendered, *([wrappers] if wrappers else ()), **arguments.keywords
-        )
+        ours = (wrappers, before_reset) if path == _GYMNASIUM else ()
+        made: Environments = make(environment_id, count, rendered, *ours, **arguments.keywords)
         _check_planes(made)
         made.spec = replace(made.spec, environment_arguments=arguments)
     except UnsupportedObservationsError as error:

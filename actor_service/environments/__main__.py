@@ -20,7 +20,7 @@ from typing import Any, get_args
 import numpy as np
 
 from actor_service.environments import Backend, Environments, make_environments
-from actor_service.environments.trial import play
+from actor_service.environments.trial import play, random_actions
 from actorq.domain.environments import EnvironmentArguments
 from actorq.errors import ActorQError
 
@@ -89,7 +89,8 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
     try:
         tell({"call": "its constructor"})
         made_with = EnvironmentArguments.from_text(arguments.arguments)
-        environments = make_environments(arguments.id, 1, arguments.backend, made_with)
+        resets = partial(tell, {"call": "its first reset"})
+        environments = make_environments(arguments.id, 1, arguments.backend, made_with, before_reset=resets)
         _step(environments, tell)
         figures = None
         if arguments.steps:
@@ -108,19 +109,21 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
 
 def _step(environments: Environments, tell: Tell) -> None:
     """Take one good step. Raises UserError when the environment cannot, with several actions."""
-    spec = environments.spec
-    low, high = spec.actions.bounds()
+    spec, rng = environments.spec, _RNG(0)
     tell({"call": "its first reset"})
-    environments.reset(0)
+    observations = environments.reset(0)
     tell({"call": "its first step"})
     for attempt in count():
-        if spec.discrete_actions:
-            action = np.array(attempt % spec.discrete_actions)
-        else:
+        if not spec.sizes and attempt == 0:
+            low, high = spec.actions.bounds()
             # Halves first, because the sum of two bounds can overflow.
-            action = low / 2 + high / 2 if attempt == 0 else _RNG(attempt).uniform(low, high)
-        if not environments.step(action[None].astype(spec.actions.dtype)).faults:
+            actions = (low / 2 + high / 2)[None]
+        else:
+            actions = random_actions(spec, observations, rng)
+        step = environments.step(actions)
+        if not step.faults:
             return
+        observations = step.observations
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco
-from actor_service.environments.spaces import bounds
+from actor_service.environments.spaces.actions import bounds
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 

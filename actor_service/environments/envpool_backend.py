@@ -18,9 +18,9 @@ from actor_service.environments import describe_environment
 from actor_service.environments.dm_control_backend import observation_parts
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.loop import MOST_FAULTS
-from actor_service.environments.spaces import action_spec
+from actor_service.environments.spaces.actions import action_spec
 from actor_service.environments.step_columns import StepColumns
-from actorq.domain.columns import within_numbers
+from actorq.domain.arrays import within_numbers
 from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import ActorQError, UserError
@@ -152,7 +152,7 @@ class PooledEnvironments(Environments):
         fits = (
             size >= int(np.prod(spec.observations.shape)) if self._parts else size == np.prod(spec.observations.shape)
         )
-        if action_spec(spec.environment_id, actions) != (spec.actions, spec.discrete_actions) or not fits:
+        if action_spec(spec.environment_id, actions) != (spec.actions, spec.discrete_actions, spec.choices) or not fits:
             raise UserError(
                 f"environment {spec.environment_id}: EnvPool's version has other spaces; leave "
                 "--environment-backend out"

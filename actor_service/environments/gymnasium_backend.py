@@ -1,7 +1,8 @@
 """Gymnasium's registered environments: classic control, Box2D, MuJoCo, and the user's own."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec, load_env_creator
@@ -9,17 +10,13 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
-from actor_service.environments.spaces import (
-    JointActions,
-    action_spec,
-    is_plane,
-    observation_spec,
-    parts_of,
-    with_one_action,
-)
+from actor_service.environments.spaces.actions import JointActions, action_spec, sizes_of, with_one_action
+from actor_service.environments.spaces.observations import is_plane, observation_spec, parts_of
+from actor_service.environments.spaces.packing import PackedObservations, Source, mask_source, needs_packing
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 
+W = TypeVar("W")
 Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 
 
@@ -28,12 +25,16 @@ def make(
     count: int,
     rendered: bool,
     wrappers: Sequence[Wrap] = (),
+    before_reset: Callable[[], None] = lambda: None,
     /,
     *,
     max_episode_steps: int | None = None,
     **keywords: Any,
 ) -> LoopedEnvironments:
-    """A batch of a registered environment. Raises UserError when its spaces are not supported."""
+    """A batch of a registered environment. Raises UserError when its spaces are not supported.
+
+    before_reset: called before a reset that looks for an action mask.
+    """
     module, _, name = environment_id.rpartition(":")
     if module:
         __import__(module)
@@ -48,7 +49,7 @@ def make(
     if wants_mujoco(registered.entry_point):
         prepare_mujoco(rendered or keywords.get("render_mode") is not None)
 
-    def single() -> gymnasium.Env[Any, Any]:
+    def made() -> gymnasium.Env[Any, Any]:
         # The batch enforces the step limit, unless a wrapper may need it. The loop's calls need no checker.
         environment: gymnasium.Env[Any, Any] = gymnasium.make(
             environment_id,
@@ -61,11 +62,6 @@ def make(
             environment = environment.env
         for wrap in wrappers:
             environment = wrap(environment)
-        if is_plane(environment.observation_space):
-            shape = (*(environment.observation_space.shape or ()), 1)
-            environment = gymnasium.wrappers.ReshapeObservation(environment, shape)
-        elif parts_of(environment.observation_space):
-            environment = gymnasium.wrappers.FlattenObservation(environment)
         environment = with_one_action(environment)
         if rendered and wants_mujoco(registered.entry_point):
             draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
@@ -73,19 +69,40 @@ def make(
 
     if rendered and "rgb_array" not in _render_modes(registered):
         raise UserError(f"environment {environment_id}: it cannot render pictures (no render mode rgb_array)")
-    first = single()
+    first = made()
+    joint = _wrapper(first, JointActions)
+    sizes = joint.sizes if joint else sizes_of(first.action_space)
+    source = mask_source(first, sizes, before_reset)
+
+    def observed(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        return _with_one_observation(environment, source, sizes, joint is None or joint.combined)
+
+    def single() -> gymnasium.Env[Any, Any]:
+        return observed(made())
+
+    try:
+        first = observed(first)
+    except UserError as error:
+        first.close()
+        raise UserError(f"environment {environment_id}: {error}") from None
     if wrappers:
         limit = (first.spec and first.spec.max_episode_steps) or 0
     try:
-        actions, discrete_actions = action_spec(environment_id, first.action_space)
+        actions, discrete_actions, choices = action_spec(
+            environment_id, first.action_space, joint.choices if joint else ()
+        )
+        packed = _wrapper(first, PackedObservations)
         spec = EnvironmentSpec(
             environment_id=environment_id,
-            observations=observation_spec(environment_id, first.observation_space),
+            observations=replace(
+                observation_spec(environment_id, first.observation_space), leaves=packed.leaves if packed else ()
+            ),
             actions=actions,
             discrete_actions=discrete_actions,
+            choices=choices,
             max_episode_steps=limit,
-            parts=_parts(first),
-            action_parts=first.text if isinstance(first, JointActions) else "",
+            parts=packed.parts if packed else _parts(first),
+            action_parts=joint.text if joint else "",
             reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
         )
     except UserError:
@@ -95,13 +112,33 @@ def make(
     return LoopedEnvironments(spec, singles, single, 0 if wrappers else limit)
 
 
+def _with_one_observation(
+    environment: gymnasium.Env[Any, Any], mask: Source, sizes: Sequence[int], combined: bool
+) -> gymnasium.Env[Any, Any]:
+    """The environment with observations of one array, where they can be joined or packed to that."""
+    space = environment.observation_space
+    if needs_packing(space, mask):
+        return PackedObservations(environment, mask, sizes, combined)
+    if is_plane(space):
+        return gymnasium.wrappers.ReshapeObservation(environment, (*(space.shape or ()), 1))
+    if parts_of(space):
+        return gymnasium.wrappers.FlattenObservation(environment)
+    return environment
+
+
+def _wrapper(environment: gymnasium.Env[Any, Any], kind: type[W]) -> W | None:
+    """The wrapper of this kind; None if there is none."""
+    while isinstance(environment, gymnasium.Wrapper):
+        if isinstance(environment, kind):
+            return environment
+        environment = environment.env
+    return None
+
+
 def _parts(environment: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
     """The parts that `single` has joined to a vector."""
-    while isinstance(environment, gymnasium.Wrapper):
-        if isinstance(environment, gymnasium.wrappers.FlattenObservation):
-            return parts_of(environment.env.observation_space)
-        environment = environment.env
-    return ()
+    flattened = _wrapper(environment, gymnasium.wrappers.FlattenObservation)
+    return () if flattened is None else parts_of(flattened.env.observation_space)
 
 
 def _creator(registered: EnvSpec) -> Callable[..., Any]:

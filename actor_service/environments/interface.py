@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import LARGEST_NUMBER
+from actorq.domain.arrays import LARGEST_NUMBER
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode
 

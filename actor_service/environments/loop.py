@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from actor_service.environments.failures import FAILURES, MisfitError, failure_text, kind_of, observation_of_reset
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.step_columns import StepColumns
-from actorq.domain.columns import within_numbers
+from actorq.domain.arrays import within_numbers
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import ActorQError, UserError
 from actorq.text import one_line

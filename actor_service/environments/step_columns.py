@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.interface import Fault, Step
-from actorq.domain.columns import LARGEST_NUMBER, within_numbers
+from actorq.domain.arrays import LARGEST_NUMBER, within_numbers
 from actorq.domain.spaces import ArraySpec
 from actorq.domain.trajectory import Episode
 

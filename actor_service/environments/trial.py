@@ -9,6 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.interface import Environments, Step
+from actorq.domain.choices import allowed_choices
+from actorq.domain.leaves import VECTOR, views
+from actorq.domain.spaces import EnvironmentSpec
 
 # Steps of each of the three episodes that are compared, and the seconds that all of them may take.
 _COMPARED, _COMPARED_S = 200, 3.0
@@ -28,7 +31,8 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
     repeats an episode, and whether another seed changes it. Raises as the environment does.
     """
     stepper = _Stepper(environments, alive)
-    first = stepper.begin(0, actions=0)[0].copy()
+    spec = environments.spec
+    first = _numbers(spec, stepper.begin(0, actions=0)[0])
     lowest, highest = first.copy(), first.copy()
     returns: list[float] = []
     lengths: list[int] = []
@@ -39,7 +43,7 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
     while taken < steps and stepper.seconds < seconds:
         taken += 1
         step = stepper.step()
-        observation = step.observations[0]
+        observation = _numbers(spec, step.observations[0])
         np.minimum(lowest, observation, out=lowest)
         np.maximum(highest, observation, out=highest)
         if step.valid[0]:
@@ -58,7 +62,7 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
         "returns": returns,
         "lengths": lengths,
         "rewards": [min(rewards), max(rewards)] if rewards else [],
-        "observations": [float(lowest.min()), float(highest.max())],
+        "observations": [float(lowest.min()), float(highest.max())] if lowest.size else [],
         "components": lowest.size,
         "constant": constant.tolist(),
         "faults": dict(faults.most_common(_MOST_REASONS)),
@@ -77,18 +81,21 @@ class _Stepper:
         self._alive = alive
         self._draw = np.random.default_rng()
         self._told = time.perf_counter()
+        self._seen: NDArray[Any] = np.empty(0)
         self.seconds = 0.0
 
     def begin(self, seed: int, actions: int) -> NDArray[Any]:
         """Reset the environment with a seed, and the random actions with another one."""
         self._draw = np.random.default_rng(actions)
-        return self._environments.reset(seed)
+        self._seen = self._environments.reset(seed)
+        return self._seen
 
     def step(self) -> Step:
         """Take a random action."""
-        action = self._action()
+        action = random_actions(self._environments.spec, self._seen, self._draw)
         begun = time.perf_counter()
         step = self._environments.step(action)
+        self._seen = step.observations
         ended = time.perf_counter()
         self.seconds += ended - begun
         if ended - self._told > _PERIOD_S:
@@ -96,15 +103,29 @@ class _Stepper:
             self._alive()
         return step
 
-    def _action(self) -> NDArray[Any]:
-        """A random action for one environment, [1, *action]."""
-        spec = self._environments.spec
-        if spec.discrete_actions:
-            return self._draw.integers(spec.discrete_actions, size=1)
-        low, high = spec.actions.bounds()
-        # The difference of two bounds can overflow float32.
-        share = self._draw.random(spec.actions.shape)
-        return (low * (1 - share) + high * share).astype(spec.actions.dtype)[None]
+
+def random_actions(spec: EnvironmentSpec, observations: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+    """Uniformly random allowed actions, [N, *action], after these observations."""
+    count, parts = len(observations), list[NDArray[Any]]()
+    if spec.sizes:
+        allowed = np.ones((count, spec.discrete_actions), np.bool_)
+        if spec.mask is not None:
+            allowed = views(spec.leaves, observations)[spec.mask.name]
+        parts.append(allowed_choices(allowed, rng.random((count, len(spec.sizes))), spec.sizes))
+        if not spec.components:
+            return parts[0].reshape(count, *spec.actions.shape)
+    low, high = (bound[..., len(spec.choices) :] for bound in spec.actions.bounds())
+    # The difference of two bounds can overflow float32.
+    share = rng.random((count, *low.shape))
+    parts.append(low * (1 - share) + high * share)
+    return np.concatenate(parts, axis=1).astype(spec.actions.dtype) if spec.sizes else parts[0].astype(low.dtype)
+
+
+def _numbers(spec: EnvironmentSpec, observation: NDArray[Any]) -> NDArray[Any]:
+    """The numbers of an observation, as one array; those of a vector beside other arrays."""
+    if not spec.leaves:
+        return observation.copy()
+    return views(spec.leaves, observation).get(VECTOR, np.empty(0)).copy()
 
 
 def _repeats(stepper: _Stepper, steps: int) -> dict[str, bool]:

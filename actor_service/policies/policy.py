@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from actor_service.counts import ActorCounts
 from actorq.domain.policy import (
+    ACTIONS_OUTPUT,
     GREEDY_OUTPUT,
     LOG_STD_OUTPUT,
     LOGITS_OUTPUT,
@@ -30,11 +31,14 @@ class OnnxPolicy:
     greedy: float32[batch, ...], the last call's result without noise. The next call overwrites it.
     mean, log_std: float32[batch, actions], the last call's distribution of continuous actions, if the policy was loaded
         with it. The next call overwrites them.
+    actions: float32[batch, components], the most likely continuous components of the last call, if the policy was
+        loaded with them beside discrete parts.
     on_observations: called with this policy and the observations of each call; None for no callback.
     """
 
     mean: NDArray[np.float32]
     log_std: NDArray[np.float32]
+    actions: NDArray[np.float32]
 
     def __init__(
         self,
@@ -59,7 +63,14 @@ class OnnxPolicy:
         self.on_observations: Callable[[OnnxPolicy, NDArray[Any]], None] | None = None
         try:
             self._session = open_session(policy.model)
+            self._observations = observations
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
+            # What the session reads: the observations themselves, or a copy of each leaf.
+            self._parts = (
+                {name: np.zeros((batch, *each.shape), each.dtype) for name, each in observations.inputs.items()}
+                if observations.leaves
+                else {}
+            )
             self.stochastic = self._bind(batch)
             self.greedy = self._bind_greedy() if greedy and self.stochastic else self._outputs
             if distribution:
@@ -81,6 +92,9 @@ class OnnxPolicy:
         noise: float32[batch, actions], standard normal, for a stochastic policy; None for its most likely action.
         """
         np.copyto(self._inputs, observations)
+        if self._parts:
+            for name, values in self._observations.split(self._inputs).items():
+                np.copyto(self._parts[name], values)
         if self.on_observations is not None:
             self.on_observations(self, self._inputs)
         if self.stochastic:
@@ -91,10 +105,13 @@ class OnnxPolicy:
     def _bind(self, batch: int) -> bool:
         """Bind the model's inputs and first output to buffers. Returns whether the model takes noise."""
         names = [source.name for source in self._session.get_inputs()]
-        stochastic = len(names) == 2 and NOISE_INPUT in names
-        if len(names) != 1 and not stochastic:
+        stochastic = len(names) > 1 and NOISE_INPUT in names
+        others = [name for name in names if not (stochastic and name == NOISE_INPUT)]
+        # A single input may have any name.
+        if not {*others} <= self._parts.keys() if self._parts else len(others) != 1:
+            wanted = " and ".join(self._observations.inputs)
             raise ValueError(
-                f"expected the input observations, alone or with {NOISE_INPUT}, got {len(names)} ({', '.join(names)})"
+                f"expected the input {wanted}, alone or with {NOISE_INPUT}, got {len(names)} ({', '.join(names)})"
             )
         target = self._session.get_outputs()[0]
         self._outputs = np.zeros([batch, *target.shape[1:]], np.float32)
@@ -102,7 +119,7 @@ class OnnxPolicy:
         self._binding = self._session.io_binding()
         buffers = [(self._binding.bind_output, target.name, self._outputs)]
         for name in names:
-            array = self._noise if stochastic and name == NOISE_INPUT else self._inputs
+            array = self._noise if stochastic and name == NOISE_INPUT else self._parts.get(name, self._inputs)
             buffers.append((self._binding.bind_input, name, array))
         for bind, name, array in buffers:
             bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
@@ -118,17 +135,20 @@ class OnnxPolicy:
     def _bind_distribution(self, names: Sequence[str]) -> None:
         """Bind the outputs that tell the distribution. Logits are the first output, which is bound already."""
         first, *others = (target.name for target in self._session.get_outputs())
-        if not {*names} <= ({first} if LOGITS_OUTPUT in names else {*others}):
+        if not {*names} - {LOGITS_OUTPUT} <= {*others} or (LOGITS_OUTPUT in names and first != LOGITS_OUTPUT):
             raise InvalidInputError(
                 f"policy version {self.descriptor.version}: no actions can be drawn from it, because it tells no "
                 f"distribution: expected {' and '.join(names)} among its outputs, got {', '.join((first, *others))}"
             )
-        if LOGITS_OUTPUT not in names:
-            self.mean, self.log_std = map(self._bound, names)
+        if MEAN_OUTPUT in names:
+            self.mean, self.log_std = map(self._bound, (MEAN_OUTPUT, LOG_STD_OUTPUT))
+        if ACTIONS_OUTPUT in names:
+            self.actions = self._bound(ACTIONS_OUTPUT)
 
     def _bound(self, output: str) -> NDArray[np.float32]:
-        """Bind an output to its own buffer, which has the first output's shape."""
-        buffer = np.zeros_like(self._outputs)
+        """Bind an output to its own buffer."""
+        target = next(each for each in self._session.get_outputs() if each.name == output)
+        buffer = np.zeros([len(self._outputs), *target.shape[1:]], np.float32)
         self._binding.bind_output(output, "cpu", 0, buffer.dtype, buffer.shape, buffer.ctypes.data)
         return buffer
 
@@ -151,13 +171,15 @@ def load_policy(
     greedy: whether a stochastic policy also returns its actions without noise.
     sampled: whether actions are drawn from the policy's distribution, which it then must tell.
     """
-    told = (LOGITS_OUTPUT,) if spec.discrete_actions else (MEAN_OUTPUT, LOG_STD_OUTPUT)
-    return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec), greedy, told if sampled else ())
+    told = (*(LOGITS_OUTPUT,) * bool(spec.sizes), *(MEAN_OUTPUT, LOG_STD_OUTPUT) * bool(spec.components))
+    mixed = spec.sizes and spec.components
+    names = (*told, ACTIONS_OUTPUT) if mixed else told if sampled else ()
+    return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec), greedy, names)
 
 
 def policy_outputs(spec: EnvironmentSpec) -> int:
     """Number of a policy's outputs per observation: discrete actions, or components of one action."""
-    return spec.discrete_actions or int(np.prod(spec.actions.shape))
+    return spec.discrete_actions or spec.components
 
 
 class PolicySlot:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.acting.exploration import explorer
 from actor_service.acting.explorer import Explorer
+from actor_service.acting.explorers import explorer
 from actor_service.acting.frame_stack import FrameStack
+from actor_service.acting.parts import greedy_actions
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments
 from actor_service.policies.policy import OnnxPolicy, load_policy
@@ -153,8 +154,7 @@ class EvaluationEpisodes:
         parts = np.split(seen, len(seen) // self.rows)
         if explorers is not None:
             return np.concatenate([draw(policy, part) for draw, part in zip(explorers, parts, strict=True)])
-        outputs = np.concatenate([policy(part).copy() for part in parts])
-        return outputs.argmax(axis=1) if self._spec.discrete_actions else outputs
+        return np.concatenate([greedy_actions(self._spec, policy, policy(part)).copy() for part in parts])
 
     def _explorers(self, seed: int) -> list[Explorer]:
         exploration = Exploration(epsilons=(), noise=(), sampling=self._sampling)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from actor_service.acting.exploration import explorer
+from actor_service.acting.explorers import explorer
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import make_environments

@@ -212,6 +212,6 @@ KEPT = (
 )
 
 
-def taking(actions: ActionSpace) -> list[str]:
-    """The built-in algorithms that take these actions."""
-    return [name for name, settings in ALGORITHMS.items() if actions in settings.actions]
+def taking(*kinds: str) -> list[str]:
+    """The built-in algorithms that take actions of these kinds."""
+    return [name for name, settings in ALGORITHMS.items() if {*kinds} <= {*settings.actions}]

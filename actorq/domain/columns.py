@@ -11,15 +11,8 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actorq.domain.spaces import EnvironmentSpec
-
-Array = NDArray[np.generic]
-
-# Largest absolute value of an observation, a reward and a drawn action. The squares of gradients, which Adam keeps in
-# float32, stay finite (docs/decisions/0051-numbers-of-actors.md).
-LARGEST_NUMBER = 1e9
 
 
 class Per(Enum):
@@ -94,8 +87,3 @@ greedy_actions: [T, N, *action], continuous actions only: the policy's actions w
 log_probabilities: float32[T, N], logarithm of the probability (or density) with which the acting policy drew each
     action.
 """
-
-
-def within_numbers(numbers: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which numbers are from -LARGEST_NUMBER to LARGEST_NUMBER, bool of their shape; NaN is not."""
-    return (numbers >= -LARGEST_NUMBER) & (numbers <= LARGEST_NUMBER)

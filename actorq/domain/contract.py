@@ -6,7 +6,7 @@ number. 1 is that of peers that name none.
 
 from actorq.errors import ConflictError
 
-CONTRACT = 2
+CONTRACT = 3
 
 
 def check_contract(peer: str, number: int) -> None:

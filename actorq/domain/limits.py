@@ -36,6 +36,9 @@ MAX_RATE = 1e12
 MAX_MAGNITUDE = 1e30
 MAX_DISCRETE_ACTIONS = 65_536
 MAX_FRAME_STACK = 256
+# Of an observation, and discrete parts of an action.
+MAX_LEAVES = 64
+MAX_PARTS = 1_024
 MAX_ENVIRONMENTS = 65_536
 # Of a segment.
 MAX_COLUMNS = 128

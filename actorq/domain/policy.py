@@ -47,6 +47,8 @@ GREEDY_OUTPUT = "greedy_actions"
 # Continuous actions: after the actions without noise come mean and log standard deviation of a Gaussian,
 # float32[B, components] each, in units of half the range around its middle.
 LOGITS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT = "logits", "mean", "log_std"
+# Continuous actions, or the most likely continuous components beside the logits of discrete parts.
+ACTIONS_OUTPUT = "actions"
 
 # Bound on the distance of a publisher's next version to the highest one. No run publishes as many versions, and no
 # single message can use up all numbers.
@@ -64,12 +66,15 @@ class PolicyGraph:
     discrete_actions: the first output has one value per action, of which the largest is taken; or it is the action
         itself, in integers or other whole numbers.
     action_spans: highest minus lowest action of each component of the first output; empty for discrete actions.
+    choices: of an action of several discrete parts, the number of values of each, in the order of the first output;
+        empty for one part.
     """
 
     model: bytes
     inputs: tuple[str, ...]
     discrete_actions: bool
     action_spans: tuple[float, ...] = ()
+    choices: tuple[int, ...] = ()
 
     @property
     def topology(self) -> bytes:

@@ -1,5 +1,7 @@
 """What an environment gives and takes: the spaces of its observations and actions, and their spec."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -7,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.domain.leaves import MASK, Leaf, views
+from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.errors import UserError
 
 # What images are of: bytes, and planes of bits as in MinAtar.
@@ -23,12 +27,42 @@ class ArraySpec:
     """Shape and dtype of one observation or action, without batch dimensions, and bounds if the space has them.
 
     low, high: bounds of each element in C order, or one value for all elements; empty if unbounded.
+    leaves: the arrays of an observation of several, whose bytes it is (actorq.domain.leaves); empty for one array.
     """
 
     shape: tuple[int, ...]
     dtype: str
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    leaves: tuple[Leaf, ...] = ()
+
+    @property
+    def inputs(self) -> "dict[str, ArraySpec]":
+        """What a policy's graph takes for it, by name: "observations", or an input for each leaf.
+
+        Leaves are named observations/NAME, and a mask is named mask. Images are stacked; of other leaves a policy sees
+        the newest.
+        """
+        if not self.leaves:
+            return {OBSERVATIONS_INPUT: self}
+        depth = self.shape[:-1]
+        return {
+            MASK if leaf.kind == "mask" else f"{OBSERVATIONS_INPUT}/{leaf.name}": ArraySpec(
+                (*depth, *leaf.shape) if leaf.kind == "image" else leaf.shape, leaf.dtype
+            )
+            for leaf in self.leaves
+        }
+
+    def split(self, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Views of observations [B, *shape] for each of the `inputs`, [B, ...] by name."""
+        if not self.leaves:
+            return {OBSERVATIONS_INPUT: values}
+        found = views(self.leaves, values)
+        stacked = len(self.shape) > 1
+        arrays = (
+            found[leaf.name][:, -1] if stacked and leaf.kind != "image" else found[leaf.name] for leaf in self.leaves
+        )
+        return dict(zip(self.inputs, arrays, strict=True))
 
     @property
     def bounded(self) -> bool:
@@ -53,11 +87,15 @@ class ArraySpec:
 class EnvironmentSpec:
     """All that a learner must know about an environment to build its networks.
 
-    `actions` is the spec of one action. Discrete actions have shape (), an integer dtype and `discrete_actions` values.
-    For other actions `discrete_actions` is 0. `reward_threshold` is the mean return at which the environment's authors
-    call it solved, if they say so. A policy sees `frame_stack` successive observations. `parts` names the parts that a
-    vector of observations joins, each with its number of components, as a person reads it; empty where the environment
-    itself has a vector or an image. `action_parts` tells the same of actions. Neither is sent or compared.
+    `actions` is the spec of one action. A discrete action has shape (), an integer dtype and `discrete_actions` values.
+    Several discrete parts have shape (parts,) and `choices`, the number of values of each; `discrete_actions` is then
+    their sum, the number of a policy's outputs for them. With continuous parts beside them, an action is float32: first
+    the discrete parts, as whole numbers, then the continuous ones. For continuous actions `discrete_actions` is 0.
+
+    `reward_threshold` is the mean return at which the environment's authors call it solved, if they say so. A policy
+    sees `frame_stack` successive observations. `parts` names the parts that a vector of observations joins, each with
+    its number of components, as a person reads it; empty where the environment itself has a vector or an image.
+    `action_parts` tells the same of actions. Neither is sent or compared.
     """
 
     environment_id: str
@@ -68,6 +106,7 @@ class EnvironmentSpec:
     reward_threshold: float | None = None
     frame_stack: int = 1
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
+    choices: tuple[int, ...] = ()
     parts: tuple[str, ...] = field(default=(), compare=False)
     action_parts: str = field(default="", compare=False)
 
@@ -79,6 +118,53 @@ class EnvironmentSpec:
         return replace(self.observations, shape=(self.frame_stack, *self.observations.shape), low=(), high=())
 
     @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The arrays of one observation, if it has several."""
+        return self.observations.leaves
+
+    @property
+    def mask(self) -> Leaf | None:
+        """The leaf that tells which choices are allowed."""
+        return next((leaf for leaf in self.leaves if leaf.kind == "mask"), None)
+
+    @property
+    def encoded(self) -> tuple[Leaf, ...]:
+        """The leaves that a policy computes with: all but the mask."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind != "mask")
+
+    @property
+    def vector(self) -> ArraySpec | None:
+        """The numbers of an observation, which a run may normalize; None where there are only images."""
+        if not self.leaves:
+            return None if self.image is not None else self.observations
+        numbers = next((leaf for leaf in self.leaves if leaf.kind == "numbers"), None)
+        return None if numbers is None else ArraySpec(numbers.shape, numbers.dtype)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of values of each discrete part of an action; empty for continuous actions."""
+        return self.choices or ((self.discrete_actions,) if self.discrete_actions else ())
+
+    @property
+    def components(self) -> int:
+        """Continuous components of an action; 0 for discrete ones."""
+        if self.discrete_actions and np.dtype(self.actions.dtype).kind != "f":
+            return 0
+        return math.prod(self.actions.shape) - len(self.choices)
+
+    @property
+    def continuous_part(self) -> "EnvironmentSpec":
+        """The spec with the continuous components of its actions alone."""
+        low, high = (tuple(bound.ravel()[len(self.choices) :].tolist()) for bound in self.actions.bounds())
+        actions = ArraySpec((self.components,), "float32", low, high)
+        return replace(self, actions=actions, discrete_actions=0, choices=()) if self.choices else self
+
+    @property
+    def action_kinds(self) -> tuple[str, ...]:
+        """The kinds of its parts: "discrete", "continuous" or both."""
+        return (*("discrete",) * bool(self.sizes), *("continuous",) * bool(self.components))
+
+    @property
     def channels_last(self) -> bool:
         """Whether a policy's image is [height, width, channels], as Gymnasium has them, and not channels first.
 
@@ -86,8 +172,13 @@ class EnvironmentSpec:
         two neighboring axes of equal length. If there are none, the channels are the shorter of the first and the last
         axis.
         """
-        shape, layout = self.policy_observations.shape, self.environment_arguments.image_layout
-        if self.frame_stack > 1 or len(shape) != 3:
+        shape = self.encoded[0].shape if self.leaves else self.policy_observations.shape
+        return self.frame_stack == 1 and self.is_channels_last(shape)
+
+    def is_channels_last(self, shape: tuple[int, ...]) -> bool:
+        """The same of an array of this shape without a stack."""
+        layout = self.environment_arguments.image_layout
+        if len(shape) != 3:
             return False
         if layout != "auto":
             return layout == "channels-last"
@@ -97,29 +188,59 @@ class EnvironmentSpec:
 
     @property
     def image(self) -> tuple[int, int, int] | None:
-        """Channels, height and width of the image that a policy sees; None where observations are no images."""
+        """Channels, height and width of the image that a policy sees; None where it sees something else too."""
+        if self.leaves:
+            return self.image_of(self.encoded[0]) if [leaf.kind for leaf in self.encoded] == ["image"] else None
         seen = self.policy_observations
         if len(seen.shape) != 3 or seen.dtype not in _IMAGE_DTYPES:
             return None
         first, second, third = seen.shape
         return (third, first, second) if self.channels_last else (first, second, third)
 
+    def image_of(self, leaf: Leaf) -> tuple[int, int, int]:
+        """Channels, height and width of an image among other leaves. A stack has the channels of all its frames."""
+        first, second, third = leaf.shape
+        channels, height, width = (
+            (third, first, second) if self.is_channels_last(leaf.shape) else (first, second, third)
+        )
+        return self.frame_stack * channels, height, width
+
     @property
     def observations_text(self) -> str:
         """What a policy sees, in words."""
+        if self.leaves:
+            return "; ".join(self._leaf_text(leaf) for leaf in self.leaves)
         if self.image is None:
-            numbers = f"a vector of {self.observations.shape[0]} number{'s' * (self.observations.shape[0] != 1)}"
-            return f"{numbers}: {', '.join(self.parts)}" if self.parts else numbers
+            return self._vector_text(self.observations)
         channels, height, width = self.image
         if self.frame_stack > 1:
             return f"{channels} stacked frames of {height} x {width} pixels"
         order = "last" if self.channels_last else "first"
         return f"images of {height} x {width} pixels with {channels} channel{'s' * (channels != 1)}, channels {order}"
 
+    def _leaf_text(self, leaf: Leaf) -> str:
+        match leaf.kind:
+            case "numbers":
+                return self._vector_text(leaf)
+            case "category":
+                return f"{leaf.name}: one of {leaf.categories:,}"
+            case "mask":
+                return f"a mask of {leaf.shape[0]} choices"
+        channels, height, width = self.image_of(leaf)
+        stacked = f" in {self.frame_stack} stacked frames" * (self.frame_stack > 1)
+        return f"{leaf.name}: an image of {height} x {width} pixels with {channels} channels{stacked}"
+
+    def _vector_text(self, of: ArraySpec | Leaf) -> str:
+        numbers = f"a vector of {of.shape[0]} number{'s' * (of.shape[0] != 1)}"
+        return f"{numbers}: {', '.join(self.parts)}" if self.parts else numbers
+
     @property
     def actions_text(self) -> str:
         """The actions in words."""
         parts = f", {self.action_parts}" if self.action_parts else ""
+        if self.choices:
+            beside = f" and a vector of {self.components}" if self.components else ""
+            return f"{len(self.choices)} discrete parts of {', '.join(map(str, self.choices))}{beside}{parts}"
         if self.discrete_actions:
             return f"discrete, {self.discrete_actions}{parts}"
         low, high = self.actions.bounds()
@@ -142,23 +263,28 @@ class EnvironmentSpec:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
         """The spec of `to_json`'s values."""
-        observations, actions = (
-            ArraySpec(**{**values[name], **{key: tuple(values[name][key]) for key in ("shape", "low", "high")}})
-            for name in ("observations", "actions")
-        )
+        observations, actions = (_array_spec(values[name]) for name in ("observations", "actions"))
         made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
         made = {"observations": observations, "actions": actions, "environment_arguments": made_with}
-        return cls(**{**values, **made, "parts": tuple(values.get("parts", ()))})
+        lists = {name: tuple(values.get(name, ())) for name in ("parts", "choices")}
+        return cls(**{**values, **made, **lists})
 
 
 def check_image(spec: EnvironmentSpec) -> None:
     """Raise UserError when the environment has images that none of our own networks takes."""
-    if spec.image is not None and min(spec.image[1:]) < SMALLEST_IMAGE:
-        _, height, width = spec.image
-        raise UserError(
-            f"environment {spec.environment_id}: expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} "
-            f"pixels, got {height} x {width}; give --network MODULE:FUNCTION for layers of your own"
-        )
+    among = [spec.image_of(leaf) for leaf in spec.leaves if leaf.kind == "image"]
+    for image in among if spec.image is None else (spec.image,):
+        if min(image[1:]) < SMALLEST_IMAGE:
+            raise UserError(
+                f"environment {spec.environment_id}: expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} "
+                f"pixels, got {image[1]} x {image[2]}; give --network MODULE:FUNCTION for layers of your own"
+            )
+
+
+def _array_spec(values: Mapping[str, Any]) -> ArraySpec:
+    lists = {name: tuple(values[name]) for name in ("shape", "low", "high")}
+    leaves = tuple(Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in values.get("leaves", ()))
+    return ArraySpec(**{**values, **lists, "leaves": leaves})
 
 
 def _fields(spec: EnvironmentSpec) -> dict[str, Any]:

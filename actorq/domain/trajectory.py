@@ -10,15 +10,17 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import LARGEST_NUMBER, LOG_PROBABILITIES, Array, Column, columns_of, within_numbers
+from actorq.domain.arrays import LARGEST_NUMBER, Array, within_numbers
+from actorq.domain.columns import LOG_PROBABILITIES, Column, columns_of
+from actorq.domain.leaves import fault_of
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 from actorq.text import one_line
 
 # Share of the range of an action. A policy's arithmetic rounds.
 _BOUNDS_SLACK = 1e-3
-# Of a peer's names in an error.
-_SHOWN_BYTES = 300
+# Of a peer's names, and of the parts of an action, in an error.
+_SHOWN_BYTES, _SHOWN_PARTS = 300, 8
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,8 @@ class Segment:
             shape = column.array_shape(steps, environments, spec.frame_stack)
             _check_shape(column.name, self.columns[column.name], shape, column.dtype)
         self._check_actions(spec)
+        if spec.leaves and (fault := fault_of(spec.leaves, cast("NDArray[np.uint8]", self.observations))):
+            raise InvalidInputError(f"segment: observations: {fault}")
         for column in expected:
             # Flags and bytes are within the limit.
             if column.dtype.itemsize > 1:
@@ -170,9 +174,15 @@ class Segment:
             if told is None:
                 self._check_bounds(spec.actions)
             return
-        if not (int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.discrete_actions):
-            raise InvalidInputError(f"segment: actions must be in [0, {spec.discrete_actions})")
-        if told is not None and (largest := float(told.max())) > 0:
+        if spec.choices:
+            parts = cast("NDArray[Any]", self.actions[..., : len(spec.choices)])
+            fits = bool(((parts >= 0) & (parts < np.array(spec.choices)) & (parts == np.rint(parts))).all())
+        else:
+            fits = int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.discrete_actions
+        if not fits:
+            sizes = " and ".join(f"[0, {size})" for size in spec.sizes[:_SHOWN_PARTS])
+            raise InvalidInputError(f"segment: actions must be in {sizes}")
+        if told is not None and not spec.components and (largest := float(told.max())) > 0:
             raise InvalidInputError(
                 f"segment: {LOG_PROBABILITIES} of discrete actions must be at most 0, got {largest:g}"
             )

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from actorq.arithmetic import arithmetic
 from actorq.arithmetic.sessions import Session, open_session
-from actorq.domain.columns import LARGEST_NUMBER, within_numbers
-from actorq.domain.policy import FALLBACK, NOISE_INPUT
-from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.arrays import LARGEST_NUMBER, within_numbers
+from actorq.domain.choices import best_choices
+from actorq.domain.leaves import MASK
+from actorq.domain.policy import ACTIONS_OUTPUT, FALLBACK, NOISE_INPUT, OBSERVATIONS_INPUT
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory
@@ -45,13 +48,19 @@ class LoadedPolicy:
         observation: [*observation] or [B, *observation], as the environment gives it: the model normalizes by itself.
             With frame stacking, [K, *frame] or [B, K, *frame], the oldest frame first. Float types are cast.
 
-        Returns int64 or int64[B] for discrete actions, float32[*action] or float32[B, *action] for continuous ones.
+            For observations of several arrays, a dict with each leaf of `environment.leaves` by its name, and the mask
+            as "mask", in the same forms.
+
+        Returns int64 or int64[B] for discrete actions, float32[*action] or float32[B, *action] for continuous ones, and
+        int64[parts] or int64[B, parts] for several discrete parts; with continuous components beside them float32.
         In scheme int8 the rows of a batch share activation ranges, so an action depends a little on the other rows.
 
         Raises InvalidInputError for another shape, a type that cannot be cast safely, and NaN or a number beyond 10^9:
         in int8 one such row would change the actions of the others.
         """
         spec = self.environment.policy_observations
+        if spec.leaves:
+            return self._predict_leaves(spec, observation)
         given = np.asarray(observation)
         single = given.shape == spec.shape
         if not single and (given.shape[1:] != spec.shape or not len(given)):
@@ -66,21 +75,54 @@ class LoadedPolicy:
                 f"observation: expected numbers from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, got NaN or a number "
                 f"beyond in row {int(np.argmin(good))}; leave this row out"
             )
-        outputs = self._outputs(rows, spec.dtype)
-        discrete = self.environment.discrete_actions
-        actions = outputs.argmax(axis=1) if discrete else outputs.reshape(-1, *self.environment.actions.shape)
+        actions = self._actions({OBSERVATIONS_INPUT: rows.astype(spec.dtype, order="C")})
         return actions[0] if single else actions
 
-    def _outputs(self, rows: NDArray[Any], dtype: str) -> NDArray[Any]:
-        feeds: dict[str, NDArray[Any]] = {}
+    def _predict_leaves(self, spec: ArraySpec, observation: Any) -> Any:
+        names = {
+            (MASK if leaf.kind == "mask" else leaf.name): (name, each)
+            for leaf, (name, each) in zip(spec.leaves, spec.inputs.items(), strict=True)
+        }
+        if not isinstance(observation, Mapping) or observation.keys() != names.keys():
+            got = sorted(map(str, observation)) if isinstance(observation, Mapping) else type(observation).__name__
+            raise InvalidInputError(f"observation: expected a dict with {', '.join(names)}, got {got}")
+        arrays, single = {}, False
+        for key, (name, each) in names.items():
+            given = np.asarray(observation[key])
+            single = given.shape == each.shape
+            rows = given[None] if single else given
+            if rows.shape[1:] != each.shape or not len(rows) or not np.can_cast(rows.dtype, each.dtype, "same_kind"):
+                raise InvalidInputError(
+                    f"observation: {key}: expected {each.dtype}{list(each.shape)} or {['B', *each.shape]}, got "
+                    f"{given.dtype}{list(given.shape)}"
+                )
+            if rows.dtype.kind == "f" and not within_numbers(rows).all():
+                raise InvalidInputError(f"observation: {key}: NaN, or a number beyond {LARGEST_NUMBER:g}")
+            arrays[name] = rows.astype(each.dtype, order="C")
+        if len({len(rows) for rows in arrays.values()}) > 1:
+            raise InvalidInputError(f"observation: expected as many rows of each of {', '.join(names)}")
+        actions = self._actions(arrays)
+        return actions[0] if single else actions
+
+    def _actions(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """The actions for rows of each input by name."""
+        spec, feeds = self.environment, dict[str, NDArray[Any]]()
+        rows = len(next(iter(arrays.values())))
         for source in self._session.get_inputs():
-            # Without noise, a stochastic policy takes its most likely action.
-            is_noise = source.name == NOISE_INPUT
+            # Without noise, a stochastic policy takes its most likely action. A single input may have any name.
             feeds[source.name] = (
-                np.zeros((len(rows), *source.shape[1:]), np.float32) if is_noise else rows.astype(dtype, order="C")
+                np.zeros((rows, *source.shape[1:]), np.float32)
+                if source.name == NOISE_INPUT
+                else arrays.get(source.name, next(iter(arrays.values())))
             )
-        outputs: NDArray[Any] = self._session.run([self._session.get_outputs()[0].name], feeds)[0]
-        return outputs
+        mixed = spec.sizes and spec.components
+        names = [self._session.get_outputs()[0].name, *([ACTIONS_OUTPUT] if mixed else [])]
+        outputs, *others = self._session.run(names, feeds)
+        if not spec.sizes:
+            actions: NDArray[Any] = outputs.reshape(-1, *spec.actions.shape)
+            return actions
+        best = best_choices(outputs, spec.sizes)
+        return np.concatenate((best, *others), 1, dtype=np.float32) if mixed else best.reshape(-1, *spec.actions.shape)
 
 
 def load_policy(path: str | Path, version: int | str = "", scheme: str = "") -> LoadedPolicy:

@@ -1,5 +1,6 @@
 from actorq.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -7,8 +8,21 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class LeafKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LEAF_KIND_UNSPECIFIED: _ClassVar[LeafKind]
+    LEAF_KIND_NUMBERS: _ClassVar[LeafKind]
+    LEAF_KIND_IMAGE: _ClassVar[LeafKind]
+    LEAF_KIND_CATEGORY: _ClassVar[LeafKind]
+    LEAF_KIND_MASK: _ClassVar[LeafKind]
+LEAF_KIND_UNSPECIFIED: LeafKind
+LEAF_KIND_NUMBERS: LeafKind
+LEAF_KIND_IMAGE: LeafKind
+LEAF_KIND_CATEGORY: LeafKind
+LEAF_KIND_MASK: LeafKind
+
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments")
+    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "choices")
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +31,8 @@ class EnvironmentSpec(_message.Message):
     REWARD_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FRAME_STACK_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
     environment_id: str
     observations: _tensor_pb2.TensorSpec
     actions: _tensor_pb2.TensorSpec
@@ -25,7 +41,21 @@ class EnvironmentSpec(_message.Message):
     reward_threshold: float
     frame_stack: int
     environment_arguments: str
-    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ...) -> None: ...
+    leaves: _containers.RepeatedCompositeFieldContainer[Leaf]
+    choices: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., choices: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Leaf(_message.Message):
+    __slots__ = ("name", "kind", "spec", "categories")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: LeafKind
+    spec: _tensor_pb2.TensorSpec
+    categories: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[LeafKind, str]] = ..., spec: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., categories: _Optional[int] = ...) -> None: ...
 
 class PolicySpan(_message.Message):
     __slots__ = ("first_step", "version", "scheme")

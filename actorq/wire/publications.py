@@ -29,6 +29,7 @@ class GraphHeader:
     inputs: tuple[str, ...]
     discrete_actions: bool
     action_spans: tuple[float, ...]
+    choices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
         inputs=each(bounds.name, "graph.inputs", message.inputs, limits.MAX_INPUTS),
         discrete_actions=message.discrete_actions,
         action_spans=spans,
+        choices=tuple(bounds.items("graph.choices", message.choices, limits.MAX_PARTS)),
     )
 
 

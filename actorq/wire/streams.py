@@ -104,7 +104,8 @@ def publication_to_proto(publication: Opening | Evaluation) -> quantizer_pb2.Pub
 
 def graph_to_protos(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
     """Encode a graph: its header, then the parts of its model."""
-    header = GraphHeader(graph.topology, tuple(graph.inputs), graph.discrete_actions, tuple(graph.action_spans))
+    lists = tuple(graph.inputs), graph.discrete_actions, tuple(graph.action_spans), tuple(graph.choices)
+    header = GraphHeader(graph.topology, *lists)
     yield quantizer_pb2.PublishCheckpointsRequest(graph=graph_header_to_proto(header))
     for part in split_blob(graph.model):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)

@@ -1,9 +1,14 @@
 """Messages of segments, episodes, evaluations and environment specs."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from actorq.domain import limits
-from actorq.domain.columns import Array
+from actorq.domain.arrays import Array
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
-from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.leaves import KINDS, Leaf, packed_nbytes
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import trajectory_pb2
@@ -18,6 +23,7 @@ def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpe
     encoded = {
         "observations": array_spec_to_proto(spec.observations),
         "actions": array_spec_to_proto(spec.actions),
+        "leaves": map(_leaf_to_proto, spec.leaves),
         "environment_arguments": spec.environment_arguments.to_text(),
     }
     return trajectory_pb2.EnvironmentSpec(**fields | encoded)
@@ -30,9 +36,10 @@ _ENVIRONMENT = Fields(
 
 def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> EnvironmentSpec:
     """Decode an environment's spec."""
-    return EnvironmentSpec(
+    observations = _with_leaves(array_spec_from_proto(message.observations), message)
+    spec = EnvironmentSpec(
         **_ENVIRONMENT.of(message),
-        observations=array_spec_from_proto(message.observations),
+        observations=observations,
         actions=array_spec_from_proto(message.actions),
         discrete_actions=bounds.count(
             "environment.discrete_actions", message.discrete_actions, limits.MAX_DISCRETE_ACTIONS
@@ -40,7 +47,58 @@ def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> Environme
         max_episode_steps=message.max_episode_steps,
         frame_stack=max(1, bounds.count("environment.frame_stack", message.frame_stack, limits.MAX_FRAME_STACK)),
         environment_arguments=environment_arguments_from_text(message.environment_arguments),
+        choices=tuple(bounds.items("environment.choices", message.choices, limits.MAX_PARTS)),
     )
+    _check_parts(spec)
+    return spec
+
+
+def _leaf_to_proto(leaf: Leaf) -> trajectory_pb2.Leaf:
+    spec = array_spec_to_proto(ArraySpec(leaf.shape, leaf.dtype))
+    kind = trajectory_pb2.LeafKind.Name(1 + KINDS.index(leaf.kind))
+    return trajectory_pb2.Leaf(name=leaf.name, kind=kind, spec=spec, categories=leaf.categories)
+
+
+def _leaf_from_proto(message: trajectory_pb2.Leaf) -> Leaf:
+    name, spec = bounds.name("environment.leaves", message.name), array_spec_from_proto(message.spec)
+    if not 1 <= message.kind <= len(KINDS):
+        raise InvalidInputError(f"environment.leaves: {name}: kind must be 1 to {len(KINDS)}, got {message.kind}")
+    leaf = Leaf(
+        name, KINDS[message.kind - 1], spec.shape, spec.dtype, bounds.count("environment.leaves", message.categories)
+    )
+    if fault := leaf.fault:
+        raise InvalidInputError(f"environment.leaves: {name}: {fault}")
+    return leaf
+
+
+def _with_leaves(observations: ArraySpec, message: trajectory_pb2.EnvironmentSpec) -> ArraySpec:
+    """Decode the leaves, whose bytes are one observation."""
+    encoded = bounds.items("environment.leaves", message.leaves, limits.MAX_LEAVES)
+    leaves = tuple(map(_leaf_from_proto, encoded))
+    if len({leaf.name for leaf in leaves}) < len(leaves) or sum(leaf.kind == "mask" for leaf in leaves) > 1:
+        raise InvalidInputError("environment.leaves: a name, or a mask, came twice")
+    if leaves and observations != ArraySpec((packed_nbytes(leaves),), "uint8"):
+        raise InvalidInputError(
+            f"environment.observations: must be uint8[{packed_nbytes(leaves)}], the bytes of the leaves, got "
+            f"{observations.dtype}{list(observations.shape)}"
+        )
+    return replace(observations, leaves=leaves)
+
+
+def _check_parts(spec: EnvironmentSpec) -> None:
+    """Raise InvalidInputError unless choices, actions and mask fit each other."""
+    if spec.choices:
+        kind, shape = np.dtype(spec.actions.dtype).kind, spec.actions.shape
+        fits = len(shape) == 1 and (shape[0] >= len(spec.choices) if kind == "f" else shape == (len(spec.choices),))
+        if not fits or min(spec.choices) < 1 or sum(spec.choices) != spec.discrete_actions:
+            raise InvalidInputError(
+                f"environment.choices: {len(spec.choices)} parts of {spec.discrete_actions} values in all do not fit "
+                f"actions {spec.actions.dtype}{list(shape)}"
+            )
+    if spec.mask is not None and spec.mask.shape != (spec.discrete_actions,):
+        raise InvalidInputError(
+            f"environment.leaves: a mask must have {spec.discrete_actions} choices, got {list(spec.mask.shape)}"
+        )
 
 
 def environment_arguments_from_text(text: str) -> EnvironmentArguments:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from actorq.config.algorithms import ALGORITHMS, ActionSpace, taking
+from actorq.config.algorithms import ALGORITHMS, taking
 from actorq.config.presets import OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
@@ -77,9 +77,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iterator[tuple[str, str]]:
     """What is printed of an environment: a word and a text for each line."""
-    low, high = figures["observations"]
-    seen = f"{spec.observations_text} ({spec.observations.dtype})"
-    yield "observations", f"{seen}; from {low:.3g} to {high:.3g} in {figures['steps']:,} random steps"
+    seen = spec.observations_text if spec.leaves else f"{spec.observations_text} ({spec.observations.dtype})"
+    if figures["observations"]:
+        low, high = figures["observations"]
+        seen += f"; {'numbers ' * bool(spec.leaves)}from {low:.3g} to {high:.3g} in {figures['steps']:,} random steps"
+    yield "observations", seen
     yield "actions", spec.actions_text
     yield "episodes", _episodes(spec, figures)
     if returns := figures["returns"]:
@@ -92,8 +94,9 @@ def lines_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> Iter
     yield "seeds", f"{same}; another seed {'gives another' if figures['seeds_differ'] else 'gives the same one'}"
     yield "speed", f"{_rate(figures):,.0f} steps per second of one environment, with random actions"
     takes, refuses = _algorithms(spec)
-    other = "continuous" if spec.discrete_actions else "discrete"
-    yield "algorithms", f"{config.algorithm} unless you choose: {', '.join(takes)}; {', '.join(refuses)}: {other} only"
+    kinds = " and ".join(spec.action_kinds)
+    other = {"discrete": "continuous only", "continuous": "discrete only"}.get(kinds, "not both")
+    yield "algorithms", f"{config.algorithm} unless you choose: {', '.join(takes)}; {', '.join(refuses)}: {other}"
     yield "settings", ", ".join(_settings(spec, config))
 
 
@@ -108,7 +111,7 @@ def warnings_of(spec: EnvironmentSpec, figures: Figures, config: RunConfig) -> I
             f"no episode ended in {figures['steps']:,} steps, and there is no time limit: give --environment-args "
             "max_episode_steps=1000, or returns are never known"
         )
-    image, (low, high) = spec.image, figures["observations"]
+    image, (low, high) = spec.image, figures["observations"] or (0, 0)
     if image is None and not config.normalize_observations and max(-low, high) > _LARGE_OBSERVATION:
         yield f"observations reach {max(-low, high, key=abs):.4g}: give --normalize-observations"
     if image is None and figures["constant"]:
@@ -138,8 +141,7 @@ def _episodes(spec: EnvironmentSpec, figures: Figures) -> str:
 
 def _algorithms(spec: EnvironmentSpec) -> tuple[list[str], list[str]]:
     """The built-in algorithms that take the actions, and the others."""
-    actions: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
-    takes = taking(actions)
+    takes = taking(*spec.action_kinds)
     return takes, [name for name in ALGORITHMS if name not in takes]
 
 

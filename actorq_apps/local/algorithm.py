@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from actorq.config import settings
-from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace, taking
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, taking
 from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
@@ -43,14 +43,16 @@ def fit_algorithm(
     spec = describe(config)
     if config.network is None:
         check_image(spec)
-    actions: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
-    if actions == "continuous" and family_of(config.environment) is OTHERS and may_choose:
+    kinds = spec.action_kinds
+    if "discrete" not in kinds and family_of(config.environment) is OTHERS and may_choose:
         config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})
-    needed = ALGORITHMS[config.algorithm].actions if config.algorithm in ALGORITHMS else (actions,)
-    if actions not in needed:
+    elif len(kinds) > 1 and may_choose:
+        config = sources.resolve(RunConfig, {"algorithm": taking(*kinds)[0]})
+    needed = ALGORITHMS[config.algorithm].actions if config.algorithm in ALGORITHMS else kinds
+    if not {*kinds} <= {*needed}:
         raise UserError(
-            f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has {actions} "
-            f"ones; for these there are: {', '.join(taking(actions))}"
+            f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has "
+            f"{' and '.join(kinds)} ones; for these there are: {', '.join(taking(*kinds))}"
         )
     return config, spec
 

@@ -7,6 +7,7 @@ with 0. An episode has `STEPS` steps, so a perfect policy has a return of `STEPS
 `blind(kind)` is the highest mean return of a policy that does not see one of the digits: it can only guess it.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,10 @@ SIZES = (2, 3)
 _BIT = spaces.Box(-1.0, 1.0, (1,), np.float32)
 _BOTH = spaces.Box(0.0, 1.0, (5,), np.float32)
 _SUM = spaces.Discrete(3)
+_PICTURE = spaces.Box(0, 255, (8, 8), np.uint8)
+# Values of each code in a large category.
+_SPREAD = 11
+_CHOICES = 4
 # For each kind: observations, and actions.
 KINDS: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "dict": (spaces.Dict({"sign": _BIT, "way": spaces.Discrete(3, start=1)}), _SUM),
@@ -29,12 +34,28 @@ KINDS: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "multi-binary": (spaces.MultiBinary(5), _SUM),
     "multi-discrete actions": (_BOTH, spaces.MultiDiscrete([*SIZES])),
     "multi-binary actions": (_BOTH, spaces.MultiBinary(3)),
+    "image and vector": (spaces.Dict({"picture": _PICTURE, "way": spaces.Box(0.0, 1.0, (3,), np.float32)}), _SUM),
+    "large category": (spaces.Discrete(6 * _SPREAD, start=7), _SUM),
+    "many parts": (_BOTH, spaces.MultiDiscrete([*SIZES] * 3)),
+    "discrete and continuous": (
+        _BOTH,
+        spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1.0, 1.0, (1,), np.float32)}),
+    ),
+    "mask": (_BOTH, spaces.Discrete(_CHOICES)),
+    "mask of parts": (_BOTH, spaces.MultiDiscrete([_CHOICES] * 4)),
     "mixed actions": (_BOTH, spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Discrete(3, start=5),))})),
 }
 
 
 def blind(kind: str) -> float:
     """The highest mean return of a policy that is blind to one of the digits."""
+    if "mask" in kind:
+        # Of the lowest and the highest allowed choice, one is right. The best guess is one of the two outermost.
+        masks = [mask for mask in itertools.product((False, True), repeat=_CHOICES) if sum(mask) > 1]
+        return STEPS * max(sum(mask.index(True) == choice for mask in masks) / len(masks) for choice in range(_CHOICES))
+    if kind == "many parts":
+        # The half of the parts that have the other digit are right.
+        return STEPS * (1 + 1 / min(SIZES)) / 2
     # With the sum modulo 3 as the action, and with an action for each digit, the best guess of the digit counts.
     return STEPS / min(SIZES)
 
@@ -46,22 +67,29 @@ class Coded(gymnasium.Env[Any, Any]):
         self.kind = kind
         self.observation_space, self.action_space = KINDS[kind]
         self._digits, self._steps = (0, 0), 0
+        self._mask = np.zeros((1, _CHOICES), np.bool_)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         super().reset(seed=seed)
         self._steps = 0
-        return self._next(), {}
+        return self._next(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Compare the action with the code, and draw the next one."""
-        reward = float(self._is_right(action))
+        reward = float(self._reward(action))
         self._steps += 1
-        return self._next(), reward, self._steps == STEPS, False, {}
+        return self._next(), reward, self._steps == STEPS, False, self._info()
+
+    def _info(self) -> dict[str, Any]:
+        return {"action_mask": self._mask.ravel().astype(np.int8)} if "mask" in self.kind else {}
 
     def _next(self) -> Any:
         first, second = (int(self.np_random.integers(size)) for size in SIZES)
         self._digits = first, second
+        self._mask = np.zeros((1 if self.kind == "mask" else 4, _CHOICES), np.bool_)
+        while not (self._mask.sum(axis=1) > 1).all():
+            self._mask = self.np_random.random(self._mask.shape) < 0.5
         bit = np.array([2.0 * first - 1], np.float32)
         bits = np.concatenate([np.eye(size)[digit] for size, digit in zip(SIZES, self._digits, strict=True)])
         forms: dict[str, Any] = {
@@ -70,19 +98,38 @@ class Coded(gymnasium.Env[Any, Any]):
             "discrete": 3 * first + second,
             "multi-discrete": np.array(self._digits),
             "multi-binary": bits.astype(np.int8),
+            "large category": 7 + _SPREAD * (3 * first + second) + int(self.np_random.integers(_SPREAD)),
+            "image and vector": {
+                "picture": np.repeat(np.array([[0, 255], [255, 0]], np.uint8), 4, axis=1)[[first] * 8],
+                "way": bits[2:].astype(np.float32),
+            },
         }
         return forms.get(self.kind, bits.astype(np.float32))
 
-    def _is_right(self, action: Any) -> bool:
+    def _reward(self, action: Any) -> float:
         first, second = self._digits
         match self.kind:
             case "multi-discrete actions":
                 return tuple(action) == self._digits
             case "multi-binary actions":
                 return tuple(action) == (first, second & 1, second >> 1)
+            case "many parts":
+                return float(np.mean(action == np.array(self._digits * 3)))
+            case "discrete and continuous":
+                return bool(action["a"] == first and abs(float(action["b"][0]) - 0.8 * (second - 1)) < 0.4)
+            case "mask" | "mask of parts":
+                return self._is_outermost(np.atleast_1d(action))
             case "mixed actions":
                 return bool(action == {"a": first, "b": (second + 5,)})
         return int(action) == (first + second) % 3
+
+    def _is_outermost(self, choices: Any) -> bool:
+        """Whether each choice is the lowest allowed one, or the highest for a first digit of 1."""
+        for mask, choice in zip(self._mask, choices, strict=True):
+            if not mask[choice]:
+                raise ValueError(f"choice {choice} of {mask} is not allowed")
+        wanted = self._mask.argmax(1) if self._digits[0] == 0 else _CHOICES - 1 - self._mask[:, ::-1].argmax(1)
+        return bool((choices == wanted).all())
 
 
 gymnasium.register("Parts-v0", entry_point=f"{__name__}:Coded")

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from actor_service.acting.exploration import explorer
+from actor_service.acting.explorers import explorer
 from actor_service.acting.rollout import Rollout
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments

@@ -47,6 +47,8 @@ class DQN(GradientAlgorithm):
             *("actor", partial(QNetwork, dueling=settings.dueling), settings.hidden_sizes, settings.learning_rate),
             max_gradient_norm=settings.max_gradient_norm,
         )
+        # The first value of each part of an action within the values of all parts.
+        self._starts = torch.tensor([0, *self._spec.sizes[:-1]], device=self._device).cumsum(0)
         self._improve = self.descent(self._q, self.compiled(self._loss))
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
@@ -73,18 +75,26 @@ class DQN(GradientAlgorithm):
     def _loss(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor]:
         """L, float32[], and |delta|, float32[B]. target_values: Q(s_{t+m}, .; theta^-), float32[B, actions]."""
         with torch.no_grad():
-            if self._settings.double:
-                best = self._q(batch.bootstrap_observations).argmax(1, keepdim=True)
-                bootstrap = target_values.gather(1, best).squeeze(1)
-            else:
-                bootstrap = target_values.amax(1)
-            targets = batch.returns + batch.bootstrap_discounts * bootstrap
-        values = self._q(batch.observations).gather(1, batch.actions.to(torch.int64).unsqueeze(1)).squeeze(1)
+            best = self._best(self._q(batch.bootstrap_observations) if self._settings.double else target_values)
+            bootstrap = _mean(target_values.gather(1, best))
+            targets = (batch.returns + batch.bootstrap_discounts * bootstrap).unsqueeze(1).expand_as(best)
+        taken = batch.actions.to(torch.int64).view_as(best) + self._starts
+        values = self._q(batch.observations).gather(1, taken)
         losses = functional.huber_loss(values, targets, reduction="none", delta=self._settings.huber_delta)
-        return (batch.weights * losses).mean(), (targets - values.detach()).abs_()
+        return (batch.weights * _mean(losses)).mean(), _mean((targets - values.detach()).abs_())
+
+    def _best(self, values: Tensor) -> Tensor:
+        """a* of each part of an action, int64[B, parts], as columns of `values`, float32[B, actions]."""
+        best = [part.argmax(1, keepdim=True) for part in torch.split(values, list(self._spec.sizes), 1)]
+        return best[0] if len(best) == 1 else torch.cat(best, 1) + self._starts
 
     @property
     def flops(self) -> Flops:
         """FLOPs of the target network's values, of the choice of a*, and of the update."""
         network = self._q.cost
         return Flops(action=network, update=self.batch_size * ((5 if self._settings.double else 4) * network))
+
+
+def _mean(parts: Tensor) -> Tensor:
+    """The mean over the parts of an action, [B, parts] -> [B]."""
+    return parts.squeeze(1) if parts.shape[1] == 1 else parts.mean(1)

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec
-from learner_service.algorithms.base import Losses, Minibatch, minibatches, on_device, settings_of
+from learner_service.algorithms.base import Losses, Minibatch, on_device, settings_of
 from learner_service.algorithms.trainable import Trainable
 from learner_service.algorithms.trained import TrainedNetwork
 from learner_service.kernels.recorded import Input, Recorded
-from learner_service.networks.observations import are_frames
+from learner_service.networks.encoders import Leaves
+from learner_service.networks.observations import has_images
 from learner_service.replay import NStepBatch
 
 
@@ -35,6 +36,7 @@ class GradientAlgorithm(Trainable):
         settings: Any = settings_of(config, self.settings)
         self.n_step = settings.n_step
         self._reported: dict[str, list[Tensor]] = {}
+        self._leaves = Leaves(spec) if spec.leaves else None
         super().__init__(config, spec, device)
 
     def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
@@ -66,7 +68,7 @@ class GradientAlgorithm(Trainable):
 
     def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        return self.losses(map(self.step, minibatches(batch, weights, self.batch_size, self._device)))
+        return self.losses(map(self.step, self._on_device(batch, weights).split(self.batch_size)))
 
     def losses(self, steps: Iterable[tuple[Tensor, Tensor]]) -> Losses:
         """Make the updates of a batch, of which each tells what `step` does."""
@@ -96,14 +98,28 @@ class GradientAlgorithm(Trainable):
         products are faster. With frames on the CPU it gets one minibatch, because more do not fit into the caches and
         take longer. When masks change in between, later minibatches have targets from before the change.
         """
-        alone = self._device.type == "cpu" and are_frames(self._spec)
-        whole, size = on_device(batch, weights, self.batch_size, self._device), self.batch_size
+        alone = self._device.type == "cpu" and has_images(self._spec)
+        whole, size = self._on_device(batch, weights), self.batch_size
         cut, start = list(whole.split(size)), 0
         while start < len(cut):
             stop = start + (1 if alone else period - self.updates % period)
             found = targets(whole.rows(slice(start * size, stop * size)))
             yield from zip(cut[start:stop], zip(*(torch.split(each, size) for each in found), strict=True), strict=True)
             start = stop
+
+    def _on_device(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Minibatch:
+        """All rows of a batch, with unpacked observations."""
+        rows = on_device(batch, weights, self.batch_size, self._device)
+        if self._leaves is None:
+            return rows
+        unpacked, between = self._leaves.unpacked, rows.between_observations
+        if between is not None:
+            between = unpacked(between.flatten(0, 1)).view(*between.shape[:2], -1)
+        return rows._replace(
+            observations=unpacked(rows.observations),
+            bootstrap_observations=unpacked(rows.bootstrap_observations),
+            between_observations=between,
+        )
 
     def noise(self, rows: int) -> Tensor:
         """Standard normal numbers for the components of actions, float32[rows, components]."""

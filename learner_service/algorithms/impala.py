@@ -66,7 +66,7 @@ class IMPALA(PolicyGradient):
 
     def _step(self, steps: Trajectories) -> dict[str, float]:
         settings, shape = self._settings, steps.rewards.shape
-        observations = self._tensor(flat(steps.observations))
+        observations = self._seen(flat(steps.observations))
         seen = observations[: steps.steps]
         distribution = self.policy.distribution(seen)
         actions = self.policy.drawn(self._tensor(flat(steps.actions)))

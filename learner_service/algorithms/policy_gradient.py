@@ -17,7 +17,9 @@ from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
-from learner_service.networks import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
+from learner_service.networks import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
+from learner_service.networks.encoders import Leaves
+from learner_service.networks.observations import has_images
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import METHODS, SparsityPlan
 
@@ -32,7 +34,8 @@ T = TypeVar("T")
 class PolicyGradient(Trainable):
     """An `OnPolicyAlgorithm` without its update. A subclass has `name`, `settings` and `learn`.
 
-    The policy is `SoftmaxPolicy` for discrete actions and `DiagonalGaussianPolicy` for continuous ones. Policy and
+    The policy is `SoftmaxPolicy` for discrete actions, `DiagonalGaussianPolicy` for continuous ones, and
+    `PartwisePolicy` for actions of several parts. Policy and
     value network share the global gradient norm.
 
     settings: a subclass of OnPolicyConfig.
@@ -43,15 +46,19 @@ class PolicyGradient(Trainable):
     # RLx2 is made for temporal-difference learning from a replay.
     sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = tuple(method for method in METHODS if method != "rlx2")
     epochs: int = 1
-    policy: SoftmaxPolicy | DiagonalGaussianPolicy
+    policy: SoftmaxPolicy | PartwisePolicy | DiagonalGaussianPolicy
     _settings: OnPolicyConfig
 
     def make_networks(self, settings: OnPolicyConfig) -> None:
         """Make pi and V."""
         self.rollout_size = settings.rollout_size
-        discrete = bool(self._spec.discrete_actions)
-        gaussian = {} if discrete else {"log_std": settings.log_std, "squash": settings.squash}
-        kind = SoftmaxPolicy if discrete else DiagonalGaussianPolicy
+        # Images stay bytes. Their updates are not recorded, and a rollout of them as numbers is large.
+        self._leaves = Leaves(self._spec) if self._spec.leaves and not has_images(self._spec) else None
+        spec = self._spec
+        kind: type[SoftmaxPolicy | PartwisePolicy | DiagonalGaussianPolicy] = (
+            PartwisePolicy if spec.choices else SoftmaxPolicy if spec.sizes else DiagonalGaussianPolicy
+        )
+        gaussian = {"log_std": settings.log_std, "squash": settings.squash} if spec.components else {}
 
         pi = partial(self._made, kind, _POLICY_GAIN, **gaussian)
         value = partial(self._made, ValueNetwork, _VALUE_GAIN)
@@ -94,7 +101,7 @@ class PolicyGradient(Trainable):
             return self.policy.log_probabilities(actions, *self.policy.of_outputs(outputs))
 
         drawn = self.policy.drawn(self._tensor(actions))
-        return self._without_gradient(judged, self._tensor(observations), drawn).cpu().numpy()
+        return self._without_gradient(judged, self._seen(observations), drawn).cpu().numpy()
 
     def set_progress(self, progress: float) -> None:
         """Set the step size for this share of the run's environment steps."""
@@ -120,7 +127,7 @@ class PolicyGradient(Trainable):
 
     def present_values(self, steps: Trajectories) -> NDArray[np.float32]:
         """V of all observations, float32[T + 1, N]."""
-        values = self._without_gradient(self._v, self._tensor(flat(steps.observations)))
+        values = self._without_gradient(self._v, self._seen(flat(steps.observations)))
         return values.view(steps.observations.shape[:2]).cpu().numpy()
 
     def _without_gradient(self, function: Callable[..., Tensor], *columns: Tensor) -> Tensor:
@@ -129,6 +136,11 @@ class PolicyGradient(Trainable):
         with torch.no_grad():
             parts = zip(*(torch.split(each, size) for each in columns), strict=True)
             return torch.cat([function(*part) for part in parts])
+
+    def _seen(self, observations: NDArray[Any]) -> Tensor:
+        """Observations [B, *policy_observation] on the device, unpacked."""
+        found = self._tensor(observations)
+        return found if self._leaves is None else self._leaves.unpacked(found)
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
         # torch wants memory that it may write, even if it does not.

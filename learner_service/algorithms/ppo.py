@@ -39,6 +39,7 @@ from learner_service.algorithms.policy_gradient import (
 from learner_service.algorithms.trainable import annealed
 from learner_service.kernels.linear import row_limits
 from learner_service.kernels.recorded import Recorded
+from learner_service.networks.observations import has_images
 from learner_service.rollouts import Trajectories
 from learner_service.sparsity import Flops
 
@@ -94,7 +95,7 @@ class PPO(PolicyGradient):
 
         Not on a GPU, and only with vectors. Elsewhere each number of rows would need a recording of its own.
         """
-        are_vectors = len(self._spec.policy_observations.shape) == 1
+        are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
         return self._device.type == "cpu" and are_vectors and super().can_record
 
     def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
@@ -133,14 +134,15 @@ class PPO(PolicyGradient):
         targets = generalized_advantages(steps, values, self.discount, self._settings.gae_lambda)
         observations, actions = flat(steps.observations[:-1]), flat(steps.actions)
         drawn = self.policy.drawn(self._tensor(actions))
-        judged = self._without_gradient(self._judged, self._tensor(observations), drawn)
+        judged = self._without_gradient(self._judged, self._seen(observations), drawn)
         proximal = judged[:, 0].cpu().numpy()
         weights = importance_weights(proximal, flat(steps.log_probabilities), self._settings.correct)
         valid = np.flatnonzero(steps.valid)
         columns = (observations, actions, proximal, weights, *map(flat, (*targets, values[:-1])))
-        found = [self._tensor(each if len(valid) == len(each) else each[valid]) for each in columns]
+        used = [each if len(valid) == len(each) else each[valid] for each in columns]
+        found = [self._tensor(each) for each in used[1:]]
         entropies = judged[:, 1].index_select(0, self._tensor(valid))
-        return Rows(found[0], self.policy.drawn(found[1]), *found[2:]), entropies
+        return Rows(self._seen(used[0]), self.policy.drawn(found[0]), *found[1:]), entropies
 
     def _judged(self, observations: Tensor, actions: Tensor) -> Tensor:
         """log pi(a | s) and the entropy of pi(. | s), float32[B, 2]."""

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, ActionSpace, taking
+from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, taking
 from actorq.config.run_config import RunConfig
 from actorq.config.settings import Settings
 from actorq.domain.spaces import EnvironmentSpec
@@ -99,15 +99,15 @@ def _require(name: str, found: object, attributes: Sequence[str]) -> None:
 
 
 def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:
-    given: ActionSpace = "discrete" if spec.discrete_actions else "continuous"
-    if given not in algorithm.action_spaces:
-        have = f"{spec.discrete_actions} discrete ones" if spec.discrete_actions else "continuous ones"
-        fitting = ", ".join(taking(given))
+    if not {*spec.action_kinds} <= {*algorithm.action_spaces}:
+        have = f"{spec.discrete_actions} discrete ones" if spec.sizes else "continuous ones"
+        have += " beside continuous ones" * (len(spec.action_kinds) > 1)
         raise UserError(
             f"algorithm {name} needs {' or '.join(algorithm.action_spaces)} actions, but {spec.environment_id} has "
-            f"{have} of shape {list(spec.actions.shape)}; for {given} actions use {fitting}"
+            f"{have} of shape {list(spec.actions.shape)}; for "
+            f"{' and '.join(spec.action_kinds)} actions use {', '.join(taking(*spec.action_kinds))}"
         )
-    if not spec.discrete_actions and not spec.actions.bounded:
+    if spec.components and not spec.continuous_part.actions.bounded:
         raise UserError(
             f"{spec.environment_id} has actions without finite bounds; actions must be discrete, or continuous with "
             "finite bounds for each component"

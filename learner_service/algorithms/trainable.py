@@ -19,7 +19,7 @@ from actorq.statefiles.crc import crc32
 from learner_service.algorithms.base import settings_of
 from learner_service.algorithms.trained import TrainedNetwork, below
 from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import are_frames, feature_layers
+from learner_service.networks.observations import feature_layers
 from learner_service.networks.precision import use_precision
 from learner_service.sparsity import METHODS, SparsityPlan
 from learner_service.sparsity.plan import Network
@@ -65,7 +65,7 @@ class Trainable:
         self._config, self._spec, self._device = config, spec, device
         # All networks share one normalizer, so that their inputs always agree.
         self._normalizer = (
-            Normalizer(spec).to(device) if config.normalize_observations and not are_frames(spec) else None
+            Normalizer(spec).to(device) if config.normalize_observations and spec.vector is not None else None
         )
         self._sparsity = self.sparsity_plan()
         with torch.random.fork_rng(devices=()):

@@ -4,7 +4,7 @@ from learner_service.kernels.linear import Linear, mlp
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.categorical import CategoricalCritic, Support
 from learner_service.networks.continuous import DeterministicPolicy, GaussianPolicy
-from learner_service.networks.distributions import DiagonalGaussianPolicy, SoftmaxPolicy, ValueNetwork
+from learner_service.networks.distributions import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.layer_norm import LayerNormPolicy
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.q_network import QNetwork
@@ -19,6 +19,7 @@ __all__ = [
     "LayerNormPolicy",
     "Linear",
     "Normalizer",
+    "PartwisePolicy",
     "QNetwork",
     "SoftmaxPolicy",
     "Support",

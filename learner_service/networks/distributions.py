@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from actorq.domain.policy import LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT
+from actorq.domain.policy import ACTIONS_OUTPUT, LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT
 from actorq.domain.spaces import EnvironmentSpec
+from learner_service.networks.actions import ActionScale
 from learner_service.networks.continuous import ContinuousPolicy
+from learner_service.networks.encoders import AllowedChoices, Observed
 from learner_service.networks.torso import Torso
 
 _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
@@ -22,16 +24,26 @@ _LOG_ROOT_2_PI = 0.5 * math.log(2 * math.pi)
 class SoftmaxPolicy(Torso):
     """A categorical distribution over discrete actions: pi(a | s) = softmax(logits(s))_a.
 
+    An action that a mask does not allow has a probability of 0.
+
     forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, actions].
     """
 
     output_names: ClassVar[tuple[str, ...]] = (LOGITS_OUTPUT,)
 
+    def __init__(self, spec: EnvironmentSpec, *given: Any, **options: Any) -> None:
+        super().__init__(spec, *given, **options)
+        self._allowed = AllowedChoices(spec)
+
     def outputs(self, spec: EnvironmentSpec) -> int:
         """The number of actions."""
         return spec.discrete_actions
 
-    def forward(self, observations: Tensor) -> Tensor:
+    def computed(self, observations: Observed) -> Tensor:
+        """The logits."""
+        return self._allowed(super().computed(observations), observations)
+
+    def forward(self, observations: Observed) -> Tensor:
         """Return the logits."""
         return self.computed(observations)
 
@@ -47,15 +59,13 @@ class SoftmaxPolicy(Torso):
     @staticmethod
     def log_probabilities(actions: Tensor, logarithms: Tensor) -> Tensor:
         """log pi(a | s), float32[B]. actions: int64[B]."""
-        values: Tensor = _Chosen.apply(actions, logarithms)  # type: ignore[no-untyped-call]
-        return values
+        values: Tensor = _Chosen.apply(actions.unsqueeze(1), logarithms)  # type: ignore[no-untyped-call]
+        return values.squeeze(1)
 
     @staticmethod
     def entropies(logarithms: Tensor) -> Tensor:
         """-sum_a pi(a | s) log pi(a | s) in nats, float32[B]."""
-        # A product, because the recorded gradient of a sum over columns works for one number of rows only.
-        column = torch.ones_like(logarithms[:1]).t()
-        return -(logarithms.exp() * logarithms).mm(column).squeeze(1)
+        return -_sum_of_columns(logarithms.exp() * logarithms)
 
     @staticmethod
     def drawn(actions: Tensor) -> Tensor:
@@ -75,7 +85,7 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
         -> actions of the mean float32[B, *action] within their bounds, mean float32[B, A], log_std float32[B, A].
     """
 
-    output_names: ClassVar[tuple[str, ...]] = ("actions", MEAN_OUTPUT, LOG_STD_OUTPUT)
+    output_names: ClassVar[tuple[str, ...]] = (ACTIONS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT)
 
     def __init__(
         self, spec: EnvironmentSpec, *given: Any, log_std: float = 0.0, squash: bool = False, **options: Any
@@ -119,6 +129,90 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
         return actions.to(torch.float32).flatten(1)
 
 
+class PartwisePolicy(Torso):
+    """A distribution of actions with several discrete parts, each a softmax, and of continuous components beside them.
+
+    The parts are independent, given the observation, so logarithms of probabilities and entropies add up. Continuous
+    components are as those of `DiagonalGaussianPolicy`.
+
+    forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, choices of all
+        parts]. With continuous components also what `DiagonalGaussianPolicy` returns.
+    """
+
+    _starts: Tensor
+
+    def __init__(
+        self, spec: EnvironmentSpec, *given: Any, log_std: float = 0.0, squash: bool = False, **options: Any
+    ) -> None:
+        super().__init__(spec, *given, **options)
+        self._sizes, self._squash = spec.sizes, squash
+        self._allowed = AllowedChoices(spec)
+        self.scale = ActionScale(spec.continuous_part) if spec.components else None
+        if spec.components:
+            self.shared_log_std = nn.Parameter(torch.full((spec.components,), log_std))
+        # The first choice of each part within all choices.
+        self.register_buffer("_starts", torch.tensor([0, *spec.sizes[:-1]]).cumsum(0), persistent=False)
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The outputs of the graph."""
+        return (LOGITS_OUTPUT, *(() if self.scale is None else (ACTIONS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT)))
+
+    def outputs(self, spec: EnvironmentSpec) -> int:
+        """The number of choices, and of continuous components."""
+        return spec.discrete_actions + spec.components
+
+    def forward(self, observations: Observed) -> Any:
+        """Return the logits, and those of the continuous components."""
+        logits, mean = self._computed_parts(observations)
+        if self.scale is None:
+            return logits
+        actions = torch.tanh(mean) if self._squash else mean.clamp(-1.0, 1.0)
+        return logits, self.scale(actions), mean, mean * 0.0 + self.shared_log_std
+
+    def distribution(self, observations: Observed) -> tuple[Tensor, ...]:
+        """log pi of all choices, float32[B, choices], then the mean float32[B, A] and the log deviation float32[A]."""
+        logits, mean = self._computed_parts(observations)
+        return (self._logarithms(logits), *(() if self.scale is None else (mean, self.shared_log_std)))
+
+    def of_outputs(self, outputs: Any) -> tuple[Tensor, ...]:
+        """The distribution from the outputs of `forward`."""
+        if self.scale is None:
+            return (self._logarithms(outputs),)
+        logits, _, mean, log_std = outputs
+        return self._logarithms(logits), mean, log_std[0]
+
+    def log_probabilities(self, actions: Tensor, logarithms: Tensor, *gaussian: Tensor) -> Tensor:
+        """log pi(a | s), float32[B]. actions: what `drawn` returns."""
+        count = len(self._sizes)
+        chosen = actions[:, :count].to(torch.int64) + self._starts
+        told = _sum_of_columns(_Chosen.apply(chosen, logarithms))  # type: ignore[no-untyped-call]
+        if self.scale is None:
+            return told
+        density: Tensor = _GaussianLogDensity.apply(actions[:, count:], *gaussian)  # type: ignore[no-untyped-call]
+        return told + density
+
+    def entropies(self, logarithms: Tensor, *gaussian: Tensor) -> Tensor:
+        """The entropy in nats, the sum over all parts, float32[B]."""
+        found = SoftmaxPolicy.entropies(logarithms)
+        return found if self.scale is None else found + DiagonalGaussianPolicy.entropies(*gaussian)
+
+    def drawn(self, actions: Tensor) -> Tensor:
+        """Actions of a rollout, [B, parts and components], as int64, or float32 with continuous components."""
+        return actions.to(torch.int64 if self.scale is None else torch.float32)
+
+    def _computed_parts(self, observations: Observed) -> tuple[Tensor, Tensor]:
+        """Logits float32[B, choices] and means float32[B, A]."""
+        outputs = self.computed(observations)
+        if self.scale is None:
+            return self._allowed(outputs, observations), outputs
+        logits, mean = torch.split(outputs, [sum(self._sizes), self.scale.components], 1)
+        return self._allowed(logits, observations), mean
+
+    def _logarithms(self, logits: Tensor) -> Tensor:
+        return torch.cat([torch.log_softmax(part, 1) for part in torch.split(logits, list(self._sizes), 1)], 1)
+
+
 class ValueNetwork(Torso):
     """The value of a state: observations [B, *policy_observations] of the environment's dtype -> float32[B]."""
 
@@ -127,23 +221,28 @@ class ValueNetwork(Torso):
         return self.computed(observations).squeeze(1)
 
 
+def _sum_of_columns(values: Tensor) -> Tensor:
+    """float32[B, N] -> float32[B]."""
+    # A product, because the recorded gradient of a sum over columns works for one number of rows only.
+    return values.mm(torch.ones_like(values[:1]).t()).squeeze(1)
+
+
 class _Chosen(torch.autograd.Function):
-    """One column of each row: int64[B], float32[B, N] -> float32[B].
+    """Some columns of each row: int64[B, K], float32[B, N] -> float32[B, K].
 
     The recorded gradient of torch's own operation works for one number of rows only (kernels/recorded.py).
     """
 
     @staticmethod
     def forward(ctx: Any, columns: Tensor, x: Tensor) -> Tensor:
-        columns = columns.unsqueeze(1)
         ctx.save_for_backward(columns, x)
-        return x.gather(1, columns).squeeze(1)
+        return x.gather(1, columns)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         columns, x = ctx.saved_tensors
-        return None, torch.zeros_like(x).scatter_(1, columns, gradient.unsqueeze(1))
+        return None, torch.zeros_like(x).scatter_(1, columns, gradient)
 
 
 class _GaussianLogDensity(torch.autograd.Function):

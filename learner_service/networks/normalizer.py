@@ -16,7 +16,8 @@ _LIMIT = 10.0
 class Normalizer(nn.Module):
     """(observation - mean) * scale, clipped to [-10, 10]. Mean 0 and scale 1 until `set` is called.
 
-    mean, scale: float32[*observation] of a single frame; buffers, published with the policy's parameters.
+    mean, scale: float32[*observation] of a single frame, or [*vector] beside other arrays; buffers,
+        published with the policy's parameters.
     forward: float32[B, *observation], or float32[B, K, *observation] for stacked frames -> the same shape.
 
     All networks of an algorithm share one instance, so that their inputs always agree.
@@ -27,8 +28,9 @@ class Normalizer(nn.Module):
 
     def __init__(self, spec: EnvironmentSpec) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(spec.observations.shape))
-        self.register_buffer("scale", torch.ones(spec.observations.shape))
+        shape = (spec.vector or spec.observations).shape
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return normalized observations."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,50 +11,24 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec, check_image
 from actorq.errors import UserError
 from actorq.plugins import load
-from learner_service.kernels.linear import Linear, keep_fp32
+from learner_service.kernels.linear import Linear, keep_fp32, mlp
+from learner_service.networks.encoders import Encoders, Leaves, Observed, image_layers
 from learner_service.networks.normalizer import Normalizer
-
-# Units, kernel and stride of each convolution, then the units of the linear layer.
-_NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512
-_SMALL = ((16, 3, 1),), 128
-# The smallest image of which the three convolutions leave anything.
-_SMALLEST = 36
-
-
-class ChannelsFirst(nn.Module):
-    """Transposes images: float32[B, height, width, channels] -> float32[B, channels, height, width]."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return a view: the values stay where they are, which is how convolutions want them."""
-        return images.permute(0, 3, 1, 2)
-
-
-def image_layers(shape: Sequence[int], channels_last: bool) -> nn.Sequential:
-    """The Nature CNN (Mnih et al., Nature 518, 2015, "Model architecture"), with 512 features.
-
-    Images below 36 x 36 get the network of MinAtar's DQN (Young and Tian, arXiv 1903.03176, section 4), with 128.
-
-    shape: channels, height, width. forward: float32[B, *shape], or float32[B, height, width, channels] with
-    `channels_last`, -> float32[B, features].
-    """
-    channels, height, width = shape
-    convolutions, features = _NATURE if min(height, width) >= _SMALLEST else _SMALL
-    layers: list[nn.Module] = [ChannelsFirst()] if channels_last else []
-    for units, kernel, stride in convolutions:
-        layers += [nn.Conv2d(channels, units, kernel, stride), nn.ReLU()]
-        channels, height, width = units, (height - kernel) // stride + 1, (width - kernel) // stride + 1
-    return nn.Sequential(*layers, nn.Flatten(), Linear(channels * height * width, features), nn.ReLU())
 
 
 class Observations(nn.Module):
     """To float32: bytes of frames as shares of 255, other numbers normalized; flattened for a linear layer if asked.
 
-    forward: [B, *policy_observations] of the environment's dtype -> float32[B, inputs], or of the same shape.
+    forward: [B, *policy_observations] of the environment's dtype -> float32[B, inputs], or of the same shape. Of
+        observations of several arrays: the list of them, for `Encoders`, or the only one that a policy computes with.
     """
 
     def __init__(self, spec: EnvironmentSpec, normalizer: Normalizer | None = None, flatten: bool = True) -> None:
         super().__init__()
-        self.normalizer = None if are_frames(spec) else normalizer
+        self.normalizer = None if spec.vector is None else normalizer
+        self._leaves = Leaves(spec) if spec.leaves else None
+        self._are_several = need_encoders(spec)
+        self._vector = next((i for i, leaf in enumerate(spec.encoded) if leaf.kind == "numbers"), None)
         # Decided once, so that the exported graph has neither a cast nor a reshape where none is needed.
         self._bytes = are_frames(spec) and spec.observations.dtype == "uint8"
         self._cast = spec.observations.dtype != "float32"
@@ -63,8 +38,11 @@ class Observations(nn.Module):
         self._layout = torch.channels_last if first else torch.preserve_format
         self._flatten = flatten and len(spec.policy_observations.shape) != 1
 
-    def forward(self, observations: Tensor) -> Tensor:
+    def forward(self, observations: Observed) -> Any:
         """Return what the first layer takes."""
+        if self._leaves is not None:
+            return self._of_leaves(self._leaves.encoded(observations))
+        assert isinstance(observations, Tensor)
         x = observations.to(torch.float32, memory_format=self._layout) if self._cast else observations
         if self._bytes:
             # A constant, and right before the first layer: there int8-static multiplies the bytes themselves.
@@ -72,6 +50,11 @@ class Observations(nn.Module):
         if self.normalizer is not None:
             x = self.normalizer(x)
         return x.flatten(1) if self._flatten else x
+
+    def _of_leaves(self, found: list[Tensor]) -> Tensor | list[Tensor]:
+        if self.normalizer is not None and self._vector is not None:
+            found[self._vector] = self.normalizer(found[self._vector])
+        return found if self._are_several else found[0]
 
 
 class FeatureNetwork(nn.Module):
@@ -95,13 +78,42 @@ class FeatureNetwork(nn.Module):
 
 
 def are_frames(spec: EnvironmentSpec) -> bool:
-    """Whether a policy sees images, or a stack of frames."""
+    """Whether a policy sees images alone, or a stack of frames."""
     return spec.image is not None
+
+
+def has_images(spec: EnvironmentSpec) -> bool:
+    """Whether a policy sees images, alone or beside other arrays."""
+    return are_frames(spec) or any(leaf.kind == "image" for leaf in spec.leaves)
+
+
+def need_encoders(spec: EnvironmentSpec) -> bool:
+    """Whether observations are several arrays, or a category: neither a vector nor an image alone."""
+    return bool(spec.leaves) and [leaf.kind for leaf in spec.encoded] not in (["numbers"], ["image"])
 
 
 def input_size(spec: EnvironmentSpec) -> int:
     """Numbers in one of a policy's observations."""
-    return int(torch.Size(spec.policy_observations.shape).numel())
+    seen = spec.encoded[0] if spec.leaves else spec.policy_observations
+    return math.prod(seen.shape)
+
+
+def hidden_layers(
+    spec: EnvironmentSpec,
+    hidden_sizes: Sequence[int],
+    layers: tuple[nn.Module, int] | None,
+    activation: type[nn.Module] = nn.ReLU,
+) -> tuple[nn.Module, int]:
+    """The layers before a head, with the number of their features.
+
+    They are an MLP, `layers` in its place, or an MLP after the encoders of several arrays.
+    """
+    if layers is None:
+        return mlp((input_size(spec), *hidden_sizes), activation), hidden_sizes[-1]
+    encoders, features = layers
+    if not isinstance(encoders, Encoders):
+        return layers
+    return nn.Sequential(encoders, *mlp((features, *hidden_sizes), activation)), hidden_sizes[-1]
 
 
 def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int] | None:
@@ -113,10 +125,14 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
     """
     if config.network is not None:
         return _own_layers(config.network, spec)
+    if need_encoders(spec):
+        check_image(spec)
+        encoders = Encoders(spec)
+        return encoders, encoders.features
     if spec.image is not None:
         check_image(spec)
         layers = image_layers(spec.image, spec.channels_last)
-        return layers, _features(layers, spec)
+        return layers, layers[-2].out_features  # type: ignore[return-value]
     return None
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from actorq.domain.spaces import EnvironmentSpec
-from learner_service.kernels.linear import Linear, keep_fp32, mlp
+from learner_service.kernels.linear import Linear, keep_fp32
+from learner_service.networks.encoders import AllowedChoices, Observed
 from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.observations import Observations, hidden_layers
 
 
 class QNetwork(nn.Module):
@@ -15,7 +17,8 @@ class QNetwork(nn.Module):
 
     hidden_sizes: units of a ReLU MLP's layers.
     layers: the user's layers in place of the MLP, with the number of their features.
-    forward: observations [B, *policy_observations] of the environment's dtype -> q_values float32[B, actions].
+    forward: observations [B, *policy_observations] of the environment's dtype -> q_values float32[B, actions]. Of an
+        action of several discrete parts: the values of each part, one after the other (arXiv 1711.08946).
     """
 
     def __init__(
@@ -28,14 +31,22 @@ class QNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.torso, features = layers or (mlp((input_size(spec), *hidden_sizes)), hidden_sizes[-1])
+        self.torso, features = hidden_layers(spec, hidden_sizes, layers)
+        self._allowed, self._sizes = AllowedChoices(spec), spec.sizes
         self.advantage = keep_fp32(Linear(features, spec.discrete_actions))
         self.value = keep_fp32(Linear(features, 1)) if dueling else None
 
-    def forward(self, observations: Tensor) -> Tensor:
+    def forward(self, observations: Observed) -> Tensor:
         """Return the value of each action."""
         x = self.torso(self.observe(observations))
-        advantage: Tensor = self.advantage(x)
-        if self.value is None:
-            return advantage
-        return self.value(x) + advantage - advantage.mean(dim=-1, keepdim=True)  # type: ignore[no-any-return]
+        values: Tensor = self.advantage(x)
+        if self.value is not None:
+            values = self.value(x) + self._centered(values)
+        return self._allowed(values, observations)
+
+    def _centered(self, advantages: Tensor) -> Tensor:
+        """The advantages less their mean, of each discrete part (arXiv 1711.08946, eq. 1)."""
+        if len(self._sizes) == 1:
+            return advantages - advantages.mean(dim=-1, keepdim=True)
+        parts = torch.split(advantages, list(self._sizes), 1)
+        return torch.cat([part - part.mean(dim=-1, keepdim=True) for part in parts], 1)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from actorq.domain.spaces import EnvironmentSpec
-from learner_service.kernels.linear import Linear, keep_fp32, mlp
+from learner_service.kernels.linear import Linear, keep_fp32
+from learner_service.networks.encoders import Observed
 from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import Observations, input_size
+from learner_service.networks.observations import Observations, hidden_layers
 
 # Gain of the orthogonal initial weights of hidden layers.
 _HIDDEN_GAIN = math.sqrt(2)
@@ -32,10 +33,7 @@ class Torso(nn.Module):
     ) -> None:
         super().__init__()
         self.observe = Observations(spec, normalizer, flatten=layers is None)
-        self.torso, features = layers or (
-            mlp((input_size(spec), *hidden_sizes), ACTIVATIONS[activation]),
-            hidden_sizes[-1],
-        )
+        self.torso, features = hidden_layers(spec, hidden_sizes, layers, ACTIVATIONS[activation])
         self.head = keep_fp32(Linear(features, self.outputs(spec)))
 
     def outputs(self, spec: EnvironmentSpec) -> int:
@@ -55,7 +53,7 @@ class Torso(nn.Module):
                 if layer.bias is not None:
                     nn.init.zeros_(layer.bias)
 
-    def computed(self, observations: Tensor) -> Tensor:
+    def computed(self, observations: Observed) -> Tensor:
         """The outputs of the last layer, float32[B, outputs]."""
         outputs: Tensor = self.head(self.torso(self.observe(observations)))
         return outputs

@@ -122,6 +122,31 @@ def _chunk(nodes: Nodes, call: Call) -> None:
     nodes.add("Split", call, call.arguments[:1], axis=1, num_outputs=len(call.made))
 
 
+def _split(nodes: Nodes, call: Call) -> None:
+    dimension = call.options.get("dim", call.arguments[2:])
+    require(dimension in (1, (1,)) and not call.options.keys() - {"dim"}, f"{call.name} of other dims")
+    sizes = nodes.constant(np.array([part.shape[1] for part in call.made], np.int64))
+    nodes.add("Split", call, [call.arguments[0], sizes], axis=1)
+
+
+def _concatenate(nodes: Nodes, call: Call) -> None:
+    require(len(call.arguments) == 2 and call.arguments[1] == 1 and not call.options, f"{call.name} of other dims")
+    nodes.add("Concat", call, call.arguments[0], axis=1)
+
+
+def _where(nodes: Nodes, call: Call) -> None:
+    condition, *others = call.arguments
+    require(len(others) == 2 and condition.dtype == torch.bool and not call.options, f"{call.name} of other types")
+    nodes.add("Where", call, call.arguments)
+
+
+def _embedding(nodes: Nodes, call: Call) -> None:
+    indices, weight, *others = call.arguments
+    plain = {None, 2.0, False} >= {*others, *call.options.values()}
+    require(plain and weight.ndim == 2, f"{call.name} with options")
+    nodes.add("Gather", call, [weight, indices], axis=0)
+
+
 def _cast(nodes: Nodes, call: Call) -> None:
     known = call.arguments[1:] == (torch.float32,) and not call.options.keys() - {"memory_format"}
     require(known, f"{call.name} of other arguments")
@@ -173,6 +198,10 @@ _OPERATIONS: dict[str, _Write] = {
     _FUNCTIONAL + "conv2d": _convolution,
     _FUNCTIONAL + "layer_norm": _layer_norm,
     _FUNCTIONAL + "elu": _elu,
+    _FUNCTIONAL + "embedding": _embedding,
+    "torch.cat": _concatenate,
+    "torch.where": _where,
+    "torch.functional.split": _split,
     _FUNCTIONAL + "relu": _elementwise("Relu"),
     **{_TENSOR + name: _binary(name.capitalize()) for name in ("add", "sub", "mul", "div")},
     **{

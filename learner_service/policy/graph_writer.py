@@ -20,6 +20,7 @@ _TYPES = {
     torch.float64: TensorProto.DOUBLE,
     torch.uint8: TensorProto.UINT8,
     torch.bool: TensorProto.BOOL,
+    torch.int32: TensorProto.INT32,
 }
 # Numbers of rows of the two examples.
 _ROWS = (5, 7)
@@ -52,7 +53,10 @@ def _write(policy: nn.Module, inputs: dict[str, Tensor], outputs: Sequence[str],
         for tensor in parameters.values():
             tensor.uniform_(-1.0, 1.0, generator=generator)
     examples = {
-        name: torch.rand((rows, *each.shape[1:]), generator=generator).mul(255).to(each.dtype)
+        # Integers are categories, of which two are enough.
+        name: torch.rand((rows, *each.shape[1:]), generator=generator)
+        .mul(2 if each.dtype == torch.int32 else 255)
+        .to(each.dtype)
         for name, each in inputs.items()
     }
     calls, returned = record(policy, examples)

@@ -115,7 +115,7 @@ def _read(path: Path, key: str) -> bytes | None:
 
 def _key(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> str:
     """A digest of everything that the graph depends on; empty when the forward pass cannot be recorded."""
-    acted = as_acted(policy, stochastic and greedy)
+    acted = as_acted(policy, spec, stochastic and greedy)
     try:
         computed = fingerprint(acted, example_inputs(spec, stochastic))
     except Exception as error:

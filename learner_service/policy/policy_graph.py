@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import inspect
 import io
 import logging
 import math
@@ -14,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from actorq.domain.policy import GREEDY_OUTPUT, NOISE_INPUT, OBSERVATIONS_INPUT, PolicyGraph
+from actorq.domain.leaves import places
+from actorq.domain.policy import ACTIONS_OUTPUT, GREEDY_OUTPUT, NOISE_INPUT, PolicyGraph
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.kernels.linear import Linear
@@ -24,7 +26,7 @@ from learner_service.policy.graph_writer import OPSET, write_graph
 
 def data_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, ArraySpec]:
     """The inputs of a policy, by name and in order. A stochastic policy takes noise for each component of an action."""
-    inputs = {OBSERVATIONS_INPUT: spec.policy_observations}
+    inputs = dict(spec.policy_observations.inputs)
     if stochastic:
         inputs[NOISE_INPUT] = ArraySpec((math.prod(spec.actions.shape),), "float32")
     return inputs
@@ -35,15 +37,25 @@ def calibration_batch(
 ) -> dict[str, NDArray[Any]]:
     """A batch [B, ...] for each data input: copies of the observations, and standard normal noise.
 
-    observations: [B, *policy_observation]; when B is 0, one observation of zeros is used.
+    observations: [B, *policy_observation]; see `with_a_row`.
     """
-    observed = spec.policy_observations
-    rows = np.array(observations) if len(observations) else np.zeros((1, *observed.shape), observed.dtype)
-    batch: dict[str, NDArray[Any]] = {OBSERVATIONS_INPUT: rows}
+    rows = with_a_row(observations, spec)
+    batch = {name: np.array(values, order="C") for name, values in spec.policy_observations.split(rows).items()}
     if stochastic:
         shape = data_inputs(spec, stochastic)[NOISE_INPUT].shape
         batch[NOISE_INPUT] = np.random.default_rng(seed).standard_normal((len(rows), *shape), np.float32)
     return batch
+
+
+def with_a_row(observations: NDArray[Any], spec: EnvironmentSpec) -> NDArray[Any]:
+    """Observations [B, *policy_observation]; when B is 0, one of zeros, with all choices allowed."""
+    if len(observations):
+        return observations
+    seen = spec.policy_observations
+    row = np.zeros((1, *seen.shape), seen.dtype)
+    if spec.mask is not None:
+        row[..., places(spec.leaves)[spec.mask.name]] = 1
+    return row
 
 
 def export_policy_graph(
@@ -65,14 +77,14 @@ def export_policy_graph(
 
 def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
     """The same graph without PyTorch's exporter, in milliseconds. Raises UnknownOperationError for many policies."""
-    acted = as_acted(policy, stochastic and greedy)
+    acted = as_acted(policy, spec, stochastic and greedy)
     model = write_graph(acted, example_inputs(spec, stochastic), _outputs(policy, spec, stochastic and greedy))
     return _checked(model, spec, stochastic)
 
 
 def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
     """The same graph from PyTorch's exporter, in seconds."""
-    acted = as_acted(policy, stochastic and greedy)
+    acted = as_acted(policy, spec, stochastic and greedy)
     model = _export(acted, example_inputs(spec, stochastic), _outputs(policy, spec, stochastic and greedy))
     graph, names = model.graph, set(snapshot_parameters(policy))
     parameters = [tensor for tensor in graph.initializer if tensor.name in names]
@@ -89,8 +101,10 @@ def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: 
     return _checked(model, spec, stochastic)
 
 
-def as_acted(policy: nn.Module, greedy: bool) -> nn.Module:
+def as_acted(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> nn.Module:
     """A copy of a policy as actors run it: on the CPU, in eval mode, with plain layers.
+
+    Of observations of several arrays the forward pass takes each as an argument, in the order of `data_inputs`.
 
     greedy: the forward pass is `with_greedy`, with its second output. Raises UserError without such a method.
     """
@@ -107,6 +121,13 @@ def as_acted(policy: nn.Module, greedy: bool) -> nn.Module:
                 f"returns the actions with noise and those without; {type(policy).__name__} has none"
             )
         copied.forward = both
+    if spec.leaves:
+        names, forward = tuple(spec.policy_observations.inputs), copied.forward
+
+        def of_inputs(*inputs: Tensor) -> Any:
+            return forward(dict(zip(names, inputs, strict=False)), *inputs[len(names) :])
+
+        copied.forward = of_inputs
     return copied
 
 
@@ -123,6 +144,7 @@ def describe_graph(model: bytes, spec: EnvironmentSpec, stochastic: bool) -> Pol
         inputs=tuple(data_inputs(spec, stochastic)),
         discrete_actions=bool(spec.discrete_actions),
         action_spans=_action_spans(spec),
+        choices=spec.choices,
     )
 
 
@@ -139,7 +161,7 @@ def _outputs(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> list[str
     own = getattr(policy, "output_names", None)
     if own is not None:
         return list(own)
-    actions = "q_values" if spec.discrete_actions else "actions"
+    actions = "q_values" if spec.discrete_actions else ACTIONS_OUTPUT
     return [actions, GREEDY_OUTPUT] if greedy else [actions]
 
 
@@ -158,7 +180,9 @@ def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
 
 def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) -> onnx.ModelProto:
     _make_distinct(policy)
-    batch = torch.export.Dim("batch")
+    rows: tuple[Any, ...] = tuple({0: torch.export.Dim("batch")} for _ in inputs)
+    if any(each.kind is each.VAR_POSITIONAL for each in inspect.signature(policy.forward).parameters.values()):
+        rows = (rows,)
     # The exporter prints its progress, and warns about packages that are not used here.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -168,7 +192,7 @@ def _export(policy: nn.Module, inputs: dict[str, Tensor], outputs: list[str]) ->
             tuple(inputs.values()),
             input_names=list(inputs),
             output_names=outputs,
-            dynamic_shapes=tuple({0: batch} for _ in inputs),
+            dynamic_shapes=rows,
             opset_version=OPSET,
             dynamo=True,
             verbose=False,

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import GREEDY_ACTIONS, Array
+from actorq.domain.arrays import Array
+from actorq.domain.columns import GREEDY_ACTIONS
 from actorq.domain.trajectory import Segment
 from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.moments import ObservationMoments

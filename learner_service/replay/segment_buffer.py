@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from actorq.domain.arrays import Array
+from actorq.domain.leaves import VECTOR, views
 from actorq.domain.status import StorageStatus
 from actorq.domain.trajectory import Segment
 from actorq.errors import UnavailableError
@@ -167,7 +169,7 @@ class SegmentBuffer(ABC):
         """Add the observations of segments, oldest first, to the moments; once each."""
         for record in records:
             if self._moments is not None and record.cumulative_transitions > self._moments.through:
-                observations = self._store.observations[self._valid_rows(record)]
+                observations = self._numbers(self._store.observations[self._valid_rows(record)])
                 self._moments.add(observations, record.cumulative_transitions)
 
     def _observations(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
@@ -175,6 +177,11 @@ class SegmentBuffer(ABC):
         observations: NDArray[np.generic] = np.empty((len(rows), *policy.shape), policy.dtype)
         gather_observations(self._store, rows, observations)
         return observations
+
+    def _numbers(self, observations: Array) -> Array:
+        """What the moments count, [B, *vector], of single observations [B, *observation]."""
+        leaves = self.spec.leaves
+        return views(leaves, observations.view(np.uint8))[VECTOR] if leaves else observations
 
     def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
         """Remove the damaged segments of `rows`. Returns False when there is none."""

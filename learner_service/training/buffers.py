@@ -14,7 +14,6 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.actors.credits import WINDOW
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
-from learner_service.networks.observations import are_frames
 from learner_service.replay import (
     DelayedReturns,
     LinearSchedule,
@@ -44,8 +43,8 @@ def open_buffer(
     Raises UserError when the settings do not fit the algorithm, and the errors of `ReplayStore.open`.
     """
     replay, moments = config.replay, None
-    if config.normalize_observations and not are_frames(spec):
-        moments = ObservationMoments(spec.observations.shape)
+    if config.normalize_observations and spec.vector is not None:
+        moments = ObservationMoments(spec.vector.shape)
 
     def opened() -> ReplayStore:
         rows, further = _segment_rows(config, spec), config.further_columns(is_on_policy(algorithm))

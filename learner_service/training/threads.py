@@ -230,8 +230,8 @@ def random_batch(spec: EnvironmentSpec, rows: int, returns: Returns) -> NStepBat
     rng, batch = np.random.default_rng(0), empty_batch(spec, rows, returns)
     for column in (getattr(batch, field.name) for field in fields(batch)):
         column[...] = _random(rng, column)
-    if spec.discrete_actions:
-        batch.actions[...] = rng.integers(spec.discrete_actions, size=batch.actions.shape)
+    if spec.sizes:
+        batch.actions[...] = rng.integers(spec.choices or spec.discrete_actions, size=batch.actions.shape)
     else:
         low, high = spec.actions.bounds()
         batch.actions[...] = rng.uniform(low, high, batch.actions.shape)

@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.limits import MAX_FIGURES
-from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.algorithms.base import AnyAlgorithm
-from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters
+from learner_service.policy.policy_graph import calibration_batch, snapshot_parameters, with_a_row
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.training.batches import Batches
 from learner_service.training.publisher import Publisher, Snapshot
@@ -151,8 +150,9 @@ class Trainer:
         observed = self._batches.observed(size)
         # Those of the last updates, else the newest stored ones.
         observed = self._batches.buffer.newest_observations(size) if observed is None else observed
-        calibration = calibration_batch(self._calibration(observed), spec, stochastic, seed=self.updates)
-        self._quantization_aware.published(calibration[OBSERVATIONS_INPUT])
+        rows = with_a_row(self._calibration(observed), spec)
+        calibration = calibration_batch(rows, spec, stochastic, seed=self.updates)
+        self._quantization_aware.published(rows)
         parameters = snapshot_parameters(self._algorithm.policy)
         version = self._publisher.offer(
             Snapshot(learner_step=self.updates, parameters=parameters, calibration=calibration, at=time.time())

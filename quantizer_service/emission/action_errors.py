@@ -1,7 +1,11 @@
 """What counts as an error of an action: which components are legal, the range of each, and which rows are equal."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from actorq.errors import InvalidInputError
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -27,6 +31,21 @@ def legal_actions(expected: Array) -> Mask:
     gap = _MASK_GAP * np.minimum(np.where(np.isinf(lowest), -np.inf, lowest), 0.0)
     legal: Mask = ~(low & (expected <= gap)) | np.isinf(lowest)
     return legal
+
+
+def parts_of(expected: Array, choices: Sequence[int]) -> list[slice]:
+    """The components of each discrete part of an action. choices: the number of each; empty for one part.
+
+    Raises InvalidInputError when the parts are not the components of the output.
+    """
+    sizes = choices or (expected.shape[1],)
+    if sum(sizes) != expected.shape[1]:
+        raise InvalidInputError(
+            f"graph: expected {sum(sizes)} components of the first output for {len(sizes)} discrete parts, got "
+            f"{expected.shape[1]}"
+        )
+    stops = np.cumsum(sizes).tolist()
+    return [slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 
 
 def are_actions(expected: Array, discrete_actions: bool) -> bool:

@@ -1,5 +1,7 @@
 """KL divergence between the action distributions that the FP32 policy and an emitted policy tell."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,18 +23,22 @@ def tells_distribution(outputs: Outputs, discrete_actions: bool) -> bool:
     return _is_categorical(outputs) or _is_gaussian(outputs, discrete_actions)
 
 
-def divergence(expected: Outputs, emitted: Outputs, discrete_actions: bool) -> Array | None:
+def divergence(
+    expected: Outputs, emitted: Outputs, discrete_actions: bool, parts: Sequence[slice] = (slice(None),)
+) -> Array | None:
     """KL(expected || emitted) of each row in nats, float64[B], up to infinity; None without distributions.
 
-    The logits of B rows are a softmax each. Mean and log_std are a Gaussian each with independent components, so its
+    The logits of B rows are a softmax each, or one for each of several discrete parts; their divergences add up, also
+    with that of a Gaussian beside them. Mean and log_std are a Gaussian each with independent components, so its
     divergence is the sum over components. All outputs are finite.
     """
     if _is_categorical(expected):
-        found = _categorical(expected[LOGITS_OUTPUT], emitted[LOGITS_OUTPUT])
+        logits, others = expected[LOGITS_OUTPUT], emitted[LOGITS_OUTPUT]
+        found = np.sum([_categorical(logits[:, part], others[:, part]) for part in parts], axis=0)
+        if {MEAN_OUTPUT, LOG_STD_OUTPUT} <= expected.keys():
+            found = found + _gaussian_of(expected, emitted)
     elif _is_gaussian(expected, discrete_actions):
-        found = _gaussian(
-            expected[MEAN_OUTPUT], expected[LOG_STD_OUTPUT], emitted[MEAN_OUTPUT], emitted[LOG_STD_OUTPUT]
-        )
+        found = _gaussian_of(expected, emitted)
     else:
         return None
     # Rounding may leave a tiny negative number.
@@ -63,6 +69,10 @@ def _log_softmax(logits: Array) -> Array:
     shifted = logits - logits.max(axis=1, keepdims=True)
     result: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return result
+
+
+def _gaussian_of(expected: Outputs, emitted: Outputs) -> Array:
+    return _gaussian(expected[MEAN_OUTPUT], expected[LOG_STD_OUTPUT], emitted[MEAN_OUTPUT], emitted[LOG_STD_OUTPUT])
 
 
 def _gaussian(mean: Array, log_std: Array, emitted_mean: Array, emitted_log_std: Array) -> Array:

@@ -18,6 +18,7 @@ from quantizer_service.emission.action_errors import (
     are_actions,
     legal_actions,
     observed_spans,
+    parts_of,
     value_loss,
 )
 from quantizer_service.emission.divergence import divergence, tells_distribution
@@ -35,7 +36,8 @@ def measure(
     of the mean. An error above the bound of messages counts as infinite. Raises InvalidInputError when the model
     does not run or its outputs are not finite.
 
-    Agreement compares the index of the largest component of the first output. An output that is the action itself (see
+    Agreement compares the index of the largest component of the first output; of several discrete parts, the one that
+    agrees least decides, and the one that loses most. An output that is the action itself (see
     `are_actions`) is compared row by row for equality, without a loss of value. Divergences are those of `divergence`.
 
     call_rows: see FidelityGate.
@@ -60,16 +62,23 @@ def measure(
     kind = next(value.type for value in session.get_outputs() if value.name == first)
     is_integer = "int" in kind or "bool" in kind
     chosen = is_integer or (not source.action_spans and are_actions(action, source.discrete_actions))
-    divergences = divergence(expected, outputs, source.discrete_actions)
+    parts = parts_of(action, source.choices)
+    divergences = divergence(expected, outputs, source.discrete_actions, parts)
     values = source.discrete_actions and not chosen and divergences is None
-    agree = (emitted == action).all(1) if chosen else emitted.argmax(1) == action.argmax(1)
+    taken = [emitted[:, part].argmax(1) for part in parts]
+    # The part that agrees least decides.
+    agreement = (
+        float((emitted == action).all(1).mean())
+        if chosen
+        else min(float((own == action[:, part].argmax(1)).mean()) for own, part in zip(taken, parts, strict=True))
+    )
     return FidelityReport(
         observations=len(action),
         mean_error=float(_bounded(errors[first][counted].mean())),
         max_error=float(_bounded(errors[first].max())),
         relative_mean_error=float(_bounded(relative[counted & varies].mean())),
         relative_max_error=float(_bounded(relative.max())),
-        argmax_agreement=float(agree.mean()) if source.discrete_actions or chosen else None,
+        argmax_agreement=agreement if source.discrete_actions or chosen else None,
         layers=emission.layers,
         outputs=tuple(
             OutputError(name, tuple(_bounded(error.mean(axis=0)).tolist()), tuple(_bounded(error.max(axis=0)).tolist()))
@@ -77,7 +86,9 @@ def measure(
         ),
         mean_kl=None if divergences is None else float(divergences.mean()),
         max_kl=None if divergences is None else float(divergences.max()),
-        value_loss=value_loss(action, legal, emitted.argmax(1)) if values else None,
+        value_loss=max(value_loss(action[:, part], legal[:, part], own) for own, part in zip(taken, parts, strict=True))
+        if values
+        else None,
     )
 
 

@@ -83,7 +83,7 @@ class SubmissionAssembler:
 
 
 def _graph(header: wire.GraphHeader, blob: SealedBytes) -> PolicyGraph:
-    graph = PolicyGraph(blob.data, header.inputs, header.discrete_actions, header.action_spans)
+    graph = PolicyGraph(blob.data, header.inputs, header.discrete_actions, header.action_spans, header.choices)
     if graph.topology != header.topology:
         raise InvalidInputError(
             f"graph: expected the blob of topology {header.topology.hex()}, got {graph.topology.hex()}; "

@@ -137,7 +137,8 @@ class PolicyReader:
                 model = stored.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
                 inputs = tuple(field_of(path, tree, "inputs", list))
                 spans = tuple(field_of(path, tree, "action_spans", list))
-                graph = PolicyGraph(model, inputs, field_of(path, tree, "discrete_actions", bool), spans)
+                choices = tuple(tree.get("choices", ()))
+                graph = PolicyGraph(model, inputs, field_of(path, tree, "discrete_actions", bool), spans, choices)
             except (InvalidInputError, ValueError) as error:
                 # Otherwise the store's writer has removed it, because no version needs it.
                 if path.exists():

@@ -119,7 +119,8 @@ class PolicyStore(PolicyReader):
         path = self._directory / "graphs" / graph.topology.hex()
         with _writing(path):
             replace_file(path.with_suffix(".onnx"), graph.model)
-            description = {name: getattr(graph, name) for name in ("inputs", "discrete_actions", "action_spans")}
+            described = ("inputs", "discrete_actions", "action_spans", "choices")
+            description = {name: getattr(graph, name) for name in described}
             write_document(path.with_suffix(".json"), description, sync=False)
         self.graphs[graph.topology] = graph
         self._drop_unused_graphs()

@@ -330,6 +330,12 @@ SPACES = {
         spaces.Dict({"image": spaces.Box(0, 255, (8, 8, 3), np.uint8), "arm": VECTOR}),
         spaces.Discrete(2),
     ),
+    "ImageAndText": (
+        spaces.Dict(
+            {"image": spaces.Box(0, 255, (8, 8, 3), np.uint8), "arm": VECTOR, "words": spaces.Sequence(VECTOR)}
+        ),
+        spaces.Discrete(2),
+    ),
     "ManyObservations": (spaces.Tuple([VECTOR] * 65), spaces.Discrete(2)),
     "EmptyObservations": (spaces.Box(0.0, 1.0, (0,), np.float32), spaces.Discrete(2)),
     "EmptyActions": (VECTOR, spaces.Box(-1.0, 1.0, (0,), np.float32)),
@@ -345,7 +351,6 @@ SPACES = {
     "ArmActions": (VECTOR, spaces.Dict({"a": spaces.Box(0.0, 4.0, (1,)), "b": spaces.Box(0.0, 9.0, (1, 1))})),
     "HugeObservations": (spaces.Discrete(10**12), spaces.Discrete(2)),
     "HugeActions": (VECTOR, spaces.Discrete(10**12, start=1)),
-    "TooManyActions": (VECTOR, spaces.MultiDiscrete([32, 33])),
     "LateActions": (VECTOR, spaces.Discrete(2, start=1)),
     "UnboundedActions": (VECTOR, spaces.Box(-np.inf, np.inf, (2,), np.float32)),
     "IntegerActions": (VECTOR, spaces.Box(0, 3, (2,), np.int64)),

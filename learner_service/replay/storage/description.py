@@ -3,12 +3,14 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, columns_of
+from actorq.domain.leaves import Leaf
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError
 from learner_service.replay.storage.mapped_files import read_checked, write_checked
@@ -58,6 +60,9 @@ def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) ->
         "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
         "discrete_actions": spec.discrete_actions,
         "frame_stack": spec.frame_stack,
+        # Older descriptions have neither.
+        **({"leaves": [{**asdict(leaf), "shape": [*leaf.shape]} for leaf in spec.leaves]} if spec.leaves else {}),
+        **({"choices": [*spec.choices]} if spec.choices else {}),
     }
 
 
@@ -67,8 +72,11 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
         ArraySpec(tuple(found[name]["shape"]), np.dtype(found[name]["dtype"]).name)
         for name in ("observations", "actions")
     )
+    leaves = tuple(Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in found.get("leaves", ()))
     spec = EnvironmentSpec(
-        *(found["environment_id"], observations, actions, found["discrete_actions"]), frame_stack=found["frame_stack"]
+        *(found["environment_id"], replace(observations, leaves=leaves), actions, found["discrete_actions"]),
+        frame_stack=found["frame_stack"],
+        choices=tuple(found.get("choices", ())),
     )
     further = columns_of(spec, found["further_columns"])[len(columns_of(spec)) :]
     return spec, found["capacity"], further, found["segments"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actor_service.acting.exploration import ContinuousNoise, EpsilonGreedy, explorer
+from actor_service.acting.exploration import ContinuousNoise, EpsilonGreedy
+from actor_service.acting.explorers import explorer
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import GREEDY_ACTIONS
 from actorq.domain.policy import Policy

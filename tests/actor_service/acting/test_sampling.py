@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actor_service.acting.exploration import explorer
+from actor_service.acting.explorers import explorer
 from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import load_policy
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES

@@ -13,7 +13,8 @@ from gymnasium import spaces
 
 from actor_service import environments
 from actor_service.environments import Step, describe_environment, make_environments
-from actor_service.environments.spaces import SUPPORTED_ACTIONS, SUPPORTED_OBSERVATIONS, observation_spec
+from actor_service.environments.spaces.actions import SUPPORTED_ACTIONS
+from actor_service.environments.spaces.observations import SUPPORTED_OBSERVATIONS, observation_spec
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
@@ -110,11 +111,10 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
     [
         ("TextObservations", f"{OBSERVATIONS} Text("),
         ("PartlyTextObservations", f"{OBSERVATIONS} Dict("),
-        ("ImageAndVector", f"{OBSERVATIONS} Dict("),
+        ("ImageAndText", f"{OBSERVATIONS} Dict("),
         ("ManyObservations", f"{OBSERVATIONS} Tuple("),
         ("EndlessActions", f"{ACTIONS} Box("),
         ("LargeActions", f"{ACTIONS} Box("),
-        ("TooManyActions", f"{ACTIONS} Multi"),
         ("HugeObservations", f"{OBSERVATIONS} Discrete("),
         ("HugeActions", f"{ACTIONS} Discrete("),
         ("EmptyObservations", "observations must have at least one number, got Box("),
@@ -202,7 +202,7 @@ def test_boxes_become_one_vector_of_actions(name: str, bounds: tuple[tuple[float
     assert not step.faults
 
 
-@pytest.mark.parametrize(("name", "numbers"), [("PartlyTextObservations", 6), ("ImageAndVector", 194)])
+@pytest.mark.parametrize(("name", "numbers"), [("PartlyTextObservations", 6), ("ImageAndText", 194)])
 def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int) -> None:
     environment_id = f"environment_doubles:{name}-v0"
     with pytest.raises(
@@ -219,9 +219,18 @@ def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int)
 def test_the_flag_that_works_keeps_the_wrappers_that_are_given() -> None:
     given = EnvironmentArguments({}, (("gymnasium.wrappers:TimeLimit", {"max_episode_steps": 9}),))
     with pytest.raises(
-        UserError, match=r"\[\{\"gymnasium.wrappers:TimeLimit.*: 9\}\}, gymnasium.wrappers:FlattenObservation\]"
+        UserError, match=r"\[\{\"gymnasium.wrappers:TimeLimit.*: 9\}\}, .*, gymnasium.wrappers:FlattenObservation\]"
     ):
-        describe_environment("environment_doubles:ImageAndVector-v0", arguments=given)
+        describe_environment("environment_doubles:ImageAndText-v0", arguments=given)
+
+
+def test_actions_without_bounds_get_those_of_the_flag_that_the_refusal_names() -> None:
+    environment_id = "environment_doubles:UnboundedActions-v0"
+    with pytest.raises(UserError, match="--environment-wrappers") as refused:
+        describe_environment(environment_id)
+    wrappers = yaml.safe_load(str(refused.value).partition("--environment-wrappers ")[2].strip("'"))
+    given = RunConfig(environment_wrappers=wrappers).environment_arguments
+    assert describe_environment(environment_id, arguments=given).actions == ArraySpec((2,), "float32", (-1.0,), (1.0,))
 
 
 def test_the_package_of_an_id_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,8 @@ from learner_service.networks import (
     QNetwork,
     SoftmaxPolicy,
 )
+from learner_service.networks.encoders import image_layers
 from learner_service.networks.normalizer import Normalizer
-from learner_service.networks.observations import image_layers
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import write_graph
 from learner_service.policy.policy_graph import example_inputs, exported_policy_graph, write_policy_graph

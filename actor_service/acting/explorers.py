@@ -1,0 +1,37 @@
+"""Chooses the explorer of a run."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from actor_service.acting.exploration import ContinuousNoise, EpsilonGreedy
+from actor_service.acting.explorer import Explorer
+from actor_service.acting.parts import PartwiseEpsilonGreedy, PartwiseSampler
+from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.status import Exploration
+
+
+def explorer(
+    spec: EnvironmentSpec,
+    exploration: Exploration,
+    environments: int,
+    rng: np.random.Generator,
+    wanted: Collection[str] = (),
+) -> Explorer:
+    """The explorer of an action space and a number of environments: draws actions if the run does, else adds noise.
+
+    Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns.
+    """
+    squash = exploration.sampling == "squashed"
+    if exploration.sampling and spec.choices:
+        return PartwiseSampler(spec, environments, squash, rng)
+    if exploration.sampling and spec.discrete_actions:
+        return CategoricalSampler(spec, environments, rng)
+    if exploration.sampling:
+        return GaussianSampler(spec, environments, squash, rng)
+    if spec.choices or spec.mask is not None:
+        return PartwiseEpsilonGreedy(spec, exploration, rng)
+    if spec.discrete_actions:
+        return EpsilonGreedy(spec, exploration, rng)
+    return ContinuousNoise(spec, exploration, rng, wanted)

@@ -1,0 +1,103 @@
+"""Explorers of actions with several discrete parts, with continuous components beside them, or with a mask."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actor_service.acting.exploration import STEPS_DRAWN, NoisyExplorer
+from actor_service.acting.explorer import Explorer
+from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
+from actor_service.policies.policy import OnnxPolicy
+from actorq.domain.choices import allowed_choices, best_choices, slices_of
+from actorq.domain.columns import LOG_PROBABILITIES
+from actorq.domain.leaves import views
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.status import Exploration
+
+
+class PartwiseEpsilonGreedy(NoisyExplorer):
+    """Takes uniformly random allowed choices in environment i with probability epsilon_i, else the best ones.
+
+    One coin decides for all parts of an action. Values of choices that are not allowed are far below all others,
+    because the policy has the mask as an input.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
+        super().__init__(spec, len(exploration.epsilons), exploration.random_steps, rng)
+        self._epsilons = np.asarray(exploration.epsilons)
+        self._spec = spec
+        self._parts = len(spec.sizes)
+        self._all = np.ones((len(self._epsilons), spec.discrete_actions), np.bool_)
+
+    def _random_actions(self, observations: NDArray[Any]) -> NDArray[Any]:
+        return self._drawn_actions(observations, self._rng.random((len(self._epsilons), self._parts)))
+
+    def _draw(self, policy: OnnxPolicy) -> None:
+        shape = (STEPS_DRAWN, len(self._epsilons))
+        self._explores = self._rng.random(shape) < self._epsilons
+        self._uniforms = self._rng.random((*shape, self._parts))
+
+    def _explore(self, policy: OnnxPolicy, observations: NDArray[Any], step: int) -> NDArray[Any]:
+        best = best_choices(policy(observations), self._spec.sizes).reshape(self._actions.shape)
+        np.copyto(self._actions, best)
+        explores = self._explores[step]
+        if explores.any():
+            random = self._drawn_actions(observations, self._uniforms[step])
+            self._actions[explores] = random[explores]
+        return self._actions
+
+    def _drawn_actions(self, observations: NDArray[Any], uniforms: NDArray[np.float64]) -> NDArray[Any]:
+        allowed = self._all if self._spec.mask is None else mask_of(self._spec, observations)
+        return allowed_choices(allowed, uniforms, self._spec.sizes).reshape(self._actions.shape)
+
+
+class PartwiseSampler(Explorer):
+    """Draws each discrete part of an action from its own softmax, and continuous components from a Gaussian.
+
+    The logarithm of an action's probability is the sum over its parts.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, environments: int, squash: bool, rng: np.random.Generator) -> None:
+        self._slices = slices_of(spec.sizes)
+        parts = [replace(spec, actions=ArraySpec((), "int64"), discrete_actions=n, choices=()) for n in spec.sizes]
+        self._samplers = [CategoricalSampler(part, environments, rng) for part in parts]
+        self._gaussian = GaussianSampler(spec.continuous_part, environments, squash, rng) if spec.components else None
+        self._actions = np.zeros((environments, *spec.actions.shape), spec.actions.dtype)
+        self._told = np.zeros(environments, np.float32)
+        self._sent = self._actions if self._gaussian is None else self._actions.copy()
+        self.columns = {"actions": self._sent, LOG_PROBABILITIES: self._told}
+
+    def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
+        """Actions [N, parts and components]."""
+        logits = policy(observations)
+        self._told[:] = 0
+        for number, (sampler, part) in enumerate(zip(self._samplers, self._slices, strict=True)):
+            self._actions[:, number] = sampler.draw(logits[:, part])
+            self._told += sampler.columns[LOG_PROBABILITIES]
+        if self._gaussian is not None:
+            count = len(self._samplers)
+            self._sent[:, :count] = self._actions[:, :count]
+            self._actions[:, count:] = self._gaussian.draw(policy.mean, policy.log_std)
+            self._sent[:, count:] = self._gaussian.columns["actions"]
+            self._told += self._gaussian.columns[LOG_PROBABILITIES]
+        return self._actions
+
+
+def mask_of(spec: EnvironmentSpec, observations: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which choices are allowed, bool[N, choices], from a policy's observations [N, bytes] or stacks [N, K, bytes]."""
+    assert spec.mask is not None
+    newest = observations[:, -1] if observations.ndim > 2 else observations
+    allowed: NDArray[np.bool_] = views(spec.leaves, newest)[spec.mask.name]
+    return allowed
+
+
+def greedy_actions(spec: EnvironmentSpec, policy: OnnxPolicy, outputs: NDArray[np.float32]) -> NDArray[Any]:
+    """The most likely actions, [N, *action], of a policy's last call. outputs: what it returned."""
+    if not spec.sizes:
+        return outputs
+    best = best_choices(outputs, spec.sizes)
+    if spec.components:
+        return np.concatenate((best, policy.actions), axis=1, dtype=np.float32)
+    return best.reshape(len(best), *spec.actions.shape)

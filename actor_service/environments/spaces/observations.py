@@ -1,0 +1,141 @@
+"""Converts Gymnasium's spaces of observations to specs, and refuses unsupported ones."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from gymnasium import spaces
+
+from actorq.domain.limits import MAX_SEGMENT_BYTES
+from actorq.domain.spaces import ArraySpec
+from actorq.errors import UserError
+
+SUPPORTED_OBSERVATIONS = (
+    "an image (a Box of uint8 or bool), or numbers, categories and bits (Box, Discrete, MultiDiscrete, MultiBinary, "
+    "and Dict and Tuple of them)"
+)
+# Of a nested space.
+MOST_PARTS = 64
+# Keys and indices that lead to a part of a nested space.
+Keys = tuple[Any, ...]
+# Float32 numbers of an observation that fit a message.
+_MOST_NUMBERS = MAX_SEGMENT_BYTES // 4
+# Float32 holds all whole numbers up to this one.
+_EXACT = 2**24
+
+
+class UnsupportedObservationsError(UserError):
+    """An observation space that no policy takes.
+
+    flattened: numbers of an observation as a vector; 0 if Gymnasium cannot flatten it.
+    keys: the parts of a Dict that it can flatten, if it cannot flatten all of them. `flattened` is of these.
+    """
+
+    def __init__(self, text: str, space: spaces.Space[Any]) -> None:
+        super().__init__(text)
+        self.flattened, self.keys = flattened(space), tuple[str, ...]()
+        if not self.flattened and isinstance(space, spaces.Dict):
+            parts = {key: flattened(part) for key, part in space.items()}
+            self.flattened = sum(parts.values())
+            self.keys = tuple(key for key, size in parts.items() if size)
+
+
+def is_plane(space: spaces.Space[Any]) -> bool:
+    """Whether observations are images [height, width], which need an axis for their one channel."""
+    return isinstance(space, spaces.Box) and len(space.shape) == 2 and space.dtype in (np.uint8, np.bool_)
+
+
+def parts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
+    """The parts of observations that become one vector, in the order of `gymnasium.spaces.flatten`, in words.
+
+    Numbers stay numbers. A category of n becomes n numbers, one of them 1 (one-hot). Empty for spaces that need no
+    change, such as vectors and images, and for spaces that cannot be one vector: images beside other parts, text,
+    graphs and sequences, and more than `MOST_PARTS` parts.
+    """
+    if (isinstance(space, spaces.Box) and (len(space.shape) == 1 or _is_image(space))) or not flattened(space):
+        return ()
+    found = list(leaves_of(space))
+    if len(found) > MOST_PARTS or not all(part_words(leaf) for _, leaf in found):
+        return ()
+    return words_of(found)
+
+
+def leaves_of(space: spaces.Space[Any], keys: Keys = ()) -> Iterator[tuple[Keys, spaces.Space[Any]]]:
+    """The parts of a nested space that are not nested, each with the keys that lead to it."""
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        yield keys, space
+        return
+    children = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    for key, child in children:
+        yield from leaves_of(child, (*keys, key))
+
+
+def path_of(keys: Keys) -> str:
+    """The keys as a path, percent-escaped, such as "camera/left"; empty for a space that is not nested."""
+    return "/".join(quote(str(key), safe=" ") for key in keys)
+
+
+def words_of(parts: Iterable[tuple[Keys, spaces.Space[Any]]]) -> tuple[str, ...]:
+    """The parts of a vector, in words."""
+    return tuple(f"{path_of(keys)} ({part_words(leaf)})" if keys else part_words(leaf) for keys, leaf in parts)
+
+
+def part_words(leaf: spaces.Space[Any]) -> str:
+    """A part of a vector of observations in words; empty for one that cannot be such a part."""
+    if isinstance(leaf, spaces.Box) and not _is_image(leaf) and 0 not in leaf.shape:
+        count = math.prod(leaf.shape)
+        return f"{count} number{'s' * (count != 1)}"
+    if isinstance(leaf, spaces.Discrete):
+        return f"one of {leaf.n}" if flattened(leaf) else ""
+    if isinstance(leaf, spaces.MultiDiscrete):
+        return f"{leaf.nvec.size} of {'/'.join(map(str, sorted({*leaf.nvec.ravel().tolist()})))}"
+    return f"{math.prod(leaf.shape)} bits" if isinstance(leaf, spaces.MultiBinary) else ""
+
+
+def _is_image(space: spaces.Box) -> bool:
+    return len(space.shape) in (2, 3) and space.dtype in (np.uint8, np.bool_)
+
+
+def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
+    """The spec of single observations.
+
+    Floats and uint64 become float32, and so do integers of 64 bits whose bounds float32 holds. Other integers of 16
+    bits and more become int32 or int64.
+
+    Raises UnsupportedObservationsError. The spec has no bounds: they are unused, and libraries give different
+    ones for the same environment.
+    """
+    dtype = space.dtype
+    is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and dtype is not None and dtype.kind in "fiub"
+    is_image = isinstance(space, spaces.Box) and len(space.shape) == 3 and dtype in (np.uint8, np.bool_)
+    if not (is_vector or is_image):
+        raise UnsupportedObservationsError(
+            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {in_one_line(space)}",
+            space,
+        )
+    assert isinstance(space, spaces.Box)
+    check_size(environment_id, "observations", space)
+    carried = space.dtype if space.dtype.itemsize == 1 else np.result_type(space.dtype, np.int32)
+    if carried == np.int64 and space.low.min() >= -_EXACT and space.high.max() <= _EXACT:
+        carried = np.dtype(np.float32)
+    return ArraySpec(tuple(space.shape), "float32" if carried.kind == "f" else carried.name)
+
+
+def check_size(environment_id: str, what: str, space: spaces.Box) -> None:
+    """Raise UserError for a box without numbers."""
+    if 0 in space.shape:
+        raise UserError(f"environment {environment_id}: {what} must have at least one number, got {in_one_line(space)}")
+
+
+def flattened(space: spaces.Space[Any]) -> int:
+    """The numbers of an observation as a vector; 0 if Gymnasium cannot flatten it to one that fits a message."""
+    numbers = spaces.flatdim(space) if space.is_np_flattenable else 0
+    return numbers if numbers <= _MOST_NUMBERS else 0
+
+
+def in_one_line(space: spaces.Space[Any]) -> str:
+    """A space in an error."""
+    # A Box with different bounds for each element prints them as arrays over several lines.
+    return " ".join(str(space).split())

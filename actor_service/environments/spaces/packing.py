@@ -1,0 +1,245 @@
+"""Packs observations of several arrays, and action masks, into one array of bytes (actorq.domain.leaves)."""
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from actor_service.environments.failures import FAILURES, MisfitError, kind_of
+from actor_service.environments.spaces.observations import MOST_PARTS, Keys, leaves_of, part_words, path_of, words_of
+from actorq.domain.arrays import LARGEST_NUMBER, within_numbers
+from actorq.domain.leaves import ACTION_MASK, VECTOR, Leaf, packed_nbytes, views
+from actorq.errors import UserError
+
+# A category of so many values gets an embedding; one of fewer is one-hot, and one of more is refused.
+LEAST_EMBEDDED, MOST_CATEGORIES = 64, 65_536
+# Where an environment tells its mask: a part of its observations, info of reset and step, or a method.
+Source = Literal["", "observation", "info", "method"]
+_METHOD = "action_masks"
+# Modules of what all environments derive from.
+_OF_ALL = ("builtins", "typing", "abc", "gymnasium.core", "gymnasium.utils.record_constructor", __name__)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of the vector: its path, its space, and its place."""
+
+    keys: Keys
+    space: spaces.Space[Any]
+    place: slice
+
+    @property
+    def name(self) -> str:
+        """Its path, for errors."""
+        return path_of(self.keys) or "an observation"
+
+
+class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose observations are uint8[bytes].
+
+    leaves: the arrays in them. parts: what the vector joins, in words.
+    sizes: values of each discrete part of an action. combined: whether the parts are one action, with a value for each
+        combination.
+
+    Raises UserError for parts that cannot be packed. `reset` and `step` raise MisfitError, with the part's name, for an
+    observation that does not fit its space, and for a mask that allows nothing where an action counts.
+    """
+
+    def __init__(self, environment: Any, source: Source, sizes: Sequence[int], combined: bool) -> None:
+        super().__init__(environment)
+        self._source, self._sizes, self._combined = source, tuple(sizes), combined
+        self._parts: list[_Part] = []
+        self._arrays: list[tuple[_Part, Leaf]] = []
+        numbers = 0
+        for keys, space in leaves_of(environment.observation_space):
+            if source == "observation" and keys == (ACTION_MASK,):
+                continue
+            leaf = _own_leaf(keys, space)
+            if leaf is not None:
+                self._arrays.append((_Part(keys, space, slice(0)), leaf))
+                continue
+            size = spaces.flatdim(space) if part_words(space) else 0
+            if not size:
+                raise UserError(
+                    f"observations: {path_of(keys)}: expected numbers, an image, a category or bits, got {space}; "
+                    "leave it out with a wrapper"
+                )
+            self._parts.append(_Part(keys, space, slice(numbers, numbers + size)))
+            numbers += size
+        self.parts = words_of((each.keys, each.space) for each in self._parts)
+        vector = (Leaf(VECTOR, "numbers", (numbers,), "float32"),) if numbers else ()
+        choices = math.prod(sizes) if combined else sum(sizes)
+        mask = (Leaf(ACTION_MASK, "mask", (choices,), "bool"),) if source else ()
+        self.leaves = (*vector, *(leaf for _, leaf in self._arrays), *mask)
+        if unnamed := [part for part in (*self._parts, *(part for part, _ in self._arrays)) if "" in part.keys]:
+            raise UserError(f"observations: a key of {unnamed[0].space} is empty; name it in the environment")
+        names = [leaf.name for leaf in self.leaves]
+        if (count := len(self._parts) + len(self._arrays)) > MOST_PARTS:
+            raise UserError(f"observations: expected at most {MOST_PARTS} parts, got {count}; join some of them")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UserError(f"observations: two parts have the name {twice[0]}; rename one of them in the environment")
+        self._packed = np.zeros(packed_nbytes(self.leaves), np.uint8)
+        self._views = views(self.leaves, self._packed)
+        self.observation_space = spaces.Box(0, 255, self._packed.shape, np.uint8)
+
+    def reset(self, **options: Any) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+        """Begin an episode."""
+        observation, info = self.env.reset(**options)
+        return self._pack(observation, info, counts=True), info
+
+    def step(self, action: Any) -> tuple[NDArray[np.uint8], Any, bool, bool, dict[str, Any]]:
+        """Act."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._pack(observation, info, not (terminated or truncated)), reward, terminated, truncated, info
+
+    def _pack(self, observation: Any, info: Mapping[str, Any], counts: bool) -> NDArray[np.uint8]:
+        """The bytes of an observation. The next call overwrites them. counts: whether an action follows."""
+        for part in self._parts:
+            self._views[VECTOR][part.place] = _flat(part, _found(observation, part.keys))
+        for part, leaf in self._arrays:
+            self._views[leaf.name][...] = _array(part, leaf, _found(observation, part.keys))
+        if self._source:
+            self._views[ACTION_MASK][...] = self._mask(observation, info, counts)
+        return self._packed
+
+    def _mask(self, observation: Any, info: Mapping[str, Any], counts: bool) -> NDArray[np.bool_]:
+        """The allowed choices, with at least one of each part."""
+        if self._source == "observation":
+            found = _found(observation, (ACTION_MASK,))
+        elif self._source == "method":
+            found = self.env.get_wrapper_attr(_METHOD)()
+        elif ACTION_MASK in info:
+            found = info[ACTION_MASK]
+        else:
+            raise MisfitError(f"info must have {ACTION_MASK} after each reset and step, as after the first one")
+        mask = np.asarray(found).astype(np.bool_).ravel()
+        if self._combined and mask.size == sum(self._sizes) != math.prod(self._sizes):
+            mask = _of_combinations(mask, self._sizes)
+        parts = (mask,) if self._combined else np.split(mask, np.cumsum(self._sizes)[:-1])
+        if mask.shape != self._views[ACTION_MASK].shape:
+            raise MisfitError(f"an action mask must have {self._views[ACTION_MASK].size} choices, got {mask.size}")
+        for part in parts:
+            if not part.any():
+                if counts:
+                    raise MisfitError("an action mask must allow at least one choice, got none")
+                # The action at an end does not count.
+                part[:] = True
+        return np.concatenate(parts)
+
+
+def mask_source(environment: Any, sizes: Sequence[int], before_reset: Callable[[], None]) -> Source:
+    """Where an environment tells which of its discrete choices are allowed; empty if it does not.
+
+    Resets the environment if the source of its classes has the word. One that fails here fails again where it is told.
+    """
+    space = environment.observation_space
+    if not sizes:
+        return ""
+    if isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces:
+        return "observation"
+    if not any(map(_mentions_mask, _classes(environment))):
+        return ""
+    before_reset()
+    try:
+        _, info = environment.reset(seed=0)
+    except FAILURES:
+        info = None
+    if isinstance(info, Mapping) and ACTION_MASK in info:
+        return "info"
+    return "method" if _has_method(environment) else ""
+
+
+def needs_packing(space: spaces.Space[Any], source: Source) -> bool:
+    """Whether observations are several arrays: an image beside something else, a large category, or a mask."""
+    found = list(leaves_of(space))
+    if len(found) > MOST_PARTS or not all(part_words(leaf) or _own_leaf(keys, leaf) for keys, leaf in found):
+        # Refused as it is, with a way out.
+        return False
+    return bool(source) or (not isinstance(space, spaces.Box) and any(_own_leaf(*each) for each in found))
+
+
+def _classes(environment: Any) -> Iterator[type]:
+    """The classes of an environment and its wrappers, without those of Gymnasium that all have."""
+    while True:
+        yield from (each for each in type(environment).__mro__ if each.__module__ not in _OF_ALL)
+        if not isinstance(environment, gymnasium.Wrapper):
+            return
+        environment = environment.env
+
+
+def _mentions_mask(kind: type) -> bool:
+    """Whether the module of a class has the word in its source. One without source may have it."""
+    try:
+        return ACTION_MASK in inspect.getsource(sys.modules[kind.__module__])
+    except (OSError, TypeError, KeyError):
+        return True
+
+
+def _has_method(environment: Any) -> bool:
+    try:
+        return callable(environment.get_wrapper_attr(_METHOD))
+    except AttributeError:
+        return False
+
+
+def _own_leaf(keys: Keys, space: spaces.Space[Any]) -> Leaf | None:
+    """The leaf of an image or a large category; None for a part of the vector."""
+    path = path_of(keys) or "observation"
+    if isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) in (2, 3):
+        shape = (*space.shape, 1) if len(space.shape) == 2 else space.shape
+        return Leaf(path, "image", tuple(shape), np.dtype(space.dtype).name)
+    if isinstance(space, spaces.Discrete) and LEAST_EMBEDDED <= space.n <= MOST_CATEGORIES:
+        return Leaf(path, "category", (), "int32", int(space.n))
+    return None
+
+
+def _found(observation: Any, keys: Keys) -> Any:
+    """The part of a nested observation at a path."""
+    for key in keys:
+        try:
+            observation = observation[key]
+        except (KeyError, IndexError, TypeError):
+            what = f"an observation must have {path_of(keys)} as its space says"
+            raise MisfitError(f"{what}, got {kind_of(observation)} without {key!r}") from None
+    return observation
+
+
+def _flat(part: _Part, value: Any) -> NDArray[Any]:
+    """A part of the vector, as numbers."""
+    try:
+        flat = np.asarray(spaces.flatten(part.space, value))
+    except Exception:  # A value of an unknown type may raise any exception.
+        flat = np.empty(0)
+    if flat.shape != (part.place.stop - part.place.start,) or flat.dtype.kind not in "fiub":
+        raise MisfitError(f"{part.name} must be in {part.space}, got {kind_of(value)}")
+    if not within_numbers(flat).all():
+        raise MisfitError(f"{part.name}: NaN or a number beyond {LARGEST_NUMBER:g}")
+    return flat
+
+
+def _array(part: _Part, leaf: Leaf, value: Any) -> NDArray[Any]:
+    """An image, or a category from 0 on."""
+    array = np.asarray(value)
+    if leaf.kind == "category":
+        number = array - int(part.space.start) if array.shape == () and array.dtype.kind in "iu" else np.array(-1)  # type: ignore[attr-defined]
+        if 0 <= number < leaf.categories:
+            return number
+    elif array.shape == part.space.shape and np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+        return array.reshape(leaf.shape)
+    raise MisfitError(f"{part.name} must be in {part.space}, got {kind_of(value)}")
+
+
+def _of_combinations(mask: NDArray[np.bool_], sizes: Sequence[int]) -> NDArray[np.bool_]:
+    """Which combinations are allowed, where each part is."""
+    parts = np.split(mask, np.cumsum(sizes)[:-1])
+    grid = np.ones(tuple(sizes), np.bool_)
+    for axis, part in enumerate(parts):
+        grid &= part.reshape([-1 if each == axis else 1 for each in range(len(sizes))])
+    return grid.ravel()

@@ -1,0 +1,102 @@
+"""Observations of several arrays: each array is a leaf, and an observation is the bytes of all leaves in order.
+
+So segments, messages and the replay keep one array of bytes, whatever the leaves are. The environment's door packs
+them. Those who compute with them take views.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from actorq.domain.arrays import within_numbers
+
+Kind = Literal["numbers", "image", "category", "mask"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# Each leaf begins at a multiple of so many bytes, so that its numbers are aligned.
+_ALIGNMENT = 8
+# Name of the leaf of all numbers, name of the leaf of a mask, and the latter's name as an input of a policy.
+VECTOR, ACTION_MASK, MASK = "vector", "action_mask", "mask"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of an observation.
+
+    name: its path in the environment's space, with "/" between keys; `VECTOR` for the numbers that were joined.
+    kind: "numbers"; "image" (uint8 or bool, [height, width, channels] or channels first); "category" (an integer from
+        0 to categories - 1, of shape ()); "mask" (bool[choices of all discrete parts of an action], true where a choice
+        is allowed).
+    shape, dtype: of one array, without a stack.
+    categories: number of values of a category; 0 for others.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: str
+    categories: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def fault(self) -> str:
+        """What does not fit the kind; empty where all does."""
+        axes = {"numbers": 1, "image": 3, "category": 0, "mask": 1}[self.kind]
+        dtypes = {
+            "numbers": ("float32", "int32", "int64", "uint8", "int8", "bool"),
+            "image": ("uint8", "bool"),
+            "category": ("int32",),
+            "mask": ("bool",),
+        }[self.kind]
+        if len(self.shape) != axes or self.dtype not in dtypes:
+            return f"{self.kind} must have {axes} axes of {' or '.join(dtypes)}, got {self.dtype}{list(self.shape)}"
+        return "" if (self.categories > 0) == (self.kind == "category") else f"{self.categories} categories"
+
+
+Leaves = tuple[Leaf, ...]
+
+
+@lru_cache(maxsize=64)
+def places(leaves: Leaves) -> Mapping[str, slice]:
+    """The bytes of each leaf within an observation, by name."""
+    found, start = {}, 0
+    for leaf in leaves:
+        found[leaf.name] = slice(start, start + leaf.nbytes)
+        start += -(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT
+    return found
+
+
+def packed_nbytes(leaves: Leaves) -> int:
+    """Bytes of an observation, a multiple of the alignment."""
+    return sum(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)
+
+
+def views(leaves: Leaves, packed: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+    """Views of observations, uint8[..., bytes] -> [..., *shape] of each leaf, by name. The last axis is contiguous."""
+    found = places(leaves)
+    return {
+        leaf.name: packed[..., found[leaf.name]].view(leaf.dtype).reshape((*packed.shape[:-1], *leaf.shape))
+        for leaf in leaves
+    }
+
+
+def fault_of(leaves: Leaves, packed: NDArray[np.uint8]) -> str:
+    """What no learner takes in observations uint8[..., bytes], with the leaf's name; empty where all is well."""
+    for leaf, values in zip(leaves, views(leaves, packed).values(), strict=True):
+        if leaf.kind == "numbers" and not within_numbers(values).all():
+            return f"{leaf.name}: {float(values[~within_numbers(values)][0]):g}"
+        if leaf.kind == "category" and not ((values >= 0) & (values < leaf.categories)).all():
+            return f"{leaf.name}: a category beyond 0 to {leaf.categories - 1}"
+        if np.dtype(leaf.dtype) == np.bool_ and (values.view(np.uint8) > 1).any():
+            return f"{leaf.name}: a flag that is neither 0 nor 1"
+        if leaf.kind == "mask" and not values.any(axis=-1).all():
+            return f"{leaf.name}: no choice is allowed"
+    return ""

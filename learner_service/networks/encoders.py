@@ -1,0 +1,165 @@
+"""Encoders of observations of several arrays: one for each kind of leaf (actorq.domain.leaves)."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from actorq.domain.leaves import Leaf, places
+from actorq.domain.spaces import EnvironmentSpec
+from learner_service.kernels.linear import Linear, keep_fp32
+
+# What a choice that is not allowed is worth, beside its logit or value: far below all others.
+NOT_ALLOWED = -1e8
+# Features of the numbers beside other arrays.
+_NUMBERS_FEATURES = 64
+# Most features of a category. Their number is a rule of thumb of fast.ai's library for tables.
+_MOST_FEATURES = 64
+# Units, kernel and stride of each convolution, then the units of the linear layer.
+_NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512
+_SMALL = ((16, 3, 1),), 128
+# The smallest image of which the three convolutions leave anything.
+_SMALLEST = 36
+
+Observed = Tensor | Mapping[str, Tensor]
+
+
+class ChannelsFirst(nn.Module):
+    """Transposes images: float32[B, height, width, channels] -> float32[B, channels, height, width]."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return a view: the values stay where they are, which is how convolutions want them."""
+        return images.permute(0, 3, 1, 2)
+
+
+def image_layers(shape: Sequence[int], channels_last: bool) -> nn.Sequential:
+    """The Nature CNN (Mnih et al., Nature 518, 2015, "Model architecture"), with 512 features.
+
+    Images below 36 x 36 get the network of MinAtar's DQN (Young and Tian, arXiv 1903.03176, section 4), with 128.
+
+    shape: channels, height, width. forward: float32[B, *shape], or float32[B, height, width, channels] with
+    `channels_last`, -> float32[B, features].
+    """
+    channels, height, width = shape
+    convolutions, features = _NATURE if min(height, width) >= _SMALLEST else _SMALL
+    layers: list[nn.Module] = [ChannelsFirst()] if channels_last else []
+    for units, kernel, stride in convolutions:
+        layers += [nn.Conv2d(channels, units, kernel, stride), nn.ReLU()]
+        channels, height, width = units, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    return nn.Sequential(*layers, nn.Flatten(), Linear(channels * height * width, features), nn.ReLU())
+
+
+class Encoders(nn.Module):
+    """An encoder for each leaf. Their features follow each other; hidden layers come after them.
+
+    Numbers get a linear layer of their own, which stays in float as a first layer does. Images get `image_layers`, and
+    categories an embedding.
+
+    own: encoders of the user for leaves by name, each with the number of its features.
+    forward: what `Leaves.encoded` returns -> float32[B, features].
+    """
+
+    def __init__(self, spec: EnvironmentSpec, own: Mapping[str, tuple[nn.Module, int]] | None = None) -> None:
+        super().__init__()
+        made = [(own or {}).get(leaf.name) or _encoder(spec, leaf) for leaf in spec.encoded]
+        self.each = nn.ModuleList([module for module, _ in made])
+        self.features = sum(features for _, features in made)
+
+    def forward(self, leaves: Sequence[Tensor]) -> Tensor:
+        """Return the features."""
+        found = [encode(leaf) for encode, leaf in zip(self.each, leaves, strict=True)]
+        return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+
+def _encoder(spec: EnvironmentSpec, leaf: Leaf) -> tuple[nn.Module, int]:
+    if leaf.kind == "image":
+        layers = image_layers(spec.image_of(leaf), spec.frame_stack == 1 and spec.is_channels_last(leaf.shape))
+        return layers, layers[-2].out_features  # type: ignore[return-value]
+    if leaf.kind == "category":
+        features = min(_MOST_FEATURES, round(1.6 * leaf.categories**0.56))
+        return nn.Embedding(leaf.categories, features), features
+    return nn.Sequential(keep_fp32(Linear(leaf.shape[0], _NUMBERS_FEATURES)), nn.ReLU()), _NUMBERS_FEATURES
+
+
+class Leaves:
+    """Takes the leaves out of observations.
+
+    Observations are packed, uint8[B, bytes] or stacks [B, K, bytes]; or what `unpacked` makes of them. The exported
+    graph has an input for each leaf, so all methods also take the inputs by name.
+    """
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        self._spec = spec
+        self._inputs = dict(zip(spec.leaves, spec.policy_observations.inputs.items(), strict=True))
+        self._numbers, start = dict[Leaf, slice](), 0
+        for leaf, (_, each) in self._inputs.items():
+            self._numbers[leaf] = slice(start, start := start + math.prod(each.shape))
+
+    def unpacked(self, observations: Tensor) -> Tensor:
+        """All leaves as numbers, float32[B, numbers], because updates with views of bytes cannot be recorded.
+
+        All of them are whole numbers that float32 holds, or float32.
+        """
+        found = [self._tensor(leaf, observations) for leaf in self._spec.leaves]
+        return torch.cat([each.reshape(len(each), -1).to(torch.float32) for each in found], 1)
+
+    def encoded(self, observations: Observed) -> list[Tensor]:
+        """The leaves that a policy computes with: float32, images as shares of 255 with stacks as channels.
+
+        Categories are int32[B].
+        """
+        return [self._float(leaf, self._tensor(leaf, observations)) for leaf in self._spec.encoded]
+
+    def mask(self, observations: Observed) -> Tensor:
+        """Which choices are allowed, bool[B, choices]."""
+        assert self._spec.mask is not None
+        mask = self._tensor(self._spec.mask, observations)
+        return mask if mask.dtype == torch.bool else mask > 0
+
+    def _tensor(self, leaf: Leaf, observations: Observed) -> Tensor:
+        name, seen = self._inputs[leaf]
+        if not isinstance(observations, Tensor):
+            return observations[name]
+        if observations.dtype == torch.float32:
+            return _shaped(observations[:, self._numbers[leaf]], seen.shape)
+        packed = observations[..., places(self._spec.leaves)[leaf.name]]
+        if self._spec.frame_stack > 1 and leaf.kind != "image":
+            packed = packed[:, -1]
+        return _shaped(packed.view(getattr(torch, leaf.dtype)), seen.shape)
+
+    def _float(self, leaf: Leaf, values: Tensor) -> Tensor:
+        if leaf.kind == "category":
+            return values if values.dtype == torch.int32 else values.to(torch.int32)
+        if values.dtype != torch.float32:
+            values = values.to(torch.float32)
+        if leaf.kind != "image":
+            return values
+        if leaf.dtype == "uint8":
+            # A constant, and right before the first layer: there int8-static multiplies the bytes themselves.
+            values = values / 255
+        if self._spec.frame_stack == 1:
+            return values
+        if self._spec.is_channels_last(leaf.shape):
+            values = values.permute(0, 1, 4, 2, 3)
+        return values.flatten(1, 2)
+
+
+def _shaped(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """float32[B, ..., numbers] -> [B, *shape]."""
+    if len(shape) == 1:
+        return values
+    return values.reshape(-1, *shape) if shape else values.squeeze(-1)
+
+
+class AllowedChoices:
+    """Lowers the values of choices that are not allowed to `NOT_ALLOWED`. No effect without a mask."""
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        self._leaves = Leaves(spec) if spec.mask is not None else None
+
+    def __call__(self, values: Tensor, observations: Observed) -> Tensor:
+        """values: float32[B, choices]."""
+        if self._leaves is None:
+            return values
+        return torch.where(self._leaves.mask(observations), values, NOT_ALLOWED)
