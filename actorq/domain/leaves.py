@@ -79,7 +79,7 @@ def packed_nbytes(leaves: Leaves) -> int:
     return sum(-(-leaf.nbytes // _ALIGNMENT) * _ALIGNMENT for leaf in leaves)
 
 
-def views(leaves: Leaves, packed: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+def views(leaves: Leaves, packed: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Views of observations, uint8[..., bytes] -> [..., *shape] of each leaf, by name. The last axis is contiguous."""
     found = places(leaves)
     return {
@@ -88,7 +88,7 @@ def views(leaves: Leaves, packed: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
     }
 
 
-def fault_of(leaves: Leaves, packed: NDArray[np.uint8]) -> str:
+def fault_of(leaves: Leaves, packed: NDArray[Any]) -> str:
     """What no learner takes in observations uint8[..., bytes], with the leaf's name; empty where all is well."""
     for leaf, values in zip(leaves, views(leaves, packed).values(), strict=True):
         if leaf.kind == "numbers" and not within_numbers(values).all():

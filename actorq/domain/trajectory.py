@@ -151,7 +151,7 @@ class Segment:
             shape = column.array_shape(steps, environments, spec.frame_stack)
             _check_shape(column.name, self.columns[column.name], shape, column.dtype)
         self._check_actions(spec)
-        if spec.leaves and (fault := fault_of(spec.leaves, cast("NDArray[np.uint8]", self.observations))):
+        if spec.leaves and (fault := fault_of(spec.leaves, self.observations)):
             raise InvalidInputError(f"segment: observations: {fault}")
         for column in expected:
             # Flags and bytes are within the limit.

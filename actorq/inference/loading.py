@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,7 +42,7 @@ class LoadedPolicy:
     scheme: str
     _session: Session = field(repr=False)
 
-    def predict(self, observation: ArrayLike) -> Any:
+    def predict(self, observation: ArrayLike | Mapping[str, ArrayLike]) -> Any:
         """The action for one observation, or the actions for a batch of observations.
 
         observation: [*observation] or [B, *observation], as the environment gives it: the model normalizes by itself.
@@ -61,7 +61,7 @@ class LoadedPolicy:
         spec = self.environment.policy_observations
         if spec.leaves:
             return self._predict_leaves(spec, observation)
-        given = np.asarray(observation)
+        given = np.asarray(cast(ArrayLike, observation))
         single = given.shape == spec.shape
         if not single and (given.shape[1:] != spec.shape or not len(given)):
             raise InvalidInputError(

@@ -18,14 +18,16 @@ from learner_service.networks import (
     DiagonalGaussianPolicy,
     GaussianPolicy,
     LayerNormPolicy,
+    PartwisePolicy,
     QNetwork,
     SoftmaxPolicy,
 )
-from learner_service.networks.encoders import image_layers
+from learner_service.networks.encoders import Encoders, image_layers
 from learner_service.networks.normalizer import Normalizer
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import write_graph
 from learner_service.policy.policy_graph import example_inputs, exported_policy_graph, write_policy_graph
+from tests.builders.structured import ALL, CATEGORY, NUMBERS, discrete, mixed
 from tests.learner_service.learner_parts import SPEC
 
 pytestmark = pytest.mark.usefixtures("operators_parsed_once")
@@ -38,6 +40,15 @@ IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 40, 3), "uint8"), ArraySpec
 PLANES = EnvironmentSpec("Planes-v0", ArraySpec((10, 10, 4), "bool"), ArraySpec((), "int64"), discrete_actions=4)
 ARMS = EnvironmentSpec("Arms-v0", ArraySpec((3, 2), "float32"), ArraySpec((2, 2), "float32", (-1.0,), (3.0,)), 0)
 REACH = EnvironmentSpec("Reach-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+PARTS = discrete(*ALL, choices=(2, 3), masked=True)
+STACKS = discrete(*ALL, masked=True, frame_stack=2)
+MASKED = discrete(NUMBERS, masked=True)
+MIXED = mixed(NUMBERS, CATEGORY)
+
+
+def encoders(spec: EnvironmentSpec) -> tuple[nn.Module, int]:
+    made = Encoders(spec)
+    return made, made.features
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,10 @@ CASES = {
     "softmax": Case(lambda: SoftmaxPolicy(STACKED, (8, 8), Normalizer(STACKED), activation="tanh"), STACKED),
     "softmax, images": Case(lambda: SoftmaxPolicy(IMAGES, (), None, (image_layers((3, 36, 40), True), 512)), IMAGES),
     "clipped": Case(lambda: DiagonalGaussianPolicy(ARMS, (8, 8), activation="tanh"), ARMS),
+    "arrays": Case(lambda: QNetwork(PARTS, (8, 8), True, Normalizer(PARTS), encoders(PARTS)), PARTS),
+    "stacks of arrays": Case(lambda: SoftmaxPolicy(STACKS, (8, 8), None, encoders(STACKS)), STACKS),
+    "masked vector": Case(lambda: QNetwork(MASKED, (8, 8), False, Normalizer(MASKED)), MASKED),
+    "mixed actions": Case(lambda: PartwisePolicy(MIXED, (8, 8), None, encoders(MIXED)), MIXED),
     "squashed": Case(lambda: DiagonalGaussianPolicy(REACH, (8,), squash=True), REACH),
 }
 

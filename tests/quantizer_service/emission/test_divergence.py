@@ -116,3 +116,18 @@ def test_a_gaussian_tells_nothing_of_discrete_actions() -> None:
     assert not tells_distribution(outputs, discrete_actions=True)
     assert divergence(outputs, outputs, discrete_actions=True) is None
     assert tells_distribution(outputs, discrete_actions=False)
+
+
+def test_divergences_of_several_parts_add_up() -> None:
+    parts = [slice(0, 2), slice(2, 5)]
+    expected, emitted = logits((0.0, 1.0, 2.0, 0.0, -1.0)), logits((1.0, 1.0, 0.0, 0.0, -1.0))
+    apart = [
+        found({"logits": expected["logits"][:, part]}, {"logits": emitted["logits"][:, part]})[0] for part in parts
+    ]
+    together = divergence(expected, emitted, True, parts)
+    assert together is not None
+    assert together[0] == pytest.approx(sum(apart))
+    components = gaussian(array((0.5,)), array((-1.0,))), gaussian(array((0.7,)), array((-0.9,)))
+    both = divergence({**expected, **components[0]}, {**emitted, **components[1]}, True, parts)
+    assert both is not None
+    assert both[0] == pytest.approx(sum(apart) + found(*components)[0])

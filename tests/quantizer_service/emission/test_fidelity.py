@@ -260,3 +260,22 @@ def test_a_policy_that_does_not_run_has_errors_beyond_any_threshold() -> None:
         assert (report.mean_kl, report.max_kl) == (None, None)
     report = unfit((), {"logits": np.zeros((64, 3))}, OBSERVATIONS, SOURCE)
     assert (report.mean_kl, report.max_kl) == (np.inf, np.inf)
+
+
+def test_the_part_of_an_action_that_agrees_least_decides() -> None:
+    source = replace(SOURCE, discrete_actions=True, action_spans=())
+    graph = Graph.parse(source)
+    expected = Reference(graph).run(PARAMETERS, OBSERVATIONS)
+    (name, values), *_ = expected.items()
+    count = values.shape[1]
+    made = emission(Plan(graph, Fp32()), PARAMETERS)
+    # The last part has another best choice in a quarter of the rows.
+    changed = values.copy()
+    rows = slice(0, len(values) // 4)
+    changed[rows, -2:] = np.where(values[rows, -2:].argmax(1)[:, None] == [0, 1], -1e3, 1e3)
+    report = measure(made, {name: changed}, OBSERVATIONS, replace(source, choices=(count - 2, 2)))
+    assert report.argmax_agreement == 0.75
+    assert report.value_loss is not None
+    assert report.value_loss > 0
+    with pytest.raises(InvalidInputError, match=f"{count + 1} components"):
+        measure(made, expected, OBSERVATIONS, replace(source, choices=(count - 1, 2)))

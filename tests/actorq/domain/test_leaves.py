@@ -1,0 +1,143 @@
+"""Observations of several arrays: where each array is, and what no learner takes."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from actorq.domain.leaves import Leaf, fault_of, places, views
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import PolicySpan, Segment
+from actorq.errors import InvalidInputError
+from tests.builders.structured import ALL, CATEGORY, IMAGE, NUMBERS, discrete, mask, mixed, random_observations
+
+MASKED = discrete(*ALL, masked=True)
+
+
+def test_each_array_has_bytes_of_its_own_from_a_multiple_of_eight_on() -> None:
+    found = places(MASKED.leaves)
+    assert [place.start % 8 for place in found.values()] == [0] * 5
+    assert [place.stop - place.start for place in found.values()] == [12, 240, 50, 4, 5]
+    taken = np.zeros(MASKED.observations.shape, np.int64)
+    for place in found.values():
+        taken[place] += 1
+    assert taken.max() == 1
+
+
+def test_what_is_written_to_a_view_is_in_the_bytes_and_nowhere_else() -> None:
+    packed = np.zeros((4, 2, *MASKED.observations.shape), np.uint8)
+    for name, values in views(MASKED.leaves, packed).items():
+        before = packed.copy()
+        values[1, 0] = 1
+        changed = np.argwhere(before != packed)
+        assert (changed[:, :2] == [1, 0]).all()
+        place = places(MASKED.leaves)[name]
+        assert ((changed[:, 2] >= place.start) & (changed[:, 2] < place.stop)).all()
+
+
+def test_a_policy_sees_the_newest_of_a_stack_and_all_of_its_images() -> None:
+    spec = replace(MASKED, frame_stack=3)
+    stacks = random_observations(np.random.default_rng(0), replace(spec, frame_stack=1), 4, 3)
+    seen = spec.policy_observations.split(stacks)
+    assert {name: values.shape[1:] for name, values in seen.items()} == {
+        name: each.shape for name, each in spec.policy_observations.inputs.items()
+    }
+    newest = views(spec.leaves, stacks[:, -1])
+    np.testing.assert_array_equal(seen["observations/vector"], newest["vector"])
+    np.testing.assert_array_equal(seen["mask"], newest["action_mask"])
+    np.testing.assert_array_equal(seen["observations/camera/left"], views(spec.leaves, stacks)["camera/left"])
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("vector", (0, 1), np.nan),
+        ("vector", (0, 1), 2e9),
+        ("item", (0,), 100),
+        ("item", (0,), -1),
+        ("action_mask", (0, slice(None)), False),
+    ],
+)
+def test_what_no_learner_takes_is_told_with_the_array(name: str, place: tuple[int, ...], value: float) -> None:
+    packed = random_observations(np.random.default_rng(0), MASKED, 2)
+    assert fault_of(MASKED.leaves, packed) == ""
+    views(MASKED.leaves, packed)[name][place] = value
+    assert fault_of(MASKED.leaves, packed).startswith(f"{name}: ")
+
+
+def test_a_flag_is_0_or_1() -> None:
+    packed = random_observations(np.random.default_rng(0), MASKED, 2)
+    packed[0, places(MASKED.leaves)["planes"].start] = 2
+    assert fault_of(MASKED.leaves, packed).startswith("planes: ")
+
+
+@pytest.mark.parametrize("spec", [MASKED, discrete(choices=(2, 3)), mixed(NUMBERS, IMAGE)])
+def test_a_spec_survives_json(spec: EnvironmentSpec) -> None:
+    assert EnvironmentSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+def test_the_words_name_each_array() -> None:
+    for leaf in (NUMBERS, IMAGE, CATEGORY):
+        assert leaf.name in MASKED.observations_text
+    assert "5 choices" in MASKED.observations_text
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        Leaf("a", "image", (4, 4), "uint8"),
+        Leaf("a", "image", (4, 4, 1), "float32"),
+        Leaf("a", "numbers", (4, 4), "float32"),
+        Leaf("a", "category", (), "int32"),
+        Leaf("a", "numbers", (4,), "float32", 3),
+        Leaf("a", "mask", (4,), "uint8"),
+    ],
+)
+def test_a_leaf_must_fit_its_kind(leaf: Leaf) -> None:
+    assert leaf.fault
+    assert not any(each.fault for each in (*ALL, mask(3)))
+
+
+def _segment(spec: EnvironmentSpec) -> Segment:
+    rng, shape = np.random.default_rng(0), (4, 2)
+    columns = {
+        "observations": random_observations(rng, spec, 5, 2),
+        "actions": np.zeros((*shape, *spec.actions.shape), spec.actions.dtype),
+        "rewards": np.zeros(shape, np.float32),
+        "terminated": np.zeros(shape, np.bool_),
+        "truncated": np.zeros(shape, np.bool_),
+        "valid": np.ones(shape, np.bool_),
+        "ages": np.zeros(2, np.uint8),
+    }
+    return Segment(1, columns, (PolicySpan(0, 1, "int8"),))
+
+
+def test_a_segment_with_nan_in_one_array_is_refused_with_its_name() -> None:
+    segment = _segment(MASKED)
+    segment.check(MASKED)
+    observations = segment.observations.copy()
+    views(MASKED.leaves, observations)["vector"][2, 1, 0] = np.nan
+    with pytest.raises(InvalidInputError, match="vector: nan"):
+        segment.with_columns(observations=observations).check(MASKED)
+
+
+@pytest.mark.parametrize(("part", "value"), [(0, 2), (1, -1), (1, 3)])
+def test_a_segment_with_a_choice_that_a_part_does_not_have_is_refused(part: int, value: int) -> None:
+    spec = discrete(NUMBERS, choices=(2, 3))
+    segment = _segment(spec)
+    segment.check(spec)
+    actions = segment.actions.copy()
+    actions[1, 1, part] = value
+    with pytest.raises(InvalidInputError, match=r"\[0, 2\) and \[0, 3\)"):
+        segment.with_columns(actions=actions).check(spec)
+
+
+def test_a_choice_beside_continuous_components_is_a_whole_number() -> None:
+    spec = mixed(NUMBERS)
+    segment = _segment(spec)
+    segment.check(spec)
+    actions = segment.actions.copy()
+    actions[1, 1, 0] = 0.5
+    with pytest.raises(InvalidInputError, match=r"\[0, 2\)"):
+        segment.with_columns(actions=actions).check(spec)

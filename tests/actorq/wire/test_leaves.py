@@ -1,0 +1,73 @@
+"""Specs of several arrays and parts in messages."""
+
+from collections.abc import Callable
+
+import pytest
+
+from actorq import wire
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.errors import InvalidInputError
+from actorq.v1 import trajectory_pb2
+from tests.builders.structured import ALL, NUMBERS, discrete, mixed
+
+Message = trajectory_pb2.EnvironmentSpec
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [discrete(*ALL, masked=True), discrete(NUMBERS, choices=(2, 3), masked=True), discrete(choices=(70, 3)), mixed()],
+)
+def test_a_spec_survives_a_message(spec: EnvironmentSpec) -> None:
+    sent = wire.environment_to_proto(spec).SerializeToString()
+    assert wire.environment_from_proto(Message.FromString(sent)) == spec
+
+
+def _twice(message: Message) -> None:
+    message.leaves.append(message.leaves[0])
+
+
+def _of_no_kind(message: Message) -> None:
+    message.leaves[0].kind = trajectory_pb2.LEAF_KIND_UNSPECIFIED
+
+
+def _too_many(message: Message) -> None:
+    message.leaves.extend([message.leaves[0]] * 65)
+
+
+def _of_other_bytes(message: Message) -> None:
+    message.observations.shape[0] += 8
+
+
+def _of_another_mask(message: Message) -> None:
+    message.discrete_actions += 1
+
+
+def _of_an_endless_category(message: Message) -> None:
+    message.leaves[3].categories = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        (_twice, "twice"),
+        (_of_no_kind, "kind"),
+        (_too_many, "64"),
+        (_of_other_bytes, "uint8"),
+        (_of_another_mask, "6 choices"),
+        (_of_an_endless_category, "item"),
+    ],
+)
+def test_leaves_that_do_not_fit_are_refused(change: Callable[[Message], None], fact: str) -> None:
+    message = wire.environment_to_proto(discrete(*ALL, masked=True))
+    change(message)
+    with pytest.raises(InvalidInputError, match=fact):
+        wire.environment_from_proto(message)
+
+
+@pytest.mark.parametrize("choices", [[2], [2, 2], [0, 5], [2, 3, 0], [1] * 2000])
+def test_choices_that_are_no_parts_of_the_action_are_refused(choices: list[int]) -> None:
+    message = wire.environment_to_proto(discrete(choices=(2, 3)))
+    del message.choices[:]
+    message.choices.extend(choices)
+    with pytest.raises(InvalidInputError, match=r"environment\.choices"):
+        wire.environment_from_proto(message)
