@@ -73,6 +73,10 @@ class RunConfig(Settings):
     network: str | None = Field(
         None, description="MODULE:FUNCTION that makes the hidden layers of policy and critics; none: the built-in ones"
     )
+    encoders: dict[str, str] = Field(
+        {},
+        description="layers of your own for single arrays of an observation: ARRAY=MODULE:FUNCTION,... or a mapping",
+    )
     normalize_observations: bool = Field(
         False, description="scale observations by their running mean and deviation, inside the policy"
     )

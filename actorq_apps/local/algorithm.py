@@ -63,7 +63,7 @@ def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers
     Starts a process, because only the learner has torch; none for settings that cannot fail there.
     servers: fork that process.
     """
-    own = config.network is not None or config.algorithm not in ALGORITHMS or config.algorithm_args
+    own = config.network is not None or config.encoders or config.algorithm not in ALGORITHMS or config.algorithm_args
     if not own and config.learner.device in ("auto", "cpu"):
         return
     with TemporaryDirectory() as folder:

@@ -125,7 +125,7 @@ class Trainable:
         learner, networks = self._config.learner, self.networks.values()
         return (
             type(self).__module__.startswith(f"{__package__}.")
-            and not (learner.compile or self._config.network)
+            and not (learner.compile or self._config.network or self._config.encoders)
             and learner.quantization_aware_after is None
             and all(network.topology is None for network in networks)
             and sum(network.parameters[0].vector.numel() for network in networks) <= _LARGEST_RECORDED

@@ -66,8 +66,9 @@ class Encoders(nn.Module):
         self.each = nn.ModuleList([module for module, _ in made])
         self.features = sum(features for _, features in made)
 
-    def forward(self, leaves: Sequence[Tensor]) -> Tensor:
-        """Return the features."""
+    def forward(self, leaves: Tensor | Sequence[Tensor]) -> Tensor:
+        """Return the features. A single leaf may be alone."""
+        leaves = (leaves,) if isinstance(leaves, Tensor) else leaves
         found = [encode(leaf) for encode, leaf in zip(self.each, leaves, strict=True)]
         return found[0] if len(found) == 1 else torch.cat(found, 1)
 

@@ -1,7 +1,7 @@
 """The first step of every network, observations to float32, and the layers for observations that are no vectors."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec, check_image
 from actorq.errors import UserError
-from actorq.plugins import load
-from learner_service.kernels.linear import Linear, keep_fp32, mlp
+from learner_service.kernels.linear import mlp
 from learner_service.networks.encoders import Encoders, Leaves, Observed, image_layers
 from learner_service.networks.normalizer import Normalizer
+from learner_service.networks.own_layers import ByName, Example, own_layers
 
 
 class Observations(nn.Module):
@@ -119,16 +119,15 @@ def hidden_layers(
 def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int] | None:
     """Layers for what a linear one cannot take, and how many features they give; None where none are needed.
 
-    They are the user's (`config.network`), or convolutions for images. A new instance with each call: policy, critics
-    and targets have their own. forward: float32[B, *policy_observations] -> float32[B, features]. Raises UserError when
-    the user's function does not give such a module.
+    They are the user's (`config.network`), encoders of several arrays, or convolutions for images. A new instance with
+    each call: policy, critics and targets have their own. forward: float32[B, *policy_observations] -> float32[B,
+    features]; of several arrays the list of them. Raises UserError when a user's function does not give such a module.
     """
     if config.network is not None:
-        return _own_layers(config.network, spec)
-    if need_encoders(spec):
+        return _whole_network(config.network, spec)
+    if need_encoders(spec) or config.encoders:
         check_image(spec)
-        encoders = Encoders(spec)
-        return encoders, encoders.features
+        return _encoders(config, spec)
     if spec.image is not None:
         check_image(spec)
         layers = image_layers(spec.image, spec.channels_last)
@@ -136,72 +135,29 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
     return None
 
 
-def _own_layers(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
-    make = load(path, "network")
-    if not callable(make):
-        raise UserError(f"network: {path} is no function: got {type(make).__name__}")
-    try:
-        layers, others = make(spec), make(spec)
-    except Exception as error:
-        raise UserError(f"network: {path} has failed: {type(error).__name__}: {error}") from error
-    if not isinstance(layers, nn.Module):
-        raise UserError(f"network: {path} must return a torch.nn.Module, got a {type(layers).__name__}")
-    _require_own_parameters(path, layers, others)
-    try:
-        buffers = {name: buffer.clone() for name, buffer in layers.named_buffers()}
-        features = _features(layers, spec)
-    except Exception as error:
-        shape = ", ".join(map(str, spec.policy_observations.shape))
-        raise UserError(
-            f"network: the module of {path} must turn float32[B, {shape}] into float32[B, features]: "
-            f"{' '.join(str(error).split())}"
-        ) from error
-    _require_constant_buffers(path, layers, buffers)
-    _require_equal_outputs(path, layers, spec)
-    first = next((part for part in layers.modules() if any(True for _ in part.parameters(recurse=False))), None)
-    if isinstance(first, Linear):
-        keep_fp32(first)
-    return layers, features
+def _encoders(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
+    """An encoder for each array, the user's where there is one (`config.encoders`)."""
+    by_name = {leaf.name: leaf for leaf in spec.encoded}
+    if unknown := sorted(config.encoders.keys() - by_name.keys()):
+        known = ", ".join(by_name) or "one array without a name, for which --network makes layers"
+        raise UserError(f"encoders: {unknown[0]} is no array of an observation; expected one of {known}")
+    own = {}
+    for name, path in config.encoders.items():
+        leaf = by_name[name]
+        shape = spec.image_of(leaf) if leaf.kind == "image" and spec.frame_stack > 1 else leaf.shape
+        own[name] = own_layers(f"encoders: {name}", path, leaf, Example({"": shape}, leaf.kind == "category"))
+    encoders = Encoders(spec, own)
+    return encoders, encoders.features
 
 
-def _require_own_parameters(path: str, layers: nn.Module, others: nn.Module) -> None:
-    """Raise UserError when two networks would train the same parameters, and a target network follow at once."""
-    if not {*layers.parameters()}.isdisjoint(others.parameters()):
-        raise UserError(
-            f"network: {path} must make a new module with each call: the policy, the critics and the target networks "
-            "have layers of their own"
-        )
-
-
-def _require_constant_buffers(path: str, layers: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """Raise UserError when use has changed the module's buffers: no target follows these, no checkpoint has them."""
-    # Of a network of which only the shapes are made there are no values to compare.
-    named = ((name, buffer) for name, buffer in layers.named_buffers() if not buffer.is_meta)
-    changed = [name for name, buffer in named if not torch.equal(buffer, before[name])]
-    if changed:
-        raise UserError(
-            f"network: {path}: the module changes {', '.join(changed)} when it is used; what changes must be "
-            "parameters, so take LayerNorm in place of BatchNorm"
-        )
-
-
-def _require_equal_outputs(path: str, layers: nn.Module, spec: EnvironmentSpec) -> None:
-    """Raise UserError when the outputs for one batch differ: no checkpoint has torch's global generator."""
-    shape = (32, *spec.policy_observations.shape)
-    batch = torch.linspace(0, 1, math.prod(shape)).reshape(shape)
-    with torch.no_grad():
-        first, second = layers(batch), layers(batch)
-    if not first.is_meta and not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
-        raise UserError(
-            f"network: {path}: the module's outputs for one batch differ from call to call; it must draw no random "
-            "numbers, so leave out Dropout"
-        )
-
-
-def _features(layers: nn.Module, spec: EnvironmentSpec) -> int:
-    with torch.no_grad():
-        features = layers(torch.zeros((2, *spec.policy_observations.shape)))
-    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-        got = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(f"it turned 2 rows into {got}")
-    return features.shape[1]
+def _whole_network(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
+    """The user's layers for all of an observation."""
+    if not spec.leaves:
+        return own_layers("network", path, spec, Example({"": spec.policy_observations.shape}))
+    shapes = {
+        leaf.name: spec.image_of(leaf) if leaf.kind == "image" and spec.frame_stack > 1 else leaf.shape
+        for leaf in spec.encoded
+    }
+    categories = any(leaf.kind == "category" for leaf in spec.encoded)
+    layers, features = own_layers("network", path, spec, Example(shapes, categories))
+    return ByName(layers, tuple(shapes)), features

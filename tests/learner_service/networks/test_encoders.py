@@ -1,6 +1,8 @@
 """Networks of several arrays: what each form of an observation gives, and what a mask does."""
 
+import sys
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from actorq.config.run_config import RunConfig
 from actorq.domain.leaves import Leaf, views
 from actorq.domain.spaces import EnvironmentSpec
+from actorq.errors import UserError
 from learner_service.networks import Normalizer, PartwisePolicy, QNetwork, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.encoders import NOT_ALLOWED, Leaves
 from learner_service.networks.observations import feature_layers
@@ -174,5 +177,74 @@ def test_each_part_of_a_dueling_network_has_advantages_of_its_own() -> None:
 def test_a_small_image_among_other_arrays_is_refused() -> None:
     tiny = Leaf("tiny", "image", (2, 8, 1), "uint8")
     spec = replace(SPECS["all"], observations=packed(NUMBERS, tiny))
-    with pytest.raises(Exception, match="3 x 3"):
+    with pytest.raises(UserError, match="3 x 3"):
         feature_layers(RunConfig(), spec)
+
+
+# Layers of the user's own
+
+
+class _Mean(nn.Module):
+    """The mean of an image, as one feature."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.shape = leaf.shape
+
+    def forward(self, image: Tensor) -> Tensor:
+        assert image.shape[1:] == self.shape
+        return image.flatten(1).mean(1, keepdim=True) * self.scale
+
+
+class _OfAll(nn.Module):
+    """Takes the arrays by their names."""
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 6)
+
+    def forward(self, arrays: dict[str, Tensor]) -> Tensor:
+        mean = arrays["camera/left"].flatten(1).mean(1, keepdim=True)
+        return torch.tanh(self.linear(torch.cat((arrays["vector"], mean), 1)))
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> str:
+    module = ModuleType("own_encoders")
+    module.__dict__.update(mean=_Mean, of_all=_OfAll, text=lambda leaf: "no module")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module.__name__
+
+
+def test_one_array_has_the_users_encoder_and_the_others_ours(own: str) -> None:
+    spec = SPECS["vector and image"]
+    config = RunConfig(encoders={"camera/left": f"{own}:mean"})
+    encoders, features = feature_layers(config, spec) or (nn.Identity(), 0)
+    assert features == 64 + 1
+    parts = network(QNetwork, spec, dueling=False).observe(observed(spec))  # type: ignore[operator]
+    with torch.no_grad():
+        found = encoders(parts)
+    torch.testing.assert_close(found[:, -1], parts[1].flatten(1).mean(1))
+
+
+def test_a_network_of_the_user_takes_the_arrays_by_name(own: str) -> None:
+    spec = SPECS["vector and image"]
+    layers = feature_layers(RunConfig(network=f"{own}:of_all"), spec)
+    q = QNetwork(spec, (), dueling=False, layers=layers)
+    assert q(observed(spec)).shape == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("encoders", "fact"),
+    [
+        ({"camera": "own_encoders:mean"}, "camera/left"),
+        ({"camera/left": "own_encoders:missing"}, "missing"),
+        ({"camera/left": "own_encoders:text"}, "Module"),
+        ({"vector": "own_encoders:of_all"}, r"float32\[B, 3\]"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused_in_one_line(own: str, encoders: dict[str, str], fact: str) -> None:
+    with pytest.raises(UserError, match=fact) as refused:
+        feature_layers(RunConfig(encoders=encoders), SPECS["vector and image"])
+    assert "\n" not in str(refused.value)
