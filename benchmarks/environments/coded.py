@@ -2,7 +2,7 @@
 
 `benchmarks.environments.coded:Parts-v0` with the argument `kind`. Each step draws a small code: two digits. The
 observation holds both, in the form of its kind. A step is rewarded with 1 if every part of the action is right, else
-with 0. An episode has `STEPS` steps, so a perfect policy has a return of `STEPS`.
+with 0; or with the share of right parts, or by the distance of a continuous action. An episode has `STEPS` steps, so a perfect policy has a return of `STEPS`.
 
 `blind(kind)` is the highest mean return of a policy that does not see one of the digits: it can only guess it.
 """
@@ -25,6 +25,8 @@ _PICTURE = spaces.Box(0, 255, (8, 8), np.uint8)
 # Values of each code in a large category.
 _SPREAD = 11
 _CHOICES = 4
+# Distance of the three places of a continuous action.
+_APART = 0.8
 # For each kind: observations, and actions.
 KINDS: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "dict": (spaces.Dict({"sign": _BIT, "way": spaces.Discrete(3, start=1)}), _SUM),
@@ -35,6 +37,10 @@ KINDS: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
     "multi-discrete actions": (_BOTH, spaces.MultiDiscrete([*SIZES])),
     "multi-binary actions": (_BOTH, spaces.MultiBinary(3)),
     "image and vector": (spaces.Dict({"picture": _PICTURE, "way": spaces.Box(0.0, 1.0, (3,), np.float32)}), _SUM),
+    "image and vector, continuous action": (
+        spaces.Dict({"picture": _PICTURE, "way": spaces.Box(0.0, 1.0, (3,), np.float32)}),
+        spaces.Box(-1.0, 1.0, (1,), np.float32),
+    ),
     "large category": (spaces.Discrete(6 * _SPREAD, start=7), _SUM),
     "many parts": (_BOTH, spaces.MultiDiscrete([*SIZES] * 3)),
     "discrete and continuous": (
@@ -53,6 +59,9 @@ def blind(kind: str) -> float:
         # Of the lowest and the highest allowed choice, one is right. The best guess is one of the two outermost.
         masks = [mask for mask in itertools.product((False, True), repeat=_CHOICES) if sum(mask) > 1]
         return STEPS * max(sum(mask.index(True) == choice for mask in masks) / len(masks) for choice in range(_CHOICES))
+    if "continuous action" in kind:
+        # Of two places that are equally likely, no place between them has more than either.
+        return STEPS * (1 + (1 - _APART)) / 2
     if kind == "many parts":
         # The half of the parts that have the other digit are right.
         return STEPS * (1 + 1 / min(SIZES)) / 2
@@ -104,7 +113,7 @@ class Coded(gymnasium.Env[Any, Any]):
                 "way": bits[2:].astype(np.float32),
             },
         }
-        return forms.get(self.kind, bits.astype(np.float32))
+        return forms.get(self.kind.partition(",")[0], bits.astype(np.float32))
 
     def _reward(self, action: Any) -> float:
         first, second = self._digits
@@ -113,10 +122,12 @@ class Coded(gymnasium.Env[Any, Any]):
                 return tuple(action) == self._digits
             case "multi-binary actions":
                 return tuple(action) == (first, second & 1, second >> 1)
+            case "image and vector, continuous action":
+                return max(0.0, 1 - abs(float(action[0]) - _APART * ((first + second) % 3 - 1)))
             case "many parts":
                 return float(np.mean(action == np.array(self._digits * 3)))
             case "discrete and continuous":
-                return bool(action["a"] == first and abs(float(action["b"][0]) - 0.8 * (second - 1)) < 0.4)
+                return bool(action["a"] == first and abs(float(action["b"][0]) - _APART * (second - 1)) < 0.4)
             case "mask" | "mask of parts":
                 return self._is_outermost(np.atleast_1d(action))
             case "mixed actions":

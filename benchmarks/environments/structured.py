@@ -14,6 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gymnasium.spaces import Box
+
+from actor_service.environments.spaces.observations import leaves_of
+from actorq.config.algorithms import taking
 from actorq.errors import UserError
 from benchmarks.environments.coded import KINDS, blind
 from benchmarks.harness import Target, run_benchmark
@@ -21,8 +25,7 @@ from benchmarks.runs import ACTORQ
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET, SECONDS = 18.0, 90
-# The algorithm of the first has several seeds.
-ALGORITHMS = ("dqn", "ppo", "impala")
+# The first of the able algorithms has several seeds.
 SEEDS = 3
 _COMPLETE = (0, 3)
 
@@ -42,12 +45,22 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for kind in arguments.only or KINDS:
-            for algorithm in ALGORITHMS:
-                for seed in range(1, 1 + (SEEDS if algorithm == ALGORITHMS[0] else 1)):
+            algorithms = able(kind)
+            for algorithm in algorithms:
+                for seed in range(1, 1 + (SEEDS if algorithm == algorithms[0] else 1)):
                     rows.append(_row(kind, algorithm, seed, Path(folder) / f"{kind}-{algorithm}-{seed}"))
                     print(targets({"runs": rows})[-1], flush=True)
     figures = {"runs": rows}
     return figures, targets(figures)
+
+
+def able(kind: str) -> tuple[str, ...]:
+    """The algorithms that take its actions."""
+    parts = [part for _, part in leaves_of(KINDS[kind][1])]
+    kinds = sorted({"continuous" if isinstance(part, Box) else "discrete" for part in parts})
+    first = {"continuous": "sac", "discrete": "dqn"}[kinds[0]] if len(kinds) == 1 else "ppo"
+    found = taking(*kinds)
+    return (first, *(each for each in found if each != first))
 
 
 def targets(figures: Mapping[str, Any]) -> list[Target]:

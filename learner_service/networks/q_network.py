@@ -41,12 +41,9 @@ class QNetwork(nn.Module):
         x = self.torso(self.observe(observations))
         values: Tensor = self.advantage(x)
         if self.value is not None:
-            values = self.value(x) + self._centered(values)
+            # Advantages of each discrete part (arXiv 1711.08946, eq. 1) less their mean.
+            parts = (values,) if len(self._sizes) == 1 else torch.split(values, list(self._sizes), 1)
+            state = self.value(x)
+            centered = [state + part - part.mean(dim=-1, keepdim=True) for part in parts]
+            values = centered[0] if len(centered) == 1 else torch.cat(centered, 1)
         return self._allowed(values, observations)
-
-    def _centered(self, advantages: Tensor) -> Tensor:
-        """The advantages less their mean, of each discrete part (arXiv 1711.08946, eq. 1)."""
-        if len(self._sizes) == 1:
-            return advantages - advantages.mean(dim=-1, keepdim=True)
-        parts = torch.split(advantages, list(self._sizes), 1)
-        return torch.cat([part - part.mean(dim=-1, keepdim=True) for part in parts], 1)

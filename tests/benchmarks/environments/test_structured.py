@@ -13,13 +13,13 @@ from benchmarks.environments.structured import TARGET, targets
 
 
 def _right(environment: Coded) -> Any:
-    """The rewarded action."""
+    """The rewarded action, or one close to it."""
     space = environment.action_space
     for _ in range(10_000):
         tried = deepcopy(environment)
         action = space.sample()
         with suppress(ValueError):
-            if tried.step(action)[1] == 1:
+            if tried.step(action)[1] > 0.999:
                 return action
     raise AssertionError(environment.kind)
 
@@ -34,7 +34,7 @@ def test_a_policy_of_all_parts_has_every_reward(kind: str) -> None:
         assert environment.observation_space.contains(observation)
         observation, reward, over, _, _ = environment.step(_right(environment))
         total += reward
-    assert total == STEPS
+    assert total == pytest.approx(STEPS, rel=1e-3)
     assert blind(kind) < TARGET < STEPS
 
 
