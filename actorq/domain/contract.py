@@ -1,4 +1,4 @@
-"""The number of the contract between the services: the columns of segments and what they mean.
+"""The number of the contract between the services: what columns, spaces and graphs mean.
 
 It changes when a service of the earlier number would misread messages of the new one. Both peers of a run have one
 number. 1 is that of peers that name none.

@@ -30,16 +30,18 @@ class PublishCheckpointsRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[PublishOpen, _Mapping]] = ..., graph: _Optional[_Union[GraphHeader, _Mapping]] = ..., checkpoint: _Optional[_Union[CheckpointHeader, _Mapping]] = ..., part: _Optional[_Union[_tensor_pb2.BlobPart, _Mapping]] = ..., evaluation: _Optional[_Union[_trajectory_pb2.Evaluation, _Mapping]] = ...) -> None: ...
 
 class PublishOpen(_message.Message):
-    __slots__ = ("run_id", "scheme", "epoch", "lineage")
+    __slots__ = ("run_id", "scheme", "epoch", "lineage", "contract")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     scheme: str
     epoch: int
     lineage: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, run_id: _Optional[str] = ..., scheme: _Optional[str] = ..., epoch: _Optional[int] = ..., lineage: _Optional[_Iterable[int]] = ...) -> None: ...
+    contract: int
+    def __init__(self, run_id: _Optional[str] = ..., scheme: _Optional[str] = ..., epoch: _Optional[int] = ..., lineage: _Optional[_Iterable[int]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class GraphHeader(_message.Message):
     __slots__ = ("topology", "inputs", "discrete_actions", "action_spans", "choices")
@@ -76,14 +78,16 @@ class PublishCheckpointsResponse(_message.Message):
     def __init__(self, ready: _Optional[_Union[PublishReady, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class PublishReady(_message.Message):
-    __slots__ = ("newest_version", "topologies", "encodings")
+    __slots__ = ("newest_version", "topologies", "encodings", "contract")
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGIES_FIELD_NUMBER: _ClassVar[int]
     ENCODINGS_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     newest_version: int
     topologies: _containers.RepeatedScalarFieldContainer[bytes]
     encodings: _containers.RepeatedScalarFieldContainer[_tensor_pb2.BlobEncoding]
-    def __init__(self, newest_version: _Optional[int] = ..., topologies: _Optional[_Iterable[bytes]] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ...) -> None: ...
+    contract: int
+    def __init__(self, newest_version: _Optional[int] = ..., topologies: _Optional[_Iterable[bytes]] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("version", "policies", "emit_seconds", "subscribers", "process")

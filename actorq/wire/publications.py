@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from actorq.domain import limits
+from actorq.domain.contract import CONTRACT, check_contract
 from actorq.domain.lineage import MAX_LINEAGE, UNCHECKED, Lineage
 from actorq.errors import InvalidInputError
 from actorq.v1 import quantizer_pb2, tensor_pb2
@@ -55,7 +56,11 @@ def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
     """Encode the opening of a publication."""
     learner = opening.learner
     return quantizer_pb2.PublishOpen(
-        run_id=opening.run_id, scheme=opening.scheme, epoch=learner.epoch, lineage=learner.processes
+        run_id=opening.run_id,
+        scheme=opening.scheme,
+        epoch=learner.epoch,
+        lineage=learner.processes,
+        contract=CONTRACT,
     )
 
 
@@ -63,7 +68,8 @@ _OPENING = Fields(quantizer_pb2.PublishOpen, "open.", {bounds.name: "run_id", bo
 
 
 def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
-    """Decode the opening of a publication."""
+    """Decode the opening of a publication. Raises ConflictError for another contract."""
+    check_contract("a learner", message.contract)
     processes = tuple(bounds.items("open.lineage", message.lineage, MAX_LINEAGE))
     return Opening(**_OPENING.of(message), learner=Lineage(bounds.epoch("open.epoch", message.epoch), processes))
 
@@ -112,11 +118,12 @@ def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> Che
 
 def ready_to_proto(ready: Ready) -> quantizer_pb2.PublishReady:
     """Encode a quantizer's state."""
-    return quantizer_pb2.PublishReady(**vars(ready))
+    return quantizer_pb2.PublishReady(**vars(ready), contract=CONTRACT)
 
 
 def ready_from_proto(message: quantizer_pb2.PublishReady) -> Ready:
-    """Decode a quantizer's state."""
+    """Decode a quantizer's state. Raises ConflictError for another contract."""
+    check_contract("the quantizer", message.contract)
     return Ready(
         newest_version=bounds.version("ready.newest_version", message.newest_version),
         topologies=each(bounds.digest, "ready.topologies", message.topologies, limits.MAX_TOPOLOGIES),

@@ -2,7 +2,8 @@
 
 `benchmarks.environments.coded:Parts-v0` with the argument `kind`. Each step draws a small code: two digits. The
 observation holds both, in the form of its kind. A step is rewarded with 1 if every part of the action is right, else
-with 0; or with the share of right parts, or by the distance of a continuous action. An episode has `STEPS` steps, so a perfect policy has a return of `STEPS`.
+with 0; or with the share of right parts, or by the distance of a continuous action. An episode has `STEPS` steps, so a
+perfect policy has a return of `STEPS`.
 
 `blind(kind)` is the highest mean return of a policy that does not see one of the digits: it can only guess it.
 """

@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from actorq import wire
 from actorq.client import LearnerClient
+from actorq.domain.contract import CONTRACT
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.processes import NodeEnergy
 from actorq.domain.status import RunState
@@ -108,7 +109,7 @@ def test_an_actors_stream_is_opened_and_answered(run: ClusterRun, learner: Learn
 
 
 def test_another_run_cannot_publish(run: ClusterRun) -> None:
-    opening = quantizer_pb2.PublishOpen(run_id="another", scheme="int8")
+    opening = quantizer_pb2.PublishOpen(run_id="another", scheme="int8", contract=CONTRACT)
     with run.quantizer() as quantizer:
         requests = iter([quantizer_pb2.PublishCheckpointsRequest(open=opening)])
         with pytest.raises(ConflictError, match="run"), translated(quantizer.peer):

@@ -13,6 +13,7 @@ import pytest
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
+from actorq.domain.contract import CONTRACT
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, Membership, RunSpec
 from actorq.domain.trajectory import Evaluation
@@ -80,7 +81,7 @@ def serving(learner: OneEvaluation) -> Iterator[str]:
 
 def pass_on(client: QuantizerClient, evaluation: Evaluation) -> None:
     """As the learner does with what its evaluator sent."""
-    opening = quantizer_pb2.PublishOpen(run_id=RUN_ID, scheme="int8")
+    opening = quantizer_pb2.PublishOpen(run_id=RUN_ID, scheme="int8", contract=CONTRACT)
     requests = (
         quantizer_pb2.PublishCheckpointsRequest(open=opening),
         quantizer_pb2.PublishCheckpointsRequest(evaluation=wire.evaluation_to_proto(evaluation)),

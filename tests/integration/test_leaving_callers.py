@@ -62,7 +62,7 @@ def test_callers_that_leave_leave_no_traceback_in_any_log(tmp_path: Path, monkey
     run = TrainingRun.start(tmp_path / "run", *ENDLESS, "--replay.min-size", "500")
     status = run.until(lambda status: trained(updates=1)(status) and "actor-0" in run.addresses()["actors"])
     addresses = run.addresses()
-    opening = quantizer.PublishOpen(run_id=status.run_id, scheme="int8")
+    opening = quantizer.PublishOpen(run_id=status.run_id, scheme="int8", contract=CONTRACT)
     callers: list[tuple[Caller, list[tuple[str, Any]]]] = [
         (
             Caller(addresses["learner"], learner_pb2_grpc.LearnerServiceStub),

@@ -12,6 +12,7 @@ from typing import Any
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
+from actorq.domain.contract import CONTRACT
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.status import Receipt
 from actorq.process import Service
@@ -79,7 +80,7 @@ class Publisher:
         self._responses = client.stub.PublishCheckpoints(requests, timeout=STREAM_S)
 
     def open(self, run_id: str = "run", scheme: str = "int8") -> quantizer_pb2.PublishReady:
-        self.send(open=quantizer_pb2.PublishOpen(run_id=run_id, scheme=scheme))
+        self.send(open=quantizer_pb2.PublishOpen(run_id=run_id, scheme=scheme, contract=CONTRACT))
         return self.answer().ready
 
     def send(self, **payload: Any) -> None:

@@ -13,8 +13,8 @@ from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 
 SUPPORTED_OBSERVATIONS = (
-    "images (a Box of uint8 or bool), numbers, categories and bits (Box, Discrete, MultiDiscrete, MultiBinary), or Dict "
-    "and Tuple of them"
+    "images (a Box of uint8 or bool), numbers, categories and bits (Box, Discrete, MultiDiscrete, MultiBinary), or "
+    "Dict and Tuple of them"
 )
 # Of a nested space.
 MOST_PARTS = 64

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from actorq import wire
+from actorq.domain.contract import CONTRACT
 from actorq.domain.spaces import EnvironmentSpec
-from actorq.errors import InvalidInputError
-from actorq.v1 import trajectory_pb2
+from actorq.errors import ConflictError, InvalidInputError
+from actorq.v1 import quantizer_pb2, trajectory_pb2
 from tests.builders.structured import ALL, NUMBERS, discrete, mixed
 
 Message = trajectory_pb2.EnvironmentSpec
@@ -71,3 +72,13 @@ def test_choices_that_are_no_parts_of_the_action_are_refused(choices: list[int])
     message.choices.extend(choices)
     with pytest.raises(InvalidInputError, match=r"environment\.choices"):
         wire.environment_from_proto(message)
+
+
+@pytest.mark.parametrize("number", [0, 1, CONTRACT + 1])
+def test_a_learner_and_a_quantizer_of_another_contract_are_refused_with_both_numbers(number: int) -> None:
+    for decode, message in (
+        (wire.opening_from_proto, quantizer_pb2.PublishOpen(run_id="run", contract=number)),
+        (wire.ready_from_proto, quantizer_pb2.PublishReady(contract=number)),
+    ):
+        with pytest.raises(ConflictError, match=f"contract {number or 1} .* contract {CONTRACT}"):
+            decode(message)

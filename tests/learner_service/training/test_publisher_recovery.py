@@ -14,6 +14,7 @@ import pytest
 
 from actorq import wire
 from actorq.client import QuantizerClient
+from actorq.domain.contract import CONTRACT
 from actorq.domain.status import Receipt
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, UnavailableError
 from actorq.statefiles.highwater import HighWaterMark
@@ -45,7 +46,9 @@ class ScriptedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
 
     def ready(self, newest_version: int) -> None:
         """Say what it has; it knows every graph."""
-        message = quantizer_pb2.PublishReady(newest_version=newest_version, topologies=[policy_graph().topology])
+        message = quantizer_pb2.PublishReady(
+            newest_version=newest_version, topologies=[policy_graph().topology], contract=CONTRACT
+        )
         self._tell(quantizer_pb2.PublishCheckpointsResponse(ready=message))
 
     def receipt(self, version: int) -> None:

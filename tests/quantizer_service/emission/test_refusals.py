@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from actorq.client import QuantizerClient
+from actorq.domain.contract import CONTRACT
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2, trajectory_pb2
 from quantizer_service.serving.submissions import MAX_GRAPH_BYTES
@@ -68,8 +69,9 @@ def _with_parameter(name: str, array: np.ndarray) -> Callable[[Publisher], None]
 INVALID, CONFLICT = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
 WEIGHT = random_parameters(SOURCE, 2)["layers.0.weight"]
 
+OPEN = quantizer_pb2.PublishOpen(run_id="run", contract=CONTRACT)
 BAD_SUBMISSIONS: list[tuple[str, Callable[[Publisher], None], grpc.StatusCode, str]] = [
-    ("opened twice", lambda p: p.send(open=quantizer_pb2.PublishOpen(run_id="run")), INVALID, "got `open`"),
+    ("opened twice", lambda p: p.send(open=OPEN), INVALID, "got `open`"),
     ("empty message", lambda p: p.send(), INVALID, "got none"),
     ("part of nothing", lambda p: p.send(part=tensor_pb2.BlobPart(chunk=b"x")), INVALID, "expected a graph,"),
     ("header twice", _send_two_headers, INVALID, "expected the parts of checkpoint 2"),

@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from actorq.client import QuantizerClient
+from actorq.domain.contract import CONTRACT
 from actorq.domain.lineage import UNCHECKED, Lineage
 from actorq.errors import ConflictError, UnavailableError
 from actorq.v1 import quantizer_pb2
@@ -113,7 +114,7 @@ def test_an_older_learner_that_tells_nothing_replaces_the_stream_before(tmp_path
 
 
 def opening(*processes: int, epoch: int = 0) -> quantizer_pb2.PublishOpen:
-    return quantizer_pb2.PublishOpen(run_id="run", scheme="int8", epoch=epoch, lineage=processes)
+    return quantizer_pb2.PublishOpen(run_id="run", scheme="int8", epoch=epoch, lineage=processes, contract=CONTRACT)
 
 
 def opened(client: QuantizerClient, message: quantizer_pb2.PublishOpen) -> Publisher:
