@@ -17,6 +17,7 @@ from actor_service.environments.spaces import (
     parts_of,
     with_one_action,
 )
+from actor_service.goals.rewards import GoalRewards, goal_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 
@@ -65,7 +66,7 @@ def make(
             shape = (*(environment.observation_space.shape or ()), 1)
             environment = gymnasium.wrappers.ReshapeObservation(environment, shape)
         elif parts_of(environment.observation_space):
-            environment = gymnasium.wrappers.FlattenObservation(environment)
+            environment = _Joined(environment)
         environment = with_one_action(environment)
         if rendered and wants_mujoco(registered.entry_point):
             draw_fast(environment.unwrapped.model)  # type: ignore[attr-defined]
@@ -74,6 +75,7 @@ def make(
     if rendered and "rgb_array" not in _render_modes(registered):
         raise UserError(f"environment {environment_id}: it cannot render pictures (no render mode rgb_array)")
     first = single()
+    joined = _joined(first)
     if wrappers:
         limit = (first.spec and first.spec.max_episode_steps) or 0
     try:
@@ -84,6 +86,7 @@ def make(
             actions=actions,
             discrete_actions=discrete_actions,
             max_episode_steps=limit,
+            goal=None if joined is None else goal_of(environment_id, joined.env),
             parts=_parts(first),
             action_parts=first.text if isinstance(first, JointActions) else "",
             reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
@@ -92,7 +95,22 @@ def make(
         first.close()
         raise
     singles = [first, *(single() for _ in range(count - 1))]
-    return LoopedEnvironments(spec, singles, single, 0 if wrappers else limit)
+    made = LoopedEnvironments(spec, singles, single, 0 if wrappers else limit)
+    if joined is not None and spec.goal is not None:
+        made.goal_rewards = GoalRewards(environment_id, joined.env)
+    return made
+
+
+class _Joined(gymnasium.wrappers.FlattenObservation):
+    """An environment whose observations this module has joined."""
+
+
+def _joined(environment: gymnasium.Env[Any, Any]) -> _Joined | None:
+    while isinstance(environment, gymnasium.Wrapper):
+        if isinstance(environment, _Joined):
+            return environment
+        environment = environment.env
+    return None
 
 
 def _parts(environment: gymnasium.Env[Any, Any]) -> tuple[str, ...]:

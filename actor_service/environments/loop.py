@@ -78,6 +78,8 @@ class LoopedEnvironments(Environments):
         self._has_stepped = False
         self._faults_in_a_row = [0] * self.count
         self._faulty: set[int] = set()
+        # Of the last step of each environment.
+        self._infos: list[Any] = [None] * self.count
         self._seeds = np.random.default_rng()
 
     def reset(self, seed: int) -> NDArray[Any]:
@@ -92,7 +94,7 @@ class LoopedEnvironments(Environments):
 
     def step(self, actions: NDArray[Any]) -> Step:
         """Take one action in each environment. An environment may change its action array, which is a copy."""
-        columns, ended = self._columns, self._ended
+        columns, ended, infos = self._columns, self._ended, self._infos
         observations: list[Any] = [None] * self.count
         rewards: list[Any] = [0.0] * self.count
         endings: list[int] = []
@@ -104,7 +106,7 @@ class LoopedEnvironments(Environments):
                 if ended and index in ended:
                     observations[index] = observation_of_reset(self._singles[index].reset())
                     continue
-                observations[index], rewards[index], terminated, truncated, _ = act(action)
+                observations[index], rewards[index], terminated, truncated, infos[index] = act(action)
                 if terminated or truncated:
                     endings.append(index)
                     columns.terminated[index], columns.truncated[index] = terminated, truncated
@@ -127,7 +129,7 @@ class LoopedEnvironments(Environments):
         if faults:
             lost = {fault.environment for fault in faults}
             endings = [index for index in endings if index not in lost]
-        step = columns.finish(ended, endings, tuple(faults))
+        step = columns.finish(ended, endings, tuple(faults), infos)
         self._settle(faults)
         self._has_stepped = self._has_stepped or len(faults) < self.count
         self._ended = endings

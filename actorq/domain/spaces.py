@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.domain.goals import Goal
 from actorq.errors import UserError
 
 # What images are of: bytes, and planes of bits as in MinAtar.
@@ -57,7 +58,8 @@ class EnvironmentSpec:
     For other actions `discrete_actions` is 0. `reward_threshold` is the mean return at which the environment's authors
     call it solved, if they say so. A policy sees `frame_stack` successive observations. `parts` names the parts that a
     vector of observations joins, each with its number of components, as a person reads it; empty where the environment
-    itself has a vector or an image. `action_parts` tells the same of actions. Neither is sent or compared.
+    itself has a vector or an image. `action_parts` tells the same of actions. Neither is sent or compared. `goal` tells
+    where the goals are in a vector of observations; None where there are none.
     """
 
     environment_id: str
@@ -68,6 +70,7 @@ class EnvironmentSpec:
     reward_threshold: float | None = None
     frame_stack: int = 1
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
+    goal: Goal | None = None
     parts: tuple[str, ...] = field(default=(), compare=False)
     action_parts: str = field(default="", compare=False)
 
@@ -147,7 +150,8 @@ class EnvironmentSpec:
             for name in ("observations", "actions")
         )
         made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
-        made = {"observations": observations, "actions": actions, "environment_arguments": made_with}
+        goal = values.get("goal") and Goal(**values["goal"])
+        made = {"observations": observations, "actions": actions, "environment_arguments": made_with, "goal": goal}
         return cls(**{**values, **made, "parts": tuple(values.get("parts", ()))})
 
 

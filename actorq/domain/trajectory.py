@@ -32,11 +32,15 @@ class PolicySpan:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: undiscounted return, length in environment steps, index of its environment."""
+    """One finished episode: undiscounted return, length in environment steps, index of its environment.
+
+    success: whether it ended with success; None where the environment does not tell.
+    """
 
     episode_return: float
     length: int
     environment: int
+    success: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of the episodes of one pinned policy in an evaluator."""
+    """Results of the episodes of one pinned policy in an evaluator.
+
+    successes: whether each episode ended with success; empty where the environment does not tell.
+    """
 
     sequence: int
     policy_version: int
@@ -207,6 +214,12 @@ class Evaluation:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     duration_s: float
+    successes: tuple[bool, ...] = ()
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the episodes that ended with success; None where the environment does not tell."""
+        return float(np.mean(self.successes)) if self.successes else None
 
     @property
     def mean_return(self) -> float:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from actorq.v1 import tensor_pb2 as actorq_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x63torq/v1/trajectory.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/tensor.proto\"\x9b\x02\n\x0f\x45nvironmentSpec\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12+\n\x0cobservations\x18\x02 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12&\n\x07\x61\x63tions\x18\x03 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12\x18\n\x10\x64iscrete_actions\x18\x04 \x01(\r\x12\x19\n\x11max_episode_steps\x18\x05 \x01(\r\x12\x1d\n\x10reward_threshold\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0b\x66rame_stack\x18\x07 \x01(\r\x12\x1d\n\x15\x65nvironment_arguments\x18\x08 \x01(\tB\x13\n\x11_reward_threshold\"A\n\nPolicySpan\x12\x12\n\nfirst_step\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06scheme\x18\x03 \x01(\t\"F\n\x07\x45pisode\x12\x16\n\x0e\x65pisode_return\x18\x01 \x01(\x01\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x13\n\x0b\x65nvironment\x18\x03 \x01(\r\"9\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x06values\x18\x02 \x01(\x0b\x32\x11.actorq.v1.Tensor\"\xa8\x01\n\x07Segment\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\"\n\x07\x63olumns\x18\x0e \x03(\x0b\x32\x11.actorq.v1.Column\x12$\n\x05spans\x18\x08 \x03(\x0b\x32\x15.actorq.v1.PolicySpan\x12$\n\x08\x65pisodes\x18\t \x03(\x0b\x32\x12.actorq.v1.Episode\x12\x0f\n\x07\x66ollows\x18\r \x01(\x08J\x04\x08\x02\x10\x08J\x04\x08\n\x10\r\"\x92\x01\n\nEvaluation\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x14\n\x0clearner_step\x18\x03 \x01(\x04\x12\x0e\n\x06scheme\x18\x04 \x01(\t\x12\x0f\n\x07returns\x18\x05 \x03(\x01\x12\x0f\n\x07lengths\x18\x06 \x03(\r\x12\x12\n\nduration_s\x18\x07 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x63torq/v1/trajectory.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/tensor.proto\"\xba\x02\n\x0f\x45nvironmentSpec\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12+\n\x0cobservations\x18\x02 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12&\n\x07\x61\x63tions\x18\x03 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12\x18\n\x10\x64iscrete_actions\x18\x04 \x01(\r\x12\x19\n\x11max_episode_steps\x18\x05 \x01(\r\x12\x1d\n\x10reward_threshold\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0b\x66rame_stack\x18\x07 \x01(\r\x12\x1d\n\x15\x65nvironment_arguments\x18\x08 \x01(\t\x12\x1d\n\x04goal\x18\t \x01(\x0b\x32\x0f.actorq.v1.GoalB\x13\n\x11_reward_threshold\"7\n\x04Goal\x12\x10\n\x08\x61\x63hieved\x18\x01 \x01(\r\x12\x0f\n\x07\x64\x65sired\x18\x02 \x01(\r\x12\x0c\n\x04size\x18\x03 \x01(\r\"A\n\nPolicySpan\x12\x12\n\nfirst_step\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06scheme\x18\x03 \x01(\t\"h\n\x07\x45pisode\x12\x16\n\x0e\x65pisode_return\x18\x01 \x01(\x01\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x13\n\x0b\x65nvironment\x18\x03 \x01(\r\x12\x14\n\x07success\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\n\n\x08_success\"9\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x06values\x18\x02 \x01(\x0b\x32\x11.actorq.v1.Tensor\"\xa8\x01\n\x07Segment\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\"\n\x07\x63olumns\x18\x0e \x03(\x0b\x32\x11.actorq.v1.Column\x12$\n\x05spans\x18\x08 \x03(\x0b\x32\x15.actorq.v1.PolicySpan\x12$\n\x08\x65pisodes\x18\t \x03(\x0b\x32\x12.actorq.v1.Episode\x12\x0f\n\x07\x66ollows\x18\r \x01(\x08J\x04\x08\x02\x10\x08J\x04\x08\n\x10\r\"\xa5\x01\n\nEvaluation\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x14\n\x0clearner_step\x18\x03 \x01(\x04\x12\x0e\n\x06scheme\x18\x04 \x01(\t\x12\x0f\n\x07returns\x18\x05 \x03(\x01\x12\x0f\n\x07lengths\x18\x06 \x03(\r\x12\x12\n\nduration_s\x18\x07 \x01(\x01\x12\x11\n\tsuccesses\x18\x08 \x03(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,15 +33,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'actorq.v1.trajectory_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ENVIRONMENTSPEC']._serialized_start=66
-  _globals['_ENVIRONMENTSPEC']._serialized_end=349
-  _globals['_POLICYSPAN']._serialized_start=351
-  _globals['_POLICYSPAN']._serialized_end=416
-  _globals['_EPISODE']._serialized_start=418
-  _globals['_EPISODE']._serialized_end=488
-  _globals['_COLUMN']._serialized_start=490
-  _globals['_COLUMN']._serialized_end=547
-  _globals['_SEGMENT']._serialized_start=550
-  _globals['_SEGMENT']._serialized_end=718
-  _globals['_EVALUATION']._serialized_start=721
-  _globals['_EVALUATION']._serialized_end=867
+  _globals['_ENVIRONMENTSPEC']._serialized_end=380
+  _globals['_GOAL']._serialized_start=382
+  _globals['_GOAL']._serialized_end=437
+  _globals['_POLICYSPAN']._serialized_start=439
+  _globals['_POLICYSPAN']._serialized_end=504
+  _globals['_EPISODE']._serialized_start=506
+  _globals['_EPISODE']._serialized_end=610
+  _globals['_COLUMN']._serialized_start=612
+  _globals['_COLUMN']._serialized_end=669
+  _globals['_SEGMENT']._serialized_start=672
+  _globals['_SEGMENT']._serialized_end=840
+  _globals['_EVALUATION']._serialized_start=843
+  _globals['_EVALUATION']._serialized_end=1008
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments")
+    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "goal")
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class EnvironmentSpec(_message.Message):
     REWARD_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     FRAME_STACK_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
     environment_id: str
     observations: _tensor_pb2.TensorSpec
     actions: _tensor_pb2.TensorSpec
@@ -25,7 +26,18 @@ class EnvironmentSpec(_message.Message):
     reward_threshold: float
     frame_stack: int
     environment_arguments: str
-    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ...) -> None: ...
+    goal: Goal
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ...) -> None: ...
+
+class Goal(_message.Message):
+    __slots__ = ("achieved", "desired", "size")
+    ACHIEVED_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    achieved: int
+    desired: int
+    size: int
+    def __init__(self, achieved: _Optional[int] = ..., desired: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
 
 class PolicySpan(_message.Message):
     __slots__ = ("first_step", "version", "scheme")
@@ -38,14 +50,16 @@ class PolicySpan(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., version: _Optional[int] = ..., scheme: _Optional[str] = ...) -> None: ...
 
 class Episode(_message.Message):
-    __slots__ = ("episode_return", "length", "environment")
+    __slots__ = ("episode_return", "length", "environment", "success")
     EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    SUCCESS_FIELD_NUMBER: _ClassVar[int]
     episode_return: float
     length: int
     environment: int
-    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ...) -> None: ...
+    success: bool
+    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ..., success: _Optional[bool] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "values")
@@ -70,7 +84,7 @@ class Segment(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., follows: _Optional[bool] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s")
+    __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s", "successes")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +92,7 @@ class Evaluation(_message.Message):
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSES_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     policy_version: int
     learner_step: int
@@ -85,4 +100,5 @@ class Evaluation(_message.Message):
     returns: _containers.RepeatedScalarFieldContainer[float]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     duration_s: float
-    def __init__(self, sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ...) -> None: ...
+    successes: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., successes: _Optional[_Iterable[bool]] = ...) -> None: ...
