@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actor_service.environments import Backend, Environments, make_environments
 from actor_service.environments.trial import play
@@ -68,6 +69,9 @@ def _main() -> int:
         "--lifeline", action="store_true", help="answer on standard input, a socket, and end when its other end closes"
     )
     parser.add_argument("--steps", type=int, default=0, help="also play this many random steps (default: 0)")
+    parser.add_argument(
+        "--goals", action="store_true", help="also ask for the rewards of other goals, if there are any"
+    )
     arguments = parser.parse_args()
     # For the launcher: where a signal ends this process.
     faulthandler.enable()
@@ -90,7 +94,9 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
         tell({"call": "its constructor"})
         made_with = EnvironmentArguments.from_text(arguments.arguments)
         environments = make_environments(arguments.id, 1, arguments.backend, made_with)
-        _step(environments, tell)
+        observations = _step(environments, tell)
+        if arguments.goals:
+            _try_goals(environments, observations, tell)
         figures = None
         if arguments.steps:
             # A word between steps: the launcher waits for no call longer than its limit.
@@ -106,8 +112,19 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
     return 0
 
 
-def _step(environments: Environments, tell: Tell) -> None:
-    """Take one good step. Raises UserError when the environment cannot, with several actions."""
+def _try_goals(environments: Environments, observations: NDArray[Any], tell: Tell) -> None:
+    """Ask for rewards of the achieved goal, with the desired one and with itself. Raises as `GoalRewards` does."""
+    goal, rewards = environments.spec.goal, environments.goal_rewards
+    if goal is not None and rewards is not None:
+        achieved, desired = goal.achieved_of(observations), goal.desired_of(observations)
+        tell({"call": "compute_reward"})
+        rewards(np.concatenate([achieved, achieved]), np.concatenate([desired, achieved]))
+
+
+def _step(environments: Environments, tell: Tell) -> NDArray[Any]:
+    """Take one good step, and return the observations after it.
+
+    Raises UserError when the environment cannot, with several actions."""
     spec = environments.spec
     low, high = spec.actions.bounds()
     tell({"call": "its first reset"})
@@ -119,8 +136,9 @@ def _step(environments: Environments, tell: Tell) -> None:
         else:
             # Halves first, because the sum of two bounds can overflow.
             action = low / 2 + high / 2 if attempt == 0 else _RNG(attempt).uniform(low, high)
-        if not environments.step(action[None].astype(spec.actions.dtype)).faults:
-            return
+        if not (step := environments.step(action[None].astype(spec.actions.dtype))).faults:
+            return step.observations
+    raise AssertionError("count ends")
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -165,6 +165,15 @@ def check_image(spec: EnvironmentSpec) -> None:
         )
 
 
+def check_goals(spec: EnvironmentSpec) -> None:
+    """Raise UserError when hindsight is not possible in an environment with goals: its episodes may never end."""
+    if spec.goal is not None and not spec.max_episode_steps:
+        raise UserError(
+            f"environment {spec.environment_id} has goals, but no time limit, which hindsight needs: give "
+            "--environment-args max_episode_steps=N, or --hindsight.copies 0"
+        )
+
+
 def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
     """The fields of a spec. Fields of its arrays have names such as "observations.shape"."""
     fields: dict[str, Any] = {}

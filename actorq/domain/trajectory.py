@@ -216,6 +216,10 @@ class Evaluation:
     duration_s: float
     successes: tuple[bool, ...] = ()
 
+    def score(self, by_success: bool) -> float | None:
+        """The figure that is compared with the target of a run: the success rate or the mean return."""
+        return self.success_rate if by_success else self.mean_return
+
     @property
     def success_rate(self) -> float | None:
         """Share of the episodes that ended with success; None where the environment does not tell."""

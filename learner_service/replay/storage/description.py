@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, columns_of
+from actorq.domain.goals import HINDSIGHT, Goal
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError
 from learner_service.replay.storage.mapped_files import read_checked, write_checked
@@ -23,6 +24,11 @@ _EARLIER: Mapping[object, tuple[str, ...]] = {4: (), 5: (GREEDY_ACTIONS,), 6: (L
 _NEEDED_BY = {
     GREEDY_ACTIONS: ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
     LOG_PROBABILITIES: ("an on-policy algorithm", "", ""),
+    **{
+        name: ("hindsight", f"--hindsight.copies {each.copies}", "--hindsight.copies 0")
+        for each in HINDSIGHT
+        for name in each.names
+    },
 }
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 # The copy is written first, and read when the other file is damaged.
@@ -58,6 +64,7 @@ def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) ->
         "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
         "discrete_actions": spec.discrete_actions,
         "frame_stack": spec.frame_stack,
+        **({} if spec.goal is None else {"goal": vars(spec.goal).copy()}),
     }
 
 
@@ -68,7 +75,9 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
         for name in ("observations", "actions")
     )
     spec = EnvironmentSpec(
-        *(found["environment_id"], observations, actions, found["discrete_actions"]), frame_stack=found["frame_stack"]
+        *(found["environment_id"], observations, actions, found["discrete_actions"]),
+        frame_stack=found["frame_stack"],
+        goal=Goal(**found["goal"]) if "goal" in found else None,
     )
     further = columns_of(spec, found["further_columns"])[len(columns_of(spec)) :]
     return spec, found["capacity"], further, found["segments"]
