@@ -69,7 +69,7 @@ class RunConfig(Settings):
     multi_step: bool | None = Field(
         None, description="learn from multi-step targets later in the run; none: only if sparsity.method is rlx2"
     )
-    seed: Annotated[Seed, ESSENTIAL] = Field(1, description="seed of networks, sampling, environments and exploration")
+    seed: Annotated[Seed, ESSENTIAL] = Field(1, description="seed of all random numbers of the run")
     actors: Annotated[PositiveInt, ESSENTIAL] = Field(2, description="actor processes")
     environments_per_actor: Annotated[int, Field(gt=0, le=65_536), ESSENTIAL] = Field(
         8, description="environments that an actor steps at once"

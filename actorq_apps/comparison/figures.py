@@ -15,7 +15,7 @@ DERIVED = ("steps_per_s", "final_return", "starved_share", "limit", "actor_wh_pe
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation: seconds since the first transition, environment steps, mean return, and success rate if it has one."""
+    """An evaluation: seconds since the first transition, environment steps, mean return, success rate if known."""
 
     seconds: float
     steps: int

@@ -22,7 +22,7 @@ Goals = NDArray[np.float32]
 Observation = dict[str, Goals]
 
 
-class _Goals(gymnasium.Env[Observation, Any]):
+class _Goals(gymnasium.Env[Any, Any]):
     """Has a state that is also the achieved goal. The reward is 0 at the goal, which ends the episode, and else -1."""
 
     def __init__(self, low: float, high: float, size: int) -> None:
@@ -103,7 +103,8 @@ class Reach(_Goals):
         return self.np_random.uniform(-1, 1, self._state.shape).astype(np.float32)
 
     def _changed(self, action: Any) -> Goals:
-        return np.clip(self._state + _SPEED * np.asarray(action, np.float32), -1.0, 1.0, dtype=np.float32)
+        changed: Goals = np.clip(self._state + _SPEED * np.asarray(action, np.float32), -1.0, 1.0, dtype=np.float32)
+        return changed
 
 
 gymnasium.register("Bits-v0", entry_point=f"{__name__}:Bits", max_episode_steps=BITS)
