@@ -11,9 +11,9 @@ from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.goals import Goal
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
-from tests.user_modules.goal_environments import Line
+from goal_environments import Line
 
-NAMES = "tests.user_modules.goal_environments:"
+NAMES = "goal_environments:"
 
 
 def test_the_spec_says_where_the_goals_are() -> None:

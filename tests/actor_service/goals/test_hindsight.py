@@ -145,7 +145,7 @@ class _Random(Explorer):
 
 
 def _rollout(count: int, segments: int) -> Iterator[tuple[EnvironmentSpec, Segment]]:
-    environments, slot = make_environments("tests.user_modules.goal_environments:Line-v0", count), PolicySlot()
+    environments, slot = make_environments("goal_environments:Line-v0", count), PolicySlot()
     spec, rewards = environments.spec, environments.goal_rewards
     slot.put(OnnxPolicy(constant_policy([0.0, 1.0]), spec.observations, count))
     rollout = Rollout(environments, PolicyTurns(slot), _Random(count), 4, 1)

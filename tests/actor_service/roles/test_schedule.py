@@ -98,3 +98,13 @@ def test_the_target_is_that_of_the_run_or_else_of_the_environment(target: float 
         schedule.ended(mean_return)
     assert schedule.is_due(version(3, 30)) is near
     assert not schedule.is_due(version(3, 29))
+
+
+def test_a_target_success_is_compared_with_success_rates() -> None:
+    run = membership(target_success=0.95, evaluation_period_updates=10).run
+    spec = replace(SPEC, reward_threshold=475.0)
+    schedule = EvaluationSchedule.of(run, spec, affordable=lambda: False)
+    # None from an environment that does not tell.
+    for score, near in ((None, False), (0.0, False), (0.5, False), (0.8, True)):
+        schedule.ended(score)
+        assert schedule.is_due(version(3, 30)) is near
