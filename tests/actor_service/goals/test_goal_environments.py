@@ -1,8 +1,11 @@
 """Environments with goals at the door: where the goals are, and what they say of other goals and of success."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
+from goal_environments import Line
 
 from actor_service.environments import make_environments
 from actor_service.environments.gymnasium_backend import _joined
@@ -10,8 +13,8 @@ from actor_service.goals.rewards import GoalRewards
 from actorq.domain.environments import EnvironmentArguments
 from actorq.domain.goals import Goal
 from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.trajectory import Episode
 from actorq.errors import UserError
-from goal_environments import Line
 
 NAMES = "goal_environments:"
 
@@ -59,12 +62,12 @@ def test_goals_keep_the_shape_that_the_environment_gave_them() -> None:
     class Square(Line):
         def __init__(self) -> None:
             super().__init__()
-            self.observation_space["desired_goal"] = gymnasium.spaces.Box(-9, 9, (2, 2), np.float32)
+            self.observation_space = gymnasium.spaces.Dict({"desired_goal": gymnasium.spaces.Box(-9, 9, (2, 2))})
 
-        def compute_reward(self, achieved: np.ndarray, desired: np.ndarray, info: object) -> np.ndarray:
+        def compute_reward(self, achieved: Any, desired: Any, info: Any) -> Any:
             return np.trace(achieved + desired, axis1=-2, axis2=-1)
 
-        def compute_terminated(self, achieved: np.ndarray, desired: np.ndarray, info: object) -> np.ndarray:
+        def compute_terminated(self, achieved: Any, desired: Any, info: Any) -> Any:
             return (achieved == desired).all(axis=(-2, -1))
 
     square = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -90,7 +93,7 @@ def test_a_compute_reward_that_does_not_work_is_named(name: str, expected: str) 
 def test_episodes_tell_of_success_as_their_last_info_does(name: str, successes: set[bool | None]) -> None:
     environments = make_environments(f"{NAMES}{name}-v0", 1)
     environments.reset(1)
-    rng, episodes = np.random.default_rng(1), []
+    rng, episodes = np.random.default_rng(1), list[Episode]()
     for _ in range(200):
         episodes += environments.step(rng.integers(2, size=1)).episodes
     assert {each.success for each in episodes} == successes

@@ -81,7 +81,9 @@ def test_a_segment_waits_for_the_end_of_its_episodes(frame_stack: int) -> None:
     assert (goals[-1] == 7).all()
     for segment in (first, second):
         achieved = segment.observations[frame_stack:, :, :1]
-        expected = (1000 * achieved + segment.columns[NAMES.goals][..., 0]).astype(np.float32)
+        expected = 1000 * np.asarray(achieved, np.float32) + np.asarray(
+            segment.columns[NAMES.goals][..., 0], np.float32
+        )
         np.testing.assert_array_equal(segment.columns[NAMES.rewards], expected)
         np.testing.assert_array_equal(
             segment.columns[NAMES.terminated], segment.columns[NAMES.goals][..., 0] == achieved

@@ -63,7 +63,7 @@ def _buffer(
 
 def _relabeled(batch: NStepBatch) -> np.ndarray:
     """Which transitions have another goal: one of 100 and more."""
-    return batch.observations.reshape(len(batch.returns), -1)[:, 2] >= 100
+    return np.asarray(batch.observations.reshape(len(batch.returns), -1)[:, 2], np.float64) >= 100
 
 
 @pytest.mark.parametrize("frame_stack", [1, 3])
