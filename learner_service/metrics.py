@@ -55,6 +55,12 @@ def _progress(run: Run, status: RunStatus) -> Iterator[Metric]:
         "actorq_learner_training_return", "Mean return of the last 100 exploring episodes.", status.training_return
     )
     yield gauge("actorq_learner_target_return", "Evaluation return that ends the run.", status.target_return)
+    yield gauge(
+        "actorq_learner_evaluation_success_rate",
+        "Success rate of the newest evaluation, in environments that tell of success.",
+        evaluation.success_rate if evaluation else None,
+    )
+    yield gauge("actorq_learner_target_success_rate", "Success rate that ends the run.", status.target_success)
     yield counter("actorq_learner_episodes", "Exploring episodes that have ended.", status.episodes)
     yield counter("actorq_learner_environment_steps", "Transitions stored.", status.environment_steps)
     yield gauge("actorq_learner_environment_steps_limit", "Transitions that end the run.", status.max_environment_steps)

@@ -44,6 +44,7 @@ class Reporter:
             training_return=stored.mean_return,
             evaluation=run.judge.evaluation,
             target_return=run.judge.target_return,
+            target_success=records.config.target_success,
             max_environment_steps=records.config.max_environment_steps,
             policy_version=training.publisher.version if training else 0,
             staleness_p50=stored.staleness_p50,
@@ -99,9 +100,11 @@ class Reporter:
             "algorithm": status.algorithm,
             "seed": records.config.seed,
             "target_return": status.target_return,
+            "target_success": status.target_success,
             "evaluation": evaluation
             and {
                 "mean_return": evaluation.mean_return,
+                "success_rate": evaluation.success_rate,
                 "episodes": len(evaluation.returns),
                 "scheme": evaluation.scheme,
                 "policy_version": evaluation.policy_version,

@@ -18,6 +18,7 @@ from itertools import count
 from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from actor_service.environments import Backend, Environments, make_environments
 from actor_service.environments.trial import play, random_actions
@@ -68,6 +69,9 @@ def _main() -> int:
         "--lifeline", action="store_true", help="answer on standard input, a socket, and end when its other end closes"
     )
     parser.add_argument("--steps", type=int, default=0, help="also play this many random steps (default: 0)")
+    parser.add_argument(
+        "--goals", action="store_true", help="also ask for the rewards of other goals, if there are any"
+    )
     arguments = parser.parse_args()
     # For the launcher: where a signal ends this process.
     faulthandler.enable()
@@ -91,7 +95,9 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
         made_with = EnvironmentArguments.from_text(arguments.arguments)
         resets = partial(tell, {"call": "its first reset"})
         environments = make_environments(arguments.id, 1, arguments.backend, made_with, before_reset=resets)
-        _step(environments, tell)
+        observations = _step(environments, tell)
+        if arguments.goals:
+            _try_goals(environments, observations, tell)
         figures = None
         if arguments.steps:
             # A word between steps: the launcher waits for no call longer than its limit.
@@ -107,8 +113,20 @@ def _try(arguments: argparse.Namespace, tell: Tell) -> int:
     return 0
 
 
-def _step(environments: Environments, tell: Tell) -> None:
-    """Take one good step. Raises UserError when the environment cannot, with several actions."""
+def _try_goals(environments: Environments, observations: NDArray[Any], tell: Tell) -> None:
+    """Ask for rewards of the achieved goal, with the desired one and with itself. Raises as `GoalRewards` does."""
+    goal, rewards = environments.spec.goal, environments.goal_rewards
+    if goal is not None and rewards is not None:
+        achieved, desired = goal.achieved_of(observations), goal.desired_of(observations)
+        tell({"call": "compute_reward"})
+        rewards(np.concatenate([achieved, achieved]), np.concatenate([desired, achieved]))
+
+
+def _step(environments: Environments, tell: Tell) -> NDArray[Any]:
+    """Take one good step, and return the observations after it.
+
+    Raises UserError when the environment cannot, with several actions.
+    """
     spec, rng = environments.spec, _RNG(0)
     tell({"call": "its first reset"})
     observations = environments.reset(0)
@@ -121,9 +139,10 @@ def _step(environments: Environments, tell: Tell) -> None:
         else:
             actions = random_actions(spec, observations, rng)
         step = environments.step(actions)
-        if not step.faults:
-            return
         observations = step.observations
+        if not step.faults:
+            return observations
+    raise AssertionError("count ends")
 
 
 def _print(answer: dict[str, Any]) -> None:

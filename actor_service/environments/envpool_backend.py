@@ -20,8 +20,8 @@ from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fau
 from actor_service.environments.loop import MOST_FAULTS
 from actor_service.environments.spaces.actions import action_spec
 from actor_service.environments.step_columns import StepColumns
-from actorq.domain.arrays import within_numbers
 from actorq.domain.environments import EnvironmentArguments
+from actorq.domain.limits import within_numbers
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import ActorQError, UserError
 

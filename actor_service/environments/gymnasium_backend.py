@@ -13,6 +13,7 @@ from actor_service.environments.rendering import draw_fast, prepare_mujoco, want
 from actor_service.environments.spaces.actions import JointActions, action_spec, sizes_of, with_one_action
 from actor_service.environments.spaces.observations import is_plane, observation_spec, parts_of
 from actor_service.environments.spaces.packing import PackedObservations, Source, mask_source, needs_packing
+from actor_service.goals.rewards import GoalRewards, goal_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 
@@ -101,6 +102,7 @@ def make(
             discrete_actions=discrete_actions,
             choices=choices,
             max_episode_steps=limit,
+            goal=None if (joined := _wrapper(first, _Joined)) is None else goal_of(environment_id, joined.env),
             parts=packed.parts if packed else _parts(first),
             action_parts=joint.text if joint else "",
             reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
@@ -109,7 +111,14 @@ def make(
         first.close()
         raise
     singles = [first, *(single() for _ in range(count - 1))]
-    return LoopedEnvironments(spec, singles, single, 0 if wrappers else limit)
+    looped = LoopedEnvironments(spec, singles, single, 0 if wrappers else limit)
+    if joined is not None and spec.goal is not None:
+        looped.goal_rewards = GoalRewards(environment_id, joined.env)
+    return looped
+
+
+class _Joined(gymnasium.wrappers.FlattenObservation):
+    """An environment whose observations this module has joined."""
 
 
 def _with_one_observation(
@@ -122,7 +131,7 @@ def _with_one_observation(
     if is_plane(space):
         return gymnasium.wrappers.ReshapeObservation(environment, (*(space.shape or ()), 1))
     if parts_of(space):
-        return gymnasium.wrappers.FlattenObservation(environment)
+        return _Joined(environment)
     return environment
 
 

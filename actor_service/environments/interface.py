@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import LARGEST_NUMBER
+from actor_service.goals.rewards import GoalRewards
+from actorq.domain.limits import LARGEST_NUMBER
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode
 
@@ -52,9 +53,11 @@ class Environments(ABC):
     spec: the description of one environment for the learner.
     lengths: int64[N], steps since the reset. An ended episode keeps its length until the resetting step.
     steps_per_second: steps in one second of simulated time, for videos.
+    goal_rewards: the environment's rewards for other goals; None without goals.
     """
 
     steps_per_second = 30.0
+    goal_rewards: GoalRewards | None = None
 
     def __init__(self, spec: EnvironmentSpec, count: int) -> None:
         self.spec = spec

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from actor_service.environments.failures import FAILURES, MisfitError, failure_text, kind_of, observation_of_reset
 from actor_service.environments.interface import OUT_OF_RANGE, Environments, Fault, Step
 from actor_service.environments.step_columns import StepColumns
-from actorq.domain.arrays import within_numbers
+from actorq.domain.limits import within_numbers
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import ActorQError, UserError
 from actorq.text import one_line
@@ -78,6 +78,8 @@ class LoopedEnvironments(Environments):
         self._has_stepped = False
         self._faults_in_a_row = [0] * self.count
         self._faulty: set[int] = set()
+        # Of the last step of each environment.
+        self._infos: list[Any] = [None] * self.count
         self._seeds = np.random.default_rng()
 
     def reset(self, seed: int) -> NDArray[Any]:
@@ -92,7 +94,7 @@ class LoopedEnvironments(Environments):
 
     def step(self, actions: NDArray[Any]) -> Step:
         """Take one action in each environment. An environment may change its action array, which is a copy."""
-        columns, ended = self._columns, self._ended
+        columns, ended, infos = self._columns, self._ended, self._infos
         observations: list[Any] = [None] * self.count
         rewards: list[Any] = [0.0] * self.count
         endings: list[int] = []
@@ -104,7 +106,7 @@ class LoopedEnvironments(Environments):
                 if ended and index in ended:
                     observations[index] = observation_of_reset(self._singles[index].reset())
                     continue
-                observations[index], rewards[index], terminated, truncated, _ = act(action)
+                observations[index], rewards[index], terminated, truncated, infos[index] = act(action)
                 if terminated or truncated:
                     endings.append(index)
                     columns.terminated[index], columns.truncated[index] = terminated, truncated
@@ -127,7 +129,7 @@ class LoopedEnvironments(Environments):
         if faults:
             lost = {fault.environment for fault in faults}
             endings = [index for index in endings if index not in lost]
-        step = columns.finish(ended, endings, tuple(faults))
+        step = columns.finish(ended, endings, tuple(faults), infos)
         self._settle(faults)
         self._has_stepped = self._has_stepped or len(faults) < self.count
         self._ended = endings

@@ -1,12 +1,13 @@
 """Reused arrays for the steps of a batch of environments, with the returns and lengths of running episodes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.interface import Fault, Step
-from actorq.domain.arrays import LARGEST_NUMBER, within_numbers
+from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.domain.spaces import ArraySpec
 from actorq.domain.trajectory import Episode
 
@@ -63,8 +64,17 @@ class StepColumns:
             good &= within_numbers(self.observations.reshape(len(good), -1)).all(axis=1)
         return [int(index) for index in np.flatnonzero(~good)]
 
-    def finish(self, resets: Collection[int], endings: Collection[int], faults: tuple[Fault, ...] = ()) -> Step:
-        """Count the step. `resets`: environments that it only reset. `endings`: environments whose episode it ended."""
+    def finish(
+        self,
+        resets: Collection[int],
+        endings: Collection[int],
+        faults: tuple[Fault, ...] = (),
+        infos: Sequence[Any] | None = None,
+    ) -> Step:
+        """Count the step. `resets`: environments that it only reset. `endings`: environments whose episode it ended.
+
+        infos: what each environment said of the step; None from a library that does not tell of success.
+        """
         if not self._all_valid:
             self.valid[:] = True
             self._all_valid = True
@@ -77,7 +87,10 @@ class StepColumns:
             self._forget(index)
         self._returns += self.rewards
         if endings:
-            episodes = tuple(Episode(float(self._returns[i]), int(self._lengths[i]), i) for i in endings)
+            told = infos or [None] * len(self._lengths)
+            episodes = tuple(
+                Episode(float(self._returns[i]), int(self._lengths[i]), i, _success(told[i])) for i in endings
+            )
         return Step(self.observations, self._rewards, self.terminated, self.truncated, self.valid, episodes, faults)
 
     def _forget(self, index: int) -> None:
@@ -87,3 +100,9 @@ class StepColumns:
         self.terminated[index] = self.truncated[index] = False
         self._lengths[index] = 0
         self._returns[index] = 0.0
+
+
+def _success(info: Any) -> bool | None:
+    """Whether an episode ended with success, as its last info says; None if it does not say."""
+    told = info.get("is_success") if isinstance(info, dict) else None
+    return bool(told) if isinstance(told, bool | int | float | np.bool_ | np.number) else None

@@ -129,6 +129,7 @@ class EvaluationEpisodes:
             returns=tuple(episode.episode_return for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),
             duration_s=time.monotonic() - started,
+            successes=_successes(episodes),
         )
 
     def close(self) -> None:
@@ -160,3 +161,9 @@ class EvaluationEpisodes:
         exploration = Exploration(epsilons=(), noise=(), sampling=self._sampling)
         generators = np.random.default_rng(seed).spawn(self._environments.count // self.rows)
         return [explorer(self._spec, exploration, self.rows, generator) for generator in generators]
+
+
+def _successes(episodes: Sequence[Episode]) -> tuple[bool, ...]:
+    """Whether each episode ended with success; empty unless all of them tell."""
+    told = tuple(each.success for each in episodes if each.success is not None)
+    return told if len(told) == len(episodes) else ()

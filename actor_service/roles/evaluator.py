@@ -94,7 +94,7 @@ class Evaluator(Participant):
             except UnavailableError:
                 break
             sequence += 1
-            self._schedule.ended(evaluation.mean_return)
+            self._schedule.ended(evaluation.score(run.target_success is not None))
             uploader.put(evaluation, self._stop)
         episodes.close()
 

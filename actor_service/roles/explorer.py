@@ -10,12 +10,14 @@ import numpy as np
 from actor_service.acting.explorers import explorer
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
-from actor_service.environments import make_environments
+from actor_service.environments import Environments, make_environments
+from actor_service.goals.hindsight import Hindsight
 from actor_service.roles.actor import Host
 from actor_service.roles.participant import Participant
 from actor_service.uploader import Uploader
 from actorq.client import LearnerClient
 from actorq.domain.columns import FURTHER, GREEDY_ACTIONS
+from actorq.domain.goals import hindsight_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
 from actorq.errors import CorruptedError
@@ -50,14 +52,16 @@ class Explorer(Participant):
     def _work(self, spec: EnvironmentSpec, membership: Membership, uploader: Uploader) -> None:
         run, count = membership.run, membership.run.environments_per_actor
         assert membership.exploration is not None
-        seeds = np.random.SeedSequence(membership.seed).generate_state(2)
-        environment_seed, exploration_seed = (int(seed) for seed in seeds)
+        seeds = np.random.SeedSequence(membership.seed).generate_state(3)
+        environment_seed, exploration_seed, goal_seed = (int(seed) for seed in seeds)
         rng, sampled = np.random.default_rng(exploration_seed), bool(membership.exploration.sampling)
         explore = explorer(spec, membership.exploration, count, rng, run.columns)
         columns = explore.columns
         with self._own_call:
             environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)
-        length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, columns)
+        hindsight = self._hindsight(environments, run.columns, goal_seed)
+        further = (*columns, *(hindsight.columns if hindsight else ()))
+        length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, further)
         turns = self._turns = PolicyTurns(self._slot, run.max_steps_per_policy, run.policy_patience_s)
         turns.set_most_steps(self._share)
         self._rollout = Rollout(
@@ -83,9 +87,19 @@ class Explorer(Participant):
                     acted = True
                     span = segment.spans[0]
                     _log.info("first action, with policy version %d %s", span.version, span.scheme)
-                uploader.put(segment, self._stop)
+                for complete in hindsight.add(segment) if hindsight else (segment,):
+                    uploader.put(complete, self._stop)
+        for complete in hindsight.flush() if hindsight else ():
+            uploader.put(complete, self._stop)
         with self._own_call:
             environments.close()
+
+    def _hindsight(self, environments: Environments, columns: tuple[str, ...], seed: int) -> Hindsight | None:
+        """What gives steps other goals; None where the run or the environment has none."""
+        goal, rewards, names = environments.spec.goal, environments.goal_rewards, hindsight_of(columns)
+        if goal is None or rewards is None or names is None:
+            return None
+        return Hindsight(goal, environments.count, names, rewards, np.random.default_rng(seed), self._own_call)
 
     def _take_share(self, steps: int) -> None:
         self._share = steps

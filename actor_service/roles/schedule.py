@@ -17,16 +17,16 @@ class EvaluationSchedule:
 
     period_updates: least number of the learner's updates between two evaluated versions.
     affordable: whether there is CPU time for an evaluation. Ignored for wanted versions and near the target.
-    target_return: the return that ends the run; None if no return does.
+    target: the score that ends the run, a mean return or a success rate; None if none does.
     """
 
     def __init__(
-        self, period_updates: int, affordable: Callable[[], bool] = lambda: True, target_return: float | None = None
+        self, period_updates: int, affordable: Callable[[], bool] = lambda: True, target: float | None = None
     ) -> None:
         self._period_updates = period_updates
         self._affordable = affordable
-        self._target_return = target_return
-        self._first_return: float | None = None
+        self._target = target
+        self._first_score: float | None = None
         self._is_near = False
         self._last_update = -period_updates
         self._last_version = 0
@@ -37,8 +37,8 @@ class EvaluationSchedule:
     @classmethod
     def of(cls, run: RunSpec, spec: EnvironmentSpec, affordable: Callable[[], bool]) -> "EvaluationSchedule":
         """The schedule of a run. Without a target of its own the target is the environment's."""
-        target = spec.reward_threshold if run.target_return is None else run.target_return
-        return cls(run.evaluation_period_updates, affordable, target)
+        target = run.target_success if run.target_return is None else run.target_return
+        return cls(run.evaluation_period_updates, affordable, spec.reward_threshold if target is None else target)
 
     def want(self, version: int) -> None:
         """Make this version, or the next newer one, due at once."""
@@ -57,13 +57,18 @@ class EvaluationSchedule:
         """Note that the evaluation of this version has begun."""
         self._last_update, self._last_version = descriptor.learner_step, descriptor.version
 
-    def ended(self, mean_return: float) -> None:
-        """Note the result. At the target nothing more is due until `try_again`, because the run should end."""
-        if self._first_return is None:
-            self._first_return = mean_return
-        way = None if self._target_return is None else self._target_return - self._first_return
-        self._is_near = way is not None and mean_return - self._first_return >= _NEAR * way
-        self._has_reached_target = self._target_return is not None and mean_return >= self._target_return
+    def ended(self, score: float | None) -> None:
+        """Note the score, if there is one.
+
+        At the target nothing more is due until `try_again`, because the run should end.
+        """
+        if score is None:
+            return
+        if self._first_score is None:
+            self._first_score = score
+        way = None if self._target is None else self._target - self._first_score
+        self._is_near = way is not None and score - self._first_score >= _NEAR * way
+        self._has_reached_target = self._target is not None and score >= self._target
 
     def lost(self, version: int) -> None:
         """Note that the quantizer no longer has this version. It is not due until `try_again`."""

@@ -207,7 +207,7 @@ ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(se
 # Every run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
 KEPT = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
-    *("network", "normalize_observations", "replay.capacity"),
+    *("network", "normalize_observations", "replay.capacity", "hindsight.copies"),
     *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.kept),
 )
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from actorq.config import algorithms, sections
 from actorq.config.algorithms import ALGORITHMS, AlgorithmConfig, IMPALAConfig, PPOConfig
@@ -21,20 +21,10 @@ from actorq.config.settings import ESSENTIAL, DefaultText, Settings
 from actorq.config.sparsity import DynamicCapacityConfig, MultiStepConfig, SparsityConfig
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments, ImageLayout
+from actorq.domain.goals import HindsightColumns
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
 from actorq.errors import UserError
-
-
-def _wrapper(given: object) -> object:
-    """A wrapper from its name, or from a mapping of its name to its keyword arguments."""
-    match {given: {}} if isinstance(given, str) else given:
-        case dict(wrapper) if len(wrapper) == 1 and all(str(name).count(":") == 1 for name in wrapper):
-            return {name: arguments or {} for name, arguments in wrapper.items()}
-    raise ValueError("a wrapper must be MODULE:CLASS, or {MODULE:CLASS: {NAME: VALUE}}")
-
-
-Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
 
 
 class RunConfig(Settings):
@@ -48,7 +38,7 @@ class RunConfig(Settings):
     environment_args: dict[str, JsonValue] = Field(
         {}, description="keyword arguments of the environment: NAME=VALUE,NAME=VALUE or a mapping in YAML or JSON"
     )
-    environment_wrappers: tuple[Wrapper, ...] = Field(
+    environment_wrappers: tuple[sections.Wrapper, ...] = Field(
         (),
         description="wrappers of a Gymnasium environment, the innermost first: MODULE:CLASS,MODULE:CLASS, or with "
         "keyword arguments a list in YAML or JSON: [{MODULE:CLASS: {NAME: VALUE}}]",
@@ -83,7 +73,7 @@ class RunConfig(Settings):
     multi_step: bool | None = Field(
         None, description="learn from multi-step targets later in the run; none: only if sparsity.method is rlx2"
     )
-    seed: Annotated[Seed, ESSENTIAL] = Field(1, description="seed of networks, sampling, environments and exploration")
+    seed: Annotated[Seed, ESSENTIAL] = Field(1, description="seed of all random numbers of the run")
     actors: Annotated[PositiveInt, ESSENTIAL] = Field(2, description="actor processes")
     environments_per_actor: Annotated[int, Field(gt=0, le=65_536), ESSENTIAL] = Field(
         8, description="environments that an actor steps at once"
@@ -93,6 +83,9 @@ class RunConfig(Settings):
     )
     target_return: Annotated[Annotated[float, Field(ge=-1e30, le=1e30)] | None, ESSENTIAL] = Field(
         None, description="mean evaluation return that ends the run; none: the environment's reward threshold"
+    )
+    target_success: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="success rate of an evaluation that ends the run, instead of a return"
     )
     max_environment_steps: Annotated[int, Field(gt=0, le=10**18), ESSENTIAL] = Field(
         100_000, description="environment steps that end the run"
@@ -110,6 +103,7 @@ class RunConfig(Settings):
     sparsity: SparsityConfig = SparsityConfig()
     multi_step_returns: MultiStepConfig = MultiStepConfig()
     dynamic_capacity: DynamicCapacityConfig = DynamicCapacityConfig()
+    hindsight: sections.HindsightConfig = sections.HindsightConfig()
     replay: sections.ReplayConfig = sections.ReplayConfig()
     queue: sections.QueueConfig = sections.QueueConfig()
     rate_limiter: sections.RateLimiterConfig = sections.RateLimiterConfig()
@@ -149,6 +143,8 @@ class RunConfig(Settings):
                 f"environment_args and environment_wrappers must have at most {MAX_ARGUMENTS_BYTES} bytes as JSON, got "
                 f"{len(self.environment_arguments.to_text())}"
             )
+        if self.target_success is not None and self.target_return is not None:
+            raise ValueError("target_success and target_return exclude each other: give one of them")
         if self.algorithm in ALGORITHMS and self.algorithm_args:
             raise ValueError(f"algorithm_args: the settings of algorithm {self.algorithm} are --{self.algorithm}.NAME")
         if (own := self.on_policy) is not None:
@@ -390,9 +386,12 @@ class RunConfig(Settings):
 
     def further_columns(self, sampled: bool) -> tuple[str, ...]:
         """Names of the columns that segments have besides those of every run. sampled: whether actions are drawn."""
-        if sampled:
-            return (LOG_PROBABILITIES,)
-        return (GREEDY_ACTIONS,) if self.asks_for_greedy_actions else ()
+        greedy, hindsight = self.asks_for_greedy_actions, HindsightColumns(self.hindsight.copies).names
+        return (LOG_PROBABILITIES,) if sampled else (*((GREEDY_ACTIONS,) if greedy else ()), *hindsight)
+
+    def copies_of(self, spec: EnvironmentSpec) -> int:
+        """Number of other goals for each step; 0 without hindsight."""
+        return 0 if spec.goal is None or self.on_policy is not None else self.hindsight.copies
 
     def _has(self, mechanism: bool | None) -> bool:
         """Whether the run has one of RLx2's mechanisms besides sparse networks (arXiv 2205.15043, sec. 4.2)."""

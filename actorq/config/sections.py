@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from actorq.config.numbers import (
     CountOrAuto,
@@ -17,13 +17,34 @@ from actorq.config.numbers import (
 )
 from actorq.config.schemes import SchemeName
 from actorq.config.settings import DefaultText, Settings
-from actorq.domain.limits import MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES
+from actorq.domain.limits import MAX_GOAL_COPIES, MAX_SEGMENT_BYTES, USUAL_SEGMENT_BYTES
 from actorq.transport.options import Certificates, ServerLimits
 from actorq.transport.security.access import Access
 from actorq.transport.security.identity import DEFAULT_RUN, RUN_PATTERN
 
 # A status on the wire has the URL with the name of a file: 1024 printable bytes at most.
 EXPORT_URL, MAX_EXPORT_URL = r"^(s3://[!-.0-~]+/[!-~]+|file:///[!-~]+)?$", 1000
+
+
+def _wrapper(given: object) -> object:
+    """A wrapper from its name, or from a mapping of its name to its keyword arguments."""
+    match {given: {}} if isinstance(given, str) else given:
+        case dict(wrapper) if len(wrapper) == 1 and all(str(name).count(":") == 1 for name in wrapper):
+            return {name: arguments or {} for name, arguments in wrapper.items()}
+    raise ValueError("a wrapper must be MODULE:CLASS, or {MODULE:CLASS: {NAME: VALUE}}")
+
+
+Wrapper = Annotated[dict[str, dict[str, JsonValue]], BeforeValidator(_wrapper)]
+
+
+class HindsightConfig(Settings):
+    """Other goals for the steps of ended episodes, in environments with goals (HER, arXiv 1707.01495)."""
+
+    copies: Annotated[int, Field(ge=0, le=MAX_GOAL_COPIES)] = Field(
+        4,
+        description="goals of each step that its episode achieved later, beside its own; the learner draws one of all; "
+        "0: no hindsight; environments with goals, algorithms with a replay",
+    )
 
 
 class ReplayConfig(Settings):

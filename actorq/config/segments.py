@@ -1,5 +1,7 @@
 """How many environments an actor can step as one batch: a segment of one step must fit into a message."""
 
+from actorq.domain.columns import columns_of
+from actorq.domain.goals import HindsightColumns
 from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
@@ -9,14 +11,18 @@ from actorq.text import size_text
 _OTHER_BYTES = 48
 
 
-def step_bytes(spec: EnvironmentSpec) -> int:
-    """Bytes of one environment in a segment of one step: its observations before and after it, and two actions."""
-    return (spec.frame_stack + 1) * spec.observations.nbytes + 2 * spec.actions.nbytes + _OTHER_BYTES
+def step_bytes(spec: EnvironmentSpec, copies: int = 0) -> int:
+    """Bytes of one environment in a segment of one step: its observations before and after it, and two actions.
+
+    copies: number of other goals that the segment has.
+    """
+    goals = sum(each.nbytes for each in columns_of(spec, HindsightColumns(copies).names)[len(columns_of(spec)) :])
+    return (spec.frame_stack + 1) * spec.observations.nbytes + 2 * spec.actions.nbytes + goals + _OTHER_BYTES
 
 
-def most_environments(spec: EnvironmentSpec) -> int:
+def most_environments(spec: EnvironmentSpec, copies: int = 0) -> int:
     """Environments of which a segment of one step fits into a message. Raises UserError when not even one fits."""
-    most = MAX_SEGMENT_BYTES // step_bytes(spec)
+    most = MAX_SEGMENT_BYTES // step_bytes(spec, copies)
     if not most:
         limit = (MAX_SEGMENT_BYTES - 2 * spec.actions.nbytes - _OTHER_BYTES) // (spec.frame_stack + 1)
         raise UserError(

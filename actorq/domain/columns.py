@@ -11,8 +11,12 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from actorq.domain.goals import HINDSIGHT, HindsightColumns
 from actorq.domain.spaces import EnvironmentSpec
+
+Array = NDArray[np.generic]
 
 
 class Per(Enum):
@@ -74,11 +78,28 @@ def _greedy_actions(spec: EnvironmentSpec) -> Column | None:
     return Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype))
 
 
+def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], Column | None]]:
+    """The columns of other goals, in environments with goals."""
+    copies, flag = each.copies, np.dtype(np.bool_)
+
+    def goals(spec: EnvironmentSpec) -> Column | None:
+        if spec.goal is None:
+            return None
+        return Column(each.goals, (copies, spec.goal.size), np.dtype(spec.observations.dtype))
+
+    return {
+        each.goals: goals,
+        each.rewards: lambda spec: spec.goal and Column(each.rewards, (copies,), np.dtype(np.float32)),
+        each.terminated: lambda spec: spec.goal and Column(each.terminated, (copies,), flag),
+    }
+
+
 GREEDY_ACTIONS, LOG_PROBABILITIES = "greedy_actions", "log_probabilities"
 
 FURTHER: Mapping[str, Callable[[EnvironmentSpec], Column | None]] = {
     GREEDY_ACTIONS: _greedy_actions,
     LOG_PROBABILITIES: lambda spec: Column(LOG_PROBABILITIES, (), np.dtype(np.float32)),
+    **{name: declare for each in HINDSIGHT for name, declare in _hindsight(each).items()},
 }
 """Columns that not all runs have, by their names. None where an environment has no such column.
 
@@ -86,4 +107,6 @@ greedy_actions: [T, N, *action], continuous actions only: the policy's actions w
     themselves while actions are uniformly random.
 log_probabilities: float32[T, N], logarithm of the probability (or density) with which the acting policy drew each
     action.
+hindsight_goals_K, hindsight_rewards_K, hindsight_terminated_K: of environments with goals, K other goals of each step;
+    see `HindsightColumns`.
 """

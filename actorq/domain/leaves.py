@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import within_numbers
+from actorq.domain.limits import within_numbers
 
 Kind = Literal["numbers", "image", "category", "mask"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -3,6 +3,11 @@
 docs/concepts/limits.md has the limits as a table.
 """
 
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 USUAL_SEGMENT_BYTES = 1024 * 1024
 # Bounds a segment's or chunk's message with its field headers. The receiver refuses anything larger.
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
@@ -40,6 +45,8 @@ MAX_FRAME_STACK = 256
 MAX_LEAVES = 64
 MAX_PARTS = 1_024
 MAX_ENVIRONMENTS = 65_536
+# Copies of a step with other goals.
+MAX_GOAL_COPIES = 16
 # Of a segment.
 MAX_COLUMNS = 128
 MAX_SEGMENT_STEPS = 2**20
@@ -65,3 +72,11 @@ MAX_RUNGS = 64
 MAX_TOPOLOGIES = 1_024
 MAX_ENCODINGS = 32
 MAX_INPUTS = 64
+# Largest absolute value of an observation, a reward and a drawn action. The squares of gradients, which Adam keeps in
+# float32, stay finite (docs/decisions/0051-numbers-of-actors.md).
+LARGEST_NUMBER = 1e9
+
+
+def within_numbers(numbers: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which numbers are from -LARGEST_NUMBER to LARGEST_NUMBER, bool of their shape; NaN is not."""
+    return (numbers >= -LARGEST_NUMBER) & (numbers <= LARGEST_NUMBER)

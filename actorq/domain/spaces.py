@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.domain.goals import Goal
 from actorq.domain.leaves import MASK, Leaf, views
 from actorq.domain.policy import OBSERVATIONS_INPUT
 from actorq.errors import UserError
@@ -93,9 +94,10 @@ class EnvironmentSpec:
     the discrete parts, as whole numbers, then the continuous ones. For continuous actions `discrete_actions` is 0.
 
     `reward_threshold` is the mean return at which the environment's authors call it solved, if they say so. A policy
-    sees `frame_stack` successive observations. `parts` names the parts that a vector of observations joins, each with
-    its number of components, as a person reads it; empty where the environment itself has a vector or an image.
-    `action_parts` tells the same of actions. Neither is sent or compared.
+    sees `frame_stack` successive observations. `goal` tells where the goals are in a vector of observations; None where
+    there are none. `parts` names the parts that a vector of observations joins, each with its number of components, as
+    a person reads it; empty where the environment itself has a vector or an image. `action_parts` tells the same of
+    actions. Neither is sent or compared.
     """
 
     environment_id: str
@@ -107,6 +109,7 @@ class EnvironmentSpec:
     frame_stack: int = 1
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
     choices: tuple[int, ...] = ()
+    goal: Goal | None = None
     parts: tuple[str, ...] = field(default=(), compare=False)
     action_parts: str = field(default="", compare=False)
 
@@ -265,7 +268,8 @@ class EnvironmentSpec:
         """The spec of `to_json`'s values."""
         observations, actions = (_array_spec(values[name]) for name in ("observations", "actions"))
         made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
-        made = {"observations": observations, "actions": actions, "environment_arguments": made_with}
+        goal = values.get("goal") and Goal(**values["goal"])
+        made = {"observations": observations, "actions": actions, "environment_arguments": made_with, "goal": goal}
         lists = {name: tuple(values.get(name, ())) for name in ("parts", "choices")}
         return cls(**{**values, **made, **lists})
 
@@ -285,6 +289,15 @@ def _array_spec(values: Mapping[str, Any]) -> ArraySpec:
     lists = {name: tuple(values[name]) for name in ("shape", "low", "high")}
     leaves = tuple(Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in values.get("leaves", ()))
     return ArraySpec(**{**values, **lists, "leaves": leaves})
+
+
+def check_goals(spec: EnvironmentSpec) -> None:
+    """Raise UserError when hindsight is not possible in an environment with goals: its episodes may never end."""
+    if spec.goal is not None and not spec.max_episode_steps:
+        raise UserError(
+            f"environment {spec.environment_id} has goals, but no time limit, which hindsight needs: give "
+            "--environment-args max_episode_steps=N, or --hindsight.copies 0"
+        )
 
 
 def _fields(spec: EnvironmentSpec) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class RunSpec:
     evaluation_sampling: Sampling = ""
     policy_patience_s: float = 1.0
     columns: tuple[str, ...] = ()
+    target_success: float | None = None
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,7 @@ class RunStatus:
     outdated: str = ""
     publishing_problem: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
+    target_success: float | None = None
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import LARGEST_NUMBER, Array, within_numbers
-from actorq.domain.columns import LOG_PROBABILITIES, Column, columns_of
+from actorq.domain.columns import LOG_PROBABILITIES, Array, Column, columns_of
 from actorq.domain.leaves import fault_of
+from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 from actorq.text import one_line
@@ -34,11 +34,15 @@ class PolicySpan:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: undiscounted return, length in environment steps, index of its environment."""
+    """One finished episode: undiscounted return, length in environment steps, index of its environment.
+
+    success: whether it ended with success; None where the environment does not tell.
+    """
 
     episode_return: float
     length: int
     environment: int
+    success: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of the episodes of one pinned policy in an evaluator."""
+    """Results of the episodes of one pinned policy in an evaluator.
+
+    successes: whether each episode ended with success; empty where the environment does not tell.
+    """
 
     sequence: int
     policy_version: int
@@ -217,6 +224,16 @@ class Evaluation:
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     duration_s: float
+    successes: tuple[bool, ...] = ()
+
+    def score(self, by_success: bool) -> float | None:
+        """The figure that is compared with the target of a run: the success rate or the mean return."""
+        return self.success_rate if by_success else self.mean_return
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the episodes that ended with success; None where the environment does not tell."""
+        return float(np.mean(self.successes)) if self.successes else None
 
     @property
     def mean_return(self) -> float:

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from actorq.arithmetic import arithmetic
 from actorq.arithmetic.sessions import Session, open_session
-from actorq.domain.arrays import LARGEST_NUMBER, within_numbers
 from actorq.domain.choices import best_choices
 from actorq.domain.leaves import MASK
+from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.domain.policy import ACTIONS_OUTPUT, FALLBACK, NOISE_INPUT, OBSERVATIONS_INPUT
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError

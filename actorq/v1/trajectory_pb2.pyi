@@ -22,7 +22,7 @@ LEAF_KIND_CATEGORY: LeafKind
 LEAF_KIND_MASK: LeafKind
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "choices")
+    __slots__ = ("environment_id", "observations", "actions", "discrete_actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "choices", "goal")
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class EnvironmentSpec(_message.Message):
     ENVIRONMENT_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
+    GOAL_FIELD_NUMBER: _ClassVar[int]
     environment_id: str
     observations: _tensor_pb2.TensorSpec
     actions: _tensor_pb2.TensorSpec
@@ -43,7 +44,8 @@ class EnvironmentSpec(_message.Message):
     environment_arguments: str
     leaves: _containers.RepeatedCompositeFieldContainer[Leaf]
     choices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., choices: _Optional[_Iterable[int]] = ...) -> None: ...
+    goal: Goal
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., discrete_actions: _Optional[int] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., choices: _Optional[_Iterable[int]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ...) -> None: ...
 
 class Leaf(_message.Message):
     __slots__ = ("name", "kind", "spec", "categories")
@@ -57,6 +59,16 @@ class Leaf(_message.Message):
     categories: int
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[LeafKind, str]] = ..., spec: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., categories: _Optional[int] = ...) -> None: ...
 
+class Goal(_message.Message):
+    __slots__ = ("achieved", "desired", "size")
+    ACHIEVED_FIELD_NUMBER: _ClassVar[int]
+    DESIRED_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    achieved: int
+    desired: int
+    size: int
+    def __init__(self, achieved: _Optional[int] = ..., desired: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
 class PolicySpan(_message.Message):
     __slots__ = ("first_step", "version", "scheme")
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -68,14 +80,16 @@ class PolicySpan(_message.Message):
     def __init__(self, first_step: _Optional[int] = ..., version: _Optional[int] = ..., scheme: _Optional[str] = ...) -> None: ...
 
 class Episode(_message.Message):
-    __slots__ = ("episode_return", "length", "environment")
+    __slots__ = ("episode_return", "length", "environment", "success")
     EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    SUCCESS_FIELD_NUMBER: _ClassVar[int]
     episode_return: float
     length: int
     environment: int
-    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ...) -> None: ...
+    success: bool
+    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., environment: _Optional[int] = ..., success: _Optional[bool] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "values")
@@ -100,7 +114,7 @@ class Segment(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., spans: _Optional[_Iterable[_Union[PolicySpan, _Mapping]]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., follows: _Optional[bool] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s")
+    __slots__ = ("sequence", "policy_version", "learner_step", "scheme", "returns", "lengths", "duration_s", "successes")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +122,7 @@ class Evaluation(_message.Message):
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
+    SUCCESSES_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     policy_version: int
     learner_step: int
@@ -115,4 +130,5 @@ class Evaluation(_message.Message):
     returns: _containers.RepeatedScalarFieldContainer[float]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     duration_s: float
-    def __init__(self, sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ...) -> None: ...
+    successes: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, sequence: _Optional[int] = ..., policy_version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., returns: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., successes: _Optional[_Iterable[bool]] = ...) -> None: ...

@@ -153,6 +153,7 @@ _RUN = Fields(
         bounds.name: "run_id environment_id scheme",
         bounds.count: "evaluation_period_updates",
         bounds.figure: "target_return",
+        bounds.share: "target_success",
     },
 )
 

@@ -138,6 +138,7 @@ _STATUS = Fields(
         " multi_step_since replay_bytes batch_bytes",
         bounds.rate: "environment_steps_per_s updates_per_s samples_per_insert",
         bounds.figure: "training_return target_return",
+        bounds.share: "target_success",
         bounds.version: "policy_version",
     },
 )

@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 
 from actorq.domain import limits
-from actorq.domain.arrays import Array
+from actorq.domain.columns import Array
 from actorq.domain.environments import MAX_ARGUMENTS_BYTES, EnvironmentArguments
+from actorq.domain.goals import Goal
 from actorq.domain.leaves import KINDS, Leaf, packed_nbytes
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import trajectory_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import Fields, each
+from actorq.wire.fields import Fields, each, optional
 from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
 
 
@@ -25,6 +26,7 @@ def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpe
         "actions": array_spec_to_proto(spec.actions),
         "leaves": map(_leaf_to_proto, spec.leaves),
         "environment_arguments": spec.environment_arguments.to_text(),
+        "goal": trajectory_pb2.Goal(**vars(spec.goal)) if spec.goal else None,
     }
     return trajectory_pb2.EnvironmentSpec(**fields | encoded)
 
@@ -48,6 +50,7 @@ def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> Environme
         frame_stack=max(1, bounds.count("environment.frame_stack", message.frame_stack, limits.MAX_FRAME_STACK)),
         environment_arguments=environment_arguments_from_text(message.environment_arguments),
         choices=tuple(bounds.items("environment.choices", message.choices, limits.MAX_PARTS)),
+        goal=optional(message, "goal", lambda goal: _goal_from_proto(goal, observations)),
     )
     _check_parts(spec)
     return spec
@@ -99,6 +102,16 @@ def _check_parts(spec: EnvironmentSpec) -> None:
         raise InvalidInputError(
             f"environment.leaves: a mask must have {spec.discrete_actions} choices, got {list(spec.mask.shape)}"
         )
+
+
+def _goal_from_proto(message: trajectory_pb2.Goal, observations: ArraySpec) -> Goal:
+    goal = Goal(achieved=message.achieved, desired=message.desired, size=message.size)
+    if observations.leaves or len(observations.shape) != 1 or not goal.fits(observations.shape[0]):
+        raise InvalidInputError(
+            f"environment.goal: must be two parts of a vector of observations, got {goal} for observations "
+            f"{list(observations.shape)}"
+        )
+    return goal
 
 
 def environment_arguments_from_text(text: str) -> EnvironmentArguments:
@@ -157,6 +170,7 @@ def episode_from_proto(message: trajectory_pb2.Episode) -> Episode:
         episode_return=bounds.figure("episode.episode_return", message.episode_return),
         length=message.length,
         environment=message.environment,
+        success=message.success if message.HasField("success") else None,
     )
 
 
@@ -184,5 +198,11 @@ def evaluation_from_proto(message: trajectory_pb2.Evaluation) -> Evaluation:
             f"evaluation: needs as many returns as lengths and at least one, got {len(message.returns)} returns and "
             f"{len(message.lengths)} lengths"
         )
+    if len(message.successes) not in (0, len(message.returns)):
+        raise InvalidInputError(
+            f"evaluation: needs as many successes as returns, or none, got {len(message.successes)} for "
+            f"{len(message.returns)} returns"
+        )
     returns = each(bounds.figure, "evaluation.returns", message.returns, limits.MAX_EVALUATION_EPISODES)
-    return Evaluation(returns=returns, lengths=tuple(message.lengths), **_EVALUATION.of(message))
+    lengths, successes = tuple(message.lengths), tuple(message.successes)
+    return Evaluation(returns=returns, lengths=lengths, successes=successes, **_EVALUATION.of(message))

@@ -148,12 +148,15 @@ def _algorithms(spec: EnvironmentSpec) -> tuple[list[str], list[str]]:
 def _settings(spec: EnvironmentSpec, config: RunConfig) -> Iterator[str]:
     family = family_of(config.environment)
     yield "no preset for this environment" if family is OTHERS else f"preset for {family.name}"
-    yield f"{config.environments_per_actor} environments per actor (at most {most_environments(spec):,})"
+    copies = config.copies_of(spec)
+    yield f"{config.environments_per_actor} environments per actor (at most {most_environments(spec, copies):,})"
     if spec.frame_stack > 1:
         yield f"{spec.frame_stack} frames stacked"
     elif spec.image is not None:
         yield f"--image-layout channels-{'last' if spec.channels_last else 'first'}"
-    if _target(spec, config) is None:
+    if copies:
+        yield f"hindsight with {copies} other goals for each step"
+    if _target(spec, config) is None and config.target_success is None:
         yield "no target return: give --target-return to end a run by it"
 
 

@@ -23,11 +23,14 @@ from actorq.inference.runpolicies import RunPolicies
 from actorq.process import Sources, argument_parser
 from actorq.rundirectory import RunDirectory
 from actorq.text import return_text
+from actorq_apps.cli.display.numbers import share
 from actorq_apps.local.algorithm import about_wrappers
 from actorq_apps.local.evaluation import EvaluationRequest, EvaluationResult, Substitution, evaluate_run
 from actorq_apps.local.events import sigterm_as_exit
 
 _EPISODES = 20
+# Behind an episode.
+_SUCCESS = {True: "  success", False: "  failure", None: ""}
 
 
 class EvaluateSettings(Settings):
@@ -131,7 +134,7 @@ def _print_episodes(directory: RunDirectory, config: RunConfig, request: Evaluat
                 print(
                     f"episode {next(numbers):>{width}}/{request.episodes}  return "
                     f"{return_text(item.episode_return)}  "
-                    f"{item.length:,} steps",
+                    f"{item.length:,} steps{_SUCCESS[item.success]}",
                     flush=True,
                 )
 
@@ -153,6 +156,8 @@ def _print_result(result: EvaluationResult) -> None:
         f"max {return_text(max(returns))}  "
         f"over {len(returns)} episode{'s' * (len(returns) != 1)} in {evaluation.duration_s:.1f} s"
     )
+    if evaluation.success_rate is not None:
+        print(f"success in {sum(evaluation.successes)} of {len(returns)}: {share(evaluation.success_rate)}")
     fidelity = policy.fidelity
     close = ""
     if fidelity.mean_kl is not None:

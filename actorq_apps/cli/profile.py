@@ -16,6 +16,7 @@ from rich.table import Table
 
 from actorq.arithmetic import arithmetic
 from actorq.config.run_config import RunConfig
+from actorq.config.sections import HindsightConfig
 from actorq.domain.policy import FALLBACK, FP32
 from actorq.errors import UserError
 from actorq.process import EXIT_OK, Sources, argument_parser
@@ -63,6 +64,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _profile(sources: Sources, config: RunConfig, namespace: Namespace, servers: ForkServers | None) -> int:
     config, _ = fit_algorithm(config, sources, True, partial(environment_of, servers=servers))
+    # Steps are measured alone, and other goals come from whole episodes.
+    config = config.model_copy(update={"hindsight": HindsightConfig(copies=0)})
     # Warnings that a service is not up yet would only confuse here.
     logging.basicConfig(level=logging.ERROR)
     cores = namespace.cores or len(os.sched_getaffinity(0))

@@ -218,6 +218,14 @@ def _check_over(run: RunDirectory, config: RunConfig) -> None:
                 f"--resume: the run is solved: it has reached its target return of {reached:g}: give a higher "
                 f"--target-return, or try its policy with actorq evaluate {run.root}"
             )
+    rate = summary.get("target_success")
+    if summary.get("state") == RunState.SOLVED.value and rate is not None:
+        asked = rate if config.target_success is None and config.target_return is None else config.target_success
+        if asked is not None and asked <= rate:
+            raise UserError(
+                f"--resume: the run is solved: it has reached its target success rate of {rate:g}: give a higher "
+                f"--target-success, or try its policy with actorq evaluate {run.root}"
+            )
     steps = summary.get("environment_steps", 0)
     if summary.get("state") == RunState.BUDGET_ENDED.value and steps >= config.max_environment_steps:
         raise UserError(

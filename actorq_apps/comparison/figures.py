@@ -15,11 +15,12 @@ DERIVED = ("steps_per_s", "final_return", "starved_share", "limit", "actor_wh_pe
 
 @dataclass(frozen=True)
 class Point:
-    """An evaluation: seconds since the first transition, environment steps, mean return."""
+    """An evaluation: seconds since the first transition, environment steps, mean return, success rate if known."""
 
     seconds: float
     steps: int
     mean_return: float
+    success_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,10 @@ def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | 
     try:
         start = summary["first_transition_s"]
         curve = tuple(
-            Point(max(0.0, point["wall_clock_s"] - start), point["environment_steps"], point["mean_return"])
+            Point(
+                *(max(0.0, point["wall_clock_s"] - start), point["environment_steps"], point["mean_return"]),
+                success_rate=point.get("success_rate"),
+            )
             for point in summary["evaluations"]
         )
         energy, sizes, fidelity = summary["energy"], summary["policy_bytes"] or {}, summary["fidelity"] or {}

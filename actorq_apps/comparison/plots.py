@@ -36,11 +36,17 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, dict[str, Path]]:
     pictures: dict[str, Callable[[Any], None]] = {
         "return-seconds": lambda figure: _curves(comparison, figure, lambda p: p.seconds, "seconds of learning"),
         "return-steps": lambda figure: _curves(comparison, figure, lambda p: float(p.steps), "environment steps"),
+        "success-steps": lambda figure: _curves(
+            comparison, figure, lambda p: float(p.steps), "environment steps", lambda p: p.success_rate
+        ),
         "throughput": lambda figure: _bars(comparison, figure, lambda r: r.steps_per_s, "environment steps per second"),
         "time-to-target": lambda figure: _bars(comparison, figure, seconds_to_target, "seconds to the target"),
     }
     if comparison.target is None:
         del pictures["time-to-target"]
+    points = (point for side in comparison.sides for run in side.runs for point in run.curve)
+    if all(point.success_rate is None for point in points):
+        del pictures["success-steps"]
     return {name: {theme: _drawn(folder, name, theme, paint) for theme in THEMES} for name, paint in pictures.items()}
 
 
@@ -86,26 +92,36 @@ def panels(figure: "Figure", names: Collection[str], width: float, height: float
     return list(zip(axes.flat, names, strict=False))
 
 
-def _curves(comparison: Comparison, figure: "Figure", x_of: Callable[[Point], float], label: str) -> None:
+def _curves(
+    comparison: Comparison,
+    figure: "Figure",
+    x_of: Callable[[Point], float],
+    label: str,
+    success_of: Callable[[Point], float | None] | None = None,
+) -> None:
+    """Curves of returns, or of success rates where `success_of` tells them."""
+    y_of = success_of or (lambda point: point.mean_return)
     colors, width = _colors(comparison), 7.0 if len(comparison.cells) == 1 else 4.4
     shown = panels(figure, comparison.cells, width, 3.6)
     for axes, cell in shown:
         for side in comparison.cell(cell):
-            curves = [[(x_of(point), point.mean_return) for point in run.curve] for run in side.runs if run.curve]
+            points = [[(x_of(point), y_of(point)) for point in run.curve] for run in side.runs]
+            told = [[(x, y) for x, y in curve if y is not None] for curve in points]
+            curves = [curve for curve in told if curve]
             if (found := band(curves)) is None:
                 continue
             color = colors[side.variant.scheme]
             axes.fill_between(found.x, found.low, found.high, color=color, alpha=0.18, linewidth=0)
             axes.plot(found.x, found.mean, color=color, linewidth=1.8, label=side.variant.scheme)
             axes.plot(*zip(*(curve[-1] for curve in curves), strict=True), "o", color=color, markersize=4)
-        if comparison.target is not None:
+        if comparison.target is not None and success_of is None:
             axes.axhline(comparison.target, color=axes.xaxis.label.get_color(), linewidth=0.8, linestyle=(0, (4, 3)))
         axes.set_title(cell, fontsize=9)
         axes.set_xlim(0, None)
         axes.set_xlabel(label)
         axes.xaxis.set_major_formatter("{x:,.10g}")
         axes.locator_params(axis="x", nbins=_TICKS)
-    shown[0][0].set_ylabel("evaluated return")
+    shown[0][0].set_ylabel("evaluated return" if success_of is None else "success rate")
     handles, labels = shown[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
 

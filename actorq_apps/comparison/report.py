@@ -19,9 +19,11 @@ _NONE = "-"
 _CAPTIONS = {
     "return-seconds": "Evaluated return against seconds since the first transition.",
     "return-steps": "Evaluated return against environment steps.",
+    "success-steps": "Success rate of evaluations against environment steps.",
     "throughput": "Environment steps per second, from the first stored transition to the last. Dots: seeds.",
     "time-to-target": "Seconds from the first transition to the first evaluation at the target. Dots: seeds.",
 }
+_CURVES = ("return-seconds", "return-steps", "success-steps")
 _OF_CURVES = " Line: mean over seeds. Band: lowest to highest seed. Dot: end of a run; its last value then continues."
 ON_POLICY: tuple[tuple[str, Value, str], ...] = (
     ("divergence", lambda run: run.divergence, ".2g"),
@@ -57,7 +59,7 @@ def page(
             *_lead(comparison),
         ],
         "ratios": [_ratio_table(comparison)],
-        "curves": [_picture(name, pictures[name]) for name in ("return-seconds", "return-steps")],
+        "curves": [_picture(name, pictures[name]) for name in _CURVES if name in pictures],
         "speed": [_picture(name, pictures[name]) for name in ("throughput", "time-to-target") if name in pictures],
         "figures": _side_tables(comparison),
         "published": _published(comparison),

@@ -1,10 +1,11 @@
 """Checks that a run's algorithm fits its environment, before anything is started."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from actorq.config import settings
 from actorq.config.algorithms import ALGORITHM_ENTRY_POINTS, ALGORITHMS, taking
@@ -12,7 +13,7 @@ from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
 from actorq.domain.environments import EnvironmentArguments
-from actorq.domain.spaces import EnvironmentSpec, check_image
+from actorq.domain.spaces import EnvironmentSpec, check_goals, check_image
 from actorq.errors import UserError
 from actorq.process import Sources
 from actorq.start import command_of
@@ -54,7 +55,31 @@ def fit_algorithm(
             f"algorithm {config.algorithm} needs {' or '.join(needed)} actions, but {config.environment} has "
             f"{' and '.join(kinds)} ones; for these there are: {', '.join(taking(*kinds))}"
         )
-    return config, spec
+    return fit_goals(config, sources.given[RunConfig], spec), spec
+
+
+def fit_goals(config: RunConfig, given: Mapping[str, Any], spec: EnvironmentSpec) -> RunConfig:
+    """The settings, with returns of one step where the environment has goals and the run has hindsight.
+
+    given: the settings that the user has given. Raises UserError when they ask for longer returns, and where episodes
+    have no time limit.
+    """
+    if not config.copies_of(spec):
+        return config
+    check_goals(spec)
+    name, own = f"{config.algorithm}.n_step", getattr(config.own, "n_step", 1)
+    changed: dict[str, Any] = {}
+    for setting, found, is_long, one in (
+        (name, own, own > 1, {config.algorithm: {"n_step": 1}}),
+        ("multi_step", "true", config.multi_step_of(1) is not None, {"multi_step": False}),
+    ):
+        if is_long and settings.has(given, setting.split(".")):
+            raise UserError(
+                f"setting {setting!r}: hindsight needs returns of one step, got {found}: leave "
+                f"--{setting.replace('_', '-')} out, or give --hindsight.copies 0"
+            )
+        changed |= one if is_long else {}
+    return settings.build(RunConfig, config.model_dump(mode="json"), changed) if changed else config
 
 
 def check_learner(config: RunConfig, spec: EnvironmentSpec, servers: ForkServers | None = None) -> None:
@@ -80,7 +105,7 @@ def fit_environments(config: RunConfig, spec: EnvironmentSpec, warn: Warn) -> Ru
 
     Raises UserError when it cannot hold that of one.
     """
-    most = most_environments(spec)
+    most = most_environments(spec, config.copies_of(spec))
     if config.environments_per_actor <= most:
         return config
     warn(

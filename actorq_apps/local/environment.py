@@ -55,6 +55,7 @@ def try_environment(
     command = (
         *(sys.executable, "-m", "actor_service.environments", environment, "--backend", config.environment_backend),
         *("--arguments", config.environment_arguments.to_text(), "--lifeline", "--steps", str(steps)),
+        *(("--goals",) if config.hindsight.copies and config.on_policy is None else ()),
     )
     held, lifeline = socket.socketpair()
     with TemporaryFile("w+b") as output, held:

@@ -5,6 +5,7 @@ flusher       flushes the files on its own thread
 samplers      choose rows: uniform or prioritized, over a sum tree
 n_step        makes n-step transitions and stacks of frames from rows
 delayed       returns that become longer in the course of a run
+hindsight     other goals for drawn transitions
 moments       mean and variance of the stored observations, for the normalizer
 rate_limiter  delays the trainer or the actors, to keep the set number of samples per insert
 segment_buffer  store, rate limiter and moments behind one lock; the interface for the intake
@@ -17,6 +18,7 @@ from learner_service.replay.buffer import ReplayBuffer
 from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.dynamic_capacity import DynamicCapacity
 from learner_service.replay.flusher import Flusher
+from learner_service.replay.hindsight import OtherGoals
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import NStepBatch, Returns, WindowBatch, assemble, empty_batch
 from learner_service.replay.prefetch import Drawn, Prefetcher

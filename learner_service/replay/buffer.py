@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import Array
-from actorq.domain.columns import GREEDY_ACTIONS
+from actorq.domain.columns import GREEDY_ACTIONS, Array
 from actorq.domain.trajectory import Segment
 from learner_service.replay.delayed import DelayedReturns
+from learner_service.replay.hindsight import OtherGoals
 from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import NStepBatch, Returns, assemble
 from learner_service.replay.rate_limiter import RateLimiter
@@ -28,14 +28,18 @@ class ReplayBuffer(SegmentBuffer):
         limiter: RateLimiter,
         returns: Returns | DelayedReturns,
         moments: ObservationMoments | None = None,
+        goals: OtherGoals | None = None,
     ) -> None:
         """Connect the parts. The limiter starts with the transitions that the store already has.
+
+        goals: replaces the goals of drawn transitions; None without hindsight.
 
         The moments count these when they are first used, or after `load_state_dict`.
         """
         super().__init__(store, limiter, moments)
         self._sampler = sampler
         self._returns = returns
+        self._goals = goals
         limiter.load_state_dict({"inserts": store.total_transitions, "samples": limiter.samples})
         segments = store.segments
         damaged = segments.damaged or segments.dropped
@@ -63,7 +67,10 @@ class ReplayBuffer(SegmentBuffer):
                 sampled = self._sampler.sample(size)
             if isinstance(returns, DelayedReturns):
                 returns = returns.at(self._store.total_transitions)
-            return assemble(self._store, sampled.rows, returns, out), sampled
+            batch = assemble(self._store, sampled.rows, returns, out)
+            if self._goals is not None:
+                self._goals.replace(self._store, sampled, returns, batch)
+            return batch, sampled
 
     def senders(self, sampled: Sampled) -> NDArray[np.uint64]:
         """Numbers that tell the actors of drawn rows apart, uint64[B]; arbitrary for segments that are gone."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from actorq.config.sparsity import DynamicCapacityConfig
-from actorq.domain.arrays import Array
+from actorq.domain.columns import Array
 from actorq.domain.status import DynamicCapacityStatus
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.replay.buffer import ReplayBuffer

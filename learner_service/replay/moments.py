@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import Array
+from actorq.domain.columns import Array
 
 
 class ObservationMoments:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import Array
+from actorq.domain.columns import Array
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import Array
+from actorq.domain.columns import Array
 from actorq.domain.leaves import VECTOR, views
 from actorq.domain.status import StorageStatus
 from actorq.domain.trajectory import Segment

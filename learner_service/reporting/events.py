@@ -86,8 +86,9 @@ class EventLog:
             self._add({f"training/{name}": value for name, value in figures.items()}, environment_steps, wall_time)
 
     def evaluation(self, evaluation: Evaluation, environment_steps: int, wall_time: float) -> None:
-        """Write the return of an evaluation."""
-        self._add({"return/evaluation": evaluation.mean_return}, environment_steps, wall_time)
+        """Write the return of an evaluation, and its success rate if the environment tells of success."""
+        scalars = {"return/evaluation": evaluation.mean_return, "success/evaluation": evaluation.success_rate}
+        self._add(scalars, environment_steps, wall_time)
 
     def close(self, summary: Mapping[str, Any] | None = None) -> None:
         """Close the sinks. May block for seconds. summary: what summary.json has; None when the run has failed."""

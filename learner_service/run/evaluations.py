@@ -40,6 +40,7 @@ class Entry:
             "policy_version": self.evaluation.policy_version,
             "scheme": self.evaluation.scheme,
             "mean_return": self.evaluation.mean_return,
+            **({} if self.evaluation.success_rate is None else {"success_rate": self.evaluation.success_rate}),
         }
 
 
@@ -193,5 +194,6 @@ def _set_damaged_lines_aside(path: Path) -> Path:
 
 def _from_json(values: dict[str, Any]) -> Entry:
     evaluation = values["evaluation"]
-    sequences = {name: tuple(evaluation[name]) for name in ("returns", "lengths")}
+    # Earlier lines have no successes.
+    sequences = {name: tuple(evaluation.get(name, ())) for name in ("returns", "lengths", "successes")}
     return Entry(**{**values, "evaluation": Evaluation(**{**evaluation, **sequences})})

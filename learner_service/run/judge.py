@@ -1,4 +1,4 @@
-"""Stores the evaluations of a run, each once, and ends the run when one reaches the target return."""
+"""Stores the evaluations of a run, each once, and ends the run when one reaches the target."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ _ROOM = 1.25
 
 
 class Judge:
-    """Compares evaluations with the target return. Lives on the event loop.
+    """Compares evaluations with the target, a return or a success rate. Lives on the event loop.
 
     on_solved: called when an evaluation reaches the target.
     flagged: the newest evaluation and the reason, if it is implausible; else empty. Such a policy is not exported.
@@ -50,9 +50,14 @@ class Judge:
 
     @property
     def target_return(self) -> float | None:
-        """The mean return that ends the run: the configured one, else the environment's threshold."""
-        configured, training = self._records.config.target_return, self._preparation.training
-        return configured if configured is not None or training is None else training.spec.reward_threshold
+        """The mean return that ends the run: the configured one, else the environment's threshold.
+
+        None also where a success rate ends it.
+        """
+        config, training = self._records.config, self._preparation.training
+        if config.target_return is not None or config.target_success is not None or training is None:
+            return config.target_return
+        return training.spec.reward_threshold
 
     @property
     def evaluation(self) -> Evaluation | None:
@@ -60,7 +65,7 @@ class Judge:
         return self._solved_by or self._records.evaluations.newest
 
     def take(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Store an evaluation, acknowledge it, and compare it with the target return.
+        """Store an evaluation, acknowledge it, and compare it with the target.
 
         Raises InvalidInputError when the sender is no evaluator, or when no actor may run the policy. Raises
         CorruptedError when an earlier evaluation is missing, and ExhaustedError when evaluators send too much.
@@ -114,7 +119,9 @@ class Judge:
         stream.acknowledge(evaluation.sequence)
         if not is_new:
             return
-        _log.info("version %d: return %.1f", evaluation.policy_version, evaluation.mean_return)
+        rate = evaluation.success_rate
+        success = "" if rate is None else f", success rate {rate:.0%}"
+        _log.info("version %d: return %.1f%s", evaluation.policy_version, evaluation.mean_return, success)
         if (training := self._preparation.training) is not None:
             self._judge(stream.member.name, evaluation, training)
         self._evaluated.set()
@@ -122,8 +129,9 @@ class Judge:
     def _judge(self, evaluator: str, evaluation: Evaluation, training: Training) -> None:
         """Compare an evaluation with the target. Ignores an implausible one."""
         self.unconfirmed = ""
-        target = self.target_return
-        reached = target is not None and evaluation.mean_return >= target
+        success = self._records.config.target_success
+        target, score = self.target_return if success is None else success, evaluation.score(success is not None)
+        reached = target is not None and score is not None and score >= target
         if reached and (doubt := training.intake.doubt(evaluation)):
             self.flagged = f"version {evaluation.policy_version}, by {evaluator}: {doubt}"
             _log.warning("flagged evaluation of %s; the run continues", self.flagged)
@@ -138,6 +146,11 @@ class Judge:
                 "those of the actors; it counts when they come closer, or another evaluator agrees"
             )
             _log.warning("unconfirmed evaluation of %s", self.unconfirmed)
+        elif score is None:
+            self.unconfirmed = (
+                f"version {evaluation.policy_version}, by {evaluator}: target_success is never reached, because the "
+                "environment does not tell of success (info['is_success'] at the end of an episode)"
+            )
         elif reached:
             self._solved_by = self._solved_by or evaluation
             self._on_solved()

@@ -37,6 +37,7 @@ def membership(
             max_steps_per_policy=steps_per_policy(config),
             evaluation_share=config.evaluation.share,
             target_return=config.target_return,
+            target_success=config.target_success,
             environment_arguments=config.environment_arguments,
             evaluation_sampling=sampling_of(config) if config.evaluation.sampled else "",
             columns=config.further_columns(bool(sampling_of(config))),

@@ -13,6 +13,8 @@ from actorq.statefiles.documents import read_either, remove_both, write_twice
 from learner_service.files import COMMANDS
 
 _NAME = "outcome.json"
+# Settings that decide when a run is over.
+_ENDS = ("target_return", "target_success", "max_environment_steps", "max_seconds")
 _PAUSED, _STOPPED = "paused", "stopped"
 
 _log = logging.getLogger(__name__)
@@ -31,11 +33,13 @@ class Outcome:
     max_environment_steps: int
     policy: str = ""
     max_seconds: float | None = None
+    target_success: float | None = None
 
     @classmethod
     def of(cls, state: RunState, elapsed_s: float, config: RunConfig, policy: str = "") -> "Outcome":
         """The outcome of a run with this configuration."""
-        return cls(state, elapsed_s, config.target_return, config.max_environment_steps, policy, config.max_seconds)
+        ends = {name: getattr(config, name) for name in _ENDS}
+        return cls(state=state, elapsed_s=elapsed_s, policy=policy, **ends)
 
     @classmethod
     def read(cls, directory: Path) -> "Outcome | None":
@@ -55,15 +59,15 @@ class Outcome:
     def write(self, directory: Path) -> None:
         """Write the outcome, and block until it survives a power cut."""
         values = {**asdict(self), "state": self.state.value}
-        if self.max_seconds is None:
-            # Learners before this setting do not know it.
-            del values["max_seconds"]
+        for name in ("max_seconds", "target_success"):
+            if values[name] is None:
+                # Learners before this setting do not know it.
+                del values[name]
         write_twice(directory / _NAME, values)
 
     def holds_for(self, config: RunConfig) -> bool:
         """Whether a run with this configuration is over: its target and budget have not changed."""
-        names = ("target_return", "max_environment_steps", "max_seconds")
-        return all(getattr(self, name) == getattr(config, name) for name in names)
+        return all(getattr(self, name) == getattr(config, name) for name in _ENDS)
 
 
 class Commands:

@@ -9,6 +9,7 @@ import numpy as np
 
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments, step_bytes
+from actorq.domain.goals import HindsightColumns
 from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
@@ -18,6 +19,7 @@ from learner_service.replay import (
     DelayedReturns,
     LinearSchedule,
     ObservationMoments,
+    OtherGoals,
     PrioritizedSampler,
     RateLimiter,
     ReplayBuffer,
@@ -28,6 +30,7 @@ from learner_service.replay import (
 from learner_service.replay.storage.rows import segment_rows
 from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
 from learner_service.training.drawing import check_told
+from learner_service.training.goals import check_one_step
 
 
 def open_buffer(
@@ -72,7 +75,9 @@ def open_buffer(
             RewardScale(algorithm.discount) if config.queue.normalize_rewards else None,
             moments,
         )
-    returns = _returns(config, cast(Algorithm, algorithm))
+    off_policy = cast(Algorithm, algorithm)
+    check_one_step(config, spec, off_policy)
+    returns = _returns(config, off_policy)
     # Raises its errors before there are files.
     config.dynamic_capacity_of(spec)
     store = opened()
@@ -87,7 +92,10 @@ def open_buffer(
     limiter = RateLimiter(
         config.rate_limiter.samples_per_insert, replay.min_size, config.rate_limiter.error_buffer, time.monotonic
     )
-    return ReplayBuffer(store, sampler, limiter, returns, moments)
+    names, goals = HindsightColumns(config.copies_of(spec)), None
+    if spec.goal is not None and names.copies:
+        goals = OtherGoals(spec.goal, names, rng)
+    return ReplayBuffer(store, sampler, limiter, returns, moments, goals)
 
 
 def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturns:
@@ -103,11 +111,12 @@ def _returns(config: RunConfig, algorithm: Algorithm) -> Returns | DelayedReturn
 
 def check_sizes(config: RunConfig, spec: EnvironmentSpec) -> None:
     """Raise UserError when a segment is too large for a message or for the ring."""
-    environments, most = config.environments_per_actor, most_environments(spec)
+    environments, copies = config.environments_per_actor, config.copies_of(spec)
+    most = most_environments(spec, copies)
     if environments > most:
         raise UserError(
-            f"a segment of one step needs {environments * step_bytes(spec)} bytes with {environments} environments per "
-            f"actor, but has at most {MAX_SEGMENT_BYTES}; give --environments-per-actor {most}"
+            f"a segment of one step needs {environments * step_bytes(spec, copies)} bytes with {environments} "
+            f"environments per actor, but has at most {MAX_SEGMENT_BYTES}; give --environments-per-actor {most}"
         )
     rows = _segment_rows(config, spec)
     if 2 * rows > config.replay.capacity:

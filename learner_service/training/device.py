@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from actorq.domain.arrays import Array
+from actorq.domain.columns import Array
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.replay import NStepBatch, Returns, empty_batch

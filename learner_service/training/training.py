@@ -33,6 +33,7 @@ from learner_service.training.batches import Batches, Rollouts, SampledBatches, 
 from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
+from learner_service.training.goals import with_goals
 from learner_service.training.publisher import Publisher
 from learner_service.training.threads import Threads, choose
 from learner_service.training.trainer import Trainer, is_stochastic
@@ -155,6 +156,7 @@ def build_training(
     algorithm, environment, replay or checkpoint do not fit.
     """
     check_sizes(config, spec)
+    config = with_goals(config, spec)
     device = choose_device(config.learner.device)
     algorithm: AnyAlgorithm = make_algorithm(config, spec, device)
     if config.learner.precision != FP32 and not hasattr(algorithm, "precision"):

@@ -47,6 +47,31 @@ def test_images_too_small_for_our_networks_name_the_setting_before_any_service_s
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("Uneven-v0",), "achieved_goal and desired_goal must have one shape, got [1] and [2]"),
+        (("Failing-v0",), "compute_reward has failed: KeyError: 'speed'; --hindsight.copies 0 trains without it"),
+        (("NotANumber-v0",), "compute_reward must return finite numbers, got nan"),
+        (("Endless-v0",), "has goals, but no time limit, which hindsight needs: give --environment-args"),
+        (("Line-v0", "--dqn.n-step", "3"), "setting 'dqn.n_step': hindsight needs returns of one step, got 3: leave"),
+        (("Line-v0", "--target-success", "0.9", "--target-return", "1"), "target_success and target_return exclude"),
+        (("Line-v0", "--hindsight.copies", "17"), "hindsight.copies"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_goals_that_hindsight_cannot_use_are_told_before_any_service_starts(
+    arguments: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests" / "user_modules")]))
+    environment, *flags = arguments
+    result = actorq("train", "--environment", f"goal_environments:{environment}", *flags, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert expected in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("service", ["learner", "quantizer"])
 def test_a_port_in_use_is_told_in_one_line(service: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupied:

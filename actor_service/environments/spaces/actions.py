@@ -15,8 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from actor_service.environments.spaces.observations import check_size, in_one_line, leaves_of
-from actorq.domain.arrays import LARGEST_NUMBER
-from actorq.domain.limits import MAX_DISCRETE_ACTIONS, MAX_PARTS
+from actorq.domain.limits import LARGEST_NUMBER, MAX_DISCRETE_ACTIONS, MAX_PARTS
 from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 

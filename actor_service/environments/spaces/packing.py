@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from actor_service.environments.failures import FAILURES, MisfitError, kind_of
 from actor_service.environments.spaces.observations import MOST_PARTS, Keys, leaves_of, part_words, path_of, words_of
-from actorq.domain.arrays import LARGEST_NUMBER, within_numbers
 from actorq.domain.leaves import ACTION_MASK, VECTOR, Leaf, packed_nbytes, views
+from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.errors import UserError
 
 # A category of so many values gets an embedding; one of fewer is one-hot, and one of more is refused.

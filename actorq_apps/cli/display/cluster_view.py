@@ -22,12 +22,12 @@ def table(pods: Sequence[PodView], status: RunStatus | None) -> str:
 
 
 def summary(status: RunStatus | RecordedEnd) -> str:
-    """The run in one line, with its target return if the learner has told it."""
+    """The run in one line, with its target if the learner has told it."""
     if isinstance(status, RecordedEnd):
         mean_return = return_text(status.mean_return)
         return f"{status.state.value}  steps {status.environment_steps:,}  return(eval) {mean_return}"
-    target = "" if status.target_return is None else f"  target {return_text(status.target_return)}"
-    return status_line(status) + target
+    target = numbers.target(status)
+    return status_line(status) + (f"  target {target}" if target else "")
 
 
 def _cells(pod: PodView, status: RunStatus | None) -> tuple[str, ...]:

@@ -129,9 +129,7 @@ def status_line(status: RunStatus) -> str:
     parts = [
         status.state.value,
         f"steps {status.environment_steps:,}",
-        f"return(eval) {return_text(evaluation.mean_return)} v{evaluation.policy_version}"
-        if evaluation
-        else "return(eval) -",
+        f"return(eval) {numbers.score(evaluation)} v{evaluation.policy_version}" if evaluation else "return(eval) -",
         f"train {return_text(status.training_return)}",
         f"{status.environment_steps_per_s:,.0f} steps/s",
         f"{status.updates_per_s:,.0f} updates/s",

@@ -107,18 +107,22 @@ def _progress(status: RunStatus, width: int) -> RenderableType:
 
 
 def _returns(view: RunView, status: RunStatus, width: int) -> RenderableType:
-    """Evaluation returns: the newest as numbers on the left, all of them as a chart on the right."""
+    """Evaluations: the newest as numbers on the left, all of them as a chart on the right.
+
+    The chart has success rates where one of them ends the run, and returns elsewhere.
+    """
     newest = status.evaluation
+    tells = newest is not None and newest.success_rate is not None
     lines = Text.assemble(
         ("evaluation return\n", "dim"),
-        (return_text(newest.mean_return if newest else None), "bold green" if view.state == "solved" else "bold"),
+        (numbers.score(newest), "bold green" if view.state == "solved" else "bold"),
         (f" v{newest.policy_version}" if newest else "", "dim"),
         ("\ntarget ", "dim"),
-        return_text(status.target_return),
+        numbers.target(status) or "-",
         ("\ntraining ", "dim"),
         return_text(status.training_return),
     )
-    left, axis = 24, 10
+    left, axis = 32 if tells else 24, 10
     columns = max(10, width - left - axis - 2)
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=left)
@@ -137,7 +141,8 @@ def _mark(value: float) -> str:
 
 
 def _range(view: RunView, status: RunStatus) -> tuple[float, float]:
-    values = [*view.evaluations, *([status.target_return] if status.target_return is not None else [])]
+    target = status.target_return if status.target_success is None else status.target_success
+    values = [*view.evaluations, *([] if target is None else [target])]
     if not values:
         return 0.0, 1.0
     # The scale includes zero, because other scales exaggerate differences.

@@ -61,14 +61,17 @@ def result_lines(summary: dict[str, Any]) -> list[str]:
 
 def _verdict(summary: dict[str, Any]) -> str:
     state = str(summary.get("state", "ended"))
-    target = summary.get("target_return")
+    target, rate = summary.get("target_return"), summary.get("target_success")
     goal = f" (target {return_text(target)})" if target is not None else ""
+    goal = f" (target success {numbers.share(rate)})" if rate is not None else goal
     evaluation = summary.get("evaluation")
     if not evaluation:
         return f"{state}: no evaluation yet{goal}"
+    success = evaluation.get("success_rate")
+    reached = "" if success is None else f", success {numbers.share(success)}"
     return (
-        f"{state}: evaluation return {return_text(evaluation['mean_return'])}{goal} over {evaluation['episodes']} "
-        f"episodes, policy v{evaluation['policy_version']} {evaluation['scheme']}"
+        f"{state}: evaluation return {return_text(evaluation['mean_return'])}{reached}{goal} over "
+        f"{evaluation['episodes']} episodes, policy v{evaluation['policy_version']} {evaluation['scheme']}"
     )
 
 

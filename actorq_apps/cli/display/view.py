@@ -66,7 +66,9 @@ class RunView:
         if key == self._evaluation_sequence:
             return False
         self._evaluation_sequence = key
-        self.evaluations.append(status.evaluation.mean_return)
+        score = status.evaluation.score(status.target_success is not None)
+        if score is not None:
+            self.evaluations.append(score)
         return True
 
     def take_process(self, view: ProcessView) -> None:

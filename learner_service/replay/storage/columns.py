@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import Array
-from actorq.domain.columns import Column, columns_of
+from actorq.domain.columns import Array, Column, columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.statefiles.crc import crc32

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, columns_of
+from actorq.domain.goals import HINDSIGHT, Goal
 from actorq.domain.leaves import Leaf
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import ConflictError
@@ -25,6 +26,11 @@ _EARLIER: Mapping[object, tuple[str, ...]] = {4: (), 5: (GREEDY_ACTIONS,), 6: (L
 _NEEDED_BY = {
     GREEDY_ACTIONS: ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
     LOG_PROBABILITIES: ("an on-policy algorithm", "", ""),
+    **{
+        name: ("hindsight", f"--hindsight.copies {each.copies}", "--hindsight.copies 0")
+        for each in HINDSIGHT
+        for name in each.names
+    },
 }
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
 # The copy is written first, and read when the other file is damaged.
@@ -60,9 +66,10 @@ def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) ->
         "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
         "discrete_actions": spec.discrete_actions,
         "frame_stack": spec.frame_stack,
-        # Older descriptions have neither.
+        # Older descriptions have none of these.
         **({"leaves": [{**asdict(leaf), "shape": [*leaf.shape]} for leaf in spec.leaves]} if spec.leaves else {}),
         **({"choices": [*spec.choices]} if spec.choices else {}),
+        **({} if spec.goal is None else {"goal": vars(spec.goal).copy()}),
     }
 
 
@@ -77,6 +84,7 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
         *(found["environment_id"], replace(observations, leaves=leaves), actions, found["discrete_actions"]),
         frame_stack=found["frame_stack"],
         choices=tuple(found.get("choices", ())),
+        goal=Goal(**found["goal"]) if "goal" in found else None,
     )
     further = columns_of(spec, found["further_columns"])[len(columns_of(spec)) :]
     return spec, found["capacity"], further, found["segments"]

@@ -13,7 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.arrays import Array
+from actorq.domain.columns import Array
 from actorq.domain.trajectory import Segment
 from actorq.statefiles.crc import crc32
 from learner_service.replay.storage.columns import FOLLOWS, MAX_AGE, TERMINATED, TRUNCATED, VALID, Columns

@@ -64,14 +64,14 @@ def test_without_cpu_time_nothing_is_due_but_what_the_learner_wants() -> None:
 
 
 def test_near_the_target_cpu_time_does_not_count() -> None:
-    schedule = EvaluationSchedule(100, affordable=lambda: False, target_return=-100.0)
+    schedule = EvaluationSchedule(100, affordable=lambda: False, target=-100.0)
     for mean_return, near in ((-500.0, False), (-190.0, False), (-180.0, True), (-300.0, False)):
         schedule.ended(mean_return)
         assert schedule.is_due(version(1, 0)) is near
 
 
 def test_at_the_target_it_waits_whether_the_run_ends() -> None:
-    schedule = EvaluationSchedule(100, target_return=475.0)
+    schedule = EvaluationSchedule(100, target=475.0)
     schedule.begun(version(1, 100))
     schedule.ended(475.0)
     assert not schedule.is_due(version(2, 200))
@@ -98,3 +98,13 @@ def test_the_target_is_that_of_the_run_or_else_of_the_environment(target: float 
         schedule.ended(mean_return)
     assert schedule.is_due(version(3, 30)) is near
     assert not schedule.is_due(version(3, 29))
+
+
+def test_a_target_success_is_compared_with_success_rates() -> None:
+    run = membership(target_success=0.95, evaluation_period_updates=10).run
+    spec = replace(SPEC, reward_threshold=475.0)
+    schedule = EvaluationSchedule.of(run, spec, affordable=lambda: False)
+    # None from an environment that does not tell.
+    for score, near in ((None, False), (0.0, False), (0.5, False), (0.8, True)):
+        schedule.ended(score)
+        assert schedule.is_due(version(3, 30)) is near

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from actorq import wire
 from actorq.domain import limits
+from actorq.domain.goals import Goal
 from actorq.domain.limits import MAX_MESSAGE_BYTES
 from actorq.domain.lineage import Lineage
 from actorq.domain.policy import UNSIGNED, OutputError, RetainedPolicy, Variant
 from actorq.domain.processes import NodeEnergy
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import ActorSelfStatus, DynamicCapacityStatus, EnvironmentReset, Membership, Receipt, RunState
-from actorq.domain.trajectory import Episode, PolicySpan, Segment
+from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import learner_pb2, tensor_pb2
 from actorq.wire import bounds
@@ -73,7 +74,19 @@ PAIRS: list[tuple[str, object]] = [
         "environment",
         EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0),
     ),
+    (
+        "environment",
+        EnvironmentSpec(
+            *("Reach-v0", ArraySpec((9,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0, 50),
+            goal=Goal(achieved=0, desired=6, size=3),
+        ),
+    ),
     ("episode", Episode(-21.5, 812, 7)),
+    ("episode", Episode(-21.5, 812, 7, success=True)),
+    ("episode", Episode(-21.5, 812, 7, success=False)),
+    ("evaluation", Evaluation(1, 35, 3500, "int8", (1.0, -3.5), (200, 14), 1.25, (True, False))),
+    ("membership", Membership(replace(RUN, target_return=None, target_success=0.95), 0, None, 0, 1, 2)),
+    ("run_status", replace(STATUS, target_return=None, target_success=0.95)),
     ("joining", wire.Joining("actor-3", 17, "evaluator", "1.2.3", 2**64 - 1, 2**31 - 1, 2**62 - 1)),
     ("stream_opening", wire.StreamOpening("actor-3", 2**63 - 1, ENVIRONMENT, lost_through=812)),
     ("stream_answer", wire.StreamAnswer(7, 12, 5, evaluate_version=3)),

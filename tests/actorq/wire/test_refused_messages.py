@@ -7,8 +7,9 @@ import pytest
 
 from actorq import wire
 from actorq.domain.processes import NodeEnergy
-from actorq.domain.spaces import ArraySpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Membership
+from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, InvalidInputError
 from actorq.v1 import learner_pb2, process_pb2, tensor_pb2, trajectory_pb2
 from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT
@@ -31,6 +32,11 @@ def test_an_unknown_state_is_refused(value: Any) -> None:
         (
             {"actions": tensor_pb2.TensorSpec(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[-3])},
             r"tensor: shape must not be negative, got \[-3\]",
+        ),
+        # Images have no goals.
+        (
+            {"goal": trajectory_pb2.Goal(achieved=0, desired=3, size=3)},
+            "environment.goal: must be two parts of a vector",
         ),
     ],
 )
@@ -118,3 +124,18 @@ def test_a_peer_of_another_contract_is_refused_from_both_sides(number: int, told
         wire.joining_from_proto(asked)
     with pytest.raises(ConflictError, match=told):
         wire.membership_from_proto(answered)
+
+
+@pytest.mark.parametrize(("achieved", "desired", "size"), [(0, 2, 3), (0, 5, 3), (0, 3, 0), (2**32 - 1, 0, 1)])
+def test_goals_that_are_no_parts_of_the_observations_are_refused(achieved: int, desired: int, size: int) -> None:
+    spec = EnvironmentSpec("Reach-v0", ArraySpec((7,), "float32"), ArraySpec((), "int64"), 2, 50)
+    message = wire.environment_to_proto(spec)
+    message.goal.CopyFrom(trajectory_pb2.Goal(achieved=achieved, desired=desired, size=size))
+    with pytest.raises(InvalidInputError, match=r"environment.goal: must be two parts of a vector of .* \[7\]"):
+        wire.environment_from_proto(message)
+
+
+def test_an_evaluation_tells_of_the_success_of_all_episodes_or_of_none() -> None:
+    message = wire.evaluation_to_proto(Evaluation(1, 35, 3500, "int8", (1.0, 2.0), (3, 4), 1.0, (True,)))
+    with pytest.raises(InvalidInputError, match="as many successes as returns, or none, got 1 for 2 returns"):
+        wire.evaluation_from_proto(message)

@@ -403,3 +403,18 @@ def test_a_run_goes_on_when_the_disk_of_its_output_is_full() -> None:
     finally:
         with suppress(OSError):
             full.close()
+
+
+def test_success_is_shown_where_the_environment_tells_of_it() -> None:
+    successful = replace(evaluation(-3.25, 7), successes=(True,) * 19 + (False,))
+    status = run_status(evaluation=successful, target_return=None, target_success=0.95)
+    assert "return(eval) -3.25, success 95% v7" in status_line(status)
+    view = RunView("run", "Reach-v0", "sac")
+    view.take_status(status)
+    # The chart has the rate, which is compared with the target.
+    assert view.evaluations == [0.95]
+    console = Console(width=100, file=io.StringIO())
+    console.print(render(view, 1.0, 100, 40))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "-3.25, success 95% v7" in shown
+    assert "target success 95%" in shown

@@ -53,3 +53,10 @@ def test_a_policy_in_another_scheme_than_the_evaluated_one_is_named() -> None:
     assert "\nfp32 policy of the actors 9.6 KiB" in "\n".join(result_lines(summary))
     same = {**summary, "policy_bytes": {**SIZES, "scheme": "int8-weights"}}
     assert "\npolicy 9.6 KiB" in "\n".join(result_lines(same))
+
+
+def test_a_success_rate_and_its_target_are_told() -> None:
+    evaluation = {"mean_return": -3.25, "success_rate": 0.955, "episodes": 200, "policy_version": 2, "scheme": "int8"}
+    assert result_lines({"state": "solved", "target_success": 0.95, "evaluation": evaluation})[0] == (
+        "solved: evaluation return -3.25, success 95.5% (target success 95%) over 200 episodes, policy v2 int8"
+    )

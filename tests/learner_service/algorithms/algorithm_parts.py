@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.arrays import LARGEST_NUMBER
+from actorq.domain.limits import LARGEST_NUMBER
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm, make_algorithm
 from learner_service.replay import NStepBatch, WindowBatch

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq.config.sparsity import DynamicCapacityConfig
-from actorq.domain.arrays import Array
+from actorq.domain.columns import Array
 from actorq.domain.status import DynamicCapacityStatus
 from learner_service.replay import (
     DynamicCapacity,

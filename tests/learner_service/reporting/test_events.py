@@ -53,7 +53,7 @@ def read(directory: Path) -> dict[tuple[str, int], tuple[float, float]]:
 def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: Path) -> None:
     log = EventLog([EventFile(tmp_path)])
     log.status(STATUS, wall_time=10.0)
-    log.evaluation(Evaluation(1, 4, 64, "int8", (100.0, 300.0), (100, 300), 1.0), 600, wall_time=11.0)
+    log.evaluation(Evaluation(1, 4, 64, "int8", (100.0, 300.0), (100, 300), 1.0, (True, False)), 600, wall_time=11.0)
     full = replace(STATUS, environment_steps=700, training_return=42.0, activation_s=0.003, emitted=EMITTED)
     log.status(full, wall_time=12.0)
     stochastic = replace(FIDELITY, mean_kl=0.0003, max_kl=0.02)
@@ -66,6 +66,7 @@ def test_statuses_and_evaluations_are_scalars_over_environment_steps(tmp_path: P
     assert events["energy/wh", 500][0] == pytest.approx(2.0)
     assert events["energy/learner_wh", 500][0] == pytest.approx(1.5)
     assert events["return/evaluation", 600] == (200.0, 11.0)
+    assert events["success/evaluation", 600] == (0.5, 11.0)
     assert events["return/training", 700][0] == 42.0
     assert events["policy/activation_ms", 700][0] == pytest.approx(3.0)
     assert events["policy/bytes", 700][0] == 1_000.0

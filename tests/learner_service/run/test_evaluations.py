@@ -1,12 +1,14 @@
 """The log of evaluations: on disk before they are acknowledged, and read again by the next learner."""
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from actorq.statefiles.lines import encode_line
 from learner_service.actors.members import Member
-from learner_service.run.evaluations import EvaluationLog, count_file, synced_count
+from learner_service.run.evaluations import Entry, EvaluationLog, count_file, synced_count
 from tests.learner_service.learner_parts import evaluation, room_for
 
 JUDGE = Member("judge", "evaluator", 0, incarnation=1)
@@ -49,6 +51,22 @@ def test_each_evaluation_is_a_point_of_the_curve(path: Path) -> None:
         "mean_return": 15.0,
     }
     assert [point["mean_return"] for point in log.curve] == [15.0, 30.0]
+    log.close()
+
+
+def test_a_success_rate_is_kept_and_earlier_lines_have_none(path: Path) -> None:
+    log = filled(path)
+    successful = replace(evaluation(3, 9, 1.0, 2.0), successes=(True, False))
+    log.append(JUDGE, successful, 300, 3.0)
+    log.close()
+    lines = path.read_bytes().splitlines()
+    # As a learner before success rates has written it.
+    values = asdict(Entry(JUDGE.name, 1, 100, 1.0004, evaluation(1, 4, 10.0, 20.0)))
+    del values["evaluation"]["successes"]
+    path.write_bytes(b"\n".join([encode_line(values).rstrip(b"\n"), *lines[1:]]) + b"\n")
+    log = EvaluationLog(path)
+    assert log.newest == successful
+    assert [point.get("success_rate") for point in log.curve] == [None, None, 0.5]
     log.close()
 
 

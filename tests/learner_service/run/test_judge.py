@@ -10,7 +10,16 @@ from actorq.domain.status import RunState
 from actorq.domain.trajectory import Episode
 from actorq.errors import CorruptedError, InvalidInputError
 from learner_service.report import Reporter
-from tests.learner_service.learner_parts import DEADLINE_S, acknowledged, config, evaluation, on_a_loop, segment, store
+from tests.learner_service.learner_parts import (
+    DEADLINE_S,
+    SPEC,
+    acknowledged,
+    config,
+    evaluation,
+    on_a_loop,
+    segment,
+    store,
+)
 from tests.learner_service.run.run_parts import a_run, opened
 
 
@@ -120,3 +129,38 @@ async def test_a_second_evaluator_is_a_witness(tmp_path: Path) -> None:
         run.connections.evaluated(other, evaluation(1, 1, 60.0))
         await acknowledged(other, 1)
         assert run.lifecycle.outcome is RunState.SOLVED
+
+
+@on_a_loop
+async def test_a_success_rate_that_is_the_target_reaches_it_whatever_the_return(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_success=0.75)) as run:
+        spec = replace(SPEC, reward_threshold=1.0)
+        actor, judge = await opened(run, spec=spec), await opened(run, "judge", "evaluator", spec)
+        await store(run, actor, segment(1, episodes=(Episode(9.0, 9, 0, True),)))
+        assert run.judge.target_return is None
+        for sequence, successes in enumerate([(True, False, False, True), (True, True, False, True)], 1):
+            assert run.lifecycle.outcome is None
+            found = replace(evaluation(sequence, 1, *(2.0,) * 4), successes=successes)
+            run.connections.evaluated(judge, found)
+            await acknowledged(judge, sequence)
+        assert run.lifecycle.outcome is RunState.SOLVED
+        summary = Reporter(run).summary()
+        assert summary["target_success"] == 0.75
+        assert summary["evaluation"]["success_rate"] == 0.75
+        assert [point["success_rate"] for point in summary["evaluations"]] == [0.5, 0.75]
+        assert run.training is not None
+        run.training.publisher.close()
+        await run.lifecycle.ended.wait()
+
+
+@on_a_loop
+async def test_a_target_that_the_environment_does_not_tell_of_is_said_in_the_status(tmp_path: Path) -> None:
+    async with a_run(tmp_path, settings=config(target_success=0.75)) as run:
+        await opened(run)
+        judge = await opened(run, "judge", "evaluator")
+        run.connections.evaluated(judge, evaluation(1, 1, 2.0))
+        await acknowledged(judge, 1)
+        assert (
+            "target_success is never reached, because the environment does not tell"
+            in Reporter(run).status().flagged_evaluation
+        )

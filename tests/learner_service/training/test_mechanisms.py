@@ -14,6 +14,7 @@ from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
 from actorq.domain.columns import GREEDY_ACTIONS
+from actorq.domain.goals import HindsightColumns
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import DynamicCapacityStatus
 from actorq.domain.trajectory import PolicySpan, Segment
@@ -227,7 +228,9 @@ def test_what_makes_no_sense_is_the_users_mistake_and_leaves_nothing_open(build:
 
 def test_actors_are_asked_for_greedy_actions_where_the_capacity_is_dynamic(tmp_path: Path) -> None:
     identity = RunIdentity.claim(tmp_path, resume=False)
+    goals = HindsightColumns(4).names
     for config, columns in ((settings(), (GREEDY_ACTIONS,)), (settings(dynamic=None), ())):
         joined = membership(config, identity, ACTOR, 0, 0)
-        assert joined.run.columns == columns
+        # Those of goals are for environments that have some.
+        assert joined.run.columns == (*columns, *goals)
         assert joined.exploration == config.exploration_of(0, 0)

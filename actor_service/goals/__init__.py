@@ -1,0 +1,1 @@
+"""Environments with goals: how they are recognized, their rewards for other goals, and hindsight."""
