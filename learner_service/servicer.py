@@ -87,7 +87,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             case "segment":
                 segment = request.segment
                 decode = partial(wire.segment_from_proto, segment)
-                self._run.streams.insert(stream, segment.sequence, request.ByteSize, decode)
+                self._run.streams.receive(stream, segment.sequence, request.ByteSize, decode)
             case "evaluation":
                 self._connections.evaluated(stream, wire.evaluation_from_proto(request.evaluation))
             case "report":
