@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from actor_service.policies.auto import AutoSubscription
 from actor_service.policies.comparison import ROWS, PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actor_service.policies.scheme import SchemeSubscription
 from actor_service.policies.selection import Selection
 from actorq.client import QuantizerClient
 from actorq.domain.policy import SCHEMES, Policy
@@ -41,12 +41,13 @@ class Side:
         self.check = PolicyCheck(self._load, self.slot.wake, discrete=True)
         self.clients: list[QuantizerClient] = []
         self._address = address
-        self.subscription = AutoSubscription(
+        self.subscription = SchemeSubscription(
             self._connect,
             self.slot,
             self._load,
             self.faults.put,
             self.check,
+            "auto",
             self._select,
         )
 
@@ -67,7 +68,7 @@ class Side:
         return self.slot.wait(self.subscription.settled, DEADLINE_S) is not None
 
     def _load(self, policy: Policy) -> OnnxPolicy:
-        return self.check.watch(OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2))
+        return OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
 
     def _select(self, candidates: Iterable[Policy], incumbent: str) -> Selection:
         versions = {candidate.descriptor.scheme: candidate.descriptor.version for candidate in candidates}
