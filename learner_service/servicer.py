@@ -151,7 +151,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.ResetEnvironmentRequest, context: Any
     ) -> learner_pb2.ResetEnvironmentResponse:
         """Forget the run's environment spec."""
-        return wire.environment_reset_to_proto(await self._run.reset_environment(request.discard))
+        return wire.environment_reset_to_proto(await self._run.preparation.reset(request.discard))
 
     async def ReportEnergy(
         self, request: learner_pb2.ReportEnergyRequest, context: Any

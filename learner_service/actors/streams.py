@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from actorq.domain.trajectory import Role, Segment
@@ -135,13 +135,13 @@ class Streams:
                 stream.share = share
                 stream.changed.set()
 
-    def tell_durable(self, role: Role, durable: Callable[[Member], int]) -> None:
+    def tell_durable(self, role: Role, durable: Mapping[tuple[bytes, int], int]) -> None:
         """Tell the members of a role the sequence up to which their data survives a power cut.
 
-        durable: returns that sequence for a member.
+        durable: that sequence by `Member.source_key`.
         """
         for stream in self._of(role):
-            stream.note_durable(durable(stream.member))
+            stream.note_durable(durable.get(stream.member.source_key, 0))
 
     async def until_closed(self, timeout_s: float) -> None:
         """Wait until no stream is open, or for `timeout_s` seconds."""
