@@ -11,7 +11,7 @@ from functools import partial
 
 from actor_service.environments import check_modules, describe_environment
 from actor_service.policies.comparison import PolicyCheck
-from actor_service.policies.scheme import SchemeSubscription
+from actor_service.policies.subscription import Subscription
 from actor_service.roles.actor import Actor, Host
 from actor_service.uploader import Uploader
 from actorq import __version__
@@ -43,7 +43,7 @@ class Participant(Actor):
         self._nonce = 1 + secrets.randbits(63)
         self._membership: Membership | None = None
         self._uploader: Uploader | None = None
-        self._subscription: SchemeSubscription | None = None
+        self._subscription: Subscription | None = None
         self._flush_until = 0.0
         self._unsent = 0
         self._acknowledged_before = 0
@@ -113,7 +113,7 @@ class Participant(Actor):
             bool(spec.discrete_actions),
             self._arithmetic.inexact_schemes,
         )
-        self._subscription = SchemeSubscription(
+        self._subscription = Subscription(
             self._connect,
             self._slot,
             lambda policy: make(policy, spec, batch, greedy, sampled),

@@ -58,7 +58,6 @@ GLUE: dict[str, tuple[str, ...]] = {
     "actor_service/roles/explorer.py": ("tests/actor_service",),
     "actor_service/roles/evaluator.py": ("tests/actor_service", "tests/integration/test_held_versions.py"),
     "actor_service/roles/evaluation.py": ("tests/actor_service",),
-    "actor_service/policies/scheme.py": ("tests/actor_service/policies",),
     "actor_service/policies/subscription.py": ("tests/actor_service",),
     "quantizer_service/emission/emitter.py": ("tests/quantizer_service",),
     "quantizer_service/store/catalog.py": ("tests/quantizer_service",),

@@ -10,8 +10,8 @@ import pytest
 
 from actor_service.policies.comparison import ROWS, PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
-from actor_service.policies.scheme import SchemeSubscription
 from actor_service.policies.selection import Selection
+from actor_service.policies.subscription import Subscription
 from actorq.client import QuantizerClient
 from actorq.domain.policy import SCHEMES, Policy
 from actorq.domain.spaces import ArraySpec
@@ -41,7 +41,7 @@ class Side:
         self.check = PolicyCheck(self._load, self.slot.wake, discrete=True)
         self.clients: list[QuantizerClient] = []
         self._address = address
-        self.subscription = SchemeSubscription(
+        self.subscription = Subscription(
             self._connect,
             self.slot,
             self._load,
