@@ -104,17 +104,18 @@ class Intake:
         if stream.refused:
             self._replay.limiter.release(reserved)
             return False
-        # Until it is stored.
-        stream.refused = True
-        segment, member = self._checked(decode, reserved), stream.member
-        if self._replay.insert(segment, member.source(segment.sequence), reserved) is None:
-            self.note_duplicate(member, segment.sequence)
-        else:
+        try:
+            segment, member = self._checked(decode, reserved), stream.member
+            if self._replay.insert(segment, member.source(segment.sequence), reserved) is None:
+                self.note_duplicate(member, segment.sequence)
+                return True
             with self._lock:
                 self._count(segment)
                 if segment.sequence <= _FIRST_SEGMENTS or segment.sequence % _EACH_SEGMENT == 0:
                     self._ranges.note(member.name, segment.observations)
-        stream.refused = False
+        except BaseException:
+            stream.refused = True
+            raise
         return True
 
     def calibration(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:

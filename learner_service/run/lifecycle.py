@@ -37,7 +37,6 @@ def written_at_the_end(name: str, lingers: bool) -> Tolerated:
 class Lifecycle:
     """Begins the training of a run, and ends or interrupts the run with everything saved. Lives on the event loop.
 
-    built: the training, also while a reset closes it; None before the first.
     restored: set when the run is restored from the disk. A new run is restored from the start.
     outcome: the reason why the run is over, or is about to be; None before.
     interrupted: whether this learner leaves a run that is not over.
@@ -60,7 +59,6 @@ class Lifecycle:
 
         stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
         """
-        self.built: Training | None = None
         self.restored = asyncio.Event()
         self.outcome: RunState | None = None
         self.interrupted = False
@@ -123,7 +121,7 @@ class Lifecycle:
     def begin(self, training: Training, graph: PolicyGraph) -> None:
         """Let actors send, and train, because the training is built."""
         records, config = self._records, self._records.config
-        records.training = self.built = training
+        records.training = training
         records.scaling.samples_per_insert = training.replay.limiter.samples_per_insert
         training.replay.sequences.is_member = records.members.has_key
         transitions = config.actor.segment_length * config.environments_per_actor
@@ -141,10 +139,9 @@ class Lifecycle:
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
 
-    def save(self, updates: int) -> Path:
+    def save(self, training: Training, updates: int) -> Path:
         """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
-        assert self.built is not None
-        path = self._checkpoints.save(self.built.state(updates, self._records.values()))
+        path = self._checkpoints.save(training.state(updates, self._records.values()))
         self.upload()
         return path
 
@@ -300,7 +297,7 @@ class Lifecycle:
         await asyncio.to_thread(training.trainer.stop)
         if training.trainer.fault is not None:
             return
-        write = partial(self.save, training.trainer.updates)
+        write = partial(self.save, training, training.trainer.updates)
         await asyncio.to_thread(Tolerated("the last checkpoint", "the one before it counts").attempt, write)
 
     async def _evaluate_last(self, version: int) -> None:

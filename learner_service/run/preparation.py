@@ -188,10 +188,13 @@ class Preparation:
     def _make(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
         identity = self._records.identity
         opening = wire.Opening(identity.run_id, self._config.scheme, identity.lineage)
-        return build_training(
-            *(self._config, spec, self._directory, opening, self._client),
-            *(self._restored, self._lifecycle.save, on_receipt, self._published),
+        training, graph = build_training(
+            *(self._config, spec, self._directory, opening, self._client, self._restored),
+            save=lambda updates: self._lifecycle.save(training, updates),
+            on_receipt=on_receipt,
+            published=self._published,
         )
+        return training, graph
 
     async def _reset(self) -> EnvironmentReset:
         training, (spec, self.known) = self._records.training, (self.known, None)
@@ -212,8 +215,7 @@ class Preparation:
             raise
         finally:
             self._resetting = None
-        self._lifecycle.built = self._restored = None
-        self.problem = ""
+        self._restored, self.problem = None, ""
         if set_aside is not None:
             # Until this copy is uploaded, the loss of the volume brings the earlier files back.
             self._lifecycle.upload()
