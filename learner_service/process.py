@@ -131,7 +131,7 @@ class LearnerService(Service):
         """Serve the run until this learner has to end, and write its end. Raises the run's fault."""
         run, lifecycle = self._run, self._run.lifecycle
         was_over = not lifecycle.wants_actors
-        await lifecycle.restore()
+        await run.preparation.restore()
         while not lifecycle.ended.is_set() and lifecycle.fault is None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_S):

@@ -87,7 +87,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             case "segment":
                 segment = request.segment
                 decode = partial(wire.segment_from_proto, segment)
-                self._run.streams.insert(stream, segment.sequence, request.ByteSize, decode)
+                self._run.streams.receive(stream, segment.sequence, request.ByteSize, decode)
             case "evaluation":
                 self._connections.evaluated(stream, wire.evaluation_from_proto(request.evaluation))
             case "report":
@@ -151,7 +151,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         self, request: learner_pb2.ResetEnvironmentRequest, context: Any
     ) -> learner_pb2.ResetEnvironmentResponse:
         """Forget the run's environment spec."""
-        return wire.environment_reset_to_proto(await self._run.reset_environment(request.discard))
+        return wire.environment_reset_to_proto(await self._run.preparation.reset(request.discard))
 
     async def ReportEnergy(
         self, request: learner_pb2.ReportEnergyRequest, context: Any

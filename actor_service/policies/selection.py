@@ -1,6 +1,6 @@
 """Chooses the fastest scheme on this processor: times the real policies on the actor's batch size, in turns."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.policy import FP32, SCHEMES, Policy, PolicyDescriptor
 from actorq.domain.spaces import ArraySpec
-from actorq.errors import InvalidInputError
+from actorq.errors import ActorQError, InvalidInputError, UnavailableError
 from actorq.timing import HOPELESS, fastest, time_calls
 
 # Maps calls by name to the seconds of one call.
@@ -38,6 +38,30 @@ class Selection:
         measured = ", ".join(f"{scheme} {seconds * 1e6:.1f} us" for scheme, seconds in self.seconds.items())
         dropped = "".join(f"; not {scheme}: {reason}" for scheme, reason in self.dropped.items())
         return f"{self.scheme}{f' of {measured}' if measured else ''}{dropped}"
+
+
+def candidates(
+    get: Callable[[str, int], Policy], avoided: Collection[str], version: int = 0, same_version: bool = False
+) -> tuple[list[Policy], dict[str, ActorQError]]:
+    """The policies of all schemes that are not avoided, and the error of each scheme that has none.
+
+    get: returns the policy of a scheme and a version, as `QuantizerClient.get`. Raises its UnavailableError.
+    version: 0 for the newest of each scheme. same_version: all have the first one's, even if newer ones come meanwhile.
+    """
+    policies: list[Policy] = []
+    missing: dict[str, ActorQError] = {}
+    for scheme in SCHEMES:
+        if scheme in avoided:
+            continue
+        try:
+            policies.append(get(scheme, version))
+        except UnavailableError:
+            raise
+        except ActorQError as error:
+            missing[scheme] = error
+        else:
+            version = policies[-1].descriptor.version if same_version else version
+    return policies, missing
 
 
 def select(

@@ -1,14 +1,16 @@
-"""Keeps the newest policy in the slot: watches the quantizer, and loads policies on threads beside the acting loop."""
+"""Keeps the newest policy in the slot: watches the quantizer, loads policies, and changes the scheme if needed."""
 
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from actor_service.policies.comparison import PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
+from actor_service.policies.selection import Selection, candidates
 from actorq.client import QuantizerClient
-from actorq.domain.policy import Policy, PolicyDescriptor
+from actorq.domain.policy import AUTO, FALLBACK, FP32, Policy, PolicyDescriptor
 from actorq.errors import ActorQError, DeniedError, InvalidInputError, NotFoundError, UnavailableError, UserError
 from actorq.transport.reconnect import keep_connected
 
@@ -16,50 +18,95 @@ _log = logging.getLogger(__name__)
 
 # Errors of a stream that only another scheme or another certificate would mend.
 _FINAL = (NotFoundError, DeniedError, UserError)
+_WAIT_S = 1.0
+# How often candidates of several topologies are fetched, because a new one has just come.
+_ATTEMPTS = 3
+
+
+class _Stream:
+    """The stream of one scheme, with its own client: closing it ends a waiting stream. version: the last received."""
+
+    def __init__(self, client: QuantizerClient, scheme: str, version: int) -> None:
+        self.client, self.scheme, self.version = client, scheme, version
+        self.ended = threading.Event()
+        self.thread: threading.Thread | None = None
 
 
 class Subscription:
-    """Watches one scheme of the quantizer on two threads.
+    """Watches one scheme of the quantizer at a time, on three threads beside the acting loop.
 
-    One thread reads the stream and keeps only the newest policy. The other thread loads it. A single thread would load
-    outdated versions, because gRPC buffers several small policies.
+    One thread reads the stream and keeps only the newest policy. Another thread loads it. A single thread would load
+    outdated versions, because gRPC buffers several small policies. The third thread looks at the acting policy.
 
-    client: a client for this subscription alone. The subscription closes it to end a waiting stream.
+    With a scheme of the run, it changes to int8-weights when the check finds a mismatch.
+
+    With `auto`, it begins with fp32, which comes first because it needs no quantization. It chooses as soon as an
+    fp32 policy acts. It chooses again when the topology changes, and when the check finds a mismatch. The fidelity gate
+    may hold a candidate back, for example for an untrained policy. Then it chooses again when the version has doubled:
+    at most log2 N times for N versions. A chosen scheme stays when the gate turns its later versions into fp32. These
+    versions are as fast as fp32, and the scheme returns when it passes again.
+
+    connect: opens a client of the quantizer. The subscription closes it.
     load: makes a policy ready to act.
     on_fault: called with an error that a retry cannot fix.
-    after_version: receive only versions above this one.
-    wanted: whether to load the newest policy. Asked for each newer policy and by `look_again`.
+    check: finds the schemes that this processor computes wrongly. They are no candidates of `auto`.
+    scheme: the requested scheme.
+    select: chooses among policies for `auto`. Its second argument is the scheme that acts.
+    wanted: whether to load the newest policy. Asked for each newer policy and by `look_again`. With `auto`, all are.
     """
 
     def __init__(
         self,
-        client: QuantizerClient,
-        scheme: str,
+        connect: Callable[[], QuantizerClient],
         slot: PolicySlot,
         load: Callable[[Policy], OnnxPolicy],
         on_fault: Callable[[BaseException], None],
-        after_version: int = 0,
+        check: PolicyCheck,
+        scheme: str,
+        select: Callable[[Iterable[Policy], str], Selection],
         wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True,
     ) -> None:
-        self.scheme = scheme
-        self._client = client
+        self.check = check
+        self._connect = connect
         self._slot = slot
         self._load = load
         self._on_fault = on_fault
-        self._wanted = wanted
+        self._requested = scheme
+        self._select = select
+        self._wanted = wanted if scheme != AUTO else lambda descriptor: True
+        self._topology: bytes | None = None
+        self._again_at: int | None = None
         self._changed = threading.Condition()
         self._received: Policy | None = None
-        self._newest_version = after_version
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=target, name=name, daemon=True)
-            for name, target in (("subscription", self._receive), ("policy loader", self._load_newest))
-        ]
+        self._client = connect()
+        if scheme in check.avoided:
+            _log.warning("this processor computes %s wrongly: acting with %s instead", scheme, FALLBACK)
+            scheme = FALLBACK
+        self._stream = _Stream(connect(), FP32 if scheme == AUTO else scheme, 0)
+        self._loader = threading.Thread(target=self._load_newest, name="policy loader", daemon=True)
+        self._looker = threading.Thread(target=self._look, name="scheme", daemon=True)
+
+    @property
+    def scheme(self) -> str:
+        """The scheme that is watched now."""
+        return self._stream.scheme
+
+    @property
+    def avoided(self) -> str:
+        """The scheme that this actor avoids because its processor computes it wrongly, the last one; empty for none."""
+        return next((each for each in reversed(self.check.avoided) if self._requested in (each, AUTO)), "")
+
+    def settled(self, descriptor: PolicyDescriptor) -> bool:
+        """Whether the scheme of this policy is the final choice for its topology."""
+        chosen = descriptor.topology == self._topology and descriptor.scheme == self.scheme
+        return chosen or self._requested != AUTO
 
     def start(self) -> None:
         """Begin to watch."""
-        for thread in self._threads:
-            thread.start()
+        self._read(self._stream)
+        self._loader.start()
+        self._looker.start()
 
     def look_again(self) -> None:
         """Ask `wanted` again, because its answer may have changed."""
@@ -69,43 +116,58 @@ class Subscription:
     def close(self) -> None:
         """Stop watching, and wait until no thread can put a policy into the slot."""
         self._stop.set()
+        self._slot.wake()
         self.look_again()
         self._client.close()
-        for thread in self._threads:
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join()
+        # It may be changing the stream.
+        _join(self._looker)
+        self._end(self._stream)
+        _join(self._loader)
 
-    def _receive(self) -> None:
+    def _read(self, stream: _Stream) -> None:
+        stream.thread = threading.Thread(target=self._receive, args=(stream,), name="subscription", daemon=True)
+        stream.thread.start()
+
+    def _end(self, stream: _Stream) -> None:
+        stream.ended.set()
+        stream.client.close()
+        if stream.thread is not None:
+            _join(stream.thread)
+
+    def _receive(self, stream: _Stream) -> None:
+        def watch(connected: Callable[[], None]) -> None:
+            try:
+                for policy in stream.client.watch(stream.scheme, stream.version):
+                    connected()
+                    with self._changed:
+                        self._received = policy
+                        stream.version = self._slot.served_version = policy.descriptor.version
+                        self._changed.notify_all()
+            except (*_FINAL, UnavailableError):
+                raise
+            except ActorQError as error:
+                # A later attempt may succeed: with another version, or with a quantizer that is repaired or replaced.
+                raise UnavailableError(str(error)) from error
+
         try:
             count_retry = self._slot.counts.quantizer_retries.add
-            keep_connected(self._watch, self._stop, self._client.peer, random.Random(), on_retry=count_retry)
+            keep_connected(watch, stream.ended, stream.client.peer, random.Random(), on_retry=count_retry)
         except BaseException as error:
-            # A closed channel raises too, but `close` is no fault.
-            if not self._stop.is_set():
+            # A closed channel raises too, but an end is no fault.
+            if not stream.ended.is_set():
                 self._on_fault(error)
 
-    def _watch(self, connected: Callable[[], None]) -> None:
-        try:
-            for policy in self._client.watch(self.scheme, self._newest_version):
-                connected()
-                with self._changed:
-                    self._received = policy
-                    self._newest_version = self._slot.served_version = policy.descriptor.version
-                    self._changed.notify_all()
-        except (*_FINAL, UnavailableError):
-            raise
-        except ActorQError as error:
-            # A later attempt may succeed: with another version, or with a quantizer that is repaired or replaced.
-            raise UnavailableError(str(error)) from error
-
     def _load_newest(self) -> None:
-        while (policy := self._next()) is not None:
+        while (newest := self._next()) is not None:
+            stream, policy = newest
             started = time.perf_counter()
             try:
-                loaded = self._load(policy)
+                loaded = self.check.watch(self._load(policy))
                 # Counted before the policy can act, so that activations never exceed loads.
                 self._slot.counts.load_seconds.observe(time.perf_counter() - started)
-                self._slot.put(loaded)
+                with self._changed:
+                    if stream is self._stream:
+                        self._slot.put(loaded)
             except InvalidInputError as error:
                 # The next version may be valid.
                 _log.error("%s; keeping the previous policy", error)
@@ -113,11 +175,99 @@ class Subscription:
                 self._on_fault(error)
                 return
 
-    def _next(self) -> Policy | None:
+    def _next(self) -> tuple[_Stream, Policy] | None:
+        """The newest policy once it is wanted, with its stream; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._stop.is_set() or self._is_wanted())
             policy, self._received = self._received, None
-            return None if self._stop.is_set() else policy
+            return None if self._stop.is_set() or policy is None else (self._stream, policy)
 
     def _is_wanted(self) -> bool:
         return self._received is not None and self._wanted(self._received.descriptor)
+
+    def _look(self) -> None:
+        try:
+            while not self._stop.is_set() and not self._slot.closed:
+                policy = self._slot.wait(lambda found: self._stop.is_set() or self._is_due(found), _WAIT_S)
+                if policy is not None and not self._stop.is_set():
+                    self._look_at(policy.descriptor)
+        except BaseException as error:
+            # A closed channel raises too, but `close` is no fault.
+            if not self._stop.is_set():
+                self._on_fault(error)
+
+    def _is_due(self, descriptor: PolicyDescriptor) -> bool:
+        """Whether to call `_look_at` for the acting policy."""
+        return self.check.is_due(descriptor) or (
+            self._requested == AUTO
+            and (
+                descriptor.topology != self._topology
+                or (self._again_at is not None and descriptor.version >= self._again_at)
+            )
+        )
+
+    def _look_at(self, acting: PolicyDescriptor) -> None:
+        """Check the acting policy, and change the scheme if needed."""
+        due = self.check.is_due(acting)
+        mismatch = due and self.check.run(self._client, acting)
+        if self._requested == AUTO:
+            if mismatch or not due:
+                self._choose(acting)
+        elif mismatch and not self._stop.is_set():
+            _log.warning("acting with %s instead of %s from now on", FALLBACK, acting.scheme)
+            self._change_to(FALLBACK, acting)
+
+    def _choose(self, acting: PolicyDescriptor) -> None:
+        """Change to the scheme that `select` chooses."""
+        policies, missing = self._candidates()
+        if self._stop.is_set():
+            return
+        chosen, again = self.scheme, True
+        try:
+            selection = self._select(policies, self.scheme)
+        except InvalidInputError as error:
+            _log.error("%s; keeping %s", error, self.scheme)
+        else:
+            chosen, again = selection.scheme, selection.held_back or bool(missing)
+            absent = "".join(f"; not {scheme}: {reason}" for scheme, reason in missing.items())
+            _log.info("auto: %s%s", selection, absent)
+        if chosen != self.scheme:
+            self._change_to(chosen, acting)
+        # The acting policy's topology, not the candidates'. If theirs is newer, the next policy makes a new choice due.
+        self._topology = acting.topology
+        self._again_at = 2 * acting.version if again else None
+        self._slot.wake()
+
+    def _candidates(self) -> tuple[list[Policy], dict[str, ActorQError]]:
+        """The newest policies, one per scheme and all of one topology; and the error of each missing scheme."""
+        policies: list[Policy] = []
+        missing: dict[str, ActorQError] = {}
+
+        def get(connected: Callable[[], None]) -> None:
+            nonlocal policies, missing
+            policies, missing = candidates(self._client.get, self.check.avoided)
+            connected()
+
+        for _ in range(_ATTEMPTS):
+            count_retry = self._slot.counts.quantizer_retries.add
+            keep_connected(get, self._stop, self._client.peer, random.Random(), on_retry=count_retry)
+            if len({policy.descriptor.topology for policy in policies}) <= 1:
+                break
+        newest = [each for each in policies if each.descriptor.topology == policies[-1].descriptor.topology]
+        return newest, missing
+
+    def _change_to(self, scheme: str, acting: PolicyDescriptor) -> None:
+        """Watch another scheme. The acting version comes first, so that the new scheme acts at once."""
+        self._end(self._stream)
+        client = self._connect()
+        with self._changed:
+            # A policy of the old scheme that is being loaded does not act any more.
+            newest = self._slot.peek()
+            self._received = None
+            self._stream = _Stream(client, scheme, (newest.descriptor if newest else acting).version - 1)
+        self._read(self._stream)
+
+
+def _join(thread: threading.Thread) -> None:
+    if thread.is_alive() and thread is not threading.current_thread():
+        thread.join()

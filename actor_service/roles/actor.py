@@ -11,17 +11,17 @@ from typing import ClassVar
 from actor_service.counts import ActorCounts
 from actor_service.environments import Backend, make_environments
 from actor_service.policies.policy import LoadPolicy, PolicySlot, load_policy, policy_outputs
-from actor_service.policies.selection import Selection, select
+from actor_service.policies.selection import Selection, candidates, select
 from actor_service.roles.evaluation import MOST_ENVIRONMENTS, EvaluationEpisodes, batch_size
 from actor_service.roles.video import Video
 from actor_service.uploader import Uploader
 from actorq.arithmetic import Arithmetic, arithmetic
 from actorq.client import QuantizerClient
-from actorq.domain.policy import AUTO, FP32, SCHEMES, Policy
+from actorq.domain.policy import AUTO, FP32, Policy
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, ActorSelfStatus, Sampling
 from actorq.domain.trajectory import Episode, Evaluation, Role
-from actorq.errors import ActorQError, ConflictError, ExhaustedError, UnavailableError
+from actorq.errors import ConflictError, ExhaustedError
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog, Watched
 
@@ -180,23 +180,12 @@ class Actor:
         """A policy of the quantizer. For "auto", the policy of the fastest scheme on this processor."""
         if scheme != AUTO:
             return self._quantizer.get(scheme, version)
-        policies: dict[str, Policy] = {}
-        refused: ActorQError | None = None
-        for name in (scheme for scheme in SCHEMES if scheme not in self._arithmetic.inexact_schemes):
-            try:
-                policies[name] = self._quantizer.get(name, version)
-            except UnavailableError:
-                raise
-            except ActorQError as error:
-                refused = error
-                continue
-            # The same version for all schemes, even if newer versions come meanwhile.
-            version = policies[name].descriptor.version
-        if not policies and refused is not None:
-            raise refused
-        selection = self._select(spec, policies.values(), FP32)
+        policies, refused = candidates(self._quantizer.get, self._arithmetic.inexact_schemes, version, True)
+        if not policies and refused:
+            raise [*refused.values()][-1]
+        selection = self._select(spec, policies, FP32)
         _log.info("auto: %s", selection)
-        return policies[selection.scheme]
+        return next(policy for policy in policies if policy.descriptor.scheme == selection.scheme)
 
     def _select(self, spec: EnvironmentSpec, policies: Iterable[Policy], incumbent: str) -> Selection:
         return select(policies, spec.policy_observations, self._batch, policy_outputs(spec), incumbent)

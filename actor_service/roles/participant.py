@@ -10,15 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 from actor_service.environments import check_modules, describe_environment
-from actor_service.policies.auto import AutoSubscription
 from actor_service.policies.comparison import PolicyCheck
-from actor_service.policies.policy import OnnxPolicy
-from actor_service.policies.scheme import SchemeSubscription
+from actor_service.policies.subscription import Subscription
 from actor_service.roles.actor import Actor, Host
 from actor_service.uploader import Uploader
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.domain.policy import AUTO, Policy, PolicyDescriptor
+from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
 from actorq.errors import ConflictError, UnavailableError
@@ -45,8 +43,7 @@ class Participant(Actor):
         self._nonce = 1 + secrets.randbits(63)
         self._membership: Membership | None = None
         self._uploader: Uploader | None = None
-        self._check: PolicyCheck | None = None
-        self._subscription: SchemeSubscription | None = None
+        self._subscription: Subscription | None = None
         self._flush_until = 0.0
         self._unsent = 0
         self._acknowledged_before = 0
@@ -116,16 +113,16 @@ class Participant(Actor):
             bool(spec.discrete_actions),
             self._arithmetic.inexact_schemes,
         )
-
-        def load(policy: Policy) -> OnnxPolicy:
-            return check.watch(make(policy, spec, batch, greedy, sampled))
-
-        parts = (self._connect, self._slot, load, self._fail, check)
-        if scheme == AUTO:
-            self._subscription = AutoSubscription(*parts, partial(self._select, spec))
-        else:
-            self._subscription = SchemeSubscription(*parts, scheme, self._is_wanted)
-        self._check = check
+        self._subscription = Subscription(
+            self._connect,
+            self._slot,
+            lambda policy: make(policy, spec, batch, greedy, sampled),
+            self._fail,
+            check,
+            scheme,
+            partial(self._select, spec),
+            self._is_wanted,
+        )
         self._subscription.start()
 
     def _connect(self) -> QuantizerClient:
@@ -203,12 +200,13 @@ class Participant(Actor):
         """The learner has changed the steps of a policy. Called on the uploader's thread; 0: as Join has told."""
 
     def _report(self) -> ActorReport:
+        watched = self._subscription
         return replace(
             super()._report(),
             queued_segments=self._uploader.queued if self._uploader else 0,
             waited_seconds=self._uploader.waited_s if self._uploader else 0.0,
-            avoided_scheme=self._subscription.avoided if self._subscription else "",
-            scheme_error=self._check.newest.error if self._check and self._check.newest else 0.0,
+            avoided_scheme=watched.avoided if watched else "",
+            scheme_error=watched.check.newest.error if watched and watched.check.newest else 0.0,
         )
 
     def _next_report(self) -> ActorReport:

@@ -58,7 +58,7 @@ async def _resume_learner(root: Path, config: RunConfig) -> State:
     try:
         async with asyncio.timeout(RESTORE_S):
             # A finished run stays finished, but its replay is opened.
-            await run.lifecycle.restore()
+            await run.preparation.restore()
         if run.lifecycle.fault is not None:
             raise run.lifecycle.fault
         training = run.training

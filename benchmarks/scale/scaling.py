@@ -170,7 +170,9 @@ class Simulation:
             while self._queued[index] and stream.received < stream.credit:
                 self._queued[index] -= 1
                 sequence = stream.received + 1
-                self._credits.take(stream, sequence, lambda: 0, partial(self._storing.append, (stream, sequence)))
+                store = partial(self._storing.append, (stream, sequence))
+                if self._credits.take(stream, sequence, lambda: 0, store):
+                    store()
                 # Outside of `take`, as in the learner: with thousands of streams, one insert leads to the next.
                 while self._storing:
                     self._store(*self._storing.popleft())

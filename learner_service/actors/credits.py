@@ -33,7 +33,7 @@ class _Late:
 
     stream: "ActorStream"
     size: int
-    insert: Callable[[], None]
+    store: Callable[[], None]
 
 
 class ActorStream:
@@ -152,8 +152,8 @@ class Credits:
         self._queue(stream)
         self._pump()
 
-    def take(self, stream: ActorStream, sequence: int, size: Callable[[], int], insert: Callable[[], None]) -> None:
-        """Take a received segment. Calls `insert` once it has a reservation.
+    def take(self, stream: ActorStream, sequence: int, size: Callable[[], int], store: Callable[[], None]) -> bool:
+        """Take a received segment. Returns whether it has a reservation. Otherwise calls `store` once it has one.
 
         The reservation then belongs to the intake, which uses it for a stored segment and releases it otherwise.
         size: returns the bytes of the segment. Raises ConflictError without credit, UnavailableError when too many
@@ -166,15 +166,15 @@ class Credits:
             stream.received = sequence
             del self._leases[stream.leases.popleft()]
             stream.storing += 1
-            insert()
-            return
-        late = _Late(stream, size(), insert)
+            return True
+        late = _Late(stream, size(), store)
         if self._late_bytes + late.size > _MOST_LATE_BYTES:
             raise UnavailableError(f"segments of {self._late_bytes} bytes wait for the rate limiter: send again later")
         stream.received = sequence
         self._late.append(late)
         self._late_bytes += late.size
         self._pump()
+        return False
 
     def stored(self, stream: ActorStream, sequence: int) -> None:
         """Acknowledge a stored segment, whose reservation is used up, and grant further credits."""
@@ -230,7 +230,7 @@ class Credits:
             self._end_leases_later()
 
     def _admit_late(self) -> bool:
-        """Insert the segment that has waited longest. Returns False without such a segment or a reservation."""
+        """Store the segment that has waited longest. Returns False without such a segment or a reservation."""
         if not self._late:
             return False
         if not self._limiter.try_reserve(self.segment_transitions):
@@ -240,7 +240,7 @@ class Credits:
         late = self._late.popleft()
         self._late_bytes -= late.size
         late.stream.storing += 1
-        late.insert()
+        late.store()
         return True
 
     def _grant(self) -> bool:

@@ -14,6 +14,7 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Evaluation, Segment
 from actorq.errors import InvalidInputError
 from actorq.statefiles.highwater import LEAP
+from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member
 from learner_service.actors.plausibility import Plausibility
 from learner_service.actors.ranges import ObservedRanges
@@ -92,31 +93,30 @@ class Intake:
         with self._lock:
             self._versions.add(version)
 
-    def insert(self, member: Member, decode: Callable[[], Segment], reserved: int) -> None:
+    def store(self, stream: ActorStream, decode: Callable[[], Segment], reserved: int) -> bool:
         """Store the segment of `decode` under its reservation of `reserved` transitions. Drops a duplicate.
+
+        Returns False, and stores nothing, when an earlier segment of the stream was refused. Call on one thread.
 
         Raises InvalidInputError, and stores nothing, when the segment does not fit the run. The replay checks whether
         greedy actions must be present.
         """
+        if stream.refused:
+            self._replay.limiter.release(reserved)
+            return False
         try:
-            segment = decode()
-            segment.check(self._spec, self._columns_of(segment))
-            if segment.steps * segment.environments > reserved:
-                raise InvalidInputError(
-                    f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
-                )
-            self._check_policies(segment)
+            segment, member = self._checked(decode, reserved), stream.member
+            if self._replay.insert(segment, member.source(segment.sequence), reserved) is None:
+                self.note_duplicate(member, segment.sequence)
+                return True
+            with self._lock:
+                self._count(segment)
+                if segment.sequence <= _FIRST_SEGMENTS or segment.sequence % _EACH_SEGMENT == 0:
+                    self._ranges.note(member.name, segment.observations)
         except BaseException:
-            self.give_back(reserved)
+            stream.refused = True
             raise
-        source = member.source(segment.sequence)
-        if self._replay.insert(segment, source, reserved) is None:
-            self.note_duplicate(member, segment.sequence)
-            return
-        with self._lock:
-            self._count(segment)
-            if segment.sequence <= _FIRST_SEGMENTS or segment.sequence % _EACH_SEGMENT == 0:
-                self._ranges.note(member.name, segment.observations)
+        return True
 
     def calibration(self, rows: NDArray[np.generic]) -> NDArray[np.generic]:
         """Observations for a policy's fidelity, [B, ...], without the outliers of single actors. See ObservedRanges."""
@@ -132,10 +132,6 @@ class Intake:
     def left_out(self) -> int:
         """Rows left out of calibration batches since this process started."""
         return self._ranges.left_out
-
-    def give_back(self, reserved: int) -> None:
-        """Release a reservation that is not used."""
-        self._replay.limiter.release(reserved)
 
     def note_duplicate(self, member: Member, sequence: int) -> None:
         """Count a segment that is stored already."""
@@ -214,6 +210,21 @@ class Intake:
             shares[most] = shares.get(most, 0) + missing - sum(shares.values())
             for scheme, share in shares.items():
                 self._by_scheme[scheme] = self._by_scheme.get(scheme, 0) + share
+
+    def _checked(self, decode: Callable[[], Segment], reserved: int) -> Segment:
+        """The segment. Releases the reservation when it does not fit the run."""
+        try:
+            segment = decode()
+            segment.check(self._spec, self._columns_of(segment))
+            if segment.steps * segment.environments > reserved:
+                raise InvalidInputError(
+                    f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"
+                )
+            self._check_policies(segment)
+        except BaseException:
+            self._replay.limiter.release(reserved)
+            raise
+        return segment
 
     def _count(self, segment: Segment) -> None:
         self._stored_segments += 1

@@ -1,34 +1,34 @@
-"""The open streams of actors and evaluators, and their credit."""
+"""The open streams of actors and evaluators: takes their segments to the intake, and tells them what is stored."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from actorq.domain.trajectory import Role, Segment
-from actorq.errors import UnavailableError
+from actorq.errors import ActorQError, UnavailableError
 from learner_service.actors.credits import ActorStream, Credits
 from learner_service.actors.intake import Intake
 from learner_service.actors.members import Member
 from learner_service.actors.storage_thread import StorageThread
-from learner_service.actors.uploads import Uploads
 from learner_service.replay import RateLimiter
 
 
 class Streams:
-    """All open streams. Runs on the event loop. Actors have no credit before `admit`."""
+    """All open streams. Runs on the event loop. Actors have no credit before `admit`.
+
+    refused_segments: number of segments refused since `admit`.
+    """
 
     def __init__(self, storage: StorageThread) -> None:
+        self.refused_segments = 0
         self._storage = storage
         self._open: set[ActorStream] = set()
         self._credits: Credits | None = None
-        self._uploads: Uploads | None = None
+        self._intake: Intake | None = None
+        self._on_stored: Callable[[], None] = lambda: None
         self._left = asyncio.Event()
         self._share = 0
-
-    @property
-    def refused_segments(self) -> int:
-        """Number of segments refused since `admit`."""
-        return self._uploads.refused if self._uploads else 0
 
     def admit(self, intake: Intake, limiter: RateLimiter, transitions: int, on_stored: Callable[[], None]) -> None:
         """Let actors send from now on.
@@ -36,7 +36,7 @@ class Streams:
         transitions: per segment. on_stored: called after each stored segment.
         """
         self._credits = Credits(limiter, transitions, asyncio.get_running_loop())
-        self._uploads = Uploads(intake, self._credits, self._storage, on_stored)
+        self._intake, self._on_stored, self.refused_segments = intake, on_stored, 0
 
     def open(self, member: Member, acknowledged: int, stop: bool) -> ActorStream:
         """Open a member's stream, and end the member's earlier stream if there is one.
@@ -62,12 +62,34 @@ class Streams:
         """Whether a member has an open stream."""
         return any(stream.member is member for stream in self._open)
 
-    def insert(
+    def receive(
         self, stream: ActorStream, sequence: int, size: Callable[[], int], decode: Callable[[], Segment]
     ) -> None:
-        """Store a segment, and acknowledge it once it is stored; see `Uploads.insert`."""
-        assert self._uploads is not None
-        self._uploads.insert(stream, sequence, size, decode)
+        """Have a segment stored, then acknowledge it. The segments of a stream are stored in order.
+
+        Raises ConflictError without credit, and CorruptedError when an earlier segment is missing. A segment whose
+        content is invalid ends the stream later.
+        size: returns the bytes of the message. decode: returns the segment; called on the storage thread.
+        """
+        intake, credits_ = self._intake, self._credits
+        assert intake is not None
+        assert credits_ is not None
+        if sequence <= stream.received:
+            intake.note_duplicate(stream.member, sequence)
+            stream.changed.set()
+            return
+        submit = partial(
+            self._storage.submit,
+            partial(intake.store, stream, decode, credits_.segment_transitions),
+            partial(self._stored, credits_, stream, sequence),
+            partial(self._refuse, stream),
+        )
+        try:
+            if credits_.take(stream, sequence, size, submit):
+                submit()
+        except ActorQError:
+            self.refused_segments += 1
+            raise
 
     def end(self, member: Member, error: BaseException) -> None:
         """End the streams of a member."""
@@ -90,7 +112,7 @@ class Streams:
         for stream in self._open:
             if self._credits is not None:
                 self._credits.close(stream)
-        self._credits = self._uploads = None
+        self._credits = self._intake = None
         self.end_all(reason)
 
     def tell_over(self) -> None:
@@ -113,13 +135,13 @@ class Streams:
                 stream.share = share
                 stream.changed.set()
 
-    def tell_durable(self, role: Role, durable: Callable[[Member], int]) -> None:
+    def tell_durable(self, role: Role, durable: Mapping[tuple[bytes, int], int]) -> None:
         """Tell the members of a role the sequence up to which their data survives a power cut.
 
-        durable: returns that sequence for a member.
+        durable: that sequence by `Member.source_key`.
         """
         for stream in self._of(role):
-            stream.note_durable(durable(stream.member))
+            stream.note_durable(durable.get(stream.member.source_key, 0))
 
     async def until_closed(self, timeout_s: float) -> None:
         """Wait until no stream is open, or for `timeout_s` seconds."""
@@ -128,6 +150,15 @@ class Streams:
                 while self._open:
                     self._left.clear()
                     await self._left.wait()
+
+    def _stored(self, credits_: Credits, stream: ActorStream, sequence: int, stored: bool) -> None:
+        if stored:
+            credits_.stored(stream, sequence)
+            self._on_stored()
+
+    def _refuse(self, stream: ActorStream, error: BaseException) -> None:
+        self.refused_segments += isinstance(error, ActorQError)
+        stream.fail(error)
 
     def _of(self, role: Role) -> Iterator[ActorStream]:
         return (stream for stream in self._open if stream.member.role == role)

@@ -1,13 +1,15 @@
 """The actors and evaluators of a run: they join, open streams, and resume after what is stored."""
 
-import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
+from actorq.config.run_config import RunConfig
 from actorq.domain.policy import MAX_VERSION_STEP
 from actorq.domain.spaces import EnvironmentSpec
-from actorq.domain.status import Membership, RunState
+from actorq.domain.status import Exploration, Membership, RunSpec, RunState
 from actorq.domain.trajectory import Evaluation, Role
 from actorq.errors import NotFoundError, UnavailableError
 from learner_service.actors.credits import ActorStream
@@ -15,14 +17,17 @@ from learner_service.actors.members import Member, taken_over
 from learner_service.actors.storage_thread import StorageThread
 from learner_service.actors.streams import Streams
 from learner_service.replay import MOST_ACTORS, LastSequences, actor_key
+from learner_service.run.identity import RunIdentity
 from learner_service.run.judge import Judge
 from learner_service.run.lifecycle import Lifecycle
-from learner_service.run.membership import membership
 from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
-from learner_service.training.training import Training
+from learner_service.training.drawing import sampling_of, steps_per_policy
 
 _log = logging.getLogger(__name__)
+
+# Longest wait for the policy that learned from the last rollout. An actor that goes on later adds stale transitions.
+_SYNCHRONOUS_PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Connections:
             raise UnavailableError("the run is over")
         self.lifecycle.require_here()
         self.lifecycle.require_restored()
-        records, training = self.records, self.preparation.training
+        records, training = self.records, self.records.training
         before = records.members.known(name)
         tables: dict[Role, LastSequences] = {"evaluator": records.evaluations.sequences}
         if training is not None:
@@ -67,7 +72,7 @@ class Connections:
 
         Raises UnavailableError when the actor has joined a learner of a higher epoch, which goes on with the run.
         """
-        records, training = self.records, self.preparation.training
+        records, training = self.records, self.records.training
         own = records.identity.lineage.epoch
         if epoch > own:
             records.outdated = f"{name} has joined a learner of epoch {epoch}, this one has {own}"
@@ -105,7 +110,7 @@ class Connections:
             raise
         resume_after = self._go_on_after(member, lost_through)
         stream = self.streams.open(member, resume_after, stop=not self.lifecycle.wants_actors)
-        self._tell_durable()
+        self.lifecycle.tell_durable()
         return stream
 
     def close_stream(self, stream: ActorStream) -> None:
@@ -119,37 +124,22 @@ class Connections:
         Raises UnavailableError once the learner leaves. The next learner then checks the target.
         """
         self.lifecycle.require_here()
-        self.judge.take(stream, evaluation)
+        self.judge.check(stream, evaluation)
+        training = self.records.training
+        assert training is not None
+        store = partial(self.judge.store, stream.member, evaluation, training)
+        self.storage.submit(store, partial(self._decide, stream, evaluation), stream.fail)
 
-    def admit(self, training: Training) -> None:
-        """Let actors send, because the training is built."""
-        training.replay.sequences.is_member = self.records.members.has_key
-        config = self.records.config
-        transitions = config.actor.segment_length * config.environments_per_actor
-        self.streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
-        loop = asyncio.get_running_loop()
-        training.flusher.on_flushed = partial(loop.call_soon_threadsafe, self._tell_durable)
-        if self.lifecycle.interrupted:
-            self.streams.stop_credit()
-
-    def _tell_durable(self) -> None:
-        """Tell each actor which of its segments survive a power cut, so that it forgets them."""
-        training = self.preparation.training
-        durable = training.replay.durable_sequences() if training else {}
-        self.streams.tell_durable("actor", lambda member: durable.get(member.source_key, 0))
+    def _decide(self, stream: ActorStream, evaluation: Evaluation, is_new: bool) -> None:
+        stream.acknowledge(evaluation.sequence)
+        if is_new and self.judge.decide(stream.member.name, evaluation):
+            self.lifecycle.finish(RunState.SOLVED)
 
     def _disconnect(self, member: Member) -> None:
         # The actor may have opened a new stream before the end of its broken one was noticed. Then it stays.
         if not self.streams.has(member) and self.records.members.disconnect(member):
             self.records.scaling.forget(member.name)
             _log.info("%s left", member.name)
-
-    def _note_stored(self) -> None:
-        self.records.clock.note_transitions()
-        training = self.preparation.training
-        # There is no training after a reset of the environment.
-        if training is not None and training.replay.total_transitions >= self.records.config.max_environment_steps:
-            self.lifecycle.finish(RunState.BUDGET_ENDED)
 
     def _resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation; 0 when there is none."""
@@ -159,7 +149,7 @@ class Connections:
 
     def _go_on_after(self, member: Member, lost_through: int) -> int:
         """The sequence after which an actor's stream resumes."""
-        stored, training = self._resume_after(member), self.preparation.training
+        stored, training = self._resume_after(member), self.records.training
         if lost_through <= stored:
             return stored
         if member.role == "actor" and training is not None:
@@ -174,3 +164,53 @@ def _require_remembered(sequences: LastSequences, name: str, incarnation: int) -
             f"actor {name!r} with incarnation {incarnation}: the learner keeps the last sequences of {MOST_ACTORS} "
             "actors, and has forgotten those of older ones; start it again, so that it joins with 0"
         )
+
+
+def membership(
+    config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, environment_steps: int
+) -> Membership:
+    """The membership of an actor or evaluator.
+
+    resume_after: the highest stored sequence of the member.
+    environment_steps: of the run so far.
+    """
+    return Membership(
+        run=RunSpec(
+            run_id=identity.run_id,
+            environment_id=config.environment,
+            environments_per_actor=config.environments_per_actor,
+            segment_length=config.actor.segment_length,
+            max_segment_bytes=config.actor.max_segment_bytes,
+            queue_segments=config.actor.queue_segments,
+            scheme=config.scheme,
+            evaluation_episodes=config.evaluation.episodes,
+            evaluation_period_updates=config.evaluation.period_updates,
+            report_period_s=config.actor.report_period_s,
+            max_steps_per_policy=steps_per_policy(config),
+            evaluation_share=config.evaluation.share,
+            target_return=config.target_return,
+            target_success=config.target_success,
+            environment_arguments=config.environment_arguments,
+            evaluation_sampling=sampling_of(config) if config.evaluation.sampled else "",
+            columns=config.further_columns(bool(sampling_of(config))),
+            policy_patience_s=_SYNCHRONOUS_PATIENCE_S if config.queue.synchronous else RunSpec.policy_patience_s,
+        ),
+        actor_index=member.index,
+        exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,
+        resume_after_sequence=resume_after,
+        seed=_seed(config.seed, identity.lives, member),
+        incarnation=member.incarnation,
+        epoch=identity.lineage.epoch,
+    )
+
+
+def _exploration(config: RunConfig, member: Member, environment_steps: int) -> Exploration:
+    exploration = config.exploration_of(member.index, environment_steps)
+    return replace(exploration, sampling=sampling_of(config))
+
+
+def _seed(run_seed: int, lives: int, member: Member) -> int:
+    """The seed of an actor's environments and exploration. Repeats with the run; differs in each life of an actor."""
+    role = ("actor", "evaluator").index(member.role)
+    sequence = np.random.SeedSequence([run_seed, lives, role, member.index, member.life])
+    return int(sequence.generate_state(1, np.uint64)[0])

@@ -70,7 +70,8 @@ class EvaluationLog:
         sync_folder(path.parent)
         self._check_count(self.count + damaged)
         self._synced = self.count
-        self._durable = self.sequences.as_dict()
+        self.durable_sequences = self.sequences.as_dict()
+        """`Member.source_key` -> last sequence that the last `sync` has flushed."""
 
     @property
     def curve(self) -> tuple[dict[str, Any], ...]:
@@ -98,16 +99,12 @@ class EvaluationLog:
                 last = self.sequences.as_dict()
                 os.fsync(self._file.fileno())
                 self._write_count(count)
-                self._synced, self._durable = count, last
+                self._synced, self.durable_sequences = count, last
 
     @property
     def elapsed_s(self) -> float:
         """Seconds of the run at the newest evaluation; 0 before the first."""
         return float(self.curve[-1]["wall_clock_s"]) if self.curve else 0.0
-
-    def durable_sequence(self, member: Member) -> int:
-        """The highest sequence of this incarnation that the last `sync` has flushed; 0 when there is none."""
-        return self._durable.get(member.source_key, 0)
 
     def set_aside(self, folder: Path) -> None:
         """Move the file into `folder` and start a new one. Keeps the sequences only."""

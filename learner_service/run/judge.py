@@ -1,20 +1,17 @@
-"""Stores the evaluations of a run, each once, and ends the run when one reaches the target."""
+"""Checks and stores the evaluations of a run, each once, and compares them with the target."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
-from functools import partial
 
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError, UnavailableError
 from actorq.text import return_text, size_text
 from learner_service.actors.allowance import EvaluationAllowance
 from learner_service.actors.credits import ActorStream
+from learner_service.actors.members import Member
 from learner_service.actors.schemes import acting_schemes
-from learner_service.actors.storage_thread import StorageThread
 from learner_service.replay.storage.mapped_files import Machine
-from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
 from learner_service.training.training import Training
 
@@ -27,23 +24,17 @@ _ROOM = 1.25
 class Judge:
     """Compares evaluations with the target, a return or a success rate. Lives on the event loop.
 
-    on_solved: called when an evaluation reaches the target.
     flagged: the newest evaluation and the reason, if it is implausible; else empty. Such a policy is not exported.
     unconfirmed: the same for one that reaches the target far above the actors' returns, and needs a second witness.
     """
 
-    def __init__(
-        self, records: Records, preparation: Preparation, storage: StorageThread, on_solved: Callable[[], None]
-    ) -> None:
+    def __init__(self, records: Records) -> None:
         self.flagged = self.unconfirmed = ""
         self._solved_by: Evaluation | None = None
         # The evaluator of the newest evaluation that reached the target far above the actors' returns.
         self._witness = ""
         self._acting = acting_schemes(records.config.scheme)
         self._records = records
-        self._preparation = preparation
-        self._storage = storage
-        self._on_solved = on_solved
         self._evaluated = asyncio.Event()
         self._allowance = EvaluationAllowance(time.monotonic)
         self._disk_is_low = False
@@ -54,7 +45,7 @@ class Judge:
 
         None also where a success rate ends it.
         """
-        config, training = self._records.config, self._preparation.training
+        config, training = self._records.config, self._records.training
         if config.target_return is not None or config.target_success is not None or training is None:
             return config.target_return
         return training.spec.reward_threshold
@@ -64,8 +55,8 @@ class Judge:
         """The evaluation that solved the run, else the newest one. Another one may arrive while the run ends."""
         return self._solved_by or self._records.evaluations.newest
 
-    def take(self, stream: ActorStream, evaluation: Evaluation) -> None:
-        """Store an evaluation, acknowledge it, and compare it with the target.
+    def check(self, stream: ActorStream, evaluation: Evaluation) -> None:
+        """Check an evaluation that a stream has brought, before it is stored.
 
         Raises InvalidInputError when the sender is no evaluator, or when no actor may run the policy. Raises
         CorruptedError when an earlier evaluation is missing, and ExhaustedError when evaluators send too much.
@@ -79,10 +70,6 @@ class Judge:
         if evaluation.sequence > stream.received:
             self._allowance.take(stream.member, evaluation)
         stream.received = max(stream.received, evaluation.sequence)
-        training = self._preparation.training
-        assert training is not None
-        store = partial(self._store, stream, evaluation, training)
-        self._storage.submit(store, partial(self._stored, stream, evaluation), stream.fail)
 
     async def until_evaluated(self, version: int, timeout_s: float) -> None:
         """Wait for an evaluation of this version or a newer one. Raises TimeoutError after `timeout_s` seconds."""
@@ -91,12 +78,15 @@ class Judge:
                 self._evaluated.clear()
                 await self._evaluated.wait()
 
-    def _store(self, stream: ActorStream, evaluation: Evaluation, training: Training) -> bool:
-        """Runs on the storage thread. Returns False when the evaluation was stored before."""
+    def store(self, member: Member, evaluation: Evaluation, training: Training) -> bool:
+        """Store an evaluation. Call on the storage thread. Returns False when it was stored before.
+
+        Raises UnavailableError while the disk is low.
+        """
         self._require_room(training.replay.machine)
         steps = training.replay.total_transitions
         try:
-            if not self._records.evaluations.append(stream.member, evaluation, steps, self._records.clock.elapsed_s):
+            if not self._records.evaluations.append(member, evaluation, steps, self._records.clock.elapsed_s):
                 return False
         except OSError as error:
             reason = f"the evaluation cannot be written ({error.strerror}): send it again"
@@ -115,19 +105,17 @@ class Judge:
                 _log.warning("evaluations wait: %s", reason)
             raise UnavailableError(f"evaluation: {reason}: send it again later")
 
-    def _stored(self, stream: ActorStream, evaluation: Evaluation, is_new: bool) -> None:
-        stream.acknowledge(evaluation.sequence)
-        if not is_new:
-            return
+    def decide(self, evaluator: str, evaluation: Evaluation) -> bool:
+        """Compare a stored evaluation with the target. Returns whether the run is solved."""
         rate = evaluation.success_rate
         success = "" if rate is None else f", success rate {rate:.0%}"
         _log.info("version %d: return %.1f%s", evaluation.policy_version, evaluation.mean_return, success)
-        if (training := self._preparation.training) is not None:
-            self._judge(stream.member.name, evaluation, training)
         self._evaluated.set()
+        training = self._records.training
+        return training is not None and self._reaches_target(evaluator, evaluation, training)
 
-    def _judge(self, evaluator: str, evaluation: Evaluation, training: Training) -> None:
-        """Compare an evaluation with the target. Ignores an implausible one."""
+    def _reaches_target(self, evaluator: str, evaluation: Evaluation, training: Training) -> bool:
+        """Whether an evaluation reaches the target. An implausible one does not."""
         self.unconfirmed = ""
         success = self._records.config.target_success
         target, score = self.target_return if success is None else success, evaluation.score(success is not None)
@@ -135,7 +123,7 @@ class Judge:
         if reached and (doubt := training.intake.doubt(evaluation)):
             self.flagged = f"version {evaluation.policy_version}, by {evaluator}: {doubt}"
             _log.warning("flagged evaluation of %s; the run continues", self.flagged)
-            return
+            return False
         self.flagged = ""
         training.publisher.evaluated(evaluation)
         if reached and not training.intake.agrees(evaluation) and self._witness in ("", evaluator):
@@ -146,11 +134,13 @@ class Judge:
                 "those of the actors; it counts when they come closer, or another evaluator agrees"
             )
             _log.warning("unconfirmed evaluation of %s", self.unconfirmed)
-        elif score is None:
+            return False
+        if score is None:
             self.unconfirmed = (
                 f"version {evaluation.policy_version}, by {evaluator}: target_success is never reached, because the "
                 "environment does not tell of success (info['is_success'] at the end of an episode)"
             )
-        elif reached:
+            return False
+        if reached:
             self._solved_by = self._solved_by or evaluation
-            self._on_solved()
+        return reached

@@ -1,19 +1,22 @@
-"""The life of a run in this learner: restored from the disk, and at last over, or left to the next learner."""
+"""The life of a run in this learner: training begins, and at last the run is over, or left to the next learner."""
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import RunState
 from actorq.errors import UnavailableError
 from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.streams import Streams
 from learner_service.objectstorage.policy_export import PolicyExport
+from learner_service.objectstorage.uploader import Uploader
 from learner_service.run.judge import Judge
 from learner_service.run.outcome import Commands, Outcome
-from learner_service.run.preparation import Preparation
 from learner_service.run.records import Records
+from learner_service.training.checkpoint import Checkpoints
 from learner_service.training.training import Training
 
 _log = logging.getLogger(__name__)
@@ -32,7 +35,7 @@ def written_at_the_end(name: str, lingers: bool) -> Tolerated:
 
 
 class Lifecycle:
-    """Restores a run, and ends or interrupts it with everything saved. Lives on the event loop.
+    """Begins the training of a run, and ends or interrupts the run with everything saved. Lives on the event loop.
 
     restored: set when the run is restored from the disk. A new run is restored from the start.
     outcome: the reason why the run is over, or is about to be; None before.
@@ -45,20 +48,18 @@ class Lifecycle:
     def __init__(
         self,
         records: Records,
-        preparation: Preparation,
         streams: Streams,
         judge: Judge,
+        checkpoints: Checkpoints,
         export: PolicyExport,
-        upload: Callable[[], None],
+        uploader: Uploader | None,
         stays_over: bool,
     ) -> None:
-        """upload: copies the outcome to object storage.
+        """uploader: copies checkpoints and the outcome to object storage; None without it.
 
         stays_over: a finished run stays over unless its target or budget has changed. Otherwise it trains on.
         """
         self.restored = asyncio.Event()
-        if preparation.known is None:
-            self.restored.set()
         self.outcome: RunState | None = None
         self.interrupted = False
         self.ended = asyncio.Event()
@@ -69,11 +70,12 @@ class Lifecycle:
         self._finishing: asyncio.Task[None] | None = None
         self._records = records
         self._directory = records.identity.directory
-        self._preparation = preparation
         self._streams = streams
         self._judge = judge
+        self._checkpoints = checkpoints
         self.export = export
-        self._upload = upload
+        self._uploader = uploader
+        self._changes: set[asyncio.Task[Any]] = set()
         self.commands = Commands(self._directory)
         ended = Outcome.read(self._directory)
         if stays_over and ended is not None and ended.holds_for(records.config):
@@ -95,7 +97,7 @@ class Lifecycle:
     @property
     def state(self) -> RunState:
         """The present state of the run."""
-        training = self._preparation.training
+        training = self._records.training
         if self._state_when_over is not None:
             return self._state_when_over
         if self.outcome is not None:
@@ -111,18 +113,50 @@ class Lifecycle:
     @property
     def fault(self) -> BaseException | None:
         """The error that broke the run, such as settings that do not fit the environment, or a failed trainer."""
-        training = self._preparation.training
+        training = self._records.training
         if self._fault is not None or training is None:
             return self._fault
         return training.trainer.fault or training.publisher.fault
 
-    async def restore(self) -> None:
-        """Resume from the disk, before the first actor is back. An error becomes the run's `fault`."""
-        try:
-            await self._preparation.restore()
-        except Exception as error:
-            self.fail(error)
-            return
+    def begin(self, training: Training, graph: PolicyGraph) -> None:
+        """Let actors send, and train, because the training is built."""
+        records, config = self._records, self._records.config
+        records.training = training
+        records.scaling.samples_per_insert = training.replay.limiter.samples_per_insert
+        training.replay.sequences.is_member = records.members.has_key
+        transitions = config.actor.segment_length * config.environments_per_actor
+        self._streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
+        training.flusher.on_flushed = partial(asyncio.get_running_loop().call_soon_threadsafe, self.tell_durable)
+        if self.interrupted:
+            self._streams.stop_credit()
+        self.restored.set()
+        if self.wants_actors and not self.interrupted:
+            training.trainer.paused = self.commands.paused or self.commands.stopped
+            training.start(graph)
+
+    def change(self, task: asyncio.Task[Any]) -> None:
+        """Note a build or a reset in progress. A learner that leaves the run waits for its end."""
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+
+    def save(self, training: Training, updates: int) -> Path:
+        """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
+        path = self._checkpoints.save(training.state(updates, self._records.values()))
+        self.upload()
+        return path
+
+    def upload(self) -> None:
+        """Copy the run's files to object storage soon, if it has one. Thread-safe."""
+        if self._uploader is not None:
+            self._uploader.request()
+
+    def tell_durable(self) -> None:
+        """Tell each actor which of its segments survive a power cut, so that it forgets them."""
+        if (training := self._records.training) is not None:
+            self._streams.tell_durable("actor", training.replay.durable_sequences())
+
+    def resume(self) -> None:
+        """End a restored run that is over, or that an operator has stopped."""
         if not self.wants_actors and self._finishing is None:
             self._be_over()
         elif self.commands.stopped:
@@ -202,14 +236,21 @@ class Lifecycle:
             if not self._outcome_writes.attempt(partial(self._unwritten.write, self._directory)):
                 return False
             self._unwritten = None
-            self._upload()
+            self.upload()
         return True
+
+    def _note_stored(self) -> None:
+        self._records.clock.note_transitions()
+        training = self._records.training
+        # There is no training after a reset of the environment.
+        if training is not None and training.replay.total_transitions >= self._records.config.max_environment_steps:
+            self.finish(RunState.BUDGET_ENDED)
 
     async def _finish(self) -> None:
         records = self._records
         assert self.outcome is not None
         try:
-            training = self._preparation.training
+            training = records.training
             if training is not None:
                 await self._save_training(training)
                 if training.trainer.fault is not None:
@@ -237,8 +278,9 @@ class Lifecycle:
 
     async def _leave(self) -> None:
         try:
-            await self._preparation.settle()
-            if (training := self._preparation.training) is not None:
+            if self._changes:
+                await asyncio.wait(self._changes)
+            if (training := self._records.training) is not None:
                 await self._save_training(training)
                 # A quantizer that is away gets the newest version from the next learner.
                 await asyncio.to_thread(training.publisher.flush, _FINAL_PUBLICATION_S, wait_for_quantizer=False)
@@ -255,7 +297,7 @@ class Lifecycle:
         await asyncio.to_thread(training.trainer.stop)
         if training.trainer.fault is not None:
             return
-        write = partial(self._preparation.save, training.trainer.updates)
+        write = partial(self.save, training, training.trainer.updates)
         await asyncio.to_thread(Tolerated("the last checkpoint", "the one before it counts").attempt, write)
 
     async def _evaluate_last(self, version: int) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import shutil
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +14,15 @@ from actorq.domain.policy import PolicyGraph
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import EnvironmentReset, Receipt
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError, UserError, foreign_cause
+from actorq.statefiles.documents import copy_of, read_either, remove_both, write_twice
 from actorq.tasks import may_be_left
 from actorq.text import one_line
 from learner_service.actors.members import Member
+from learner_service.actors.storage_thread import StorageThread
+from learner_service.actors.streams import Streams
 from learner_service.replay import LastSequences, SegmentSource
-from learner_service.run import resetting
+from learner_service.run.evaluations import count_file
+from learner_service.run.lifecycle import Lifecycle
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from learner_service.training.training import Training, build_training
@@ -27,44 +31,46 @@ _log = logging.getLogger(__name__)
 
 # Maximum length of the text about a refused environment in the status.
 _MOST_BYTES = 500
+# Decides on a reset, until all is moved.
+_PENDING = "reset.json"
+_SPEC = Path("environment.json")
+_EVALUATIONS = Path("evaluations.jsonl")
+# The files of an environment. The spec comes last, so that no run without a spec finds the other files.
+_NAMES = ("checkpoints", "best", "replay", copy_of(_SPEC).name, _SPEC.name)
 
 
 class Preparation:
     """Builds the training once. Lives on the event loop. Building and resetting run on other threads.
 
-    known: the run's spec; None before it is decided. training: None until it is built.
+    known: the run's spec; None before it is decided.
     problem: why the newest environment was refused, in one line. refused: number of refused environments.
     """
 
     def __init__(
         self,
         records: Records,
+        lifecycle: Lifecycle,
+        streams: Streams,
+        storage: StorageThread,
         client: QuantizerClient,
         checkpoints: Checkpoints,
         restored: LearnerState | None,
-        on_receipt: Callable[[Receipt], None],
-        on_built: Callable[[Training, PolicyGraph], None],
-        on_saved: Callable[[], None],
     ) -> None:
-        """restored: the state to resume from; None for a new run.
-
-        on_receipt: called for each receipt of the quantizer. on_built: called with the training and its graph.
-        on_saved: called after each checkpoint and each reset, on any thread.
-        """
+        """restored: the state to resume from; None for a new run."""
         self._records = records
         self._config = records.config
         self._directory = records.identity.directory
+        self._lifecycle = lifecycle
+        self._streams = streams
+        self._storage = storage
         self._client = client
         self._checkpoints = checkpoints
         self._restored = restored
-        self._on_receipt = on_receipt
-        self._on_built = on_built
-        self._on_saved = on_saved
         self.known = records.identity.read_environment()
-        self.training: Training | None = None
+        if self.known is None:
+            lifecycle.restored.set()
         self.problem = ""
         self.refused = 0
-        self._built: Training | None = None
         self._building: tuple[EnvironmentSpec, asyncio.Task[None]] | None = None
         self._resetting: asyncio.Task[EnvironmentReset] | None = None
         # After a reset: the newest version and the stored sequences from before it.
@@ -73,9 +79,14 @@ class Preparation:
         self._sequences.is_member = records.members.has_key
 
     async def restore(self) -> None:
-        """Build the training for the known spec, if there is one. Raises the build's errors."""
-        if self.known is not None:
-            await self._build(self.known)
+        """Resume from the disk, before the first actor is back. An error becomes the run's fault."""
+        try:
+            if self.known is not None:
+                await self._build(self.known)
+        except Exception as error:
+            self._lifecycle.fail(error)
+        else:
+            self._lifecycle.resume()
 
     async def prepare(self, spec: EnvironmentSpec, name: str) -> None:
         """Build the training for actor `name` in an environment of this spec, unless there is one that fits.
@@ -92,32 +103,24 @@ class Preparation:
 
     def resume_after(self, member: Member) -> int:
         """The highest stored sequence of this incarnation, including before a reset; 0 when there is none."""
-        tables = (self._sequences, self.training.replay.sequences) if self.training else (self._sequences,)
+        training = self._records.training
+        tables = (self._sequences, training.replay.sequences) if training else (self._sequences,)
         return max(table.last(*member.source_key) for table in tables)
 
-    def save(self, updates: int) -> Path:
-        """Write a checkpoint. Call on the trainer's thread, or on any thread once the trainer has ended."""
-        assert self._built is not None
-        path = self._checkpoints.save(self._built.state(updates, self._records.values()))
-        self._on_saved()
-        return path
-
-    async def settle(self) -> None:
-        """Wait for a build or reset in progress."""
-        for task in (self._building and self._building[1], self._resetting):
-            if task is not None:
-                await asyncio.wait((task,))
-
-    async def reset(self, discard: bool, on_forget: Callable[[], Awaitable[None]]) -> EnvironmentReset:
+    async def reset(self, discard: bool) -> EnvironmentReset:
         """Forget the spec, and set the training's files aside. The next spec that fits is the run's.
 
-        discard: reset a run that has made progress. Without it such a run raises ConflictError.
-        on_forget: called when the run no longer has a training, before the files are moved.
+        discard: reset a run that has made progress. Without it such a run raises ConflictError, as does one that is
+        over.
         """
+        self._lifecycle.require_here()
+        if not self._lifecycle.wants_actors:
+            raise ConflictError(f"the run is {self._lifecycle.state.value}: expected a run that is not over")
         self._require_idle()
-        if self.training is not None and not discard:
-            _check_no_progress(self.training)
-        self._resetting = may_be_left(asyncio.create_task(self._reset(on_forget)), "the environment's reset")
+        if self._records.training is not None and not discard:
+            _check_no_progress(self._records.training)
+        self._resetting = may_be_left(asyncio.create_task(self._reset()), "the environment's reset")
+        self._lifecycle.change(self._resetting)
         try:
             # Shielded, so that a caller that disconnects does not leave half of the files in place.
             return await asyncio.shield(self._resetting)
@@ -131,11 +134,12 @@ class Preparation:
         expected = replace(spec, environment_arguments=self._config.environment_arguments)
         if spec != expected:
             raise ConflictError(f"environment: expected the run's, got one with {expected.differences(spec)}")
-        while self.training is None:
+        while (training := self._records.training) is None:
             if self._building is None:
                 self._require_idle()
                 building = may_be_left(asyncio.create_task(self._build(spec)), "building the run's networks")
                 self._building = (spec, building)
+                self._lifecycle.change(building)
             built_for, building = self._building
             try:
                 # Shielded, so that an actor that leaves does not cancel the build for all others.
@@ -144,9 +148,9 @@ class Preparation:
                 # A refused spec of another actor does not refuse this one.
                 if built_for == spec:
                     raise InvalidInputError(str(error)) from None
-        if spec != self.training.spec:
+        if spec != training.spec:
             raise ConflictError(
-                f"environment: expected the run's {configured}, got one with {self.training.spec.differences(spec)}; "
+                f"environment: expected the run's {configured}, got one with {training.spec.differences(spec)}; "
                 "if the run's environment is wrong, use actorq reset-environment"
             )
 
@@ -154,7 +158,7 @@ class Preparation:
         loop = asyncio.get_running_loop()
 
         def on_receipt(receipt: Receipt) -> None:
-            loop.call_soon_threadsafe(self._on_receipt, receipt)
+            loop.call_soon_threadsafe(self._records.note_receipt, receipt)
 
         make = self._make if self.known is not None else self._make_first
         try:
@@ -162,8 +166,7 @@ class Preparation:
         finally:
             self._building = None
         self.known, self.problem = spec, ""
-        self.training = self._built = training
-        self._on_built(training, graph)
+        self._lifecycle.begin(training, graph)
 
     def _make_first(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
         """Build for an actor's spec. A failed build leaves no files."""
@@ -185,16 +188,21 @@ class Preparation:
     def _make(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
         identity = self._records.identity
         opening = wire.Opening(identity.run_id, self._config.scheme, identity.lineage)
-        return build_training(
-            *(self._config, spec, self._directory, opening, self._client),
-            *(self._restored, self.save, on_receipt, self._published),
+        training, graph = build_training(
+            *(self._config, spec, self._directory, opening, self._client, self._restored),
+            save=lambda updates: self._lifecycle.save(training, updates),
+            on_receipt=on_receipt,
+            published=self._published,
         )
+        return training, graph
 
-    async def _reset(self, on_forget: Callable[[], Awaitable[None]]) -> EnvironmentReset:
-        training, self.training = self.training, None
-        spec, self.known = self.known, None
+    async def _reset(self) -> EnvironmentReset:
+        training, (spec, self.known) = self._records.training, (self.known, None)
         try:
-            await on_forget()
+            # All actors rejoin. What they have sent is stored first.
+            self._records.forget_training()
+            self._streams.forget("the run's environment was reset; join again")
+            await self._storage.settle()
             if training is not None:
                 self._published = training.publisher.version
                 for source, sequence in training.replay.sequences.as_dict().items():
@@ -207,28 +215,61 @@ class Preparation:
             raise
         finally:
             self._resetting = None
-        self._built = self._restored = None
-        self.problem = ""
+        self._restored, self.problem = None, ""
         if set_aside is not None:
             # Until this copy is uploaded, the loss of the volume brings the earlier files back.
-            self._on_saved()
+            self._lifecycle.upload()
         return EnvironmentReset(set_aside, spec)
 
     def _set_aside(self) -> Path | None:
         """Move the files of the environment. Returns where they are; None when there were none."""
-        names = resetting.present(self._directory)
+        names = present_files(self._directory)
         if names == ["checkpoints"] and not any((self._directory / "checkpoints").iterdir()):
             return None
         self._records.identity.count_reset()
-        folder = resetting.begin(self._directory)
+        folder = begin_reset(self._directory)
         self._records.evaluations.set_aside(folder)
-        resetting.finish(self._directory)
+        finish_reset(self._directory)
         (self._directory / "checkpoints").mkdir(exist_ok=True)
         return folder
 
     def _require_idle(self) -> None:
         if self._building is not None or self._resetting is not None:
             raise UnavailableError("the run's environment is being decided: try again")
+
+
+def present_files(directory: Path) -> list[str]:
+    """The files and folders of the environment in a run's folder."""
+    return [name for name in _NAMES if (directory / name).exists()]
+
+
+def begin_reset(directory: Path) -> Path:
+    """Decide on a reset, durably, and make the folder for the earlier files."""
+    taken = [path.name.rpartition("-")[2] for path in directory.glob("before-reset-*")]
+    number = max((int(number) for number in taken if number.isdecimal()), default=0) + 1
+    folder = directory / f"before-reset-{number}"
+    write_twice(directory / _PENDING, {"folder": folder.name})
+    folder.mkdir()
+    return folder
+
+
+def finish_reset(directory: Path) -> None:
+    """Move the files that a reset has not moved yet. Does nothing when no reset is under way.
+
+    Raises InvalidInputError when the decision is damaged, and OSError.
+    """
+    pending = read_either(directory / _PENDING)
+    if pending is None:
+        return
+    folder = directory / str(pending["folder"])
+    folder.mkdir(exist_ok=True)
+    evaluations = (_EVALUATIONS.name, count_file(_EVALUATIONS).name) if (directory / _EVALUATIONS).exists() else ()
+    # A file that is there already was moved before, by a learner that has begun anew.
+    for name in (*(evaluations if not (folder / _EVALUATIONS).exists() else ()), *_NAMES):
+        if (directory / name).exists() and not (folder / name).exists():
+            (directory / name).rename(folder / name)
+    remove_both(directory / _PENDING)
+    _log.warning("the run's environment was reset; its earlier files are in %s", folder)
 
 
 def _check_no_progress(training: Training) -> None:

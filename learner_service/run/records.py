@@ -1,4 +1,4 @@
-"""The records of a run: members, evaluations, resources, times. Reports and checkpoints read them."""
+"""The records of a run: members, evaluations, resources, times, training. Reports and checkpoints read them."""
 
 import time
 from collections.abc import Mapping
@@ -15,17 +15,20 @@ from learner_service.actors.schemes import policy_of
 from learner_service.energy.ledger import EnergyLedger
 from learner_service.reporting.event_file import EventFile
 from learner_service.reporting.events import EventLog
+from learner_service.reporting.fallbacks import Fallbacks
 from learner_service.reporting.meters import Samples
 from learner_service.reporting.resources import Resources
 from learner_service.reporting.sinks.process_sink import process_sinks
 from learner_service.run.evaluations import EvaluationLog
 from learner_service.run.identity import RunClock, RunIdentity
 from learner_service.run.scaling import ScalingSignal
+from learner_service.training.training import Training
 
 
 class Records:
     """The records of one run. Lives on the event loop; `values`, `sync`, `clock` and `events` are thread-safe.
 
+    training: the parts that depend on the environment; None before they are built, and after a reset.
     activation: seconds from a snapshot to its first action. emission: the quantizer's seconds per version.
     outdated: what an actor knew of the run that this learner did not; empty if there was none.
     """
@@ -47,6 +50,7 @@ class Records:
         self.activation = Samples()
         self.emission = Samples()
         self.outdated = ""
+        self._fallbacks = Fallbacks(lambda: self.training.intake.widest() if self.training else "")
         self.forget_training()
 
     @property
@@ -70,13 +74,17 @@ class Records:
             self.scaling.note_report(member.name, member.incarnation, report.waited_seconds)
 
     def note_receipt(self, receipt: Receipt) -> None:
-        """Record the quantizer's receipt for a version."""
+        """Record the quantizer's receipt for a version. Quantization-aware training follows its policy."""
         self._receipt: Receipt | None = receipt
         self.emission.add((receipt.emit_seconds,))
         self.resources.note(receipt.process)
+        self._fallbacks.note(receipt.policies)
+        if self.training is not None and (emitted := self.emitted) is not None:
+            self.training.quantization_aware.follow(emitted)
 
     def forget_training(self) -> None:
-        """Forget the receipt and the scaling measurements."""
+        """Forget the training, its receipt and its scaling measurements."""
+        self.training: Training | None = None
         self._receipt = None
         self.scaling = ScalingSignal(self.config.rate_limiter.samples_per_insert, time.monotonic)
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import PolicyGraph
-from actorq.domain.status import EnvironmentReset, Receipt, RunState
+from actorq.domain.status import RunState
 from actorq.errors import ConflictError
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.tolerance import Tolerated
@@ -19,14 +18,12 @@ from learner_service.actors.streams import Streams
 from learner_service.objectstorage.policy_export import PolicyExport
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.objectstorage.volume import open_volume
-from learner_service.reporting.fallbacks import Fallbacks
-from learner_service.run import resetting
 from learner_service.run.best_policy import BestPolicy
 from learner_service.run.connections import Connections
 from learner_service.run.identity import RunIdentity, check_same_run, locked
 from learner_service.run.judge import Judge
 from learner_service.run.lifecycle import Lifecycle
-from learner_service.run.preparation import Preparation
+from learner_service.run.preparation import Preparation, finish_reset
 from learner_service.run.records import Records
 from learner_service.training.checkpoint import Checkpoints
 from learner_service.training.drawing import steps_per_policy
@@ -45,8 +42,8 @@ class Run:
 
     Coroutine methods wait for threads. All others return at once.
 
-    records: what the run knows and keeps on the disk. preparation: decides the environment, and builds the training.
-    judge: the evaluations and the target. lifecycle: the state, and the end. connections: actors and evaluators.
+    records: what the run knows and keeps on the disk. judge: the evaluations and the target. lifecycle: the state, and
+    the end. preparation: decides the environment, and builds the training. connections: actors and evaluators.
     streams: their open streams. uploader: copies checkpoints to object storage; None without it.
     """
 
@@ -67,7 +64,7 @@ class Run:
             volume = open_volume(config.checkpoint, directory)
             export = PolicyExport(config, RunDirectory(directory).evaluations, client, volume)
             if resume:
-                resetting.finish(directory)
+                finish_reset(directory)
             found = volume.prepare(resume) if volume is not None else None
             identity = RunIdentity.read(directory, resume)
             checkpoints = Checkpoints(directory / "checkpoints", config.checkpoint.keep, config.checkpoint.new_networks)
@@ -85,20 +82,17 @@ class Run:
         if volume is not None:
             best = BestPolicy(directory, client, self.records.evaluations)
             self.uploader = Uploader(volume, identity.run_id, config.checkpoint, best.update)
-        self.preparation = Preparation(
-            self.records, client, checkpoints, restored, self.take_receipt, self._take_training, self._upload
-        )
         self._beats, self._is_writing = Tolerated("the run's clock or evaluations"), False
         self._storage = StorageThread()
-        self._fallbacks = Fallbacks(lambda: self.training.intake.widest() if self.training else "")
         steps = steps_per_policy(config) if config.queue.synchronous else 0
         self._shares = Shares(steps, config.actors, config.actor.segment_length) if steps else None
         self.streams = Streams(self._storage)
-        self.judge = Judge(
-            self.records, self.preparation, self._storage, lambda: self.lifecycle.finish(RunState.SOLVED)
-        )
+        self.judge = Judge(self.records)
         self.lifecycle = Lifecycle(
-            self.records, self.preparation, self.streams, self.judge, export, self._upload, stays_over
+            self.records, self.streams, self.judge, checkpoints, export, self.uploader, stays_over
+        )
+        self.preparation = Preparation(
+            self.records, self.lifecycle, self.streams, self._storage, client, checkpoints, restored
         )
         self.connections = Connections(
             self.records, self.preparation, self.lifecycle, self.judge, self.streams, self._storage
@@ -107,7 +101,7 @@ class Run:
     @property
     def training(self) -> Training | None:
         """The parts that depend on the environment; None before they are built."""
-        return self.preparation.training
+        return self.records.training
 
     @property
     def conflict(self) -> ConflictError | None:
@@ -142,18 +136,11 @@ class Run:
     def _note_written(self, written: bool) -> None:
         self._is_writing = False
         if written:
-            self.streams.tell_durable("evaluator", self.records.evaluations.durable_sequence)
+            self.streams.tell_durable("evaluator", self.records.evaluations.durable_sequences)
 
     def _note_failed(self, error: BaseException) -> None:
         self._is_writing = False
         _log.warning("the run's clock could not be written: %s", error)
-
-    def take_receipt(self, receipt: Receipt) -> None:
-        """Record a receipt. Quantization-aware training follows its policy."""
-        self.records.note_receipt(receipt)
-        self._fallbacks.note(receipt.policies)
-        if self.training is not None and (emitted := self.records.emitted) is not None:
-            self.training.quantization_aware.follow(emitted)
 
     async def pause(self) -> int:
         """Pause training until `resume`, also with the next learner. Returns the updates so far.
@@ -176,13 +163,6 @@ class Run:
         path = await asyncio.to_thread(self._require_training().trainer.save)
         return path, int(path.name)
 
-    async def reset_environment(self, discard: bool) -> EnvironmentReset:
-        """Forget the environment. The next actor then decides it; see `Preparation.reset`."""
-        self.lifecycle.require_here()
-        if not self.lifecycle.wants_actors:
-            raise ConflictError(f"the run is {self.lifecycle.state.value}: expected a run that is not over")
-        return await self.preparation.reset(discard, self._forget_training)
-
     async def close(self) -> None:
         """End all threads and close all files."""
         await self._storage.close()
@@ -194,25 +174,6 @@ class Run:
         if self.uploader is not None:
             await asyncio.to_thread(self.uploader.close, _FINAL_UPLOAD_S)
         self._lock.close()
-
-    def _upload(self) -> None:
-        if self.uploader is not None:
-            self.uploader.request()
-
-    def _take_training(self, training: Training, graph: PolicyGraph) -> None:
-        """Let actors send, because the training is built."""
-        self.records.scaling.samples_per_insert = training.replay.limiter.samples_per_insert
-        self.connections.admit(training)
-        self.lifecycle.restored.set()
-        if self.lifecycle.wants_actors and not self.lifecycle.interrupted:
-            training.trainer.paused = self.lifecycle.commands.paused or self.lifecycle.commands.stopped
-            training.start(graph)
-
-    async def _forget_training(self) -> None:
-        """Make all actors rejoin after a reset. Returns when no more segments are being stored."""
-        self.streams.forget("the run's environment was reset; join again")
-        self.records.forget_training()
-        await self._storage.settle()
 
     def _require_training(self) -> Training:
         self.lifecycle.require_here()

@@ -121,13 +121,13 @@ def with_an_episode_end(sequence: int) -> Segment:
 
 def take_in(intake: Intake, member: Member, arrived: Segment, reserved: int) -> None:
     """Give an arrived segment of a member to the intake."""
-    intake.insert(member, lambda: arrived, reserved)
+    intake.store(ActorStream(member, 0), lambda: arrived, reserved)
 
 
 async def store(run: Run, stream: ActorStream, *segments: Segment) -> None:
     """Give a stream's segments to the run and wait until they are acknowledged."""
     for each in segments:
-        run.streams.insert(stream, each.sequence, lambda: 0, partial(lambda arrived: arrived, each))
+        run.streams.receive(stream, each.sequence, lambda: 0, partial(lambda arrived: arrived, each))
     await acknowledged(stream, segments[-1].sequence)
 
 

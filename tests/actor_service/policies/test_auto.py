@@ -2,16 +2,16 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from actor_service.policies.auto import AutoSubscription
 from actor_service.policies.comparison import ROWS, PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actor_service.policies.selection import Selection
+from actor_service.policies.subscription import Subscription
 from actorq.client import QuantizerClient
 from actorq.domain.policy import SCHEMES, Policy
 from actorq.domain.spaces import ArraySpec
@@ -40,13 +40,15 @@ class Side:
         self.chosen_among: queue.Queue[tuple[dict[str, int], str]] = queue.Queue()
         self.check = PolicyCheck(self._load, self.slot.wake, discrete=True)
         self.clients: list[QuantizerClient] = []
+        self.while_loading: Callable[[Policy], None] = lambda policy: None
         self._address = address
-        self.subscription = AutoSubscription(
+        self.subscription = Subscription(
             self._connect,
             self.slot,
             self._load,
             self.faults.put,
             self.check,
+            "auto",
             self._select,
         )
 
@@ -67,7 +69,8 @@ class Side:
         return self.slot.wait(self.subscription.settled, DEADLINE_S) is not None
 
     def _load(self, policy: Policy) -> OnnxPolicy:
-        return self.check.watch(OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2))
+        self.while_loading(policy)
+        return OnnxPolicy(policy, ArraySpec((4,), "float32"), batch=2)
 
     def _select(self, candidates: Iterable[Policy], incumbent: str) -> Selection:
         versions = {candidate.descriptor.scheme: candidate.descriptor.version for candidate in candidates}
@@ -124,6 +127,39 @@ def test_it_acts_with_fp32_before_anything_is_measured_and_then_with_what_was_ch
     quantizer.serve(policy("int8", 2))
     assert side.acts_with("int8", 2)
     assert side.settles()
+
+
+def test_a_policy_of_the_scheme_before_that_is_still_being_loaded_does_not_act(
+    quantizer: ScriptedQuantizer, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put: list[tuple[str, int]] = []
+    take_in = side.slot.put
+
+    def noted(policy: OnnxPolicy) -> None:
+        put.append((policy.descriptor.scheme, policy.descriptor.version))
+        take_in(policy)
+
+    monkeypatch.setattr(side.slot, "put", noted)
+    quantizer.watched()
+    quantizer.offer(*policies(1))
+    quantizer.serve(policy("fp32", 1))
+    side.chose()
+    loading, go_on = threading.Event(), threading.Event()
+
+    def wait(_: Policy) -> None:
+        loading.set()
+        assert go_on.wait(DEADLINE_S)
+
+    side.while_loading = wait
+    quantizer.serve(policy("fp32", 2))
+    assert loading.wait(DEADLINE_S)
+    side.choices.put(Selection("int8", {}))
+    request = quantizer.watched()
+    assert (request.scheme, request.after_version) == ("int8", 0)
+    go_on.set()
+    quantizer.serve(policy("int8", 2))
+    assert side.acts_with("int8", 2)
+    assert put == [("fp32", 1), ("int8", 2)]
 
 
 def test_when_it_is_closed_so_are_its_connections(quantizer: ScriptedQuantizer, side: Side) -> None:

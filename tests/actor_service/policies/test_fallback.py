@@ -10,7 +10,7 @@ import pytest
 
 from actor_service.policies.comparison import FACTOR, LEAST_ERROR, ROWS, Comparison, PolicyCheck, compare
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
-from actor_service.policies.scheme import SchemeSubscription
+from actor_service.policies.subscription import Subscription
 from actorq.client import QuantizerClient
 from actorq.domain.policy import FLOAT32, FidelityReport, LayerReport, Policy
 from actorq.domain.spaces import ArraySpec
@@ -41,13 +41,14 @@ class Side:
         self.slot = PolicySlot()
         self.faults: queue.Queue[BaseException] = queue.Queue()
         self.check = PolicyCheck(load, self.slot.wake, discrete=True, avoided=avoided)
-        self.subscription = SchemeSubscription(
+        self.subscription = Subscription(
             lambda: QuantizerClient(address),
             self.slot,
-            lambda given: self.check.watch(load(given)),
+            load,
             self.faults.put,
             self.check,
             "int8",
+            lambda _, __: pytest.fail("nothing is chosen"),
         )
         self.rng = np.random.default_rng(3)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from actor_service.counts import ActorCounts
+from actor_service.policies.comparison import PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
 from actor_service.policies.subscription import Subscription
 from actorq.client import QuantizerClient
@@ -22,7 +23,7 @@ from tests.actor_service.actor_policies import as_policy, constant_policy
 class Side:
     """The actor around a subscription."""
 
-    def __init__(self, client: QuantizerClient) -> None:
+    def __init__(self, address: str) -> None:
         self.counts = ActorCounts()
         self.slot = PolicySlot(self.counts)
         self.loads: queue.Queue[int] = queue.Queue()
@@ -32,7 +33,14 @@ class Side:
         self.least_wanted = 0
         self.asked: queue.Queue[int] = queue.Queue()
         self.subscription = Subscription(
-            client, "int8-weights", self.slot, self._load, self.faults.put, wanted=self._is_wanted
+            lambda: QuantizerClient(address),
+            self.slot,
+            self._load,
+            self.faults.put,
+            PolicyCheck(self._load, self.slot.wake, discrete=True),
+            "int8-weights",
+            lambda _, __: pytest.fail("nothing is chosen"),
+            self._is_wanted,
         )
 
     def has(self, version: int) -> bool:
@@ -59,7 +67,7 @@ def quantizer() -> ScriptedQuantizer:
 @pytest.fixture
 def side(quantizer: ScriptedQuantizer) -> Iterator[Side]:
     with serving(quantizer) as address:
-        side = Side(QuantizerClient(address))
+        side = Side(address)
         side.subscription.start()
         yield side
         side.subscription.close()

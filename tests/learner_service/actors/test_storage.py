@@ -69,8 +69,8 @@ async def test_the_event_loop_goes_on_while_the_replay_is_locked(tmp_path: Path)
         assert run.training is not None
         # As the trainer holds it for a draw.
         with run.training.replay._lock:
-            run.streams.insert(stream, 1, lambda: 0, lambda: segment(1))
-            run.streams.insert(stream, 2, lambda: 0, lambda: segment(2))
+            run.streams.receive(stream, 1, lambda: 0, lambda: segment(1))
+            run.streams.receive(stream, 2, lambda: 0, lambda: segment(2))
             run.beat()
             assert run.connections.join("b", 0, "actor").resume_after_sequence == 0
             assert run.connections.join("a", 1, "actor").resume_after_sequence == 0
@@ -88,11 +88,11 @@ async def test_the_order_of_a_stream_and_its_duplicates_are_decided_as_segments_
         stream = await opened(run)
         assert run.training is not None
         with pytest.raises(CorruptedError, match="sequences 1 to 1 were lost on the way"):
-            run.streams.insert(stream, 2, lambda: 0, lambda: segment(2))
+            run.streams.receive(stream, 2, lambda: 0, lambda: segment(2))
         for sequence in (1, 1, 2, 1):
-            run.streams.insert(stream, sequence, lambda: 0, partial(segment, sequence))
+            run.streams.receive(stream, sequence, lambda: 0, partial(segment, sequence))
         with pytest.raises(ConflictError, match="expected a sequence with credit, to 2, got 3"):
-            run.streams.insert(stream, 3, lambda: 0, lambda: segment(3))
+            run.streams.receive(stream, 3, lambda: 0, lambda: segment(3))
         await acknowledged(stream, 2)
         assert run.training.replay.total_transitions == 16
         assert run.training.intake.statistics().duplicate_segments == 2
@@ -107,8 +107,8 @@ async def test_a_message_that_is_no_segment_ends_its_stream_and_gives_its_credit
     async with a_run(tmp_path) as run:
         stream = await opened(run)
         assert run.training is not None
-        run.streams.insert(stream, 1, lambda: 0, broken)  # type: ignore[arg-type]
-        run.streams.insert(stream, 2, lambda: 0, lambda: segment(2))
+        run.streams.receive(stream, 1, lambda: 0, broken)  # type: ignore[arg-type]
+        run.streams.receive(stream, 2, lambda: 0, lambda: segment(2))
         await run._storage.close()
         assert isinstance(stream.fault, InvalidInputError)
         assert stream.over

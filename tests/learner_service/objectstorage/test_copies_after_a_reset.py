@@ -71,7 +71,7 @@ async def test_a_reset_is_uploaded_at_once_and_removes_the_copies_from_before(st
     async with a_run(tmp_path / "run", config(checkpoint=storage.settings.model_dump())) as run:
         await store(run, await opened(run), segment(1))
         await run.save()
-        await run.reset_environment(discard=True)
+        await run.preparation.reset(discard=True)
     assert len(storage.names("manifests")) == 1
     storage.begin(tmp_path / "other")
     assert not has_checkpoint(tmp_path / "other")

@@ -53,14 +53,14 @@ async def test_a_pause_outlives_its_learner_until_training_is_resumed(tmp_path: 
         await run.pause()
         await run.save()
     async with a_run(tmp_path, SETTINGS, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.lifecycle.state is RunState.PAUSED
         updates = await run.resume()
         assert run.training is not None
         assert updates == run.training.trainer.updates
         assert run.lifecycle.state is not RunState.PAUSED
     async with a_run(tmp_path, SETTINGS, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.lifecycle.state is not RunState.PAUSED
 
 
@@ -75,7 +75,7 @@ async def test_a_run_that_was_told_to_end_is_ended_by_the_next_learner(tmp_path:
         await asyncio.to_thread(run.lifecycle.commands.stop)
     assert not (tmp_path / "outcome.json").exists()
     async with a_run(tmp_path, SETTINGS, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         if run.training is not None:
             updates = run.training.trainer.updates
             run.training.publisher.close()
@@ -98,7 +98,7 @@ async def test_a_run_that_has_ended_and_is_continued_does_not_end_again(tmp_path
         await run.lifecycle.ended.wait()
         assert await run.lifecycle.stop() is RunState.STOPPED
     async with a_run(tmp_path, SETTINGS, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.lifecycle.wants_actors
         assert not run.lifecycle.commands.stopped
 

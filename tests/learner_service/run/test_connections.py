@@ -103,7 +103,7 @@ async def test_nobody_joins_a_restored_run_before_it_knows_what_it_has_stored(tm
         for name, role in joins:
             with pytest.raises(UnavailableError, match="the learner is restoring its run"):
                 run.connections.join(name, 1, role)
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.connections.join("a", 1, "actor").resume_after_sequence == 2
         assert run.connections.join("a", 2, "actor").resume_after_sequence == 0
         assert run.connections.join("judge", 1, "evaluator").resume_after_sequence == 1
@@ -155,7 +155,7 @@ async def test_an_actor_whose_last_sequence_is_forgotten_stores_nothing_twice(tm
         for name, incarnation in (("gone", gone), ("kept", kept)):
             await store(run, await run.connections.open_stream(name, incarnation, SPEC), segment(1), segment(2))
     async with a_run(tmp_path, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         # It is back in time, and remains silent.
         assert run.connections.join("kept", kept, "actor").resume_after_sequence == 2
         fill(run)
@@ -176,7 +176,7 @@ async def test_an_older_process_of_a_name_is_forgotten_too(tmp_path: Path) -> No
         old = run.connections.join("a", 0, "actor").incarnation
         await store(run, await run.connections.open_stream("a", old, SPEC), segment(1))
     async with a_run(tmp_path, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         fill(run)
         # Another process takes the name with a number that was never used.
         with pytest.raises(NotFoundError):

@@ -106,7 +106,7 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         assert list((tmp_path / "checkpoints").iterdir())
         assert not (tmp_path / "outcome.json").exists()
     async with a_run(tmp_path, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.connections.join("a", 1, "actor").resume_after_sequence == 2
         assert run.lifecycle.state is RunState.COLLECTING
 
@@ -188,7 +188,7 @@ async def test_an_interrupted_learner_leaves_the_end_of_the_run_to_the_next_one(
         await run.lifecycle.ended.wait()
         assert (run.lifecycle.state, judge.acknowledged, run.records.evaluations.count) == (RunState.INTERRUPTED, 0, 0)
     async with a_run(tmp_path, resume=True, settings=ending) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         judge = await opened(run, "judge", "evaluator")
         assert run.training is not None
         run.training.publisher.close()
@@ -203,7 +203,7 @@ async def test_a_learner_that_is_told_to_end_while_it_restores_ends_the_build_fi
         stream = await opened(run)
         await store(run, stream, segment(1))
     async with a_run(tmp_path, resume=True) as run:
-        restoring = asyncio.create_task(run.lifecycle.restore())
+        restoring = asyncio.create_task(run.preparation.restore())
         await asyncio.sleep(0)
         run.lifecycle.interrupt()
         await restoring
@@ -264,7 +264,7 @@ async def test_a_run_that_cannot_be_restored_ends_with_its_fault(tmp_path: Path)
         # One that waited on would delay the next learner.
         watching = aiter(LearnerServicer(run, Reporter(run)).WatchStatus(learner_pb2.WatchStatusRequest(), None))
         told = asyncio.ensure_future(anext(watching))
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         with pytest.raises(UnavailableError, match="the learner has failed"):
             await asyncio.wait_for(told, DEADLINE_S)
         assert run.lifecycle.ended.is_set()

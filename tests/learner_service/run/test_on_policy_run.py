@@ -140,7 +140,7 @@ async def test_an_interrupted_run_goes_on_with_the_segments_that_it_has_not_used
         run.lifecycle.interrupt()
         await asyncio.wait_for(run.lifecycle.ended.wait(), DEADLINE_S)
     async with a_run(tmp_path, reinforce(), resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         training = run.training
         assert training is not None
         queue = training.rollout_queue()

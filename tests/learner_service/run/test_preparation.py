@@ -146,7 +146,7 @@ async def test_a_problem_has_no_control_characters_of_its_sender(tmp_path: Path)
 async def test_after_a_reset_the_next_spec_counts_and_all_actors_come_again(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         stream = await opened(run, spec=WIDE)
-        assert (await run.reset_environment(discard=False)).spec == WIDE
+        assert (await run.preparation.reset(discard=False)).spec == WIDE
         assert run.lifecycle.state is RunState.WAITING_FOR_ACTORS
         assert isinstance(stream.fault, UnavailableError)
         assert "the run's environment was reset; join again" in str(stream.fault)
@@ -159,7 +159,7 @@ async def test_after_a_reset_the_next_spec_counts_and_all_actors_come_again(tmp_
         assert run.training is not None
         assert run.training.replay.total_transitions == 8
     async with a_run(tmp_path, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.preparation.known == SPEC
 
 
@@ -177,10 +177,10 @@ async def test_a_run_that_has_made_progress_is_reset_only_when_it_is_to_be_disca
         with pytest.raises(
             ConflictError, match=r"the run has made progress: \d+ updates, 8 transitions; to set all of them aside"
         ):
-            await run.reset_environment(discard=False)
+            await run.preparation.reset(discard=False)
         assert stream.fault is None
         path, _ = await run.save()
-        reset = await run.reset_environment(discard=True)
+        reset = await run.preparation.reset(discard=True)
         assert reset.set_aside == tmp_path / "before-reset-1"
         kept = {each.name for each in reset.set_aside.iterdir()}
         assert kept == {"checkpoints", *SPEC_FILES, "evaluations.jsonl", "replay"}
@@ -208,9 +208,9 @@ async def test_a_learner_that_dies_in_a_reset_resumes_and_can_be_reset_again(mov
     for name in ("checkpoints", "replay", *SPEC_FILES)[:moved]:
         (tmp_path / name).rename(aside / name)
     async with a_run(tmp_path, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.lifecycle.fault is None
-        reset = await run.reset_environment(discard=True)
+        reset = await run.preparation.reset(discard=True)
         assert reset.set_aside == (None if moved == 4 else tmp_path / "before-reset-2")
         run.connections.close_stream(await opened(run, spec=WIDE))
         assert run.preparation.known == WIDE
@@ -219,7 +219,7 @@ async def test_a_learner_that_dies_in_a_reset_resumes_and_can_be_reset_again(mov
 @on_a_loop
 async def test_a_run_without_an_environment_has_nothing_to_forget(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
-        reset = await run.reset_environment(discard=False)
+        reset = await run.preparation.reset(discard=False)
         assert (reset.set_aside, reset.spec) == (None, None)
 
 
@@ -229,11 +229,11 @@ async def test_a_run_that_is_over_or_interrupted_is_not_reset(tmp_path: Path) ->
         run.lifecycle.finish(RunState.STOPPED)
         await run.lifecycle.ended.wait()
         with pytest.raises(ConflictError, match="the run is stopped"):
-            await run.reset_environment(discard=True)
+            await run.preparation.reset(discard=True)
     async with a_run(tmp_path / "interrupted") as run:
         run.lifecycle.interrupt()
         with pytest.raises(UnavailableError, match="the learner is moving"):
-            await run.reset_environment(discard=True)
+            await run.preparation.reset(discard=True)
         await run.lifecycle.ended.wait()
 
 
@@ -245,7 +245,7 @@ async def test_while_an_environment_is_being_decided_nothing_is_reset_and_a_lear
         opening = asyncio.create_task(opened(run))
         await asyncio.sleep(0)
         with pytest.raises(UnavailableError, match="the run's environment is being decided: try again"):
-            await run.reset_environment(discard=True)
+            await run.preparation.reset(discard=True)
         run.lifecycle.interrupt()
         with pytest.raises(UnavailableError, match="the learner is moving"):
             await opening

@@ -12,7 +12,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunState
 from actorq.errors import ConflictError, InvalidInputError, UnavailableError
 from actorq_apps.cli.main import main
-from learner_service.run import resetting
+from learner_service.run.preparation import begin_reset, present_files
 from tests.learner_service.learner_parts import SPEC, config, on_a_loop, segment, store, until
 from tests.learner_service.learner_servers import DEADLINE_S, ActorStream, joined, running_learner
 from tests.learner_service.run.run_parts import a_run
@@ -104,7 +104,7 @@ async def test_a_reset_that_the_disk_refuses_loses_no_checkpoint(tmp_path: Path)
         (tmp_path / "run.json").unlink()
         (tmp_path / "run.json" / "taken").mkdir(parents=True)
         with pytest.raises(UnavailableError, match="cannot set the run's files aside"):
-            await run.reset_environment(discard=True)
+            await run.preparation.reset(discard=True)
         run.connections.close_stream(stream)
         with pytest.raises(InvalidInputError, match="replay: "):
             await opened_in(run, "wide", spec=WIDE)
@@ -132,12 +132,12 @@ async def test_a_reset_that_a_kill_interrupts_is_finished_by_the_next_learner(tm
     async with a_run(tmp_path) as run:
         stream = await opened_in(run)
         await store(run, stream, segment(1))
-    names = ["evaluations.jsonl", *resetting.present(tmp_path)]
-    folder = resetting.begin(tmp_path)
+    names = ["evaluations.jsonl", *present_files(tmp_path)]
+    folder = begin_reset(tmp_path)
     for name in names[:moved]:
         (tmp_path / name).rename(folder / name)
     async with a_run(tmp_path, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         # The next actor decides, with an empty replay.
         assert run.lifecycle.state is RunState.WAITING_FOR_ACTORS
         stream = await opened_in(run, spec=WIDE)

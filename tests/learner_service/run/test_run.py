@@ -39,7 +39,7 @@ async def test_a_run_with_an_algorithm_of_ones_own_is_resumed_under_the_name_tha
         await store(run, await opened(run), segment(1))
         await run.save()
     async with a_run(tmp_path, resume=True, settings=own) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.training is not None
         assert run.training.replay.total_transitions == 8
     with pytest.raises(UserError, match="resume with --algorithm own_algorithms:PatientDQN, or start a new run"):
@@ -62,7 +62,7 @@ async def test_training_follows_the_policy_that_most_actors_run(tmp_path: Path) 
         assert run.training is not None
         run.records.note_report(stream.member, ActorReport(1, "int4", 0, 0.0, 0, (), process))
         policies = (emitted("int8"), emitted("int4", layer="advantage"))
-        run.take_receipt(Receipt(1, policies, 0.001, 1, process))
+        run.records.note_receipt(Receipt(1, policies, 0.001, 1, process))
         assert run.records.emitted is policies[1]
         assert Reporter(run).status().emitted is policies[1]
         state = run.training.quantization_aware.state()
@@ -70,7 +70,7 @@ async def test_training_follows_the_policy_that_most_actors_run(tmp_path: Path) 
         # Reports change which one it is, and the next receipt tells the training.
         run.records.note_report(stream.member, ActorReport(1, "int8", 0, 0.0, 0, (), process))
         assert run.records.emitted is policies[0]
-        run.take_receipt(Receipt(2, policies, 0.001, 1, process))
+        run.records.note_receipt(Receipt(2, policies, 0.001, 1, process))
         assert run.training.quantization_aware.state()["scheme"] == "int8"
 
 
@@ -91,7 +91,7 @@ async def test_a_checkpoint_counts_on_flushed_transitions_only(
     for column in (tmp_path / "replay").iterdir():
         column.unlink()
     async with a_run(tmp_path, resume=True) as run:
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert run.training is not None
         assert (run.training.replay.total_transitions, run.training.replay.transitions) == (16, 0)
         assert not run.training.replay.limiter.can_sample(1)
@@ -187,7 +187,7 @@ async def test_a_scrape_while_the_run_is_restored_does_not_see_counters_at_0(tmp
     async with a_run(tmp_path, resume=True) as run:
         reporter = Reporter(run)
         assert list(learner_metrics(run, reporter)) == []
-        await run.lifecycle.restore()
+        await run.preparation.restore()
         assert list(learner_metrics(run, reporter))
 
 
@@ -246,7 +246,7 @@ async def test_versions_that_no_quantizer_has_seen_are_told_as_no_loss(
     for resume in (False, True, True):
         async with a_run(tmp_path, resume=resume) as run:
             if resume:
-                await run.lifecycle.restore()
+                await run.preparation.restore()
             else:
                 await store(run, await opened(run), segment(1))
             run.lifecycle.interrupt()

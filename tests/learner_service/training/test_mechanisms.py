@@ -21,8 +21,8 @@ from actorq.domain.trajectory import PolicySpan, Segment
 from actorq.errors import InvalidInputError, UserError
 from learner_service.actors.members import Member
 from learner_service.replay import ReplayBuffer, WindowBatch
+from learner_service.run.connections import membership
 from learner_service.run.identity import RunIdentity
-from learner_service.run.membership import membership
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.training import Training, build_training
 from tests.builders.segments import without
