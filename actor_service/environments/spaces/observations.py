@@ -11,6 +11,7 @@ from gymnasium import spaces
 from actorq.domain.limits import MAX_SEGMENT_BYTES
 from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
+from actorq.text import one_line
 
 SUPPORTED_OBSERVATIONS = (
     "images (a Box of uint8 or bool), numbers, categories and bits (Box, Discrete, MultiDiscrete, MultiBinary), or "
@@ -22,6 +23,8 @@ MOST_PARTS = 64
 Keys = tuple[Any, ...]
 # Float32 numbers of an observation that fit a message.
 _MOST_NUMBERS = MAX_SEGMENT_BYTES // 4
+# Of a space in an error.
+_MOST_BYTES = 300
 # Float32 holds all whole numbers up to this one.
 _EXACT = 2**24
 
@@ -54,7 +57,7 @@ def parts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
     change, such as vectors and images, and for spaces that cannot be one vector: images beside other parts, text,
     graphs and sequences, and more than `MOST_PARTS` parts.
     """
-    if (isinstance(space, spaces.Box) and (len(space.shape) == 1 or _is_image(space))) or not flattened(space):
+    if (isinstance(space, spaces.Box) and (len(space.shape) == 1 or is_image(space))) or not flattened(space):
         return ()
     found = list(leaves_of(space))
     if len(found) > MOST_PARTS or not all(part_words(leaf) for _, leaf in found):
@@ -84,7 +87,7 @@ def words_of(parts: Iterable[tuple[Keys, spaces.Space[Any]]]) -> tuple[str, ...]
 
 def part_words(leaf: spaces.Space[Any]) -> str:
     """A part of a vector of observations in words; empty for one that cannot be such a part."""
-    if isinstance(leaf, spaces.Box) and not _is_image(leaf) and 0 not in leaf.shape:
+    if isinstance(leaf, spaces.Box) and not is_image(leaf) and 0 not in leaf.shape:
         count = math.prod(leaf.shape)
         return f"{count} number{'s' * (count != 1)}"
     if isinstance(leaf, spaces.Discrete):
@@ -94,8 +97,9 @@ def part_words(leaf: spaces.Space[Any]) -> str:
     return f"{math.prod(leaf.shape)} bits" if isinstance(leaf, spaces.MultiBinary) else ""
 
 
-def _is_image(space: spaces.Box) -> bool:
-    return len(space.shape) in (2, 3) and space.dtype in (np.uint8, np.bool_)
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Whether a space is an image."""
+    return isinstance(space, spaces.Box) and len(space.shape) in (2, 3) and space.dtype in (np.uint8, np.bool_)
 
 
 def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec:
@@ -112,7 +116,7 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
     is_image = isinstance(space, spaces.Box) and len(space.shape) == 3 and dtype in (np.uint8, np.bool_)
     if not (is_vector or is_image):
         raise UnsupportedObservationsError(
-            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {in_one_line(space)}",
+            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_misfit(space)}",
             space,
         )
     assert isinstance(space, spaces.Box)
@@ -135,7 +139,17 @@ def flattened(space: spaces.Space[Any]) -> int:
     return numbers if numbers <= _MOST_NUMBERS else 0
 
 
+def _misfit(space: spaces.Space[Any]) -> str:
+    """What no policy takes: the first such part of a nested space with its path, or the space."""
+    found = list(leaves_of(space))
+    if len(found) > MOST_PARTS:
+        return f"{len(found):,} parts, more than {MOST_PARTS}"
+    misfits = ((keys, leaf) for keys, leaf in found if keys and not part_words(leaf) and not is_image(leaf))
+    keys, leaf = next(misfits, ((), space))
+    return f"{path_of(keys)}: {in_one_line(leaf)}" if keys else in_one_line(space)
+
+
 def in_one_line(space: spaces.Space[Any]) -> str:
     """A space in an error."""
     # A Box with different bounds for each element prints them as arrays over several lines.
-    return " ".join(str(space).split())
+    return one_line(" ".join(str(space).split()), _MOST_BYTES)

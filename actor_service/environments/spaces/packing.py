@@ -13,7 +13,15 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from actor_service.environments.failures import FAILURES, MisfitError, kind_of
-from actor_service.environments.spaces.observations import MOST_PARTS, Keys, leaves_of, part_words, path_of, words_of
+from actor_service.environments.spaces.observations import (
+    MOST_PARTS,
+    Keys,
+    is_image,
+    leaves_of,
+    part_words,
+    path_of,
+    words_of,
+)
 from actorq.domain.leaves import ACTION_MASK, VECTOR, Leaf, packed_nbytes, views
 from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.errors import UserError
@@ -192,8 +200,9 @@ def _has_method(environment: Any) -> bool:
 def _own_leaf(keys: Keys, space: spaces.Space[Any]) -> Leaf | None:
     """The leaf of an image or a large category; None for a part of the vector."""
     path = path_of(keys) or "observation"
-    if isinstance(space, spaces.Box) and space.dtype in (np.uint8, np.bool_) and len(space.shape) in (2, 3):
-        shape = (*space.shape, 1) if len(space.shape) == 2 else space.shape
+    if is_image(space):
+        shape = space.shape or ()
+        shape = (*shape, 1) if len(shape) == 2 else shape
         return Leaf(path, "image", tuple(shape), np.dtype(space.dtype).name)
     if isinstance(space, spaces.Discrete) and LEAST_EMBEDDED <= space.n <= MOST_CATEGORIES:
         return Leaf(path, "category", (), "int32", int(space.n))

@@ -110,9 +110,9 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
     ("name", "expected"),
     [
         ("TextObservations", f"{OBSERVATIONS} Text("),
-        ("PartlyTextObservations", f"{OBSERVATIONS} Dict("),
-        ("ImageAndText", f"{OBSERVATIONS} Dict("),
-        ("ManyObservations", f"{OBSERVATIONS} Tuple("),
+        ("PartlyTextObservations", f"{OBSERVATIONS} words: Sequence("),
+        ("ImageAndText", f"{OBSERVATIONS} words: Sequence("),
+        ("ManyObservations", f"{OBSERVATIONS} 65 parts"),
         ("EndlessActions", f"{ACTIONS} Box("),
         ("LargeActions", f"{ACTIONS} Box("),
         ("HugeObservations", f"{OBSERVATIONS} Discrete("),
