@@ -22,7 +22,7 @@ SIZES = (2, 3)
 _BIT = spaces.Box(-1.0, 1.0, (1,), np.float32)
 _BOTH = spaces.Box(0.0, 1.0, (5,), np.float32)
 _SUM = spaces.Discrete(3)
-_PICTURE = spaces.Box(0, 255, (8, 8), np.uint8)
+_PICTURE = spaces.Box(0, 255, (8, 8, 1), np.uint8)
 # Values of each code in a large category.
 _SPREAD = 11
 _CHOICES = 4
@@ -73,9 +73,13 @@ def blind(kind: str) -> float:
 class Coded(gymnasium.Env[Any, Any]):
     """One of `KINDS`."""
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, pixels: int = 8) -> None:
+        """pixels: of each side of the picture, a multiple of 4."""
+        self.kind, self._pixels = kind, pixels
         self.observation_space, self.action_space = KINDS[kind]
+        if isinstance(self.observation_space, spaces.Dict) and "picture" in self.observation_space.spaces:
+            picture = spaces.Box(0, 255, (pixels, pixels, 1), np.uint8)
+            self.observation_space = spaces.Dict({**self.observation_space.spaces, "picture": picture})
         self._digits, self._steps = (0, 0), 0
         self._mask = np.zeros((1, _CHOICES), np.bool_)
 
@@ -92,7 +96,7 @@ class Coded(gymnasium.Env[Any, Any]):
         return self._next(), reward, self._steps == STEPS, False, self._info()
 
     def _info(self) -> dict[str, Any]:
-        return {"action_mask": self._mask.ravel().astype(np.int8)} if "mask" in self.kind else {}
+        return {"action_mask": self.allowed.astype(np.int8)} if "mask" in self.kind else {}
 
     def _next(self) -> Any:
         first, second = (int(self.np_random.integers(size)) for size in SIZES)
@@ -110,11 +114,21 @@ class Coded(gymnasium.Env[Any, Any]):
             "multi-binary": bits.astype(np.int8),
             "large category": 7 + _SPREAD * (3 * first + second) + int(self.np_random.integers(_SPREAD)),
             "image and vector": {
-                "picture": np.repeat(np.array([[0, 255], [255, 0]], np.uint8), 4, axis=1)[[first] * 8],
+                "picture": self._picture(first),
                 "way": bits[2:].astype(np.float32),
             },
         }
         return forms.get(self.kind.partition(",")[0], bits.astype(np.float32))
+
+    @property
+    def allowed(self) -> Any:
+        """Which choices are allowed, bool[choices of all parts]."""
+        return self._mask.ravel()
+
+    def _picture(self, digit: int) -> Any:
+        """Dark on the left for 0, and on the right for 1."""
+        row = np.repeat(np.array([[0, 255], [255, 0]], np.uint8)[digit], self._pixels // 2)
+        return np.tile(row, (self._pixels, 1))[..., None]
 
     def _reward(self, action: Any) -> float:
         first, second = self._digits

@@ -1,0 +1,174 @@
+"""Seconds to a target with images beside numbers, with masks and with goals: ActorQ and Stable-Baselines3.
+
+Three tasks: a picture and a vector (PPO; MultiInputPolicy), masked actions (PPO; sb3-contrib's MaskablePPO), and bit
+flipping with hindsight (DQN; HerReplayBuffer). The environments are coded (benchmarks.environments.coded and
+goals_coded). ActorQ runs `actorq train` with int8 actors, and its settings are the defaults. The other library has a
+virtual environment in --environments, and settings in benchmarks/environments/peer_run.py.
+
+A run ends when 20 greedy episodes reach the target, or at its time limit. Seconds are from the start of the command to
+the end of that evaluation; imports count. The difference of scores is that of the evaluations that ended the runs.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import Target, run_benchmark
+from benchmarks.libraries.peer_runs.telling import told
+from benchmarks.libraries.peers_environments import python_of
+from benchmarks.libraries.peers_process import run_tree
+from benchmarks.runs import ACTORQ
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS, THEIRS = "actorq", "stable-baselines3"
+EPISODES, SEEDS, LIMIT_S = 20, 5, 180.0
+# Share of the range of scores that ActorQ's may be below, and Student's t for 95% with four degrees of freedom.
+_MARGIN, _STUDENT = 0.05, 2.776
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment with an algorithm of both libraries.
+
+    kind: as in peer_run. target, most: the score that ends a run, and the highest one. period: environment steps
+    between two evaluations of the other library.
+    """
+
+    kind: str
+    environment: str
+    arguments: Mapping[str, Any]
+    algorithm: str
+    target: float
+    most: float
+    period: int
+
+
+_CODED, _GOALS = "benchmarks.environments.coded:Parts-v0", "benchmarks.environments.goals_coded:Bits-v0"
+TASKS = (
+    Task("arrays", _CODED, {"kind": "image and vector", "pixels": 36}, "ppo", 18.0, 20.0, 2_048),
+    Task("mask", _CODED, {"kind": "mask of parts"}, "ppo", 18.0, 20.0, 2_048),
+    Task("goals", _GOALS, {"bits": 10, "max_episode_steps": 10}, "dqn", 0.95, 1.0, 1_000),
+)
+
+
+def main() -> int:
+    """Measure. Returns 1 with --check when ActorQ is slower, or its scores are lower."""
+    return run_benchmark(str(__doc__), _flags, _measure)
+
+
+def _flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--environments", type=Path, required=True, metavar="DIR", help="folder for the other library")
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"seeds 1 to N (default: {SEEDS})")
+    parser.add_argument("--only", action="append", choices=[task.kind for task in TASKS], help="only this task")
+
+
+def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
+    python = python_of(THEIRS, arguments.environments)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(1, 1 + arguments.seeds):
+            for task in TASKS:
+                if arguments.only and task.kind not in arguments.only:
+                    continue
+                # In turns, so that a slower machine affects both.
+                for system in (OURS, THEIRS) if seed % 2 else (THEIRS, OURS):
+                    own = Path(folder) / f"{task.kind}-{system}-{seed}"
+                    own.mkdir()
+                    found = _ours(task, seed, own) if system == OURS else _theirs(task, seed, own, python)
+                    rows.append({"task": task.kind, "system": system, "seed": seed, **found})
+                    print(f"{task.kind}, seed {seed}, {system}: {found['score']:.3g} after {found['seconds']:.1f} s")
+                    sys.stdout.flush()
+    figures = {"episodes": EPISODES, "limit_s": LIMIT_S, "runs": rows}
+    return figures, targets(figures)
+
+
+def targets(figures: Mapping[str, Any]) -> list[Target]:
+    """For each task: the ratio of median seconds, and the lower end of the interval of the difference of scores."""
+    found = []
+    for task in TASKS:
+        by_system = {
+            system: [row for row in figures["runs"] if (row["task"], row["system"]) == (task.kind, system)]
+            for system in (OURS, THEIRS)
+        }
+        if not all(by_system.values()):
+            continue
+        ours, theirs = ([row["seconds"] for row in rows] for rows in by_system.values())
+        ratio = statistics.median(theirs) / statistics.median(ours)
+        name = f"{task.kind}: median seconds of {THEIRS} over those of ActorQ"
+        found.append(Target(name, round(ratio, 2), 1.0, at_most=False))
+        low = _lower_end(*([row["score"] for row in rows] for rows in by_system.values())) / task.most
+        name = f"{task.kind}: lower end of the difference of scores, in shares of the range"
+        found.append(Target(name, round(low, 3), -_MARGIN, at_most=False))
+    return found
+
+
+def _lower_end(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The lower end of the 95% interval of the mean difference over seeds."""
+    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
+    if len(differences) < 2:
+        return differences[0]
+    return statistics.fmean(differences) - _STUDENT * statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def _ours(task: Task, seed: int, folder: Path) -> dict[str, Any]:
+    goal = "--target-success" if task.kind == "goals" else "--target-return"
+    arguments = ",".join(f"{name}={value}" for name, value in task.arguments.items())
+    command = [
+        *(sys.executable, *ACTORQ, "train", "--run-directory", str(folder / "run"), "--algorithm", task.algorithm),
+        *("--environment", task.environment, "--environment-args", arguments, "--scheme", "int8"),
+        *("--seed", str(seed), goal, str(task.target), "--evaluation.episodes", str(EPISODES)),
+        *("--max-seconds", str(LIMIT_S), "--max-environment-steps", "100000000"),
+    ]
+    outcome = run_tree(command, "", 2 * LIMIT_S, folder / "log", lambda *_: None, {"PYTHONPATH": str(ROOT)})
+    summary = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
+    evaluation = summary["evaluation"]
+    score = evaluation["success_rate" if task.kind == "goals" else "mean_return"]
+    seconds = summary["wall_clock_s"] if summary["solved"] else LIMIT_S
+    # The seconds before the run's clock count too.
+    before = max(0.0, outcome.seconds - summary["wall_clock_s"]) if summary["solved"] else 0.0
+    return {
+        "score": score,
+        "seconds": round(min(LIMIT_S, seconds + before), 2),
+        "environment_steps": summary["environment_steps"],
+        "scheme": evaluation["scheme"],
+    }
+
+
+def _theirs(task: Task, seed: int, folder: Path, python: Path) -> dict[str, Any]:
+    evaluations: list[tuple[float, Mapping[str, Any]]] = []
+
+    def on_line(seconds: float, line: str) -> None:
+        event = told(line)
+        if event is not None and event["event"] == "evaluated":
+            evaluations.append((seconds, event))
+
+    asked = {
+        **{"environment": task.environment, "arguments": dict(task.arguments), "kind": task.kind, "seed": seed},
+        **{"target": task.target, "episodes": EPISODES, "period": task.period},
+    }
+    command = [str(python), "-m", "benchmarks.environments.peer_run"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    errors = folder / "log"
+    run_tree(command, json.dumps(asked), LIMIT_S, errors, on_line, variables)
+    if not evaluations:
+        lines = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        raise SystemExit(f"{THEIRS} on {task.kind} failed: {lines[-1] if lines else 'no message'}")
+    seconds, last = evaluations[-1]
+    reached = last["mean_return"] >= task.target
+    return {
+        "score": last["mean_return"],
+        "seconds": round(seconds if reached else LIMIT_S, 2),
+        "environment_steps": last["environment_steps"],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
