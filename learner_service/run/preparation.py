@@ -166,7 +166,12 @@ class Preparation:
         finally:
             self._building = None
         self.known, self.problem = spec, ""
-        self._lifecycle.begin(training, graph)
+        try:
+            self._lifecycle.begin(training, graph)
+        except Exception as error:
+            # Nothing begins twice: without this, actors would wait for ever.
+            self._lifecycle.fail(error)
+            raise
 
     def _make_first(self, spec: EnvironmentSpec, on_receipt: Callable[[Receipt], None]) -> tuple[Training, PolicyGraph]:
         """Build for an actor's spec. A failed build leaves no files."""

@@ -253,3 +253,16 @@ async def test_while_an_environment_is_being_decided_nothing_is_reset_and_a_lear
         assert run.training is not None
         assert run.training.trainer.updates == 0
     assert of_environment(tmp_path) == {"environment.json", "replay"}
+
+
+@on_a_loop
+async def test_a_training_that_cannot_begin_is_the_runs_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("the first version cannot be made")
+
+    monkeypatch.setattr("learner_service.training.trainer.snapshot_parameters", broken)
+    async with a_run(tmp_path) as run:
+        with pytest.raises(RuntimeError):
+            await opened(run, "actor")
+        assert str(run.lifecycle.fault) == "the first version cannot be made"
+        assert run.lifecycle.ended.is_set()
