@@ -10,7 +10,7 @@ from tests.integration.training_run import TrainingRun, actorq
 
 # Wide enough for int8 to be worth it on most processors; the run is right whatever is chosen.
 _WIDE = ("--dqn.hidden-sizes", "256,256", "--dqn.learning-rate", "0.001")
-_CHOICE = re.compile(r"actor_service\.policies\.auto: auto: (\S+) of .*")
+_CHOICE = re.compile(r"actor_service\.policies\.subscription: auto: (\S+) of .*")
 
 
 @pytest.fixture(scope="module")
