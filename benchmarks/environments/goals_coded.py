@@ -1,7 +1,7 @@
 """Environments with goals and a reward only at the goal, which random actions hardly reach.
 
 `benchmarks.environments.goals_coded:Bits-v0`: the actions flip single bits, and the goal is a vector of bits
-(Andrychowicz et al. 2017, arXiv 1707.01495, section 3.1). `...:Reach-v0`: the actions move a point in a square, and the
+(Andrychowicz et al. 2017, arXiv 1707.01495, section 3.1). `...:Reach-v0`: the actions move a point in a cube, and the
 goal is another point.
 """
 
@@ -14,9 +14,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 BITS = 8
-# Steps of an episode of the point.
-STEPS = 50
-_NEAR, _SPEED = 0.05, 0.1
+# Of the point, and steps of its episodes.
+DIMENSIONS, STEPS = 3, 50
+_NEAR, _SPEED = 0.1, 0.1
 
 Goals = NDArray[np.float32]
 Observation = dict[str, Goals]
@@ -90,11 +90,11 @@ class Bits(_Goals):
 
 
 class Reach(_Goals):
-    """Each action moves the point by at most `_SPEED` in each direction."""
+    """Each action moves the point by at most `_SPEED` in each of its dimensions."""
 
-    def __init__(self) -> None:
-        super().__init__(-1.0, 1.0, 2)
-        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    def __init__(self, dimensions: int = DIMENSIONS) -> None:
+        super().__init__(-1.0, 1.0, dimensions)
+        self.action_space = spaces.Box(-1.0, 1.0, (dimensions,), np.float32)
 
     def _is_at(self, achieved: Goals, desired: Goals) -> Any:
         return np.linalg.norm(achieved - desired, axis=-1) < _NEAR

@@ -185,3 +185,17 @@ def test_the_figures_are_json() -> None:
 )
 def test_published_returns_are_of_the_same_task(environment: str, expected: published.Returns | None) -> None:
     assert published.returns_of(environment) == expected
+
+
+def test_success_rates_have_a_picture_where_runs_have_them(tmp_path: Path, figures: list[Figure]) -> None:
+    plain = draw(comparison(run("int8", 1)), tmp_path)
+    assert "success-steps" not in plain
+    figures.clear()
+    point = {"wall_clock_s": 15.0, "environment_steps": 1000, "mean_return": -9.0, "success_rate": 0.5}
+    runs = [
+        run("int8", 1, evaluations=[point, {**point, "environment_steps": 2000, "success_rate": 1.0}]),
+        run("fp32", 1),
+    ]
+    assert "success-steps" in draw(comparison(*runs), tmp_path)
+    (axes,) = (drawn.axes[0] for drawn in figures[::2] if drawn.axes[0].get_ylabel() == "success rate")
+    assert axes.get_lines()[0].get_ydata()[-1] == 1.0  # type: ignore[index]

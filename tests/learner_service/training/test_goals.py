@@ -1,0 +1,57 @@
+"""With goals, a run's returns have one step; where that cannot be, the learner says so in one line."""
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from actorq.config.run_config import RunConfig
+from actorq.domain.goals import Goal
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.errors import UserError
+from learner_service.algorithms.base import Algorithm
+from learner_service.training.goals import check_one_step, with_goals
+
+SPEC = EnvironmentSpec("Reach-v0", ArraySpec((6,), "float32"), ArraySpec((), "int64"), 2, 50, goal=Goal(0, 2, 2))
+CONTINUOUS = replace(SPEC, actions=ArraySpec((1,), "float32", (-1.0,), (1.0,)), discrete_actions=0)
+
+
+def _config(**changes: Any) -> RunConfig:
+    return RunConfig.model_validate({"environment": "Reach-v0", **changes})
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "d4pg", "td3", "sac"])
+def test_returns_have_one_step_with_goals_and_only_then(algorithm: str) -> None:
+    config = _config(algorithm=algorithm)
+    fitting = with_goals(config, CONTINUOUS)
+    assert getattr(fitting, algorithm).n_step == 1
+    assert with_goals(config, replace(SPEC, goal=None)) == config
+    without = _config(algorithm=algorithm, hindsight={"copies": 0})
+    assert with_goals(without, SPEC) == without
+
+
+def test_longer_targets_of_rlx2_stay_off() -> None:
+    config = _config(algorithm="td3", sparsity={"method": "rlx2"})
+    assert config.multi_step_of(1) is not None
+    assert with_goals(config, CONTINUOUS).multi_step_of(1) is None
+
+
+def test_on_policy_algorithms_ignore_goals() -> None:
+    config = _config(algorithm="ppo", environments_per_actor=2)
+    assert with_goals(config, replace(SPEC, max_episode_steps=0)) == config
+    assert config.copies_of(SPEC) == 0
+    assert not any("hindsight" in name for name in config.further_columns(sampled=True))
+
+
+def test_goals_need_a_time_limit() -> None:
+    with pytest.raises(UserError, match="has goals, but no time limit, which hindsight needs"):
+        with_goals(_config(), replace(SPEC, max_episode_steps=0))
+
+
+def test_a_users_algorithm_with_longer_returns_is_refused() -> None:
+    class Longer:
+        n_step = 3
+
+    with pytest.raises(UserError, match="n_step must be 1 with hindsight, got 3"):
+        check_one_step(_config(), SPEC, cast(Algorithm, Longer()))
+    check_one_step(_config(hindsight={"copies": 0}), SPEC, cast(Algorithm, Longer()))
