@@ -355,18 +355,52 @@ def _packages(result: str) -> str:
     return table(head, rows)
 
 
+def goals() -> str:
+    """Success rates with hindsight and without it, of each seed."""
+    found: dict[tuple[str, str], dict[bool, list[Run]]] = {}
+    for run in figures("goals")["runs"]:
+        found.setdefault((run["task"], run["algorithm"]), {}).setdefault(run["copies"] > 0, []).append(run)
+
+    def shown(runs: list[Run]) -> str:
+        return ", ".join(f"{run['success_rate']:.2f}" for run in runs)
+
+    rows = [
+        (task, algorithm.upper(), shown(by[True]), shown(by[False]), max(run["wall_clock_s"] for run in by[True]))
+        for (task, algorithm), by in found.items()
+    ]
+    return table(("environment", "algorithm", "with hindsight", "without", "slowest with, s"), rows)
+
+
+def structured_peers() -> str:
+    """Seconds to the target and the last scores, of each seed of both libraries."""
+    found: dict[tuple[str, str], list[Run]] = {}
+    for run in figures("structured_peers")["runs"]:
+        found.setdefault((run["task"], run["system"]), []).append(run)
+    rows = [
+        (
+            task,
+            system,
+            median(run["seconds"] for run in runs),
+            f"{min(run['seconds'] for run in runs):.1f} to {max(run['seconds'] for run in runs):.1f}",
+            fmean(run["score"] for run in runs),
+        )
+        for (task, system), runs in found.items()
+    ]
+    return table(("task", "system", "seconds, median", "range", "mean score"), rows)
+
+
 def structured() -> str:
     """Runs in coded environments of several parts: the return, and the most that a policy blind to a part can have."""
     found: dict[str, dict[str, list[Run]]] = {}
     for run in figures("structured")["runs"]:
         found.setdefault(run["kind"], {}).setdefault(run["algorithm"], []).append(run)
-    algorithms = list(next(iter(found.values())))
+    algorithms = list(dict.fromkeys(name for runs in found.values() for name in runs))
     rows = [
         (
             kind,
-            *(", ".join(f"{run['mean_return']:.1f}" for run in runs[name]) for name in algorithms),
+            *(", ".join(f"{run['mean_return']:.1f}" for run in runs.get(name, ())) or "-" for name in algorithms),
             max(run["wall_clock_s"] for each in runs.values() for run in each),
-            runs[algorithms[0]][0]["blind"],
+            next(iter(runs.values()))[0]["blind"],
         )
         for kind, runs in found.items()
     ]

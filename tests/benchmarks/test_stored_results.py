@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.environments import packages, structured
+from benchmarks.environments import goals, packages, structured
+from benchmarks.environments import peers as structured_peers
 from benchmarks.faults import copies, floods
 from benchmarks.harness import Target, verdict
 from benchmarks.learner import sparse_learner
@@ -129,7 +130,9 @@ VERDICTS: dict[str, Callable[[dict[str, Any]], list[Target]]] = {
     "on_policy_missing_actor": missing_actor.targets,
     "packages": packages.targets,
     "packages_repeated": packages.targets,
+    "goals": goals.targets,
     "structured": structured.targets,
+    "structured_peers": structured_peers.targets,
     "parity": _parity,
     "parity_sac_pendulum": _parity,
     "quantize": lambda figures: quantize.targets(figures["models"]),
