@@ -19,7 +19,7 @@ _CONTINUOUS = ("exploration.noise", "exploration.correlation", f"{_GATE}max_mean
 _QUEUE_ONLY = ("queue", "evaluation.sampled", f"{_GATE}max_mean_kl", f"{_GATE}max_kl")
 _PRIORITIES = ("replay.priority_exponent", "replay.importance_exponent", "replay.importance_exponent_end")
 REPLAY_ONLY = (
-    *("rate_limiter", "exploration", "multi_step_returns", "publication.period_updates"),
+    *("rate_limiter", "exploration", "multi_step_returns", "publication.period_updates", "hindsight"),
     *("replay.prioritized", "replay.min_size", *_PRIORITIES),
     *(name for name in (*_DISCRETE, *_CONTINUOUS) if name.startswith(_GATE)),
 )
@@ -63,6 +63,7 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
         "actions are discrete": (spec.discrete_actions, _GAUSSIAN),
         "network has the hidden layers": (run.network, ("dqn.hidden_sizes", *_HIDDEN)),
         "observations are no images of three axes": (spec.image is None or spec.frame_stack > 1, ("image_layout",)),
+        "the environment has no goals": (spec.goal is None, ("hindsight",)),
         "observations are images": (spec.image, ("normalize_observations", "dqn.hidden_sizes", *_HIDDEN)),
         "replay.prioritized is off": (not run.replay.prioritized, _PRIORITIES),
         "dqn.learning_rate_end is none": (run.dqn.learning_rate_end is None, ("dqn.learning_rate_updates",)),

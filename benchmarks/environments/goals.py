@@ -51,7 +51,7 @@ class Task:
 _EARLY = ("--replay.min-size", "1000", "--exploration.random-steps", "1000", "--evaluation.period-updates", "500")
 TASKS = (
     Task("12 bits", f"{_CODED}Bits-v0", "dqn", 30_000, ("--environment-args", "bits=12,max_episode_steps=12")),
-    Task("point", f"{_CODED}Reach-v0", "sac", 20_000, (*_EARLY, "--rate-limiter.samples-per-insert", "128")),
+    Task("point", f"{_CODED}Reach-v0", "sac", 30_000, (*_EARLY, "--rate-limiter.samples-per-insert", "128")),
     Task(
         *("PandaReach", "panda_gym:PandaReach-v3", "sac", 40_000),
         flags=(*_EARLY, "--rate-limiter.samples-per-insert", "128"),

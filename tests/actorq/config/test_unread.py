@@ -54,6 +54,7 @@ def test_exploration_that_an_algorithm_does_not_have_is_told(algorithm: str, tol
         ),
         ({"dqn": {"learning_rate_updates": 7}}, "dqn.learning_rate_updates", "dqn.learning_rate_end is none"),
         ({"network": "my:layers", "dqn": {"hidden_sizes": (8,)}}, "dqn.hidden_sizes", "network has the hidden layers"),
+        ({"hindsight": {"copies": 2}}, "hindsight", "the environment has no goals"),
         ({"dynamic_capacity": {"oldest": 7}}, "dynamic_capacity.oldest", "dynamic_capacity.enabled is off"),
         ({"multi_step_returns": {"n_step": 7}}, "multi_step_returns", "multi_step is off"),
         ({"sparsity": {"method": "dense", "actor": 0.5}}, "sparsity.actor", "networks are dense"),
