@@ -28,9 +28,11 @@ TARGET, SECONDS = 18.0, 90
 # The first of the able algorithms has several seeds.
 SEEDS = 3
 _COMPLETE = (0, 3)
-# A small task for algorithms whose defaults are for long runs: updates begin early, and are of few rows.
-_OFF_POLICY = ("d4pg", "td3", "sac")
+# A small task for algorithms whose defaults are for long runs: updates begin early and are of few rows, and codes are
+# independent of each other.
 _EARLY = ("--replay.min-size", "1000", "--exploration.random-steps", "1000", "--evaluation.period-updates", "200")
+_SMALL = {name: {"batch-size": "64", "discount": "0.9"} for name in ("d4pg", "td3", "sac")}
+_SMALL["d4pg"] |= {"policy-learning-rate": "5e-4", "critic-learning-rate": "1e-3", "value-min": "0", "value-max": "20"}
 
 
 def main() -> int:
@@ -88,7 +90,8 @@ def _row(kind: str, algorithm: str, seed: int, run: Path) -> dict[str, Any]:
     )
     limits = ("--target-return", str(TARGET), "--max-seconds", str(SECONDS), "--max-environment-steps", "10000000")
     how = ("--algorithm", algorithm, "--seed", str(seed), "--scheme", "int8", "--run-directory", str(run))
-    small = (*_EARLY, f"--{algorithm}.batch-size", "64") if algorithm in _OFF_POLICY else ()
+    own = [text for name, value in _SMALL.get(algorithm, {}).items() for text in (f"--{algorithm}.{name}", value)]
+    small = (*_EARLY, *own) if own else ()
     command = [sys.executable, *ACTORQ, "train", *flags, *limits, *how, *small]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
