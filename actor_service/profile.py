@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from actor_service.acting.explorer import Explorer
-from actor_service.acting.explorers import explorer
+from actor_service.acting.behavior import BehaviorPolicy
+from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
@@ -90,7 +90,7 @@ class _Acting:
             config.environment, count, config.environment_backend, config.environment_arguments
         )
         self.slot = PolicySlot()
-        explore = _explorer(config, spec, count, random_steps, sampling)
+        explore = _behavior(config, spec, count, random_steps, sampling)
         columns = explore.columns
         self.length = fitting_segment_length(
             spec, count, config.actor.segment_length, config.actor.max_segment_bytes, columns
@@ -109,16 +109,16 @@ class _Acting:
         return segment
 
 
-def _explorer(
+def _behavior(
     config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int, sampling: Sampling = ""
-) -> Explorer:
+) -> BehaviorPolicy:
     sized = config.model_copy(update={"environments_per_actor": count})
     exploration = replace(
         sized.exploration_of(0, 0),
         random_steps=random_steps,
         sampling=sampling,
     )
-    return explorer(
+    return behavior_policy(
         spec, exploration, count, np.random.default_rng(config.seed), config.further_columns(bool(sampling))
     )
 
@@ -200,7 +200,7 @@ def _measure_count(
     if not loaded:
         raise UserError(f"actors cannot act with this policy: {next(iter(dropped.values()))}")
     acting = _Acting(config, spec, count, sampling=sampling)
-    random = _explorer(config, spec, count, random_steps=10**9)
+    random = _behavior(config, spec, count, random_steps=10**9)
     first = next(iter(loaded.values()))
     actions = [random(first, np.empty(0)).copy() for _ in range(64)]
 

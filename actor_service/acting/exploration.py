@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.acting.explorer import Explorer
+from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import GREEDY_ACTIONS
 from actorq.domain.spaces import EnvironmentSpec
@@ -18,7 +18,7 @@ from actorq.domain.status import Exploration
 STEPS_DRAWN = 128
 
 
-class NoisyExplorer(Explorer):
+class NoisyBehavior(BehaviorPolicy):
     """Chooses uniformly random actions at first, then the policy's with noise.
 
     random_steps: steps of each environment with uniformly random actions.
@@ -54,7 +54,7 @@ class NoisyExplorer(Explorer):
         """The policy's actions with this step's random numbers applied."""
 
 
-class EpsilonGreedy(NoisyExplorer):
+class EpsilonGreedy(NoisyBehavior):
     """Takes a uniformly random action in environment i with probability epsilon_i, else the action of highest value."""
 
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
@@ -76,7 +76,7 @@ class EpsilonGreedy(NoisyExplorer):
         return self._actions
 
 
-class ContinuousNoise(NoisyExplorer):
+class ContinuousNoise(NoisyBehavior):
     """Adds noise to continuous actions and clips them to their bounds.
 
     A deterministic policy (D4PG, TD3) gets Gaussian noise of standard deviation noise_i, in units of half of each

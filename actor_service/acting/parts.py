@@ -1,4 +1,4 @@
-"""Explorers of actions with several discrete parts, with continuous components beside them, or with a mask."""
+"""Behavior policies of actions with several discrete parts, with continuous components beside them, or with a mask."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.acting.exploration import STEPS_DRAWN, NoisyExplorer
-from actor_service.acting.explorer import Explorer
+from actor_service.acting.behavior import BehaviorPolicy
+from actor_service.acting.exploration import STEPS_DRAWN, NoisyBehavior
 from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.choices import allowed_choices, best_choices, slices_of
@@ -17,7 +17,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration
 
 
-class PartwiseEpsilonGreedy(NoisyExplorer):
+class PartwiseEpsilonGreedy(NoisyBehavior):
     """Takes uniformly random allowed choices in environment i with probability epsilon_i, else the best ones.
 
     One coin decides for all parts of an action. Values of choices that are not allowed are far below all others,
@@ -53,7 +53,7 @@ class PartwiseEpsilonGreedy(NoisyExplorer):
         return allowed_choices(allowed, uniforms, self._spec.sizes).reshape(self._actions.shape)
 
 
-class PartwiseSampler(Explorer):
+class PartwiseSampler(BehaviorPolicy):
     """Draws each discrete part of an action from its own softmax, and continuous components from a Gaussian.
 
     The logarithm of an action's probability is the sum over its parts.

@@ -55,7 +55,7 @@ class Rollout:
 
     explore: maps the policy and stacked observations [N, ...] to the environments' actions [N, *action].
     watched: context of each call to the environments, for a watchdog.
-    columns: the columns of `explore` (see `Explorer`), copied into the segments.
+    columns: the columns of `explore` (see `BehaviorPolicy`), copied into the segments.
     sampled: whether a segment ends before the loop waits for a newer policy, which may need the segment's steps.
     """
 

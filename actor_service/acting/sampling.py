@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.acting.explorer import Explorer
+from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import LOG_PROBABILITIES
 from actorq.domain.spaces import EnvironmentSpec
@@ -55,7 +55,7 @@ class CountedDraws:
         return drawn
 
 
-class CategoricalSampler(Explorer):
+class CategoricalSampler(BehaviorPolicy):
     """Draws discrete actions from the softmax of a policy's logits, by the inverse of the distribution function.
 
     log mu(a) = logits[a] - log(sum(exp(logits))), computed in float64. It is never above 0.
@@ -113,7 +113,7 @@ class CategoricalSampler(Explorer):
         return actions
 
 
-class GaussianSampler(Explorer):
+class GaussianSampler(BehaviorPolicy):
     """Draws continuous actions u = mean + exp(log_std) * noise, and brings them within their bounds.
 
     log mu(u) is the sum over components of the logarithms of normal densities. The density belongs to u and not to the

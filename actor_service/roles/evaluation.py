@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actor_service.acting.explorer import Explorer
-from actor_service.acting.explorers import explorer
+from actor_service.acting.behavior import BehaviorPolicy
+from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.frame_stack import FrameStack
 from actor_service.acting.parts import greedy_actions
 from actor_service.counts import ActorCounts
@@ -89,7 +89,7 @@ class EvaluationEpisodes:
         on_picture: called with a picture of the first environment at its first observation and after each of its steps.
         """
         started = time.monotonic()
-        explorers = self._explorers(seed) if self._sampling else None
+        behaviors = self._behaviors(seed) if self._sampling else None
         environments, stack = self._environments, FrameStack(self._spec, self._environments.count)
         shares = np.full(environments.count, self._episodes // environments.count)
         shares[: self._episodes % environments.count] += 1
@@ -102,7 +102,7 @@ class EvaluationEpisodes:
                 raise UnavailableError("the evaluation was stopped because the actor ends")
             if on_picture is not None and shares[0]:
                 on_picture(self._picture())
-            actions = self._actions(policy, stack.push(observations, environments.lengths), explorers)
+            actions = self._actions(policy, stack.push(observations, environments.lengths), behaviors)
             with self._watched:
                 step = environments.step(actions)
             observations = step.observations
@@ -149,18 +149,18 @@ class EvaluationEpisodes:
         return picture
 
     def _actions(
-        self, policy: OnnxPolicy, seen: NDArray[Any], explorers: Sequence[Explorer] | None
+        self, policy: OnnxPolicy, seen: NDArray[Any], behaviors: Sequence[BehaviorPolicy] | None
     ) -> NDArray[np.generic]:
-        """The actions for all environments. explorers: draw those of each call's rows; None for greedy actions."""
+        """The actions for all environments. behaviors: draw those of each call's rows; None for greedy actions."""
         parts = np.split(seen, len(seen) // self.rows)
-        if explorers is not None:
-            return np.concatenate([draw(policy, part) for draw, part in zip(explorers, parts, strict=True)])
+        if behaviors is not None:
+            return np.concatenate([draw(policy, part) for draw, part in zip(behaviors, parts, strict=True)])
         return np.concatenate([greedy_actions(self._spec, policy, policy(part)).copy() for part in parts])
 
-    def _explorers(self, seed: int) -> list[Explorer]:
+    def _behaviors(self, seed: int) -> list[BehaviorPolicy]:
         exploration = Exploration(epsilons=(), noise=(), sampling=self._sampling)
         generators = np.random.default_rng(seed).spawn(self._environments.count // self.rows)
-        return [explorer(self._spec, exploration, self.rows, generator) for generator in generators]
+        return [behavior_policy(self._spec, exploration, self.rows, generator) for generator in generators]
 
 
 def _successes(episodes: Sequence[Episode]) -> tuple[bool, ...]:

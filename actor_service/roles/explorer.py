@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from actor_service.acting.explorers import explorer
+from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, make_environments
@@ -55,7 +55,7 @@ class Explorer(Participant):
         seeds = np.random.SeedSequence(membership.seed).generate_state(3)
         environment_seed, exploration_seed, goal_seed = (int(seed) for seed in seeds)
         rng, sampled = np.random.default_rng(exploration_seed), bool(membership.exploration.sampling)
-        explore = explorer(spec, membership.exploration, count, rng, run.columns)
+        explore = behavior_policy(spec, membership.exploration, count, rng, run.columns)
         columns = explore.columns
         with self._own_call:
             environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)

@@ -179,7 +179,7 @@ class Participant(Actor):
         check_modules(run.environment_id, run.environment_arguments, self._allowed_modules)
         with self._own_call:
             self._spec = describe_environment(run.environment_id, self._host.backend, run.environment_arguments)
-        # An evaluator uses the explorers' batch size for `auto`, so that it evaluates the scheme that they act with.
+        # An evaluator uses the actors' batch size for `auto`, so that it evaluates the scheme that they act with.
         self._batch = run.environments_per_actor
         self._prepare(self._spec, membership)
         self._uploader = self._host.uploader(

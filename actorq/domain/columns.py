@@ -1,7 +1,8 @@
 """The columns of a run's segments: one list over which segments, messages, replay and bounds loop.
 
-A new column is declared in `FURTHER`, and filled by its producer in the actor: an explorer's `columns`. A run names the
-further columns that it wants (`RunSpec.columns`). Nothing between the producer and the reader knows a column by name.
+A new column is declared in `FURTHER`, and filled by its producer in the actor: a behavior policy's `columns`. A run
+names the further columns that it wants (`RunSpec.columns`). Nothing between the producer and the reader knows a column
+by name.
 """
 
 import math

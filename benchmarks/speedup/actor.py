@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from actor_service.acting.explorers import explorer
+from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.rollout import Rollout
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
@@ -253,7 +253,7 @@ def actor_loop(task: Task, environments: Environments | None = None) -> Loop:
     slot = PolicySlot()
     slot.put(load_policy(policy, spec, task.environments))
     exploration = Exploration((_EPSILON,) * task.environments, (_NOISE,) * task.environments)
-    explore = explorer(spec, exploration, task.environments, np.random.default_rng(0))
+    explore = behavior_policy(spec, exploration, task.environments, np.random.default_rng(0))
     rollout = Rollout(environments, PolicyTurns(slot), explore, _SEGMENT, seed=0)
     stop = threading.Event()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actor_service.acting.explorer import Explorer
+from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import make_environments
@@ -24,7 +24,7 @@ from tests.actor_service.actor_policies import constant_policy
 _COUNT, _STEPS = 2, 6
 
 
-class _Counting(Explorer):
+class _Counting(BehaviorPolicy):
     """Always takes action 0, and tells how often it was asked."""
 
     def __init__(self) -> None:

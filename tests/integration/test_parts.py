@@ -8,7 +8,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actor_service.acting.explorers import explorer
+from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.parts import greedy_actions
 from actor_service.policies.policy import OnnxPolicy, load_policy
 from actorq.domain.columns import LOG_PROBABILITIES
@@ -52,7 +52,7 @@ def test_no_action_leaves_the_mask(how: str, choices: tuple[int, ...], frame_sta
         random_steps=10**6 if how == "random" else 0,
         sampling="clipped" if how == "sampled" else "",
     )
-    explore, rng = explorer(spec, exploration, N, np.random.default_rng(1)), np.random.default_rng(2)
+    explore, rng = behavior_policy(spec, exploration, N, np.random.default_rng(1)), np.random.default_rng(2)
     seen = set()
     single = replace(spec, frame_stack=1)
     for _ in range(300):
@@ -67,7 +67,7 @@ def test_no_action_leaves_the_mask(how: str, choices: tuple[int, ...], frame_sta
 def test_one_coin_decides_for_all_parts() -> None:
     spec = discrete(choices=(10, 10, 10))
     policy = OnnxPolicy(constant_policy([1.0, *[0.0] * 9] * 3, 3), spec.observations, N)
-    explore = explorer(spec, Exploration((0.5,) * N, (0.0,) * N), N, np.random.default_rng(0))
+    explore = behavior_policy(spec, Exploration((0.5,) * N, (0.0,) * N), N, np.random.default_rng(0))
     observations = np.zeros((N, 3), np.float32)
     actions = np.concatenate([explore(policy, observations).copy() for _ in range(2000)])
     # Either all parts are the best ones, or all are random.
@@ -84,7 +84,7 @@ def test_what_is_told_of_a_drawn_action_is_what_the_learner_computes(squash: boo
     network = PartwisePolicy(spec, (8,), squash=squash, log_std=-0.5)
     policy = loaded(spec, network, sampled=True)
     exploration = Exploration((), (), sampling="squashed" if squash else "clipped")
-    explore, rng = explorer(spec, exploration, N, np.random.default_rng(1)), np.random.default_rng(2)
+    explore, rng = behavior_policy(spec, exploration, N, np.random.default_rng(1)), np.random.default_rng(2)
     low, high = spec.actions.bounds()
     for _ in range(50):
         observations = rng.standard_normal((N, 3)).astype(np.float32)
@@ -102,7 +102,7 @@ def test_the_parts_are_drawn_independently_and_as_often_as_they_are_probable() -
     spec = discrete(choices=(2, 3))
     logits = [0.0, 1.0, 2.0, 0.0, -1.0]
     policy = load_policy(logits_policy(logits, 3), spec, 50, sampled=True)
-    explore = explorer(spec, Exploration((), (), sampling="clipped"), 50, np.random.default_rng(0))
+    explore = behavior_policy(spec, Exploration((), (), sampling="clipped"), 50, np.random.default_rng(0))
     actions = np.concatenate([explore(policy, np.zeros((50, 3), np.float32)).copy() for _ in range(400)])
     shares = np.zeros((2, 3))
     np.add.at(shares, tuple(actions.T), 1 / len(actions))

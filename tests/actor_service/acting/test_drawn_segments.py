@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actor_service.acting.explorers import explorer
+from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.rollout import Rollout, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, Step, make_environments
@@ -37,7 +37,7 @@ def drawing(
     slot = slot or PolicySlot()
     slot.put(load_policy(policy, environments.spec, environments.count, sampled=True))
     exploration = Exploration((), (), sampling=sampling)
-    explore = explorer(environments.spec, exploration, environments.count, np.random.default_rng(9))
+    explore = behavior_policy(environments.spec, exploration, environments.count, np.random.default_rng(9))
     turns = PolicyTurns(slot, most_steps, patience_s=0.0)
     return Rollout(environments, turns, explore, LENGTH, SEED, columns=explore.columns, sampled=True)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.exploration import ContinuousNoise, EpsilonGreedy
-from actor_service.acting.explorers import explorer
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import GREEDY_ACTIONS
 from actorq.domain.policy import Policy
@@ -28,7 +28,7 @@ def taken(
     """The actions of so many steps, [T, N, ...], always at an observation of zeros."""
     count = len(exploration.epsilons)
     loaded = OnnxPolicy(policy, OBSERVATIONS, count)
-    explore = explorer(spec, exploration, count, np.random.default_rng(seed))
+    explore = behavior_policy(spec, exploration, count, np.random.default_rng(seed))
     observations = np.zeros((count, 4), np.float32)
     actions = [explore(loaded, observations).copy() for _ in range(steps)]
     assert actions[0].dtype == spec.actions.dtype
@@ -108,14 +108,16 @@ def test_at_first_actions_are_uniformly_random() -> None:
 
 def test_the_kind_of_actions_says_how() -> None:
     exploration = Exploration((0.1,), (0.1,))
-    assert isinstance(explorer(DISCRETE, exploration, 1, np.random.default_rng(0)), EpsilonGreedy)
-    assert isinstance(explorer(CONTINUOUS, exploration, 1, np.random.default_rng(0)), ContinuousNoise)
+    assert isinstance(behavior_policy(DISCRETE, exploration, 1, np.random.default_rng(0)), EpsilonGreedy)
+    assert isinstance(behavior_policy(CONTINUOUS, exploration, 1, np.random.default_rng(0)), ContinuousNoise)
 
 
 def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Actions taken and what they would have been without noise, [T, N, 2] each, at an observation of zeros."""
     loaded = OnnxPolicy(policy, OBSERVATIONS, len(exploration.noise), greedy=True)
-    explore = explorer(CONTINUOUS, exploration, len(exploration.noise), np.random.default_rng(1), (GREEDY_ACTIONS,))
+    explore = behavior_policy(
+        CONTINUOUS, exploration, len(exploration.noise), np.random.default_rng(1), (GREEDY_ACTIONS,)
+    )
     columns = []
     for _ in range(steps):
         actions = explore(loaded, np.zeros((len(exploration.noise), 4), np.float32)).copy()
@@ -142,7 +144,7 @@ def test_what_the_policy_would_have_done_without_noise_is_told_on_demand(
     # And nothing is told, nor taken otherwise, where nobody asks.
     unasked = Exploration((0.0,) * 2, (0.2,) * 2)
     np.testing.assert_array_equal(taken(CONTINUOUS, policy, unasked, steps=100), actions)
-    assert not explorer(CONTINUOUS, unasked, 2, np.random.default_rng(0)).columns
+    assert not behavior_policy(CONTINUOUS, unasked, 2, np.random.default_rng(0)).columns
 
 
 def test_while_actions_are_random_the_policy_would_have_done_the_same() -> None:
@@ -154,7 +156,7 @@ def test_while_actions_are_random_the_policy_would_have_done_the_same() -> None:
 
 def test_of_discrete_actions_nothing_is_told() -> None:
     exploration = Exploration((0.1,), (0.1,))
-    assert not explorer(DISCRETE, exploration, 1, np.random.default_rng(0), (GREEDY_ACTIONS,)).columns
+    assert not behavior_policy(DISCRETE, exploration, 1, np.random.default_rng(0), (GREEDY_ACTIONS,)).columns
 
 
 def test_correlated_noise_has_the_same_distribution_and_the_asked_correlation() -> None:

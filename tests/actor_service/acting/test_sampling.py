@@ -7,7 +7,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from actor_service.acting.explorers import explorer
+from actor_service.acting.behaviors import behavior_policy
 from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import load_policy
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
@@ -46,7 +46,7 @@ def drawn(
 ) -> Drawn:
     """So many steps, at an observation of zeros by default."""
     loaded = load_policy(policy, spec, environments, sampled=True)
-    explore = explorer(spec, Exploration((), (), sampling=sampling), environments, np.random.default_rng(seed))
+    explore = behavior_policy(spec, Exploration((), (), sampling=sampling), environments, np.random.default_rng(seed))
     columns, seen = explore.columns, np.zeros((environments, 4), np.float32) if observations is None else observations
     assert GREEDY_ACTIONS not in columns
     rows = []
@@ -66,8 +66,8 @@ def test_the_action_space_and_the_run_say_how_actions_are_drawn() -> None:
     rng = np.random.default_rng(0)
     for sampling in ("clipped", "squashed"):
         exploration = Exploration((0.5,), (0.5,), random_steps=9, sampling=sampling)
-        assert isinstance(explorer(discrete(2), exploration, 1, rng), CategoricalSampler)
-        assert isinstance(explorer(CONTINUOUS, exploration, 1, rng), GaussianSampler)
+        assert isinstance(behavior_policy(discrete(2), exploration, 1, rng), CategoricalSampler)
+        assert isinstance(behavior_policy(CONTINUOUS, exploration, 1, rng), GaussianSampler)
 
 
 def test_discrete_actions_have_the_frequencies_of_the_softmax() -> None:
@@ -186,7 +186,7 @@ def test_other_settings_of_exploration_have_no_effect() -> None:
     policy = gaussian_policy([0.0, 0.0], [0.0, 0.0])
     loaded = load_policy(policy, CONTINUOUS, 2, sampled=True)
     plain, noisy = (
-        explorer(CONTINUOUS, exploration, 2, np.random.default_rng(5))
+        behavior_policy(CONTINUOUS, exploration, 2, np.random.default_rng(5))
         for exploration in (
             Exploration((), (), sampling="clipped"),
             Exploration((0.9,) * 2, (5.0,) * 2, random_steps=100, sampling="clipped"),

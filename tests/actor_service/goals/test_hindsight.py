@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actor_service.acting.explorer import Explorer
+from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.acting.rollout import Rollout
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import make_environments
@@ -138,7 +138,7 @@ def test_an_episode_that_is_cut_off_keeps_its_own_goal(cut: str) -> None:
     assert not segment.columns[NAMES.terminated].any()
 
 
-class _Random(Explorer):
+class _Random(BehaviorPolicy):
     def __init__(self, environments: int) -> None:
         self._rng, self._count = np.random.default_rng(1), environments
 

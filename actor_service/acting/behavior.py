@@ -1,4 +1,4 @@
-"""The interface of explorers, which choose the actions of all environments at each step."""
+"""The interface of behavior policies, which choose the actions of all environments at each step."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from actor_service.policies.policy import OnnxPolicy
 
 
-class Explorer(ABC):
+class BehaviorPolicy(ABC):
     """Chooses the actions of N environments.
 
     columns: what segments hold about the last actions besides the actions, [N, ...] by the name of the column. With

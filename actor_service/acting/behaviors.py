@@ -1,25 +1,25 @@
-"""Chooses the explorer of a run."""
+"""Makes the behavior policy of a run."""
 
 from collections.abc import Collection
 
 import numpy as np
 
+from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.acting.exploration import ContinuousNoise, EpsilonGreedy
-from actor_service.acting.explorer import Explorer
 from actor_service.acting.parts import PartwiseEpsilonGreedy, PartwiseSampler
 from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
 
 
-def explorer(
+def behavior_policy(
     spec: EnvironmentSpec,
     exploration: Exploration,
     environments: int,
     rng: np.random.Generator,
     wanted: Collection[str] = (),
-) -> Explorer:
-    """The explorer of an action space and a number of environments: draws actions if the run does, else adds noise.
+) -> BehaviorPolicy:
+    """The behavior policy of a number of environments: it draws actions if the run does, else it adds noise.
 
     Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns.
     """
