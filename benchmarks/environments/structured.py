@@ -32,6 +32,7 @@ _COMPLETE = (0, 3)
 # independent of each other.
 _EARLY = ("--replay.min-size", "1000", "--exploration.random-steps", "1000", "--evaluation.period-updates", "200")
 _SMALL = {name: {"batch-size": "64", "discount": "0.9"} for name in ("d4pg", "td3", "sac")}
+_SMALL["impala"] = {"discount": "0.5"}
 _SMALL["d4pg"] |= {"policy-learning-rate": "5e-4", "critic-learning-rate": "1e-3", "value-min": "0", "value-max": "20"}
 
 
@@ -91,7 +92,8 @@ def _row(kind: str, algorithm: str, seed: int, run: Path) -> dict[str, Any]:
     limits = ("--target-return", str(TARGET), "--max-seconds", str(SECONDS), "--max-environment-steps", "10000000")
     how = ("--algorithm", algorithm, "--seed", str(seed), "--scheme", "int8", "--run-directory", str(run))
     own = [text for name, value in _SMALL.get(algorithm, {}).items() for text in (f"--{algorithm}.{name}", value)]
-    small = (*_EARLY, *own) if own else ()
+    early = _EARLY if "batch-size" in _SMALL.get(algorithm, {}) else ("--evaluation.period-updates", "100")
+    small = (*early, *own) if own else ()
     command = [sys.executable, *ACTORQ, "train", *flags, *limits, *how, *small]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
