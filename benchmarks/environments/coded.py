@@ -49,7 +49,7 @@ KINDS: Mapping[str, tuple[spaces.Space[Any], spaces.Space[Any]]] = {
         spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1.0, 1.0, (1,), np.float32)}),
     ),
     "mask": (_BOTH, spaces.Discrete(_CHOICES)),
-    "mask of parts": (_BOTH, spaces.MultiDiscrete([_CHOICES] * 4)),
+    "mask of each part": (_BOTH, spaces.MultiDiscrete([_CHOICES] * 4)),
     "mixed actions": (_BOTH, spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Tuple((spaces.Discrete(3, start=5),))})),
 }
 
@@ -143,19 +143,19 @@ class Coded(gymnasium.Env[Any, Any]):
                 return float(np.mean(action == np.array(self._digits * 3)))
             case "discrete and continuous":
                 return bool(action["a"] == first and abs(float(action["b"][0]) - _APART * (second - 1)) < 0.4)
-            case "mask" | "mask of parts":
-                return self._is_outermost(np.atleast_1d(action))
+            case "mask" | "mask of each part":
+                return self._outermost_share(np.atleast_1d(action))
             case "mixed actions":
                 return bool(action == {"a": first, "b": (second + 5,)})
         return int(action) == (first + second) % 3
 
-    def _is_outermost(self, choices: Any) -> bool:
-        """Whether each choice is the lowest allowed one, or the highest for a first digit of 1."""
+    def _outermost_share(self, choices: Any) -> float:
+        """Share of choices that are the lowest allowed one, or the highest for a first digit of 1."""
         for mask, choice in zip(self._mask, choices, strict=True):
             if not mask[choice]:
                 raise ValueError(f"choice {choice} of {mask} is not allowed")
         wanted = self._mask.argmax(1) if self._digits[0] == 0 else _CHOICES - 1 - self._mask[:, ::-1].argmax(1)
-        return bool((choices == wanted).all())
+        return float(np.mean(choices == wanted))
 
 
 gymnasium.register("Parts-v0", entry_point=f"{__name__}:Coded")

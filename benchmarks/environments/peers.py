@@ -54,7 +54,7 @@ class Task:
 _CODED, _GOALS = "benchmarks.environments.coded:Parts-v0", "benchmarks.environments.goals_coded:Bits-v0"
 TASKS = (
     Task("arrays", _CODED, {"kind": "image and vector", "pixels": 36}, "ppo", 18.0, 20.0, 2_048),
-    Task("mask", _CODED, {"kind": "mask of parts"}, "ppo", 18.0, 20.0, 2_048),
+    Task("mask", _CODED, {"kind": "mask of each part"}, "ppo", 18.0, 20.0, 2_048),
     Task("goals", _GOALS, {"bits": 10, "max_episode_steps": 10}, "dqn", 0.95, 1.0, 1_000),
 )
 

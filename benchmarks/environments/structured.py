@@ -31,9 +31,17 @@ _COMPLETE = (0, 3)
 # A small task for algorithms whose defaults are for long runs: updates begin early and are of few rows, and codes are
 # independent of each other.
 _EARLY = ("--replay.min-size", "1000", "--exploration.random-steps", "1000", "--evaluation.period-updates", "200")
-_SMALL = {name: {"batch-size": "64", "discount": "0.9"} for name in ("d4pg", "td3", "sac")}
-_SMALL["impala"] = {"discount": "0.5"}
-_SMALL["d4pg"] |= {"policy-learning-rate": "5e-4", "critic-learning-rate": "1e-3", "value-min": "0", "value-max": "20"}
+_SMALL = {
+    "sac": {"batch-size": "64", "discount": "0.9"},
+    "td3": {"batch-size": "64"},
+    "d4pg": {
+        **{"batch-size": "64", "discount": "0.9", "policy-learning-rate": "5e-4", "critic-learning-rate": "1e-3"},
+        **{"value-min": "0", "value-max": "20"},
+    },
+    "impala": {"discount": "0.5"},
+}
+# For a continuous action, which must be close to its place.
+_CLOSE = {"ppo": {"discount": "0.5", "log-std": "-1"}, "impala": {"discount": "0.5", "log-std": "-1"}}
 
 
 def main() -> int:
@@ -91,8 +99,9 @@ def _row(kind: str, algorithm: str, seed: int, run: Path) -> dict[str, Any]:
     )
     limits = ("--target-return", str(TARGET), "--max-seconds", str(SECONDS), "--max-environment-steps", "10000000")
     how = ("--algorithm", algorithm, "--seed", str(seed), "--scheme", "int8", "--run-directory", str(run))
-    own = [text for name, value in _SMALL.get(algorithm, {}).items() for text in (f"--{algorithm}.{name}", value)]
-    early = _EARLY if "batch-size" in _SMALL.get(algorithm, {}) else ("--evaluation.period-updates", "100")
+    settings = (_SMALL | _CLOSE if "continuous action" in kind else _SMALL).get(algorithm, {})
+    own = [text for name, value in settings.items() for text in (f"--{algorithm}.{name}", value)]
+    early = _EARLY if "batch-size" in settings else ("--evaluation.period-updates", "100")
     small = (*early, *own) if own else ()
     command = [sys.executable, *ACTORQ, "train", *flags, *limits, *how, *small]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
