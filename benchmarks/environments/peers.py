@@ -29,9 +29,9 @@ from benchmarks.runs import ACTORQ
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS, THEIRS = "actorq", "stable-baselines3"
-EPISODES, SEEDS, LIMIT_S = 20, 5, 180.0
-# Share of the range of scores that ActorQ's may be below, and Student's t for 95% with four degrees of freedom.
-_MARGIN, _STUDENT = 0.05, 2.776
+EPISODES, SEEDS, LIMIT_S = 20, 5, 90.0
+# Share of the range of scores that ActorQ's may be below, and Student's t for 95% by the number of seeds.
+_MARGIN, _STUDENT = 0.05, {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ def _lower_end(ours: Sequence[float], theirs: Sequence[float]) -> float:
     differences = [one - other for one, other in zip(ours, theirs, strict=True)]
     if len(differences) < 2:
         return differences[0]
-    return statistics.fmean(differences) - _STUDENT * statistics.stdev(differences) / math.sqrt(len(differences))
+    student = _STUDENT[min(len(differences), max(_STUDENT))]
+    return statistics.fmean(differences) - student * statistics.stdev(differences) / math.sqrt(len(differences))
 
 
 def _ours(task: Task, seed: int, folder: Path) -> dict[str, Any]:
