@@ -219,6 +219,9 @@ def test_it_watches_until_it_is_cancelled() -> None:
             with suppress(OSError):
                 while service.closed == 0:
                     await asyncio.to_thread(service.send, 0, MIB)
+            # The sender may see the end before the guard has told of it.
+            while service.closed == 0:
+                await asyncio.sleep(0)
             task.cancel()
             assert service.closed == 1
 
