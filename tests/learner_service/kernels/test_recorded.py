@@ -5,12 +5,13 @@ import subprocess
 import sys
 from bisect import bisect_right
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from learner_service.batch import Batch
 from learner_service.kernels.recorded import Recorded, is_recording, record
 
 LAYER = torch.nn.Linear(3, 2)
@@ -105,24 +106,16 @@ def test_other_inputs_are_not_computed_with_the_same_recording() -> None:
         assert same(recorded(*inputs), scaled(*inputs))
 
 
-class Columns(NamedTuple):
-    """Inputs that belong together."""
-
-    x: Tensor
-    weights: Tensor
-    more: Tensor | None = None
-
-
-def test_inputs_may_be_named_tuples_and_none() -> None:
-    def weighted(columns: Columns, more: Tensor | None, share: Tensor) -> tuple[Tensor, ...]:
-        assert columns.more is more is None
-        return (columns.weights * LAYER(columns.x).sum(1) * share,)
+def test_inputs_may_be_batches_and_none() -> None:
+    def weighted(batch: Batch, more: Tensor | None, share: Tensor) -> tuple[Tensor, ...]:
+        assert more is None
+        return (batch.weights * LAYER(batch.x).sum(1) * share,)
 
     recorded = Recorded(weighted)
     for _ in range(3):
-        columns, share = Columns(torch.randn(4, 3), torch.rand(4)), torch.rand(())
+        batch, share = Batch(x=torch.randn(4, 3), weights=torch.rand(4)), torch.rand(())
         with torch.no_grad():
-            assert same(recorded(columns, None, share), weighted(columns, None, share))
+            assert same(recorded(batch, None, share), weighted(batch, None, share))
 
 
 def test_memory_that_is_written_and_views_of_it_are_written_by_the_recording() -> None:

@@ -91,7 +91,8 @@ def stored_on_policy(name: str, kind: str, root: Path) -> Policy:
 
 
 def observations(spec: EnvironmentSpec) -> NDArray[Any]:
-    return random_batch(np.random.default_rng(2), spec, ROWS).observations
+    found: NDArray[Any] = random_batch(np.random.default_rng(2), spec, ROWS).observations
+    return found
 
 
 def feeds(session: onnxruntime.InferenceSession, spec: EnvironmentSpec) -> dict[str, NDArray[Any]]:
