@@ -38,14 +38,11 @@ from actorq.wire.processes import (
 )
 from actorq.wire.publications import (
     CheckpointHeader,
-    GraphHeader,
     Opening,
     Ready,
     checkpoint_header_from_proto,
     checkpoint_header_to_proto,
     encodings_from_proto,
-    graph_header_from_proto,
-    graph_header_to_proto,
     opening_from_proto,
     opening_to_proto,
     ready_from_proto,

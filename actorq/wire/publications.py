@@ -23,17 +23,6 @@ class Opening:
 
 
 @dataclass(frozen=True)
-class GraphHeader:
-    """A `PolicyGraph` without its model. `topology` is the model's SHA-256."""
-
-    topology: bytes
-    inputs: tuple[str, ...]
-    discrete_actions: bool
-    action_spans: tuple[float, ...]
-    choices: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class CheckpointHeader:
     """A `Checkpoint` without its tensors."""
 
@@ -72,27 +61,6 @@ def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
     check_contract("a learner", message.contract)
     processes = tuple(bounds.items("open.lineage", message.lineage, MAX_LINEAGE))
     return Opening(**_OPENING.of(message), learner=Lineage(bounds.epoch("open.epoch", message.epoch), processes))
-
-
-def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
-    """Encode the header that precedes a graph's model."""
-    return quantizer_pb2.GraphHeader(**vars(header))
-
-
-def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
-    """Decode the header that precedes a graph's model."""
-    spans = tuple(bounds.items("graph.action_spans", message.action_spans, limits.MAX_OUTPUT_COMPONENTS))
-    if not all(0 < span <= limits.MAX_MAGNITUDE for span in spans):
-        raise InvalidInputError(
-            f"graph.action_spans: must be above 0 and at most {limits.MAX_MAGNITUDE}, got {list(spans[:8])}"
-        )
-    return GraphHeader(
-        topology=bounds.digest("graph.topology", message.topology),
-        inputs=each(bounds.name, "graph.inputs", message.inputs, limits.MAX_INPUTS),
-        discrete_actions=message.discrete_actions,
-        action_spans=spans,
-        choices=tuple(bounds.items("graph.choices", message.choices, limits.MAX_PARTS)),
-    )
 
 
 def checkpoint_header_to_proto(header: CheckpointHeader) -> quantizer_pb2.CheckpointHeader:

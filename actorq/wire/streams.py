@@ -12,10 +12,8 @@ from actorq.wire import bounds
 from actorq.wire.joining import StreamOpening, stream_opening_to_proto
 from actorq.wire.publications import (
     CheckpointHeader,
-    GraphHeader,
     Opening,
     checkpoint_header_to_proto,
-    graph_header_to_proto,
     opening_to_proto,
 )
 from actorq.wire.runs import actor_report_to_proto
@@ -104,9 +102,7 @@ def publication_to_proto(publication: Opening | Evaluation) -> quantizer_pb2.Pub
 
 def graph_to_protos(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
     """Encode a graph: its header, then the parts of its model."""
-    lists = tuple(graph.inputs), graph.discrete_actions, tuple(graph.action_spans), tuple(graph.choices)
-    header = GraphHeader(graph.topology, *lists)
-    yield quantizer_pb2.PublishCheckpointsRequest(graph=graph_header_to_proto(header))
+    yield quantizer_pb2.PublishCheckpointsRequest(graph=quantizer_pb2.GraphHeader(topology=graph.topology))
     for part in split_blob(graph.model):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)
 

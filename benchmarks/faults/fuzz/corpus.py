@@ -180,7 +180,7 @@ def _requests() -> list[Message]:
         learner_pb2.SaveCheckpointRequest(),
         watch,
         wire.opening_to_proto(wire.Opening("run", "int8", Lineage(3, (1, 2**64 - 1)))),
-        wire.graph_header_to_proto(wire.GraphHeader(_DIGEST, ("observations",), True, ())),
+        quantizer_pb2.GraphHeader(topology=_DIGEST),
         wire.checkpoint_header_to_proto(wire.CheckpointHeader(35, 3500, _DIGEST, _NOW)),
         quantizer_pb2.WatchPoliciesRequest(
             scheme="int8",

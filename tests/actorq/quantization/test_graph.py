@@ -11,6 +11,7 @@ from actorq.quantization.graph import MAX_CONSTANT_BYTES, Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
+from tests.builders.graphs import graph_of
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, dueling, mlp, policy_graph
 from tests.quantizer_service.policy_runs import random_inputs, random_observations, random_parameters
 
@@ -18,7 +19,7 @@ from tests.quantizer_service.policy_runs import random_inputs, random_observatio
 def changed(change: Callable[[onnx.ModelProto], object]) -> PolicyGraph:
     model = onnx.ModelProto.FromString(mlp(8).model)
     change(model)
-    return PolicyGraph(model.SerializeToString(), ("observation",), True)
+    return graph_of(model.SerializeToString())
 
 
 def weight_inside(model: onnx.ModelProto) -> None:
@@ -51,9 +52,8 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (PolicyGraph(b"\xffnot a model", ("observation",), True), "do not parse"),
-        (PolicyGraph(mlp(8).model, ("pixels",), True), "expected the data inputs"),
-        (PolicyGraph(mlp(8).model, (), True), "expected the data inputs"),
+        (graph_of(b"\xffnot a model"), "do not parse"),
+        (graph_of(mlp(8).model, ("pixels",)), "expected the data inputs"),
         (changed(weight_inside), "'inside' of FLOAT has .*; weights must be graph inputs after the data inputs"),
         (changed(integers_inside), "'inside' of INT8 has .*; only float32 weights may be larger: export the policy in"),
         (changed(lambda m: m.graph.ClearField("output")), "expected an output with the actions, got no outputs"),
@@ -91,7 +91,7 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
             changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),
             "'observation' must be of booleans, integers, or floats of 16, 32 or 64 bits, got element type STRING",
         ),
-        (PolicyGraph(mlp(8).model.replace(b"relu_0", b"relu_\xff"), ("observation",), True), "whose names are UTF-8"),
+        (graph_of(mlp(8).model.replace(b"relu_0", b"relu_\xff")), "whose names are UTF-8"),
         (changed(local_function), "local functions .'helper' is one.; inline them"),
     ],
 )
@@ -140,7 +140,7 @@ def complete(source: PolicyGraph, parameters: Tensors, as_nodes: bool = False, l
     else:
         model.graph.initializer.extend(tensors)
     if not listed:
-        del model.graph.input[len(source.inputs) :]
+        del model.graph.input[len(source.signature.inputs) :]
     return model.SerializeToString()
 
 
@@ -150,10 +150,10 @@ def test_a_complete_model_becomes_its_graph_and_parameters(name: str, as_nodes: 
     source = GRAPHS[name]
     parameters = random_parameters(source, 1)
 
-    graph, found = Graph.from_model(complete(source, parameters, as_nodes, listed), source.discrete_actions)
+    graph, found = Graph.from_model(complete(source, parameters, as_nodes, listed), source.signature.is_discrete)
 
-    assert graph.source.inputs == source.inputs
-    assert graph.source.discrete_actions == source.discrete_actions
+    assert graph.signature.inputs == source.signature.inputs
+    assert graph.signature.is_discrete == source.signature.is_discrete
     assert graph.parameters == Graph.parse(source).parameters
     assert found.keys() == parameters.keys()
     assert all(np.array_equal(found[key], array) for key, array in parameters.items())
@@ -257,7 +257,7 @@ def test_an_operator_that_does_not_exist_is_refused_by_name() -> None:
     model.opset_import.append(helper.make_opsetid("com.example", 1))
 
     with pytest.raises(InvalidInputError, match=r"node 'q_values' .* has the operator com\.example\.NoSuchOperator"):
-        Graph.parse(PolicyGraph(model.SerializeToString(), ("observation",), True))
+        Graph.parse(graph_of(model.SerializeToString()))
 
 
 def test_outputs_that_are_not_batch_first_are_refused_before_any_version() -> None:
@@ -301,7 +301,7 @@ def test_damaged_bytes_are_refused_and_nothing_else_happens(name: str) -> None:
             if name == "mlp":
                 graph, _ = Graph.from_model(bytes(damaged[:end]))
             else:
-                graph = Graph.parse(PolicyGraph(bytes(damaged[:end]), source.inputs, True))
+                graph = Graph.parse(PolicyGraph(bytes(damaged[:end]), source.signature))
             for scheme in SCHEMES:
                 Plan(graph, scheme_named(scheme), Options(ends=True))
         except InvalidInputError:

@@ -94,7 +94,7 @@ def gru(width: int = 32, output: str = "h", bias: bool = True) -> PolicyGraph:
         (features,) = [node for node in model.graph.node if list(node.output) == ["features"]]
         features.input[:] = ["sequence", "both"]
         model.graph.initializer.append(numpy_helper.from_array(np.array([0, 1]), "both"))
-    return PolicyGraph(model.SerializeToString(), source.inputs, source.discrete_actions)
+    return PolicyGraph(model.SerializeToString(), source.signature)
 
 
 @pytest.mark.parametrize("output", ["h", "sequence"])
@@ -160,7 +160,7 @@ def test_an_lstm_with_a_shared_weight_stays_in_float() -> None:
     model = onnx.ModelProto.FromString(source.model)
     (lstm,) = [node for node in model.graph.node if node.op_type == "LSTM"]
     lstm.input[2] = "w"
-    graph = Graph.parse(PolicyGraph(model.SerializeToString(), source.inputs, source.discrete_actions))
+    graph = Graph.parse(PolicyGraph(model.SerializeToString(), source.signature))
 
     reasons = {
         layer.name: layer.reason for layer in emission(Plan(graph, Int8()), random_parameters(graph.source, 1)).layers

@@ -104,7 +104,7 @@ def test_a_matrix_that_no_layer_multiplies_by_is_named_and_a_row_is_not() -> Non
     )
     model = onnx.ModelProto.FromString(source.model)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "zero"))
-    source = PolicyGraph(model.SerializeToString(), source.inputs, True)
+    source = PolicyGraph(model.SerializeToString(), source.signature)
 
     expected = {"table": LayerReport("table", "float32", "no linear layer or convolution uses it")}
     for scheme in SCHEMES:

@@ -69,7 +69,7 @@ def test_an_emitted_model_is_valid_and_has_only_data_inputs(plan: Plan, source: 
     model = onnx.ModelProto.FromString(emitted(plan, random_parameters(source, 1)))
 
     onnx.checker.check_model(model)
-    assert tuple(value.name for value in model.graph.input) == source.inputs
+    assert tuple(value.name for value in model.graph.input) == tuple(port.name for port in source.signature.inputs)
     before = onnx.ModelProto.FromString(source.model)
     assert list(model.graph.output) == list(before.graph.output)
 

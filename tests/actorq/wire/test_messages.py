@@ -93,7 +93,6 @@ PAIRS: list[tuple[str, object]] = [
     ("stream_answer", wire.StreamAnswer(7, 12, 5, stop=True)),
     ("opening", wire.Opening("run-1", "auto")),
     ("opening", wire.Opening("run-1", "int8", Lineage(2**31 - 1, (0, 2**64 - 1)))),
-    ("graph_header", wire.GraphHeader(bytes(range(32)), ("observations", "noise"), True, (2.0, 0.5))),
     ("checkpoint_header", wire.CheckpointHeader(2**62 - 1, 3500, bytes(range(32)), 1_700_000_001.5)),
     ("ready", wire.Ready(35, (bytes(range(32)), bytes(32)), (tensor_pb2.BLOB_ENCODING_SPARSE,))),
     ("evaluation", EVALUATION),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.policy import Checkpoint
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import Evaluation, PolicySpan, Segment
@@ -27,9 +27,10 @@ from learner_service.run.identity import RunClock, RunIdentity
 from learner_service.run.outcome import Outcome
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from quantizer_service.store.store import PolicyStore
+from tests.builders.graphs import graph_of
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
-GRAPH = PolicyGraph(b"a graph", ("observations",), True)
+GRAPH = graph_of(b"\xffa graph", ("observations",))
 
 
 def fill(root: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import FLOAT32, Checkpoint, FidelityReport, LayerReport, Policy, PolicyDescriptor, PolicyGraph
+from actorq.domain.policy import FLOAT32, Checkpoint, FidelityReport, LayerReport, Policy, PolicyDescriptor
 from actorq.rundirectory import RunDirectory
 from benchmarks.libraries import parity
 from benchmarks.libraries.parity import OURS, TASKS, THEIRS, Run, Task, last_quantized, make_runs, verdict
@@ -17,6 +17,7 @@ from benchmarks.libraries.parity_plot import plot
 from benchmarks.libraries.parity_settings import TD3
 from benchmarks.runs import forget_incomplete, kept
 from quantizer_service.store.store import PolicyStore
+from tests.builders.graphs import graph_of
 
 
 def _run(mean_return: float) -> Run:
@@ -55,7 +56,7 @@ def test_ours_may_be_below_theirs_by_the_standard_deviation_of_their_seeds(ours:
 def _stored(folder: Path, weights: list[str]) -> Path:
     """A run whose versions, from 1 on, hold their one layer so."""
     store = PolicyStore(RunDirectory(folder).policies, 32, 3)
-    graph = PolicyGraph(b"graph", ("observations",), False, ())
+    graph = graph_of(b"\xff", ("observations",), False)
     store.claim("run")
     store.add_graph(graph)
     for version, held in enumerate(weights, start=1):

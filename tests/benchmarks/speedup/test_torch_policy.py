@@ -13,7 +13,9 @@ from torch import nn
 
 from actor_service.policies.policy import load_policy
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import NOISE_INPUT, OBSERVATIONS_INPUT, Checkpoint, Policy
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import Checkpoint, Policy
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 from benchmarks.policies import as_policy, checkpoint_of, emit, environment_spec, frame_network, vector_network
@@ -53,10 +55,10 @@ def learned(algorithm: str, kind: str, version: int = 1, normalize: bool = True)
     config = RunConfig(algorithm=algorithm, normalize_observations=normalize, seed=version)
     made = make_algorithm(config, spec, torch.device("cpu"))
     graph = export_policy_graph(made.policy, spec, made.stochastic)
-    calibration = {OBSERVATIONS_INPUT: observed(spec), NOISE_INPUT: np.ones((BATCH, 2), np.float32)}
+    calibration = {OBSERVATIONS: observed(spec), Role.NOISE: np.ones((BATCH, 2), np.float32)}
     checkpoint = Checkpoint(
         *(version, version, graph.topology, snapshot_parameters(made.policy)),
-        *({name: calibration[name] for name in graph.inputs}, 0.0),
+        *({name: calibration[name] for name in [port.name for port in graph.signature.inputs]}, 0.0),
     )
     return as_policy(graph, checkpoint, "fp32", emit(graph, checkpoint, "fp32")), spec
 
@@ -66,9 +68,9 @@ def learned(algorithm: str, kind: str, version: int = 1, normalize: bool = True)
 def test_outputs_are_those_of_onnx_runtime(algorithm: str, kind: str) -> None:
     policy, spec = learned(algorithm, kind)
     ours, reference = TorchLoader()(policy, spec, BATCH), load_policy(policy, spec, BATCH)
-    assert ours.stochastic is reference.stochastic is (algorithm == "sac")
+    assert ours.takes_noise is reference.takes_noise is (algorithm == "sac")
     assert difference(ours, reference, observed(spec, seed=7)) <= TOLERANCE
-    if ours.stochastic:
+    if ours.takes_noise:
         noise = np.random.default_rng(1).standard_normal((BATCH, 2), np.float32)
         np.testing.assert_allclose(ours(observed(spec), noise), reference(observed(spec), noise), rtol=1e-5, atol=1e-5)
 

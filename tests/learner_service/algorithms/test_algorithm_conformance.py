@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actorq.domain.policy import INT8_PER_TENSOR, NOISE_INPUT, OBSERVATIONS_INPUT, LayerReport
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import INT8_PER_TENSOR, LayerReport
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import PolicySpan, Segment
 from learner_service.batch import Batch
@@ -73,10 +75,10 @@ def test_the_exported_graph_computes_the_policy(name: str, kind: str, normalize:
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     parameters = snapshot_parameters(algorithm.policy)
     for batch in (1, 7):
-        inputs: dict[str, NDArray[Any]] = {OBSERVATIONS_INPUT: random_batch(rng, spec, batch).observations}
+        inputs: dict[str, NDArray[Any]] = {OBSERVATIONS: random_batch(rng, spec, batch).observations}
         if algorithm.stochastic:
-            inputs[NOISE_INPUT] = rng.standard_normal((batch, 2), np.float32)
-        assert graph.inputs == tuple(inputs)
+            inputs[Role.NOISE] = rng.standard_normal((batch, 2), np.float32)
+        assert [port.name for port in graph.signature.inputs] == [*inputs]
         (actual,) = session.run(None, {**inputs, **parameters})
         with torch.no_grad():
             expected = algorithm.policy(*map(on_device, inputs.values())).cpu().numpy()

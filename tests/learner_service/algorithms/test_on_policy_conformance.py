@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actorq.domain.policy import INT8_PER_TENSOR, OBSERVATIONS_INPUT, LayerReport
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import INT8_PER_TENSOR, LayerReport
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.quantization.fake_quantization import FakeQuantization
@@ -60,7 +61,7 @@ def test_the_exported_graph_tells_the_distribution(
     rng, shape = np.random.default_rng(0), spec.observations.shape
     algorithm.normalize(rng.standard_normal(shape), 0.1 + rng.random(shape))
     graph = export_policy_graph(algorithm.policy, spec)
-    assert graph.inputs == (OBSERVATIONS_INPUT,)
+    assert [port.name for port in graph.signature.inputs] == [OBSERVATIONS]
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     assert names == (["logits"] if spec.discrete_actions else ["actions", "mean", "log_std"])
@@ -71,7 +72,7 @@ def test_the_exported_graph_tells_the_distribution(
     for rows in (1, 7):
         steps = random_trajectories(rng, spec, rows, 1)
         observations, actions = steps.observations[:-1, 0], steps.actions[:, 0]
-        outputs: Any = session.run(None, {OBSERVATIONS_INPUT: observations, **parameters})
+        outputs: Any = session.run(None, {OBSERVATIONS: observations, **parameters})
         with torch.no_grad():
             expected: Any = algorithm.policy(on_device(observations))
         expected = expected if isinstance(expected, tuple) else (expected,)

@@ -44,7 +44,7 @@ def _send_wrong_digest(publisher: Publisher) -> None:
 
 
 def _send_too_big_a_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"]))
+    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
     header = tensor_pb2.BlobHeader(size_bytes=MAX_GRAPH_BYTES + 1, sha256=bytes(32))
     publisher.send(part=tensor_pb2.BlobPart(header=header))
 
@@ -56,7 +56,7 @@ def _send_blob(publisher: Publisher, blob: bytes, version: int = 2) -> None:
 
 
 def _send_renamed_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"]))
+    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
     for part in split_blob(SOURCE.model):
         publisher.send(part=part)
 
