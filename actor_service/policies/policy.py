@@ -111,9 +111,10 @@ class OnnxPolicy:
                 self.outputs[role] = self._outputs
             elif role not in self.outputs:
                 if name is None or role in (Role.VALUES, Role.LOGITS):
+                    roles = ", ".join(port.role for port in self._signature.outputs)
                     raise InvalidInputError(
                         f"policy version {self.descriptor.version}: expected outputs with the roles {', '.join(needs)}, "
-                        f"got {', '.join(port.role for port in self._signature.outputs)}; nobody can act with it here"
+                        f"got {roles}; this environment cannot be acted in without them"
                     )
                 self.outputs[role] = self._bound(name)
 

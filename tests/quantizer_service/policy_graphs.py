@@ -326,7 +326,7 @@ def recurrent(operator: str = "LSTM", width: int = 32, **attributes: Any) -> Pol
     model.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1, width]) for name in made
     )
-    return replace(source, model=model.SerializeToString())
+    return resigned(replace(source, model=model.SerializeToString()))
 
 
 def recurrent_cell(width: int = 32) -> PolicyGraph:
@@ -345,7 +345,7 @@ def recurrent_cell(width: int = 32) -> PolicyGraph:
     source = policy_graph(nodes, parameters, more_inputs={"h": ["batch", width]})
     model = onnx.ModelProto.FromString(source.model)
     model.graph.output.append(helper.make_tensor_value_info("h_after", TensorProto.FLOAT, ["batch", width]))
-    return replace(source, model=model.SerializeToString())
+    return resigned(replace(source, model=model.SerializeToString()))
 
 
 def sequence(width: int = 32) -> PolicyGraph:
