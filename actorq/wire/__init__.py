@@ -43,7 +43,6 @@ from actorq.wire.publications import (
     Ready,
     checkpoint_header_from_proto,
     checkpoint_header_to_proto,
-    encodings_from_proto,
     graph_header_from_proto,
     graph_header_to_proto,
     opening_from_proto,
