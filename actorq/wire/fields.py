@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
-from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import Message
 
 from actorq.domain.contract import CONTRACT, check_contract
@@ -15,7 +14,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 Check = Callable[[str, Any], Any]
-_REFUSED = object()
+_DECODED = object()
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +27,7 @@ class Kind:
 
     encode: Callable[[Any], Any]
     decode: Check
-    absent: Any = _REFUSED
+    absent: Any = _DECODED
 
 
 class Pair(Generic[M, T]):
@@ -82,7 +81,7 @@ class Pair(Generic[M, T]):
         if self._peer:
             check_contract(self._peer, cast("Any", message).contract)
         for own, theirs, what, kind in self.fields:
-            absent = kind.absent is not _REFUSED and not message.HasField(theirs)
+            absent = kind.absent is not _DECODED and not message.HasField(theirs)
             others[own] = kind.absent if absent else kind.decode(what, getattr(message, theirs))
         return self.domain(**others)
 
@@ -122,7 +121,7 @@ def named(check: Check, most: int) -> Kind:
     )
 
 
-def enumeration(enum: EnumTypeWrapper, numbers: Mapping[Any, int], older: Mapping[int, Any] | None = None) -> Kind:
+def enumeration(enum: Any, numbers: Mapping[Any, int], older: Mapping[int, Any] | None = None) -> Kind:
     """Values by their numbers in a message. older: values of further numbers, which we do not send."""
     values = {number: value for value, number in numbers.items()} | dict(older or {})
 
