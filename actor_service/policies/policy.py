@@ -113,8 +113,8 @@ class OnnxPolicy:
                 if name is None or role in (Role.VALUES, Role.LOGITS):
                     roles = ", ".join(port.role for port in self._signature.outputs)
                     raise InvalidInputError(
-                        f"policy version {self.descriptor.version}: expected outputs with the roles {', '.join(needs)}, "
-                        f"got {roles}; this environment cannot be acted in without them"
+                        f"policy version {self.descriptor.version}: expected outputs with the roles "
+                        f"{', '.join(needs)}, got {roles}; this environment cannot be acted in without them"
                     )
                 self.outputs[role] = self._bound(name)
 

@@ -148,22 +148,27 @@ def _port(told: Any) -> Port:
 def signature_of(
     inputs: Iterable[str],
     outputs: Iterable[str],
-    discrete: bool = False,
+    discrete: bool | None = None,
     spans: Sequence[float] = (),
     sizes: Sequence[int] = (),
 ) -> Signature:
     """The signature of a graph whose names follow the convention: an output of a role has the role's name.
 
-    Other outputs are OTHER. The first output acts. Without the name of a role it has values if `discrete`, else actions. Of the inputs, "noise" beside
-    others is noise, "mask" is the mask, and the others are observations.
+    Other outputs are OTHER. The first output acts. Of the inputs, "noise" beside others is noise, "mask" is the mask,
+    and the others are observations.
 
-    discrete: whether actions are discrete; that of logits and values are. spans: of the actions; see `Port`. sizes: of values and logits.
+    discrete: whether the first output has values or logits of choices, and not actions; by default if its name says so.
+    spans: of the actions; see `Port`. sizes: of values and logits.
     """
     names = tuple(inputs)
     first, *others = outputs
     known = {role.value: role for role in Role if role not in _INPUTS}
-    role = Role.LOGITS if first == Role.LOGITS else Role.VALUES if discrete or first == Role.VALUES else Role.ACTIONS
-    acting = Port(first, role, spans=tuple(spans)) if role is Role.ACTIONS else Port(first, role, tuple(sizes))
+    if discrete is None:
+        discrete = first in _DISCRETE
+    if discrete:
+        acting = Port(first, Role.LOGITS if first == Role.LOGITS else Role.VALUES, tuple(sizes))
+    else:
+        acting = Port(first, Role.ACTIONS, spans=tuple(spans))
     further, seen = [], {acting.role}
     for name in others:
         role = known.get(name, Role.OTHER)

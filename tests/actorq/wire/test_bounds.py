@@ -136,13 +136,13 @@ def test_a_duration_is_within_its_range() -> None:
 
 @pytest.mark.parametrize("token", ["", "0", "35", "9" * 19])
 def test_a_page_token_is_a_version_in_digits(token: str) -> None:
-    assert bounds.page_token(token) == token
+    assert bounds.page_token("page_token", token) == token
 
 
 @pytest.mark.parametrize("token", ["9" * 20, "9" * 5000, "-1", "1.5", "٣", "a", "1\n"])
 def test_any_other_page_token_is_refused(token: str) -> None:
     with pytest.raises(InvalidInputError, match="page_token: must be the next_page_token of the page before, got '"):
-        bounds.page_token(token)
+        bounds.page_token("page_token", token)
 
 
 @given(st.text(max_size=3000) | st.text(alphabet="\x00\x1b\n\u202eé", min_size=1, max_size=3000))
@@ -161,7 +161,7 @@ def test_one_line_shows_that_it_was_cut() -> None:
 def test_every_refusal_is_short() -> None:
     checks: list[Any] = [
         lambda: bounds.text("method", "\x1b" * 10**6),
-        lambda: bounds.page_token("\n" * 10**6),
+        lambda: bounds.page_token("page_token", "\n" * 10**6),
         lambda: bounds.within("episodes", 2**64, 1, 10),
         lambda: bounds.shape("tensor", [2**62] * 32, 8),
     ]

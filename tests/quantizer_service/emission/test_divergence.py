@@ -23,7 +23,7 @@ def gaussian(mean: Array, log_std: Array) -> Outputs:
     return {"actions": np.zeros_like(mean), "mean": mean, "log_std": log_std}
 
 
-def told_by(outputs: Outputs, discrete: bool = False) -> Signature:
+def told_by(outputs: Outputs, discrete: bool | None = None) -> Signature:
     return signature_of(["observations"], outputs, discrete)
 
 
@@ -120,7 +120,7 @@ def test_a_gaussian_tells_nothing_of_discrete_actions() -> None:
     outputs = {"q_values": VALUES, "mean": VALUES, "log_std": VALUES}
     assert not tells_distribution(outputs, told_by(outputs, discrete=True))
     assert divergence(outputs, outputs, told_by(outputs, discrete=True)) is None
-    assert tells_distribution(outputs, told_by(outputs))
+    assert tells_distribution(outputs, told_by(outputs, discrete=False))
 
 
 def test_divergences_of_several_parts_add_up() -> None:

@@ -70,12 +70,13 @@ INVALID, CONFLICT = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRE
 WEIGHT = random_parameters(SOURCE, 2)["layers.0.weight"]
 
 OPEN = quantizer_pb2.PublishOpen(run_id="run", contract=CONTRACT)
+NO_EPISODES = trajectory_pb2.Evaluation(scheme="int8")
 BAD_SUBMISSIONS: list[tuple[str, Callable[[Publisher], None], grpc.StatusCode, str]] = [
     ("opened twice", lambda p: p.send(open=OPEN), INVALID, "got `open`"),
     ("empty message", lambda p: p.send(), INVALID, "got none"),
     ("part of nothing", lambda p: p.send(part=tensor_pb2.BlobPart(chunk=b"x")), INVALID, "expected a graph,"),
     ("header twice", _send_two_headers, INVALID, "expected the parts of checkpoint 2"),
-    ("evaluation of nothing", lambda p: p.send(evaluation=trajectory_pb2.Evaluation()), INVALID, "at least one"),
+    ("evaluation of nothing", lambda p: p.send(evaluation=NO_EPISODES), INVALID, "at least one"),
     ("version 0", lambda p: p.send(checkpoint=_header(0)), INVALID, "version: must be 1 to 4611686018427387903, got 0"),
     ("short topology", lambda p: p.send(checkpoint=_header(2, topology=b"x")), INVALID, "must have 32 bytes, got 1"),
     ("no snapshot time", lambda p: p.send(checkpoint=quantizer_pb2.CheckpointHeader(

@@ -147,7 +147,8 @@ def test_an_unknown_encoding_is_refused_with_the_known_ones(fleet: Fleet) -> Non
         with pytest.raises(grpc.RpcError) as refused:
             next(iter(call))
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-        assert refused.value.details() == "weight_encoding: expected signed or unsigned, got the unknown encoding 7"
+        known = ", ".join(f"WEIGHT_ENCODING_{name}" for name in ("UNSPECIFIED", "UNSIGNED", "SIGNED"))
+        assert refused.value.details() == f"weight_encoding: must be one of {known}, got 7"
 
 
 def test_a_policy_in_another_encoding_than_asked_for_is_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
