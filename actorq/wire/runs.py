@@ -11,7 +11,6 @@ from actorq.domain.status import (
     DynamicCapacityStatus,
     Energy,
     EnvironmentReset,
-    ProcessUsage,
     RolloutQueueStatus,
     RunState,
     RunStatus,
@@ -115,10 +114,7 @@ def run_status_to_proto(status: RunStatus) -> learner_pb2.RunStatus:
             )
             for actor in status.actors
         ],
-        "processes": [
-            learner_pb2.ProcessUsage(process=process_to_proto(usage.process), kwh=usage.kwh)
-            for usage in status.processes
-        ],
+        "processes": [process_to_proto(stats) for stats in status.processes],
         "energy": learner_pb2.Energy(**vars(status.energy)),
         "dynamic_capacity": learner_pb2.DynamicCapacity(**vars(capacity)) if capacity else None,
         "storage": learner_pb2.ReplayStorage(**vars(storage)) if storage else None,
@@ -167,9 +163,7 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
         emitted=optional(message, "emitted", descriptor_from_proto),
         quantizer_connected=message.quantizer_connected,
         actors=tuple(map(_actor_status_from_proto, actors)),
-        processes=tuple(
-            ProcessUsage(process_from_proto(usage.process), bounds.kwh("kwh", usage.kwh)) for usage in processes
-        ),
+        processes=tuple(map(process_from_proto, processes)),
         energy=_energy_from_proto(message.energy),
         # Not checked: a loss of NaN or infinity shows that training diverged.
         loss=message.loss,
