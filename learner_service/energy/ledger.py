@@ -12,6 +12,9 @@ from actorq.text import one_line
 from learner_service.energy.node_account import NO_METER, NodeAccount
 
 _VERSION = 2
+# Bounds of the tables, for any names. Of more processes, the longest silent ones are forgotten: there are more than the
+# actors that a run can have. Of more nodes, those without a reading are dropped. Further roles are not accounted for.
+_MOST_PROCESSES, _MOST_NODES, _MOST_ROLES = 32_768, 1000, 16
 _MOST_METHOD_BYTES = 1000
 
 _log = logging.getLogger(__name__)
@@ -34,21 +37,7 @@ class EnergyLedger:
     and (through `state`) of the learner. Thread-safe.
     """
 
-    def __init__(
-        self,
-        *,
-        processes: int = 32_768,
-        nodes: int = 1000,
-        roles: int = 16,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Bound the tables, for any names.
-
-        processes: above the actors that a run can have. Of more, the longest silent ones are forgotten.
-        nodes: of more, those without a reading are dropped. Others are refused.
-        roles: processes of further roles are not accounted for.
-        """
-        self._most_processes, self._most_nodes, self._most_roles = processes, nodes, roles
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._services: dict[str, Amount] = {}
@@ -63,13 +52,13 @@ class EnergyLedger:
         """
         key, role = (stats.role, stats.name, stats.incarnation), stats.role
         with self._lock:
-            known = role in self._services or len(self._services) < self._most_roles
+            known = role in self._services or len(self._services) < _MOST_ROLES
             node = self._node(stats.node) if known else None
             if node is None:
                 return
             before = self._cpu_seconds.pop(key, 0.0)
             self._cpu_seconds[key] = max(before, stats.cpu_seconds)
-            if len(self._cpu_seconds) > self._most_processes:
+            if len(self._cpu_seconds) > _MOST_PROCESSES:
                 del self._cpu_seconds[next(iter(self._cpu_seconds))]
             self._services.setdefault(role, Amount())
             if stats.cpu_seconds > before:
@@ -88,7 +77,7 @@ class EnergyLedger:
         with self._lock:
             node = self._node(reading.node)
             if node is None:
-                raise ExhaustedError(f"energy: expected at most {self._most_nodes} nodes with meters, got another")
+                raise ExhaustedError(f"energy: expected at most {_MOST_NODES} nodes with meters, got another")
             self._charge(node.take(reading, meter, self._clock()))
 
     def estimate_to_now(self, elapsed_s: float) -> None:
@@ -147,7 +136,7 @@ class EnergyLedger:
 
     def _node(self, name: str) -> NodeAccount | None:
         """The account of a node; None without room for it. Makes room if possible."""
-        if name not in self._nodes and len(self._nodes) >= self._most_nodes:
+        if name not in self._nodes and len(self._nodes) >= _MOST_NODES:
             silent = next((known for known, node in self._nodes.items() if not node.meter), None)
             if silent is None:
                 return None
