@@ -11,7 +11,6 @@ from actorq.domain.status import (
     DynamicCapacityStatus,
     Energy,
     EnvironmentReset,
-    ProcessUsage,
     RolloutQueueStatus,
     RunState,
     RunStatus,
@@ -68,7 +67,6 @@ _ACTOR = Pair(
         optional(_REPORT): "report",
     },
 )
-_USAGE = Pair(learner_pb2.ProcessUsage, ProcessUsage, {PROCESS: "process", bounds.kwh: "kwh"})
 _ENERGY = Pair(
     learner_pb2.Energy,
     Energy,
@@ -120,7 +118,7 @@ _STATUS = Pair(
         optional(EVALUATION): "evaluation",
         optional(DESCRIPTOR): "emitted",
         many(_ACTOR, limits.MAX_ACTORS): "actors",
-        many(_USAGE, limits.MAX_PROCESSES): "processes",
+        many(PROCESS, limits.MAX_PROCESSES): "processes",
         _ENERGY: "energy",
         optional(_DYNAMIC_CAPACITY): "dynamic_capacity",
         optional(_STORAGE): "storage",

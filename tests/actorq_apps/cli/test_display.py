@@ -12,7 +12,6 @@ from actorq.domain.status import (
     ActorReport,
     ActorStatus,
     Energy,
-    ProcessUsage,
     RolloutQueueStatus,
     RunState,
     RunStatus,
@@ -83,7 +82,7 @@ STATUS = run_status(
         actor_status("evaluator", "evaluator", 0, 4105),
     ),
     processes=tuple(
-        ProcessUsage(process_stats(name, role, pid), 0.0001)
+        process_stats(name, role, pid)
         for name, role, pid in (
             ("learner", "learner", 4101),
             ("quantizer", "quantizer", 4102),
@@ -293,7 +292,7 @@ def test_actors_that_have_left_are_not_shown_as_running() -> None:
 
 def test_an_actor_with_the_name_of_the_learner_has_a_row_of_its_own() -> None:
     namesake = actor_status("learner", "actor", 2, 4109)
-    own = ProcessUsage(process_stats("learner", "actor", 4109), 0.0001)
+    own = process_stats("learner", "actor", 4109)
     status = replace(STATUS, actors=(*STATUS.actors, namesake), processes=(*STATUS.processes, own))
     view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
     view.take_status(status)
