@@ -11,7 +11,6 @@ import yaml
 from environment_doubles import copied
 from gymnasium import spaces
 
-from actor_service import environments
 from actor_service.environments import Step, describe_environment, make_environments
 from actor_service.environments.spaces.actions import SUPPORTED_ACTIONS
 from actor_service.environments.spaces.observations import SUPPORTED_OBSERVATIONS, observation_spec
@@ -56,8 +55,13 @@ def test_images_of_bits_are_observations() -> None:
     assert spec.observations_text == "images of 10 x 10 pixels with 4 channels, channels last"
 
 
-def test_images_of_a_family_need_an_axis_for_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(environments._FAMILIES, "planes", "environment_doubles:make_planes")
+def test_images_of_a_family_need_an_axis_for_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    information = tmp_path / "planes-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: planes\nVersion: 1.0\n", "utf-8")
+    entry = "[actorq.environments]\nplanes = environment_doubles:make_planes\n"
+    (information / "entry_points.txt").write_text(entry, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
     assert make_environments("planes/stacked", 1).spec.image == (4, 5, 6)
     with pytest.raises(UserError, match=r"expected images \[height, width, 1\], or stacked frames, got uint8\[5, 6\]"):
         make_environments("planes/single", 1)

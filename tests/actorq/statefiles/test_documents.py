@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def unreadable(path: Path) -> None:
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
 @pytest.mark.usefixtures("_at_once")
@@ -101,6 +102,7 @@ def test_a_document_that_cannot_be_read_is_not_a_damaged_one(tmp_path: Path) -> 
         read_document(tmp_path / "run.json")
 
 
+@pytest.mark.usefixtures("_at_once")
 def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read, faults = tmp_path / "run.json", Path.read_bytes, [errno.EMFILE, errno.EIO]
     write_document(path, VALUES)
@@ -110,7 +112,6 @@ def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.
             raise OSError(faults.pop(), "for a moment")
         return read(path)
 
-    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
     monkeypatch.setattr(Path, "read_bytes", fail_at_first)
     assert read_document(path) == VALUES
     assert not faults

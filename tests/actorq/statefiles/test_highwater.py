@@ -1,6 +1,7 @@
 """Numbers that are used once, however often the process that uses them dies."""
 
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -64,19 +65,21 @@ def test_a_closed_mark_leaves_no_gap(tmp_path: Path) -> None:
     assert reopened(path).floor >= 8
 
 
-def test_a_block_that_is_being_reserved_leaves_no_gap_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_ahead = HighWaterMark._write_ahead
-
-    def late(mark: HighWaterMark, number: int) -> None:
+def test_a_block_that_is_being_reserved_leaves_no_gap_either(tmp_path: Path) -> None:
+    def late(*_: object) -> None:
+        """Hold a new thread up at its first call."""
+        sys.setprofile(None)
         threading.Event().wait(0.2)
-        write_ahead(mark, number)
 
-    monkeypatch.setattr(HighWaterMark, "_write_ahead", late)
     path = tmp_path / "mark.json"
     mark = HighWaterMark(path, 0)
-    # From the second half of the block on, a thread reserves the next block.
-    for number in (1, 2 + BLOCK // 2):
-        mark.reserve(number)
+    threading.setprofile(late)
+    try:
+        # From the second half of the block on, a thread reserves the next block.
+        for number in (1, 2 + BLOCK // 2):
+            mark.reserve(number)
+    finally:
+        threading.setprofile(None)
     mark.close()
     for thread in threading.enumerate():
         if thread.name == "high water":

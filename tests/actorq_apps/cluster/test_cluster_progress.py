@@ -13,7 +13,6 @@ from actorq.domain.status import RunState, RunStatus
 from actorq.errors import ActorQError, UserError
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
-from actorq_apps.cluster import progress
 from actorq_apps.cluster.access import forwarded, learner_of, matching
 from actorq_apps.cluster.diagnosis import view
 from actorq_apps.cluster.progress import await_progress
@@ -76,7 +75,7 @@ def wait(
     seen = Seen()
     with LearnerClient(learner) as client:
         try:
-            end = await_progress(api.cluster(), client.status, timeout_s, seen, until_over=until_over)
+            end = await_progress(api.cluster(), client.status, timeout_s, seen, until_over=until_over, away_s=0.0)
             assert isinstance(end, RunStatus)
             return end, seen, ""
         except ActorQError as error:
@@ -152,8 +151,7 @@ def test_a_pod_that_crashes_again_after_hours_ends_no_wait(api: ClusterApi) -> N
     assert seen.events[-1] == "pod actor-2 has crashed (exit code 137, 2 restarts)"
 
 
-def test_an_api_server_that_is_away_for_a_while_ends_nothing(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_CHANGE_S", 0)
+def test_an_api_server_that_is_away_for_a_while_ends_nothing(api: ClusterApi) -> None:
     outages = {200: [(503, "etcdserver: leader changed")] * 3, 400: [(429, "too many requests")]}
 
     class Flaky(Counting):
@@ -223,8 +221,7 @@ def wait_for_training_run(api: ClusterApi) -> tuple[RunState | None, list[str], 
             return None, seen.events, str(error)
 
 
-def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_LONG_CHANGE_S", 0)
+def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi) -> None:
     made = training_run(api)
 
     def end(verb: str, kind: str, name: str) -> None:
@@ -238,10 +235,7 @@ def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi, monkey
     assert wait_for_training_run(api) == (RunState.SOLVED, [], "")
 
 
-def test_the_learner_of_an_earlier_training_run_of_the_name_ends_nothing(
-    api: ClusterApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "_LONG_CHANGE_S", 0)
+def test_the_learner_of_an_earlier_training_run_of_the_name_ends_nothing(api: ClusterApi) -> None:
     made = training_run(api)
     (learner,) = (each for path, each in api.objects.items() if "statefulsets" in path)
     learner["status"] = {"updateRevision": "a", "currentRevision": "a"}

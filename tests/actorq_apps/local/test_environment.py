@@ -10,8 +10,7 @@ from actor_service.environments import describe_environment
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import ActorConfig
 from actorq.errors import UserError
-from actorq_apps.local import environment as module
-from actorq_apps.local.environment import environment_of
+from actorq_apps.local.environment import environment_of, try_environment
 
 ROOT = Path(__file__).parents[3]
 
@@ -64,13 +63,10 @@ def test_an_environment_that_does_not_work_is_told_with_its_last_line(name: str,
     assert "\n" not in str(refused.value)
 
 
-def test_a_call_that_hangs_is_told_and_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "_SLOW_S", 0.1)
+def test_a_call_that_hangs_is_told_and_ended(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(
         UserError, match=r"constructor has not returned for 0\.2 s \(.*environment_doubles\.py:\d+\); -"
     ):
-        environment_of(run_in("environment_doubles:HangingWhenMade-v0", 0.2))
+        try_environment(run_in("environment_doubles:HangingWhenMade-v0", 0.2), slow_s=0.1)
     warning = capsys.readouterr().err
     assert "environment_doubles:HangingWhenMade-v0: its constructor has not returned for 0.1 s; it has 0.2 s" in warning

@@ -242,19 +242,6 @@ def test_what_cannot_be_recorded_is_called_and_logged_once(
     assert reason in caplog.text
 
 
-@pytest.mark.parametrize("name", ["Graph", "_create_function_from_graph", "_jit_set_fusion_strategy"])
-def test_without_a_private_name_of_torch_the_function_is_called(
-    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delattr(torch._C, name)
-    recorded = Recorded(lambda x: (LAYER(x).detach(),))
-    for _ in range(3):
-        x = torch.randn(4, 3)
-        assert same(recorded(x), (LAYER(x),))
-    (told,) = caplog.messages
-    assert name in told
-
-
 def test_an_input_that_comes_twice_is_not_recorded() -> None:
     x = torch.ones(3)
     with pytest.raises(ValueError, match="two inputs are one tensor"):

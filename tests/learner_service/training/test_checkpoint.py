@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -220,7 +221,7 @@ def test_what_cannot_be_read_is_no_damage(
             raise OSError(number, os.strerror(number), str(path))
         return read(path)
 
-    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(UnreadableError, match=f"{name} cannot be read .*{os.strerror(number)}.*nothing was changed"):
         checkpoints.load_newest()
