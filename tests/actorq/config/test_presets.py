@@ -96,12 +96,12 @@ def test_one_preset_is_not_changed_by_another() -> None:
     assert preset("sac", "Pendulum-v1")["replay"]["capacity"] == 50_000
 
 
-def test_wrong_values_are_told_as_ever() -> None:
-    with pytest.raises(UserError, match="setting 'environment': value should be a valid string, got 5"):
+def test_a_wrong_value_of_a_setting_that_chooses_the_preset_is_told() -> None:
+    with pytest.raises(UserError, match=r"'environment'.* 5"):
         settings.build(RunConfig, {"environment": 5})
-    with pytest.raises(UserError, match="setting 'replay': expected a section of settings"):
+    with pytest.raises(UserError, match=r"'replay'.* 5"):
         settings.build(RunConfig, {"environment": "Acrobot-v1", "replay": 5})
-    with pytest.raises(UserError, match="setting 'algorithm': value should be a valid string, got 5"):
+    with pytest.raises(UserError, match=r"'algorithm'.* 5"):
         settings.build(RunConfig, {"algorithm": 5})
 
 
