@@ -105,7 +105,7 @@ def test_a_lost_mark_is_told_and_leapt_over(
     assert again.floor == 10 + LEAP
     (line,) = caplog.messages
     assert "mark.json" in line
-    assert f"go on at {10 + LEAP + 1}" in line
+    assert str(10 + LEAP + 1) in line
 
 
 def test_every_flipped_bit_of_the_file_is_found(tmp_path: Path) -> None:
