@@ -110,7 +110,7 @@ def test_another_opset_can_be_chosen() -> None:
 
 def test_an_opset_that_lacks_an_operator_is_refused() -> None:
     model, _ = emitted_as("int4")
-    with pytest.raises(InvalidInputError, match=r"the policy cannot be in opset 17 \(.*\); choose a newer one"):
+    with pytest.raises(InvalidInputError, match="opset 17"):
         standard_form(model, 17)
 
 
@@ -119,5 +119,5 @@ def test_an_operator_of_another_domain_is_refused() -> None:
     model = onnx.ModelProto()
     model.CopyFrom(source)
     model.graph.node.append(helper.make_node("FastGelu", ["relu_0"], ["more"], domain="com.microsoft"))
-    with pytest.raises(InvalidInputError, match=r"operator FastGelu of com.microsoft has no standard form"):
+    with pytest.raises(InvalidInputError, match=r"FastGelu.*com\.microsoft"):
         standard_form(model.SerializeToString())
