@@ -29,8 +29,7 @@ def test_what_actors_use_here_is_measured(
     monkeypatch.setattr(profile, "measure", measured)
     with pytest.raises(UserError, match=f"^measured in {scheme}$"):
         profile.run(["--scheme", "int8"])
-    told = "actors act with int8-weights instead of int8: this processor computes it wrongly"
-    assert (told in capsys.readouterr().out) == (scheme != "int8")
+    assert ("int8-weights instead of int8" in capsys.readouterr().out) == (scheme != "int8")
 
 
 def test_tables_are_not_cut_in_a_terminal_of_80_columns(
