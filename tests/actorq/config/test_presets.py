@@ -69,7 +69,7 @@ def test_nothing_given_is_cartpole_with_the_defaults() -> None:
     assert config.replay == ReplayConfig()
 
 
-def test_what_is_given_counts_and_what_is_not_given_is_the_presets() -> None:
+def test_given_settings_count_and_the_others_are_those_of_the_preset() -> None:
     below = RunConfig(environment="dm_control/walker-walk")
     given = {"environment": "dm_control/walker-walk", "d4pg": {"n_step": 3}, "replay": {"capacity": 50_000}}
     config = settings.build(RunConfig, given)

@@ -95,7 +95,7 @@ def test_the_file_holds_the_settings_of_all_the_processs_models_under_process(tm
         ("exploration: {noise: 1.0e+31}", r"'exploration\.noise'.* 1000000000,.* 1e\+31"),
     ],
 )
-def test_a_mistake_in_the_file_is_told_in_one_line(text: str, fact: str, tmp_path: Path) -> None:
+def test_a_wrong_setting_in_the_file_is_told_in_one_line(text: str, fact: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=fact) as caught:
         parsed("--config", written(tmp_path, text))
     assert "\n" not in str(caught.value)

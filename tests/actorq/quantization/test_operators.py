@@ -41,7 +41,7 @@ def test_a_graph_that_asks_for_much_is_refused_in_one_line_before_it_is_run(what
 @pytest.mark.parametrize(
     "operator", ["Loop", "If", "Scan", "SequenceMap", "SequenceAt", "StringNormalizer", "Optional"]
 )
-def test_what_has_subgraphs_sequences_or_text_is_not_allowed(operator: str) -> None:
+def test_operators_of_subgraphs_sequences_or_text_are_not_allowed(operator: str) -> None:
     assert operator not in ALLOWED
 
 

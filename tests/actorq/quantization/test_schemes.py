@@ -140,7 +140,7 @@ def test_every_layer_is_reported_once_with_its_form_or_the_reason(plan: Plan, so
         assert layer.in_float == bool(layer.reason)
 
 
-def test_what_is_reported_as_quantized_is_not_there_in_float(plan: Plan, source: PolicyGraph) -> None:
+def test_a_layer_that_is_reported_as_quantized_has_no_float_weight(plan: Plan, source: PolicyGraph) -> None:
     parameters = random_parameters(source, 8)
     made = emission(plan, parameters)
 
@@ -172,7 +172,7 @@ def test_layers_that_must_stay_in_float_do(scheme: str, source: PolicyGraph) -> 
         open_session(made.model, "emitted policy")
 
 
-def test_with_all_layers_in_float_it_computes_what_fp32_computes(scheme: str, source: PolicyGraph) -> None:
+def test_with_all_layers_in_float_a_scheme_computes_what_fp32_computes(scheme: str, source: PolicyGraph) -> None:
     graph = Graph.parse(source)
     parameters, inputs = random_parameters(source, 10), random_inputs(graph)
     names = frozenset(name.removesuffix(".weight") for name, array in parameters.items() if array.ndim > 1)
@@ -262,6 +262,6 @@ def test_any_batch_size_runs(plan: Plan, source: PolicyGraph) -> None:
         assert all(len(output) == rows for output in all_outputs_of(model, random_inputs(plan.graph, rows)))
 
 
-def test_an_unknown_scheme_is_refused_with_what_there_is() -> None:
+def test_an_unknown_scheme_is_refused_with_the_names_of_all_schemes() -> None:
     with pytest.raises(NotFoundError, match=r"fp32, int8-weights, int8, int8-static, int4.*'int2'"):
         scheme_named("int2")

@@ -84,7 +84,7 @@ def test_a_block_that_is_being_reserved_leaves_no_gap_either(tmp_path: Path, mon
     assert HighWaterMark(path, 0).floor == 2 + BLOCK // 2
 
 
-def test_the_mark_is_never_below_what_is_known(tmp_path: Path) -> None:
+def test_the_mark_is_never_below_the_known_number(tmp_path: Path) -> None:
     mark = HighWaterMark(tmp_path / "mark.json", 0)
     mark.reserve(7)
     mark.close()

@@ -28,7 +28,7 @@ def caught(error: Exception) -> object:
 @pytest.mark.parametrize(
     "text", [FORGED, "\x1b]0;title\x07\x1b[31m", "a\rb", "a\u2028b", "a\u202eb", "a\x85b", "a\x00b"]
 )
-def test_what_a_peer_wrote_stays_on_its_line_and_out_of_the_terminal(text: str) -> None:
+def test_text_of_a_peer_stays_on_its_line_without_control_characters(text: str) -> None:
     line = formatted("%s joined", text)
     assert line.isprintable()
     assert " learner WARNING module: a" in line or "\\x1b]0;title" in line

@@ -240,7 +240,7 @@ def test_connections_that_do_nothing_leave_room_for_probes() -> None:
         assert len(server._server._open) <= 32
 
 
-def test_it_listens_on_ipv6_too() -> None:
+def test_the_metrics_server_listens_on_ipv6_too() -> None:
     with open_server([], listen="[::1]:0") as server:
         assert server.address.startswith("[::1]:")
         assert probe(server, "/healthz") == 200

@@ -218,7 +218,7 @@ def test_without_tls_an_actor_has_any_name() -> None:
     require_member(None, "anything", "evaluator")
 
 
-def test_a_deny_list_takes_what_openssl_prints_and_what_people_write(tmp_path: Path) -> None:
+def test_a_deny_list_takes_the_serial_numbers_of_openssl_and_handwritten_ones(tmp_path: Path) -> None:
     path = tmp_path / "denied"
     path.write_text("serial=0A1B\n\n0a:1c  # of an actor\n  ff\n")
     denied = DenyList(path)

@@ -22,7 +22,7 @@ def test_an_address_has_a_host_and_a_port(address: str, host: str, port: int) ->
 
 
 @pytest.mark.parametrize("address", ["", "9090", ":9090", "host:", "host:http", "host:65536", "host:-1", "host:²"])
-def test_anything_else_is_refused_under_the_name_of_its_flag(address: str) -> None:
+def test_an_address_without_host_or_port_is_refused_under_the_name_of_its_flag(address: str) -> None:
     with pytest.raises(UserError, match=f"--metrics.*HOST:PORT.*{address}"):
         split_address("--metrics", address)
 

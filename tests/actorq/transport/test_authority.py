@@ -98,7 +98,7 @@ def test_every_member_is_reached_through_port_forward(member: str, made: Path) -
     assert {ip_address("127.0.0.1"), ip_address("::1")} <= set(addresses)
 
 
-def test_its_members_talk_to_each_other_and_to_nobody_else(made: Path, tmp_path: Path) -> None:
+def test_members_of_an_authority_talk_to_each_other_and_to_nobody_else(made: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     write_certificates(other, "lab", (), NOW, days=1)
     with serving(StagedLearner(), Certificates.of(made, "learner")) as stage:

@@ -119,7 +119,7 @@ def packed_header(**changes: object) -> BlobPart:
     return part
 
 
-def test_packed_bytes_are_bounded_by_what_comes_out_of_them() -> None:
+def test_a_packed_blob_is_bounded_by_its_unpacked_size() -> None:
     with pytest.raises(ExhaustedError, match=r"blob.* 4799 .* 4800$"):
         BlobAssembler(7, limit_bytes=4799).add(packed_header())
 

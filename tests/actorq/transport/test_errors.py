@@ -169,7 +169,7 @@ def test_an_error_that_another_task_went_through_leaves_that_task_running() -> N
     assert finished == ["went on"]
 
 
-def test_what_a_refused_call_held_is_let_go_of_at_once() -> None:
+def test_the_memory_of_a_refused_call_is_freed_at_once() -> None:
     class Held:
         """Something large."""
 

@@ -84,7 +84,7 @@ def test_health_answers_while_all_calls_are_taken() -> None:
     ):
         watching = client.stub.WatchStatus(learner_pb2.WatchStatusRequest(), timeout=TIMEOUT_S)
         next(watching)
-        with pytest.raises(ExhaustedError, match=r" 1 open calls from one address "):
+        with pytest.raises(ExhaustedError, match=" 1 open calls"):
             client.status()
         health = health_pb2_grpc.HealthStub(client.channel)
         assert health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status == 1
@@ -121,7 +121,7 @@ def test_one_address_takes_half_of_a_quota_at_most() -> None:
     quota = Quota(10)
     for port in range(5):
         quota.take(f"ipv4:10.0.0.1:{port}")
-    with pytest.raises(ExhaustedError, match=r" 5 open calls from one address .*ipv4"):
+    with pytest.raises(ExhaustedError, match=r" 5 open calls .*address.*ipv4"):
         quota.take("ipv4:10.0.0.1:99")
     for port in range(5):
         quota.take(f"ipv4:10.0.0.2:{port}")

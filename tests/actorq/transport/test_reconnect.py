@@ -137,7 +137,7 @@ def test_nothing_is_opened_once_it_is_stopped() -> None:
     assert peer.calls == 0
 
 
-def test_whoever_counts_hears_of_each_attempt_that_failed() -> None:
+def test_each_failed_attempt_is_counted() -> None:
     retries: list[int] = []
     peer = Peer(False, True, False)
     keep_connected(peer.connect, Waits(), "quantizer", NoJitter(), BACKOFF, on_retry=lambda: retries.append(peer.calls))

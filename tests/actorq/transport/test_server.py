@@ -58,7 +58,7 @@ def test_a_server_is_alive_before_its_service_is_ready() -> None:
     assert asyncio.run(run()) == [(SERVING, NOT_SERVING), (SERVING, SERVING), stopped, stopped]
 
 
-def test_a_stopping_server_says_so_before_it_ends_its_calls() -> None:
+def test_a_stopping_server_is_not_serving_before_it_ends_its_calls() -> None:
     with serving(StagedLearner()) as stage, open_channel(stage.address) as channel:
         statuses = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
         next(statuses)

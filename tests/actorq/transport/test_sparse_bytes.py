@@ -25,7 +25,7 @@ def packed_of(gaps: bytes, values: bytes) -> bytes:
 
 @settings(deadline=None)
 @given(size=st.integers(0, 5000), density=st.floats(0, 0.8), seed=st.integers(0, 2**16))
-def test_what_is_packed_comes_out_as_it_was(size: int, density: float, seed: int) -> None:
+def test_packed_bytes_are_unpacked_to_the_same_bytes(size: int, density: float, seed: int) -> None:
     data = sparse(size, density, seed)
     packed = pack(data)
     if packed is not None:
@@ -67,7 +67,7 @@ def test_bytes_of_which_too_few_are_0_are_left_alone(size: int, densest: float) 
     assert pack(bytes(1024) + sparse(size, 1.0)) is None
 
 
-def test_what_would_look_like_a_bomb_is_left_alone() -> None:
+def test_bytes_that_would_pack_like_a_bomb_are_left_alone() -> None:
     assert pack(bytes(10_000_000)) is None
 
 

@@ -34,7 +34,7 @@ def test_a_printable_name_is_taken(value: str) -> None:
         ("x" * 10**6, "128 .* 1000000 "),
     ],
 )
-def test_any_other_name_is_refused(value: str, fact: str) -> None:
+def test_an_empty_long_or_unprintable_name_is_refused(value: str, fact: str) -> None:
     with pytest.raises(InvalidInputError, match=f"actor_name.*{fact}") as caught:
         bounds.name("actor_name", value)
     assert str(caught.value).isprintable()
@@ -92,7 +92,7 @@ def test_a_shape_that_a_message_can_hold_is_taken(sizes: list[int]) -> None:
         ([0, 2**62], f"2097152 .*{2**62}"),
     ],
 )
-def test_any_other_shape_is_refused(sizes: list[int], fact: str) -> None:
+def test_a_negative_or_too_large_shape_is_refused(sizes: list[int], fact: str) -> None:
     with pytest.raises(InvalidInputError, match=f"tensor.*{fact}"):
         bounds.shape("tensor", sizes, 4)
 

@@ -10,7 +10,9 @@ from actorq.transport.security.roles import ROLES
 from actorq_apps.cli.main import main
 
 
-def test_it_makes_certificates_and_prints_their_folder_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_makes_certificates_and_prints_their_folder_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = tmp_path / "certificates"
     given = ["certificates", "init", str(directory), "--names", "a.example.org,10.0.0.7", "--days", "7"]
     assert main(given) == 0
@@ -33,7 +35,7 @@ def test_it_makes_certificates_and_prints_their_folder_last(tmp_path: Path, caps
         (["init", "/etc"], "/etc .*overwritten"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(
+def test_a_wrong_argument_is_one_line_and_exit_code_2(
     given: list[str], fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

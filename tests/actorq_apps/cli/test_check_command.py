@@ -110,6 +110,6 @@ def test_a_broken_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     ("arguments", "named"),
     [(["A-v0", "--environment", "B-v0"], "--environment"), (["CartPole-v1", "--algorithm", "sac"], "continuous")],
 )
-def test_a_mistake_is_told(arguments: list[str], named: str) -> None:
+def test_two_environments_or_an_algorithm_that_does_not_fit_are_refused(arguments: list[str], named: str) -> None:
     with pytest.raises(UserError, match=named):
         check.run(arguments)

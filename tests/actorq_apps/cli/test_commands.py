@@ -190,7 +190,7 @@ def test_ctrl_c_saves_and_tells_how_to_go_on_and_resume_does(command: Command) -
     assert "seed: 7\n" in (command.folder / "run" / "config.yaml").read_text()
 
 
-def test_ctrl_c_twice_ends_even_what_does_not_listen(command: Command) -> None:
+def test_ctrl_c_twice_ends_even_a_learner_that_ignores_signals(command: Command) -> None:
     process = command.start(*TRAIN, learner="stubborn")
     command.hear(*ALL)
     process.send_signal(signal.SIGINT)

@@ -51,7 +51,9 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ),
     ],
 )
-def test_a_mistake_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], fact: str) -> None:
+def test_a_wrong_flag_of_a_comparison_gets_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], fact: str
+) -> None:
     assert re.search(fact, mistake(capsys, *arguments))
 
 

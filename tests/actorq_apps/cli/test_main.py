@@ -115,7 +115,9 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section(
         (["status", "--learner", "here"], "address.*HOST:PORT.*'here'"),
     ],
 )
-def test_a_mistake_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], fact: str) -> None:
+def test_a_wrong_command_or_flag_gets_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], fact: str
+) -> None:
     assert re.search(fact, error_of(capsys, *arguments))
 
 

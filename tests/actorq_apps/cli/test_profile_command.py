@@ -19,7 +19,7 @@ _TRAINING = Counters(2.5, 0.5, 20_000, 400, 20, actors_s=0.4, learner_s=1.8, qua
 
 
 @pytest.mark.parametrize(("exact", "scheme"), [((), "int8-weights"), ((UNSIGNED,), "int8")])
-def test_what_actors_use_here_is_measured(
+def test_the_scheme_that_actors_use_on_this_processor_is_measured(
     exact: tuple[str, ...], scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(config: RunConfig, seconds: float, tell: Callable[[str], None], servers: object) -> None:

@@ -188,7 +188,9 @@ def test_runs_of_one_overlay_share_a_namespace_by_their_names(
     assert "3 -> 5 " in capsys.readouterr().out
 
 
-def test_up_prints_what_it_would_apply(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_with_print_prints_the_objects_and_applies_none(
+    api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rendered = tmp_path / "demo.yaml"
     rendered.write_text(yaml.safe_dump_all(overlay()))
     assert main(["cluster", "up", str(rendered), "--name", "wide", "--print"]) == 0
@@ -251,7 +253,7 @@ def test_relays_are_a_role_like_the_others(api: ClusterApi, capsys: pytest.Captu
         (["status", "--namespce", "x"], "'--namespce'.*'--namespace'"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_a_wrong_command_or_flag_is_one_line(
     api: ClusterApi, arguments: list[str], fact: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cluster", *arguments]) == 2
@@ -356,7 +358,7 @@ def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
         process.stderr.close()
 
 
-def test_a_pod_is_shown_with_what_the_learner_knows_of_it() -> None:
+def test_a_pod_is_shown_with_the_figures_that_the_learner_has_of_it() -> None:
     pods = [
         PodView("learner-0", "learner", "Running", True, 0),
         PodView("actor-1", "actor", "Running", True, 1),

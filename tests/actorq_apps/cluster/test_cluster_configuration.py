@@ -134,7 +134,7 @@ def test_a_setting_that_decides_a_column_of_the_replay_or_the_masks_is_kept(
         up(api, configured(algorithm="td3", **after), begun=True)
 
 
-def test_what_follows_from_the_method_may_also_be_given(api: ClusterApi) -> None:
+def test_a_setting_that_follows_from_the_method_may_also_be_given(api: ClusterApi) -> None:
     rlx2 = {"sparsity": {"method": "rlx2"}}
     up(api, configured(algorithm="td3", **rlx2))
     up(api, configured(algorithm="td3", **rlx2, dynamic_capacity={"enabled": True}), begun=True)
@@ -145,7 +145,7 @@ def test_dense_networks_have_no_masks_to_keep(api: ClusterApi) -> None:
     up(api, configured(sparsity={"method": "dense", "actor": 0.5}), begun=True)
 
 
-def test_a_mistake_in_a_run_that_never_began_can_be_put_right(api: ClusterApi) -> None:
+def test_a_wrong_environment_of_a_run_that_never_began_can_be_changed(api: ClusterApi) -> None:
     up(api, configured(environment="CartPole-v7"))
     up(api, configured())
     (text,) = (each["data"]["config.yaml"] for path, each in api.objects.items() if path.endswith("/run-config"))
@@ -178,7 +178,7 @@ def test_a_wrong_configuration_is_refused_before_anything_is_made(api: ClusterAp
     assert not api.objects
 
 
-def test_a_mistake_that_is_there_can_be_put_right(api: ClusterApi) -> None:
+def test_a_wrong_configuration_in_the_cluster_can_be_replaced(api: ClusterApi) -> None:
     up(api, configured())
     found = next(each for path, each in api.objects.items() if path.endswith("/configmaps/run-config"))
     found["data"]["config.yaml"] = "sed: 1"

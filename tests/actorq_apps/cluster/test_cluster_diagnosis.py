@@ -52,7 +52,7 @@ def test_a_container_that_cannot_start_says_why() -> None:
 
 
 @pytest.mark.parametrize("state", [container(terminated(2)), crash_loop(2, restarts=1)], ids=["ended", "waiting"])
-def test_a_mistake_in_the_settings_is_told_at_once(state: Object) -> None:
+def test_an_end_with_exit_code_2_is_a_fault_at_once(state: Object) -> None:
     told = line(pod("learner-0", "learner", state)) or ""
     assert re.search("pod learner-0 .*exit code 2\\b.*settings.*: last words$", told)
 
@@ -88,7 +88,7 @@ def test_running_out_of_memory_is_called_that() -> None:
     ],
     ids=["creating", "crashed once", "ended once", "running again", "new", "ready", "replaced"],
 )
-def test_what_may_still_mend_itself_is_no_fault(found: Object) -> None:
+def test_a_state_that_may_still_mend_itself_is_no_fault(found: Object) -> None:
     assert line(found) is None
 
 
@@ -154,7 +154,7 @@ def test_a_statefulset_explains_itself_by_events_while_it_has_no_pods() -> None:
     assert workload_fault(refused, events) is None
 
 
-def test_what_a_pod_waits_for_is_its_newest_warning() -> None:
+def test_a_waiting_pod_is_explained_by_its_newest_warning() -> None:
     found = pod("learner-0", "learner", container(waiting("ContainerCreating")))
     mount = 'MountVolume.SetUp failed for volume "certificates" : secret "learner-tls" not found'
     events = [event("learner-0", "Scheduled", "ok", SINCE, "Normal"), event("learner-0", "FailedMount", mount, SINCE)]

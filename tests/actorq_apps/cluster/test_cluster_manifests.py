@@ -28,7 +28,7 @@ def test_everything_carries_the_name_of_the_run() -> None:
     assert "actorq/run" not in pods, "a selector of an existing run would no longer fit"
 
 
-def test_workloads_come_after_what_they_need() -> None:
+def test_workloads_come_after_the_objects_that_they_need() -> None:
     kinds = [each["kind"] for each in manifests.prepared(overlay(), "demo", "lab")]
     assert kinds == ["PersistentVolumeClaim", "Service", "ConfigMap", "Deployment", "Deployment", "StatefulSet"]
 
@@ -39,7 +39,7 @@ def test_the_overlay_itself_stays_as_it_was() -> None:
     assert given == overlay()
 
 
-def test_what_is_in_a_configuration_is_not_touched() -> None:
+def test_the_text_of_a_configuration_is_not_touched() -> None:
     given = overlay()
     by_kind(given, "ConfigMap")["data"] = {"config.yaml": "address: learner.actorq:50051"}
     assert by_kind(manifests.prepared(given, "demo", "lab"), "ConfigMap")["data"] == {
@@ -59,7 +59,7 @@ def odd_shapes() -> list[Object]:
 
 
 @pytest.mark.parametrize("given", [odd_shapes(), named(odd_shapes(), "demo", "demo")], ids=["as it is", "named"])
-def test_what_is_of_no_use_is_left_to_the_api_server_to_refuse(given: list[Object]) -> None:
+def test_fields_of_a_wrong_type_are_left_to_the_api_server_to_refuse(given: list[Object]) -> None:
     ready = manifests.prepared(given, "demo", "lab")
     assert {each["metadata"]["labels"]["actorq/run"] for each in ready} == {"demo"}
 
@@ -138,7 +138,7 @@ def test_kubectl_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: p
     ],
     ids=["plain", "logged"],
 )
-def test_what_kubectl_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+def test_the_error_of_kubectl_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     # The tests need no kubectl: this one ends as real ones do for a missing base.
     (tmp_path / "kustomization.yaml").write_text("resources: [../missing]")
     fake = tmp_path / "kubectl"

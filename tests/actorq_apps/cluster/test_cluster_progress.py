@@ -100,7 +100,7 @@ def wait_for(api: ClusterApi, learner: Counting, **options: Any) -> tuple[RunSta
     return asyncio.run(serve())
 
 
-def test_it_returns_once_steps_have_grown(api: ClusterApi) -> None:
+def test_the_wait_returns_once_steps_have_grown(api: ClusterApi) -> None:
     status, seen, _ = wait_for(api, Counting([100, 100, 164]))
     assert status
     assert status.environment_steps == 164
@@ -347,7 +347,7 @@ def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
     ],
     ids=["pod", "learner"],
 )
-def test_running_out_of_time_says_what_is_missing(api: ClusterApi, ready: bool, reason: str) -> None:
+def test_the_end_of_the_time_names_the_missing_pod_or_answer(api: ClusterApi, ready: bool, reason: str) -> None:
     found = ready_pod("learner-0", "learner") if ready else pod("learner-0", "learner")
     api.add("v1", "pods", found)
     api.add("v1", "events", event("learner-0", "FailedMount", "no volume yet", "2026-01-02T03:04:05Z"))

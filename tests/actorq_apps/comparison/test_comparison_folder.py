@@ -119,7 +119,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         ComparisonFolder(tmp_path).open(SETTINGS, MACHINE)
 
 
-def test_a_damaged_basis_is_told(tmp_path: Path) -> None:
+def test_a_damaged_basis_is_refused(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     (folder.root / "basis.json").write_text("{}")
     with pytest.raises(UserError, match=r"basis\.json "):

@@ -63,7 +63,7 @@ def test_times_leave_out_the_start_of_the_processes() -> None:
 
 
 @pytest.mark.parametrize(("share", "who"), [(0.0, "learner"), (0.05, "learner"), (0.3, "both"), (0.5, "actors")])
-def test_who_was_the_limit(share: float, who: str) -> None:
+def test_the_share_of_starved_time_tells_the_limit(share: float, who: str) -> None:
     assert run("int8", 1, starved_s=20.0 * share).limit == who
 
 

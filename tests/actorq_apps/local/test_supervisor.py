@@ -237,7 +237,7 @@ def test_the_restart_of_a_process_that_hung_is_told(stage: Stage) -> None:
     assert re.match(r"actor-0 hung .* 0\.0 s$", stage.recorder.events[0])
 
 
-def test_whoever_waits_for_the_ended_learner_is_told_that_nobody_is_left(stage: Stage) -> None:
+def test_processes_that_wait_for_the_ended_learner_lose_their_lifeline(stage: Stage) -> None:
     stage.start(learner="serve", actor_0="stubborn")
     stage.hear("learner", "started")
     stage.hear("actor-0", "started")
@@ -350,7 +350,7 @@ def test_a_learner_saves_the_run_when_nobody_reads_the_display(stage: Stage) -> 
     stage.end_broken()
 
 
-def test_a_second_interrupt_kills_what_does_not_end(stage: Stage) -> None:
+def test_a_second_interrupt_kills_processes_that_do_not_end(stage: Stage) -> None:
     stage.start(learner="stubborn", actor_0="stubborn")
     stage.hear("learner", "started")
     stage.interrupt()
@@ -358,7 +358,7 @@ def test_a_second_interrupt_kills_what_does_not_end(stage: Stage) -> None:
     assert stage.end() == Outcome(130)
 
 
-def test_what_does_not_end_within_the_drain_time_is_killed(stage: Stage) -> None:
+def test_a_process_that_does_not_end_within_the_drain_time_is_killed(stage: Stage) -> None:
     stage.start(drain_s=-0.9, learner="stubborn")
     stage.hear("learner", "started")
     stage.interrupt()

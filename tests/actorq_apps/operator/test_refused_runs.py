@@ -260,7 +260,7 @@ def test_a_permission_that_is_missing_to_list_objects_is_a_condition(world: Worl
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
 
 
-def test_an_operator_that_may_not_see_pods_leaves_what_was_known_of_the_run(world: World) -> None:
+def test_an_operator_that_may_not_see_pods_leaves_the_figures_of_the_run(world: World) -> None:
     world.start()
     world.settle()
     before = world.api.status("tiny")

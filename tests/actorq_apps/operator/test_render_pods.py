@@ -9,7 +9,7 @@ from tests.actorq_apps.operator.test_render import pod
 from tests.actorq_apps.operator.training_runs import POD, SPECS, manifest, training_run
 
 
-def test_the_pods_of_a_role_have_what_the_run_sets_beside_their_own() -> None:
+def test_the_pods_of_a_role_have_the_settings_of_the_run_beside_their_own() -> None:
     made = objects(training_run(**SPECS["full"]))
     plain = pod(objects(training_run()), "actor")
     (workload,) = (each for each in made if each["kind"] == "Deployment" and each["metadata"]["name"] == "alpha-actor")

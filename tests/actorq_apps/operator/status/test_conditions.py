@@ -91,7 +91,7 @@ def stuck_workload() -> Object:
         ({"live": run_status(actors=ACTING)}, "Running"),
     ],
 )
-def test_the_reason_of_ready_names_what_is_wrong(seen: Object, reason: str) -> None:
+def test_the_reason_of_ready_names_the_fault(seen: Object, reason: str) -> None:
     ready = conditions(look(**seen))["Ready"]
     assert ready["reason"] == reason
     assert ready["message"]
