@@ -125,11 +125,11 @@ def test_one_address_takes_half_of_a_quota_at_most() -> None:
         quota.take("ipv4:10.0.0.1:99")
     for port in range(5):
         quota.take(f"ipv4:10.0.0.2:{port}")
-    with pytest.raises(ExhaustedError, match="10 open calls"):
+    with pytest.raises(ExhaustedError, match=" 10 open calls"):
         quota.take("ipv4:10.0.0.3:1")
     quota.give_back("ipv4:10.0.0.1:0")
     quota.take("ipv4:10.0.0.1:7")
-    with pytest.raises(ExhaustedError, match="10 open calls"):
+    with pytest.raises(ExhaustedError, match=" 10 open calls"):
         quota.take("ipv4:10.0.0.3:1")
 
 

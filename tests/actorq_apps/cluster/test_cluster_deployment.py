@@ -49,7 +49,7 @@ def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
     (told,) = down(api)
     assert "pods (2)" in told
     assert {path.rpartition("/")[2] for path in api.objects} == {"data-learner-0", "somebody-elses"}
-    with pytest.raises(UserError, match="namespace lab"):
+    with pytest.raises(UserError, match=r"namespace lab .*`actorq cluster up`"):
         down(api)
 
 
