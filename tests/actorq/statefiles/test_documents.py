@@ -55,7 +55,7 @@ def test_no_truncation_goes_unseen(tmp_path: Path) -> None:
     data = path.read_bytes()
     for length in range(len(data)):
         path.write_bytes(data[:length])
-        with pytest.raises(InvalidInputError, match=r"run\.json is damaged"):
+        with pytest.raises(InvalidInputError, match=r"run\.json.*damaged"):
             read_document(path)
 
 
@@ -63,7 +63,7 @@ def test_a_missing_document_is_not_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_document(tmp_path / "run.json")
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(InvalidInputError, match=r"folder\.json is damaged: expected a file"):
+    with pytest.raises(InvalidInputError, match=r"folder\.json.*damaged"):
         read_document(tmp_path / "folder.json")
 
 
@@ -98,7 +98,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_at_once")
 def test_a_document_that_cannot_be_read_is_not_a_damaged_one(tmp_path: Path) -> None:
     unreadable(tmp_path / "run.json")
-    with pytest.raises(UnreadableError, match=r"run\.json cannot be read \(.+\), and nothing was changed"):
+    with pytest.raises(UnreadableError, match=r"run\.json.*symbolic links"):
         read_document(tmp_path / "run.json")
 
 
@@ -129,17 +129,17 @@ def test_a_copy_counts_where_the_other_one_cannot_be_read(tmp_path: Path, first:
         assert read_either(path) == VALUES
         return
     {"missing": Path.unlink, "damaged": lambda each: each.write_bytes(b"{"), "unreadable": unreadable}[other](rest)
-    with pytest.raises(UnreadableError, match="cannot be read"):
+    with pytest.raises(UnreadableError, match=f"{path.stem}.*cannot be read"):
         read_either(path)
 
 
-def test_two_damaged_copies_are_told_and_none_is_none(tmp_path: Path) -> None:
+def test_two_damaged_copies_are_refused_and_no_copies_are_no_document(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     assert read_either(path) is None
     write_twice(path, VALUES)
     for each in (path, copy_of(path)):
         each.write_bytes(b"{")
-    with pytest.raises(InvalidInputError, match=r"run\.json is damaged"):
+    with pytest.raises(InvalidInputError, match=r"run\.json.*damaged"):
         read_either(path)
     remove_both(path)
     assert not any(tmp_path.iterdir())

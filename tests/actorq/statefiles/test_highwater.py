@@ -87,7 +87,7 @@ def test_a_block_that_is_being_reserved_leaves_no_gap_either(tmp_path: Path) -> 
     assert HighWaterMark(path, 0).floor == 2 + BLOCK // 2
 
 
-def test_the_mark_is_never_below_what_is_known(tmp_path: Path) -> None:
+def test_the_mark_is_never_below_the_known_number(tmp_path: Path) -> None:
     mark = HighWaterMark(tmp_path / "mark.json", 0)
     mark.reserve(7)
     mark.close()
@@ -108,7 +108,7 @@ def test_a_lost_mark_is_told_and_leapt_over(
     assert again.floor == 10 + LEAP
     (line,) = caplog.messages
     assert "mark.json" in line
-    assert f"go on at {10 + LEAP + 1}" in line
+    assert str(10 + LEAP + 1) in line
 
 
 def test_every_flipped_bit_of_the_file_is_found(tmp_path: Path) -> None:

@@ -154,12 +154,10 @@ def test_every_state_on_the_wire_is_a_state_of_a_run() -> None:
 def test_only_actors_and_evaluators_join() -> None:
     assert wire.role_from_proto(wire.role_to_proto("actor")) == "actor"
     assert wire.role_from_proto(wire.role_to_proto("evaluator")) == "evaluator"
-    with pytest.raises(InvalidInputError, match="ActorRole: must be one of actor, evaluator, got 'standalone'"):
+    with pytest.raises(InvalidInputError, match=r"actor.*evaluator.*standalone"):
         wire.role_to_proto("standalone")
     for value in (learner_pb2.ACTOR_ROLE_UNSPECIFIED, 99):
-        with pytest.raises(
-            InvalidInputError, match=f"role: must be one of ACTOR_ROLE_ACTOR, ACTOR_ROLE_EVALUATOR, got {value}"
-        ):
+        with pytest.raises(InvalidInputError, match=r"ACTOR_ROLE_ACTOR.*ACTOR_ROLE_EVALUATOR"):
             wire.role_from_proto(value)
 
 
@@ -213,7 +211,7 @@ def test_a_segment_with_a_broken_column_is_refused() -> None:
     message = wire.segment_to_proto(segment(4, 3, 5))
     rewards = next(column.values for column in message.columns if column.name == "rewards")
     rewards.data = rewards.data[:-1]
-    with pytest.raises(InvalidInputError, match=r"tensor: float32\[4, 3\] must have 48 bytes, got 47"):
+    with pytest.raises(InvalidInputError, match=r"float32\[4, 3\] .* 48 .* 47"):
         wire.segment_from_proto(message)
 
 
