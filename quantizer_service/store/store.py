@@ -193,7 +193,7 @@ class PolicyStore(PolicyReader):
             self.run_id, self.owner = run_id, owner
 
     def _write_run(self, run_id: str, owner: Owner) -> None:
-        values = {"run_id": run_id, "format": stored.STORE_FORMATS[0], "owner": astuple(owner)}
+        values = {"run_id": run_id, "format": stored.STORE_FORMATS[0], "contract": CONTRACT, "owner": astuple(owner)}
         with _writing(self._directory):
             write_twice(self._directory / "run.json", values)
 

@@ -286,6 +286,8 @@ def test_what_cannot_be_loaded_is_told_in_one_line(run: RunDirectory, command: E
     assert "the file is not the one that policy.json describes" in told("policy.onnx")
     Path("policy.json").write_text(json.dumps(description() | {"format": 2}))
     assert "expected a description in format 1, got 2" in told("policy.onnx")
+    Path("policy.json").write_text(json.dumps(description() | {"format": 1, "contract": 4}))
+    assert told("policy.onnx").startswith("policy.onnx was written with contract 4")
     Path("policy.json").write_text("[]")
     assert "policy.json: expected what actorq export writes" in told("policy.onnx")
     Path("policy.json").unlink()

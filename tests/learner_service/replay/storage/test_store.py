@@ -206,7 +206,7 @@ def test_a_store_of_another_stack_or_an_older_format_is_refused_in_one_line(tmp_
         ReplayStore.open(tmp_path, dataclasses.replace(SPEC, frame_stack=4), 100)
     # Formats 1 to 3 were written without a checksum.
     (tmp_path / "meta.json").write_text('{"format_version": 2, "capacity": 100, "segments": 64}')
-    with pytest.raises(ConflictError, match=r"^replay: \S+ holds format_version 2, expected 7; start this run in .*$"):
+    with pytest.raises(ConflictError, match=r"^replay: \S+ holds format_version 2, expected 8; start this run in .*$"):
         ReplayStore.open(tmp_path, SPEC, 100)
 
 
