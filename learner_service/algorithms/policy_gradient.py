@@ -1,8 +1,9 @@
 """Base class of on-policy algorithms: a stochastic policy and a value network that take their steps together."""
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -18,6 +19,8 @@ from learner_service.algorithms.base import Learned
 from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
 from learner_service.batch import Batch
+from learner_service.kernels.linear import row_limits
+from learner_service.kernels.recorded import Input, Recorded
 from learner_service.networks import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.encoders import Leaves
 from learner_service.networks.observations import has_images
@@ -111,6 +114,36 @@ class PolicyGradient(Trainable):
         self._v.set_learning_rate(
             rate * (settings.value_learning_rate or settings.learning_rate) / settings.learning_rate
         )
+
+    @cached_property
+    def can_record(self) -> bool:
+        """Whether updates of `descent` are recorded.
+
+        Not on a GPU, and only with vectors. Elsewhere each number of rows would need a recording of its own.
+        """
+        are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
+        return self._device.type == "cpu" and are_vectors and super().can_record
+
+    def descent(self, loss: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+        """A function that takes one step of both networks down the gradient of a loss.
+
+        loss: takes batches and tensors, which may have another number of rows in each call. It returns the loss,
+            float32[], and other tensors without gradient. See `GradientAlgorithm.descent`.
+
+        The result takes the same and returns the other tensors.
+        """
+
+        def gradients(*inputs: Input) -> tuple[Tensor, ...]:
+            output, *others = loss(*inputs)
+            return *self.differentiate(output), *others
+
+        recorded = Recorded(gradients, kind=partial(bisect_right, row_limits(self._pi.network, self._v.network)))
+
+        def step(*inputs: Input) -> tuple[Tensor, ...]:
+            _, _, *others = self.minimize(lambda: (recorded if self.can_record else gradients)(*inputs))
+            return tuple(others)
+
+        return step
 
     def differentiate(self, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the gradients of the parameters of pi and V, float32[parameters] each: `parameters[0].gradient`."""

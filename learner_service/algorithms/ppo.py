@@ -17,9 +17,7 @@ of V, and that of V clipped to within `value_clip` of V(s_t; phi_old). Each roll
 of nearly equal sizes.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -38,9 +36,6 @@ from learner_service.algorithms.policy_gradient import (
 )
 from learner_service.algorithms.trainable import annealed
 from learner_service.batch import Batch
-from learner_service.kernels.linear import row_limits
-from learner_service.kernels.recorded import Recorded
-from learner_service.networks.observations import has_images
 from learner_service.sparsity import Flops
 
 # Keeps advantages that are all equal from a division by 0.
@@ -68,19 +63,7 @@ class PPO(PolicyGradient):
         """Make pi and V."""
         super().make_networks(settings)
         self.epochs = settings.epochs
-        self._loss = self.compiled(self._loss_of)
-        # The numbers of rows of rollouts differ.
-        limits = row_limits(self._pi.network, self._v.network)
-        self._recorded = Recorded(self._differentiate, kind=partial(bisect_right, limits))
-
-    @cached_property
-    def can_record(self) -> bool:
-        """Whether updates are recorded.
-
-        Not on a GPU, and only with vectors. Elsewhere each number of rows would need a recording of its own.
-        """
-        are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
-        return self._device.type == "cpu" and are_vectors and super().can_record
+        self._improve = self.descent(self.compiled(self._loss))
 
     def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
@@ -163,21 +146,10 @@ class PPO(PolicyGradient):
     def _step(self, rows: Batch, clip: float) -> Update:
         # As tensors, because a recording keeps Python's numbers as constants.
         numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
-        # The advantage of a single row is not normalized.
-        run = self._recorded if self.can_record and len(rows.weights) > 1 else self._differentiate
-        _, _, *update = self.minimize(lambda: run(rows, *numbers.unbind()))
-        return Update(*update)
+        return Update(*self._improve(rows, *numbers.unbind()))
 
-    def _differentiate(self, rows: Batch, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of both networks, then the fields of `Update`.
-
-        lowest, highest: bounds of r. share: 1 / B.
-        """
-        loss, *update = self._loss(rows, lowest, highest, share)
-        return *self.differentiate(loss), *update
-
-    def _loss_of(self, rows: Batch, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
-        """L, float32[], then the fields of `Update`."""
+    def _loss(self, rows: Batch, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+        """L, float32[], then the fields of `Update`. lowest, highest: bounds of r. share: 1 / B."""
         settings, advantages = self._settings, rows.advantages
         if settings.normalize_advantages and len(advantages) > 1:
             std, mean = torch.std_mean(advantages)

@@ -99,8 +99,9 @@ def in_columns(x: Tensor) -> Tensor:
 
 
 def row_limits(*modules: nn.Module) -> list[int]:
-    """Numbers of rows from which a product of a dense layer is computed in another way, ascending."""
-    limits = set()
+    """Numbers of rows from which a product of a dense layer is computed in another way, ascending; 2 among them."""
+    # A single row has no deviation, by which losses may divide.
+    limits = {2}
     for layer in (layer for module in modules for layer in module.modules() if isinstance(layer, Linear)):
         units, inputs = layer.weight.shape
         limits |= {_LARGE // (units * inputs) + 1, -(-_MANY_OUTPUTS // units), -(-_MANY_OUTPUTS // inputs)}
