@@ -32,7 +32,7 @@ async def test_with_auto_an_evaluation_of_any_scheme_counts_and_otherwise_the_ru
                 run.connections.evaluated(judge, replace(evaluation(sequence, 1, 10.0), scheme=other))
             await acknowledged(judge, len(others))
             assert [point["scheme"] for point in run.records.evaluations.curve] == list(others)
-            with pytest.raises(InvalidInputError, match=rf"of a published .* policy, got .* of version 1 '{refused}'"):
+            with pytest.raises(InvalidInputError, match=f"version 1 '{refused}'"):
                 run.connections.evaluated(judge, replace(evaluation(9, 1, 10.0), scheme=refused))
 
 
@@ -72,7 +72,7 @@ async def test_a_return_that_is_the_target_reaches_it(tmp_path: Path) -> None:
 async def test_an_evaluation_behind_one_that_was_lost_on_the_way_is_refused(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         judge = await opened(run, "judge", "evaluator")
-        with pytest.raises(CorruptedError, match="sequences 1 to 1 were lost on the way"):
+        with pytest.raises(CorruptedError, match="sequences 1 to 1 "):
             run.connections.evaluated(judge, evaluation(2, 1, 20.0))
         for sequence in (1, 2):
             run.connections.evaluated(judge, evaluation(sequence, 1, 10.0 * sequence))
