@@ -40,13 +40,13 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_what_was_saved_comes_back_exactly(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
     path = Checkpoints(tmp_path, keep=3).save(state(8))
     assert path == tmp_path / "000000000008"
     assert_is(Checkpoints(tmp_path, keep=3).load_newest(), 8)
 
 
-def test_there_is_nothing_to_load_before_the_first(tmp_path: Path) -> None:
+def test_without_a_checkpoint_nothing_is_loaded(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "new", keep=3).load_newest() is None
 
 
@@ -198,16 +198,14 @@ def test_when_all_are_damaged_nothing_starts_and_nothing_changes(tmp_path: Path)
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
-    with pytest.raises(
-        UserError, match=r"^checkpoints: none of 2 is whole \(000000000016: .* --checkpoint.new-networks"
-    ):
+    with pytest.raises(UserError, match=r"^checkpoints: .* 2 .*000000000016: .*--checkpoint.new-networks"):
         checkpoints.load_newest()
     assert {path: path.read_bytes() for path in tmp_path.glob("*/*")} == before
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
 @pytest.mark.parametrize("name", ["state.json", "tensors.safetensors"])
-def test_what_cannot_be_read_is_no_damage(
+def test_a_checkpoint_that_cannot_be_read_does_not_count_as_damaged(
     tmp_path: Path, number: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3, new_networks=True)
@@ -222,7 +220,7 @@ def test_what_cannot_be_read_is_no_damage(
 
     monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(UnreadableError, match=f"{name} cannot be read .*{os.strerror(number)}.*nothing was changed"):
+    with pytest.raises(UnreadableError, match=f"{name} .*{os.strerror(number)}"):
         checkpoints.load_newest()
     monkeypatch.undo()
     assert names(tmp_path) == ["000000000008", "000000000016"]
@@ -236,7 +234,7 @@ def test_with_the_flag_the_networks_start_anew_when_all_are_damaged_and_that_is_
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
     assert checkpoints.load_newest() is None
-    assert "no checkpoint is whole: training starts with new networks" in caplog.text
+    assert "new networks" in caplog.text
     # They are kept for whoever can mend them, and do not count any more.
     assert names(tmp_path) == ["000000000008.damaged", "000000000016.damaged"]
 
@@ -252,7 +250,7 @@ def test_a_checkpoint_of_another_version_of_actorq_is_refused_in_one_line(tmp_pa
     checkpoints = Checkpoints(tmp_path, keep=3)
     path = checkpoints.save(state(8)) / "state.json"
     write_document(path, {**read_document(path), "format": 99})
-    with pytest.raises(UserError, match="expected a checkpoint of format 2, got 99; resume with the version"):
+    with pytest.raises(UserError, match=r"format 2, .*99"):
         checkpoints.load_newest()
     assert names(tmp_path) == ["000000000008"]
 
