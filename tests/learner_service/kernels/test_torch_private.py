@@ -1,5 +1,6 @@
 """torch's private operations give what their public forms give, and these take over where torch lacks them."""
 
+import re
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -117,18 +118,18 @@ def test_every_algorithm_learns_the_same_without_private_operations(
         states.append({**algorithm.state(), "priorities": torch.from_numpy(losses.priorities)})
     for key, value in states[1].items():
         torch.testing.assert_close(value, states[0][key], rtol=1e-3, atol=1e-4, msg=key)
-    assert "fused_adam is not used, so updates are slower: AttributeError" in caplog.text
+    assert re.search("fused_adam .*AttributeError", caplog.text)
 
 
 @pytest.mark.parametrize(
     ("private", "reason"),
     [
-        (lambda x: x + 1, "it gives different numbers"),
+        (lambda x: x + 1, "different numbers"),
         (lambda: 0.0, "TypeError"),
         (lambda x: x.no_such_operation(), "AttributeError"),
     ],
 )
-def test_what_is_missing_or_changed_is_not_used_and_told(
+def test_a_missing_or_changed_private_operation_is_not_used_and_logged(
     private: Callable[..., float], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def public(x: float) -> float:
@@ -136,6 +137,6 @@ def test_what_is_missing_or_changed_is_not_used_and_told(
 
     assert torch_private.choose(private, public, lambda form: form(4.0) == 8.0) is public
     (line,) = caplog.messages
-    assert "is not used, so updates are slower" in line
+    assert "not used" in line
     assert reason in line
     assert "\n" not in line
