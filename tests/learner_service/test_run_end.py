@@ -88,8 +88,8 @@ def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -
     assert summary["policy_bytes"]["fp32"] > 4 * 40
     assert summary["peak_memory_mb"]["learner"] > 10
     # No meter has reported: that is no energy of 0.
-    method = "not measured (no meter has reported)"
-    assert summary["energy"] == {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}
+    assert summary["energy"].pop("method").startswith("not measured")
+    assert summary["energy"] == {"kwh": None, "co2_kg": None, "per_service": {}}
     assert [each["mean_return"] for each in summary["evaluations"]] == [60.0, 120.0]
 
 

@@ -26,7 +26,7 @@ from tests.learner_service.learner_servers import (
 
 # Threads of a learner that end when it is closed. The last one is that of a tracker's sink.
 THREADS = {"trainer", "publisher", "flusher", "storage", "sink-mlflow"}
-FAULT = "the run cannot continue: "
+FAULT = "cannot continue"
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Environments that raise or give NaN: they go on, the others never notice, and who steps them is told."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -23,26 +24,25 @@ def actions(*fatal: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "restarted", "reason"),
+    ("name", "restarted", "fact"),
     [
-        ("NaNReward", False, "NaN or a number beyond 1e+09"),
-        ("HugeReward", False, "NaN or a number beyond 1e+09"),
-        ("InfiniteObservation", False, "NaN or a number beyond 1e+09"),
-        ("Raising", True, "RuntimeError: the simulator is gone"),
-        ("LongObservation", True, "an observation must be float32[2] as its space says, got float32[3]"),
-        ("VectorReward", True, "a reward must be a number, got array([1.])"),
-        ("EndlessReward", True, "OverflowError: int too large to convert to float"),
-        ("UnreadableObservation", True, "RuntimeError: call detach() first"),
+        ("NaNReward", False, r"1e\+09"),
+        ("HugeReward", False, r"1e\+09"),
+        ("InfiniteObservation", False, r"1e\+09"),
+        ("Raising", True, "^RuntimeError: the simulator is gone"),
+        ("LongObservation", True, r"observation .*float32\[2\] .*float32\[3\]"),
+        ("VectorReward", True, r"reward .*array\(\[1\.\]\)"),
+        ("EndlessReward", True, "^OverflowError: "),
+        ("UnreadableObservation", True, r"^RuntimeError: call detach\(\) first"),
     ],
 )
-def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bool, reason: str) -> None:
+def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bool, fact: str) -> None:
     environments = doubles(name)
     for _ in range(4):
         assert environments.step(actions()).faults == ()
     step = environments.step(actions(1))
     assert [(fault.environment, fault.restarted) for fault in step.faults] == [(1, restarted)]
-    # The place follows, where there is one.
-    assert step.faults[0].reason.partition(" (")[0] == reason
+    assert re.search(fact, step.faults[0].reason)
     # Of the episode that failed nothing is left; a new one made anew counts its episodes from 1.
     np.testing.assert_array_equal(step.observations, [[5, 1], [0, 1 if restarted else 2], [5, 1]])
     np.testing.assert_array_equal(step.rewards, [1, 0, 1])

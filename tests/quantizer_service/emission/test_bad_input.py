@@ -42,21 +42,21 @@ def client(tmp_path: Path) -> Iterator[QuantizerClient]:
         yield client
 
 
-@pytest.mark.parametrize(("send", "status", "reason"), CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
+@pytest.mark.parametrize(("send", "status", "fact"), CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
 def test_a_bad_checkpoint_is_refused_and_the_last_good_policy_stays_served(
-    client: QuantizerClient, send: Send, status: grpc.StatusCode, reason: str
+    client: QuantizerClient, send: Send, status: grpc.StatusCode, fact: str
 ) -> None:
-    _refused(client, send, status, reason)
+    _refused(client, send, status, fact)
 
 
-@pytest.mark.parametrize(("send", "status", "reason"), GRAPHS.values(), ids=GRAPHS.keys())
+@pytest.mark.parametrize(("send", "status", "fact"), GRAPHS.values(), ids=GRAPHS.keys())
 def test_a_bad_graph_is_refused_and_the_last_good_policy_stays_served(
-    client: QuantizerClient, send: Send, status: grpc.StatusCode, reason: str
+    client: QuantizerClient, send: Send, status: grpc.StatusCode, fact: str
 ) -> None:
-    _refused(client, send, status, reason)
+    _refused(client, send, status, fact)
 
 
-def _refused(client: QuantizerClient, send: Send, status: grpc.StatusCode, reason: str) -> None:
+def _refused(client: QuantizerClient, send: Send, status: grpc.StatusCode, fact: str) -> None:
     publisher = opened(client, versions=1)
     before, listed, watch = client.get("int8"), client.list(), client.watch("int8")
     assert next(watch) == before
@@ -64,7 +64,7 @@ def _refused(client: QuantizerClient, send: Send, status: grpc.StatusCode, reaso
     code, details = refusal(publisher, send)
 
     assert code is status, details
-    assert reason in details
+    assert re.search(fact, details), details
     assert "\n" not in details
     assert (client.get("int8"), client.list()) == (before, listed)
     assert client.fidelity("int8", 1) == before.descriptor
