@@ -318,7 +318,8 @@ class QuantizerClient(_Client):
         """
         request = quantizer_pb2.ListPoliciesRequest(page_size=page_size, page_token=page_token)
         page = self._unary(self.stub.ListPolicies, request)
-        return tuple(map(wire.retained_from_proto, page.policies)), bounds.page_token(page.next_page_token)
+        token = bounds.page_token("next_page_token", page.next_page_token)
+        return tuple(map(wire.retained_from_proto, page.policies)), token
 
     def fidelity(self, scheme: str, version: int = 0) -> PolicyDescriptor:
         """Descriptor of a retained policy with its fidelity report, the newest for version 0."""

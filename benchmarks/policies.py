@@ -94,7 +94,9 @@ def checkpoint_of(network: PolicyNetwork) -> tuple[PolicyGraph, Checkpoint]:
     """The graph that a learner would publish for this network, and its first version."""
     graph = export_policy_graph(network.module, network.spec)
     parameters = snapshot_parameters(network.module)
-    return graph, Checkpoint(1, 1, graph.topology, parameters, {graph.inputs[0]: network.calibration}, 0.0)
+    return graph, Checkpoint(
+        1, 1, graph.topology, parameters, {graph.signature.inputs[0].name: network.calibration}, 0.0
+    )
 
 
 def emit(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, options: Options | None = None) -> Emission:
@@ -109,7 +111,7 @@ def fidelity_of(
 ) -> FidelityReport:
     """Errors of an emitted model on these observations, as the quantizer measures them."""
     expected = Reference(Graph.parse(graph)).run(checkpoint.parameters, observations)
-    return measure(emission, expected, observations, graph)
+    return measure(emission, expected, observations, graph.signature)
 
 
 def as_policy(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, emission: Emission) -> Policy:

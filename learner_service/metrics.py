@@ -272,7 +272,7 @@ def _scaling(run: Run) -> Iterator[Metric]:
 def _energy(run: Run) -> Iterator[Metric]:
     joules: dict[tuple[str, ...], float] = {}
     grams: dict[tuple[str, ...], float] = {}
-    for service, share in run.records.resources.ledger.snapshot().per_service.items():
+    for service, share in run.records.resources.ledger.services().items():
         labels = (service if service in _SERVICES else _OTHER,)
         joules[labels] = joules.get(labels, 0.0) + share.kwh * _JOULES_PER_KWH
         grams[labels] = grams.get(labels, 0.0) + share.co2_kg * _GRAMS_PER_KG

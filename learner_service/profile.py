@@ -13,7 +13,8 @@ import safetensors.numpy
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import CALIBRATION_PREFIX, OBSERVATIONS_INPUT
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import CALIBRATION_PREFIX
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
 from actorq.errors import ConflictError
@@ -94,7 +95,7 @@ def measure(order: Order) -> dict[str, Any]:
         "update_cpu_s": median(window.cpu / window.updates for window in windows),
         "version_s": _snapshot_seconds(training),
         "batch_size": algorithm.batch_size,
-        "observations": len(calibration[OBSERVATIONS_INPUT]),
+        "observations": len(calibration[OBSERVATIONS]),
         "device": str(next(algorithm.policy.parameters()).device),
         "sampling": sampling_of(config),
         "rollout": size

@@ -34,8 +34,10 @@ def verify(directory: Path) -> list[Finding]:
 
 
 def _run(values: dict[str, Any]) -> str:
-    if (written := values.get("format", 1)) != stored.STORE_FORMAT:
-        raise InvalidInputError(f"expected format {stored.STORE_FORMAT}, got {written} of another version of ActorQ")
+    if (written := values.get("format", 1)) not in stored.STORE_FORMATS:
+        raise InvalidInputError(
+            f"expected format {stored.STORE_FORMATS[0]}, got {written} of another version of ActorQ"
+        )
     return f"run {values['run_id']}"
 
 

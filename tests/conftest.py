@@ -26,11 +26,7 @@ settings.load_profile("same")
 
 # Whole runs. One worker makes them, one after another, while the others make all other tests: of two runs at a time on
 # two cores, actors come too late for a run of seconds.
-WHOLE_RUNS = (
-    *(f"benchmarks/faults/test_{name}.py" for name in ("corruption", "fuzz", "powercut")),
-    *(f"benchmarks/scale/test_{name}.py" for name in ("fanout", "load", "streams")),
-    *("documentation", "integration", "learner_service/test_process.py", "test_distribution.py"),
-)
+WHOLE_RUNS = (*("documentation", "integration", "learner_service/test_process.py", "test_distribution.py"),)
 # What `make test-fast` leaves out besides: whole services, real environments, and long conformance suites.
 SLOW = (
     *("benchmarks", "actorq_apps/cli/test_commands.py", "actorq_apps/local", "actorq/test_process.py"),

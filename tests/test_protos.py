@@ -66,7 +66,7 @@ def test_the_stubs_are_those_of_the_protos(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [("lint",), ("format", "--diff", "--exit-code", "protos")], ids=["lint", "format"]
 )
-def test_buf_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
+def test_buf_finds_no_fault_in_the_protos(arguments: tuple[str, ...]) -> None:
     completed = subprocess.run([BUF, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (completed.returncode, completed.stdout, completed.stderr) == (0, "", "")
 

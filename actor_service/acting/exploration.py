@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import GREEDY_ACTIONS
+from actorq.domain.signature import Role
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
 
@@ -80,7 +81,7 @@ class ContinuousNoise(NoisyBehavior):
     """Adds noise to continuous actions and clips them to their bounds.
 
     A deterministic policy (D4PG, TD3) gets Gaussian noise of standard deviation noise_i, in units of half of each
-    component's range. A stochastic policy (SAC) gets standard normal noise as an input. The columns have the actions
+    component's range. One that takes noise (SAC) gets standard normal noise as an input. The columns have the actions
     without noise, clipped, if the run asks for them.
 
     With correlation c, the noise of a step is c times that of the step before, plus sqrt(1 - c^2) times new noise: an
@@ -114,13 +115,13 @@ class ContinuousNoise(NoisyBehavior):
 
     def _explore(self, policy: OnnxPolicy, observations: NDArray[Any], step: int) -> NDArray[Any]:
         noise = self._noise[step]
-        if policy.stochastic:
+        if policy.takes_noise:
             actions = policy(observations, noise)
         else:
             np.multiply(noise, self._halves, out=self._actions)
             actions = np.add(self._actions, policy(observations), out=self._actions)
         if self._greedy is not None:
-            self._within_bounds(policy.greedy, self._greedy)
+            self._within_bounds(policy.outputs[Role.GREEDY_ACTIONS], self._greedy)
         return self._within_bounds(actions, self._actions)
 
     def _within_bounds(self, actions: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:

@@ -13,6 +13,7 @@ from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.choices import allowed_choices, best_choices, slices_of
 from actorq.domain.columns import LOG_PROBABILITIES
 from actorq.domain.leaves import views
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration
 
@@ -79,7 +80,7 @@ class PartwiseSampler(BehaviorPolicy):
         if self._gaussian is not None:
             count = len(self._samplers)
             self._sent[:, :count] = self._actions[:, :count]
-            self._actions[:, count:] = self._gaussian.draw(policy.mean, policy.log_std)
+            self._actions[:, count:] = self._gaussian.draw(policy.outputs[Role.MEAN], policy.outputs[Role.LOG_STD])
             self._sent[:, count:] = self._gaussian.columns["actions"]
             self._told += self._gaussian.columns[LOG_PROBABILITIES]
         return self._actions
@@ -99,5 +100,5 @@ def greedy_actions(spec: EnvironmentSpec, policy: OnnxPolicy, outputs: NDArray[n
         return outputs
     best = best_choices(outputs, spec.sizes)
     if spec.components:
-        return np.concatenate((best, policy.actions), axis=1, dtype=np.float32)
+        return np.concatenate((best, policy.outputs[Role.ACTIONS]), axis=1, dtype=np.float32)
     return best.reshape(len(best), *spec.actions.shape)

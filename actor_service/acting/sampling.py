@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import LOG_PROBABILITIES
+from actorq.domain.signature import Role
 from actorq.domain.spaces import EnvironmentSpec
 
 # Up to so many actions, a product with a triangle is faster than a cumulative sum.
@@ -144,7 +145,7 @@ class GaussianSampler(BehaviorPolicy):
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:
         """Actions float32[N, *action] within their bounds."""
         policy(observations)
-        return self.draw(policy.mean, policy.log_std)
+        return self.draw(policy.outputs[Role.MEAN], policy.outputs[Role.LOG_STD])
 
     def draw(self, mean: NDArray[np.float32], log_std: NDArray[np.float32]) -> NDArray[np.float32]:
         """The same of the mean and the log standard deviation, float32[N, components]."""

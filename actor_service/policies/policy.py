@@ -2,43 +2,28 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.counts import ActorCounts
-from actorq.domain.policy import (
-    ACTIONS_OUTPUT,
-    GREEDY_OUTPUT,
-    LOG_STD_OUTPUT,
-    LOGITS_OUTPUT,
-    MEAN_OUTPUT,
-    NOISE_INPUT,
-    Policy,
-    PolicyDescriptor,
-)
+from actorq.domain.policy import Policy, PolicyDescriptor
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
-from actorq.inference import open_session
+from actorq.inference import open_session, signature_of_session
 
 
 class OnnxPolicy:
     """Runs a policy on batches of exactly `batch` observations. Not thread-safe: one loop owns it.
 
-    stochastic: whether the policy takes standard normal noise as an input.
-    greedy: float32[batch, ...], the last call's result without noise. The next call overwrites it.
-    mean, log_std: float32[batch, actions], the last call's distribution of continuous actions, if the policy was loaded
-        with it. The next call overwrites them.
-    actions: float32[batch, components], the most likely continuous components of the last call, if the policy was
-        loaded with them beside discrete parts.
+    takes_noise: whether the policy takes standard normal noise as an input.
+    outputs: the last call's results by role, float32[batch, ...]: of the acting output, and of the roles that the
+        policy was loaded with. The next call overwrites them.
     on_observations: called with this policy and the observations of each call; None for no callback.
     """
-
-    mean: NDArray[np.float32]
-    log_std: NDArray[np.float32]
-    actions: NDArray[np.float32]
 
     def __init__(
         self,
@@ -46,15 +31,14 @@ class OnnxPolicy:
         observations: ArraySpec,
         batch: int,
         actions: int = 0,
-        greedy: bool = False,
-        distribution: Sequence[str] = (),
+        needs: Collection[Role] = (),
     ) -> None:
         """Load the model and run it once.
 
         observations: the spec of the policy's input, stacked if frames are stacked.
         actions: required number of outputs: discrete actions, or components of one action; 0 for any number.
-        greedy: whether a stochastic policy also returns its actions without noise.
-        distribution: names of the outputs that tell the policy's distribution; empty where no actions are drawn.
+        needs: roles of outputs that whoever acts needs. Values and logits have to be the acting output. Without noise,
+            the actions are greedy.
 
         Raises InvalidInputError when the model is invalid or its inputs or outputs do not fit. The inputs are the
         observations, alone or with noise. Other outputs are not computed.
@@ -71,10 +55,8 @@ class OnnxPolicy:
                 if observations.leaves
                 else {}
             )
-            self.stochastic = self._bind(batch)
-            self.greedy = self._bind_greedy() if greedy and self.stochastic else self._outputs
-            if distribution:
-                self._bind_distribution(distribution)
+            self._bind(batch)
+            self._bind_further(needs)
             self._session.run_with_iobinding(self._binding)
             if actions and self._outputs.shape != (batch, actions):
                 raise ValueError(f"expected outputs [{batch}, {actions}], got {list(self._outputs.shape)}")
@@ -97,58 +79,49 @@ class OnnxPolicy:
                 np.copyto(self._parts[name], values)
         if self.on_observations is not None:
             self.on_observations(self, self._inputs)
-        if self.stochastic:
+        if self.takes_noise:
             np.copyto(self._noise, 0.0 if noise is None else noise)
         self._session.run_with_iobinding(self._binding)
         return self._outputs
 
-    def _bind(self, batch: int) -> bool:
-        """Bind the model's inputs and first output to buffers. Returns whether the model takes noise."""
-        names = [source.name for source in self._session.get_inputs()]
-        stochastic = len(names) > 1 and NOISE_INPUT in names
-        others = [name for name in names if not (stochastic and name == NOISE_INPUT)]
+    def _bind(self, batch: int) -> None:
+        """Bind the model's inputs and acting output to buffers."""
+        self._signature = signature_of_session(self._session)
+        ports = self._signature.inputs
+        others = {port.name for port in ports if port.role is not Role.NOISE}
         # A single input may have any name.
-        if not {*others} <= self._parts.keys() if self._parts else len(others) != 1:
-            wanted = " and ".join(self._observations.inputs)
-            raise ValueError(
-                f"expected the input {wanted}, alone or with {NOISE_INPUT}, got {len(names)} ({', '.join(names)})"
-            )
-        target = self._session.get_outputs()[0]
-        self._outputs = np.zeros([batch, *target.shape[1:]], np.float32)
-        self._noise = np.zeros_like(self._outputs)
+        if not others <= self._parts.keys() if self._parts else len(others) != 1:
+            wanted, names = " and ".join(self._observations.inputs), ", ".join(port.name for port in ports)
+            raise ValueError(f"expected the input {wanted}, alone or with {Role.NOISE}, got {len(ports)} ({names})")
+        self.takes_noise = len(others) < len(ports)
         self._binding = self._session.io_binding()
-        buffers = [(self._binding.bind_output, target.name, self._outputs)]
-        for name in names:
-            array = self._noise if stochastic and name == NOISE_INPUT else self._parts.get(name, self._inputs)
-            buffers.append((self._binding.bind_input, name, array))
-        for bind, name, array in buffers:
-            bind(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        return stochastic
+        self._batch = batch
+        self._outputs = self._bound(self._signature.acting.name)
+        self.outputs = {self._signature.acting.role: self._outputs}
+        self._noise = np.zeros_like(self._outputs)
+        for port in ports:
+            array = self._noise if port.role is Role.NOISE else self._parts.get(port.name, self._inputs)
+            self._binding.bind_input(port.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
-    def _bind_greedy(self) -> NDArray[np.float32]:
-        """Bind the output without noise to its own buffer."""
-        names = [target.name for target in self._session.get_outputs()]
-        if GREEDY_OUTPUT not in names:
-            raise ValueError(f"expected an output {GREEDY_OUTPUT} (actions without noise), got {', '.join(names)}")
-        return self._bound(GREEDY_OUTPUT)
-
-    def _bind_distribution(self, names: Sequence[str]) -> None:
-        """Bind the outputs that tell the distribution. Logits are the first output, which is bound already."""
-        first, *others = (target.name for target in self._session.get_outputs())
-        if not {*names} - {LOGITS_OUTPUT} <= {*others} or (LOGITS_OUTPUT in names and first != LOGITS_OUTPUT):
-            raise InvalidInputError(
-                f"policy version {self.descriptor.version}: no actions can be drawn from it, because it tells no "
-                f"distribution: expected {' and '.join(names)} among its outputs, got {', '.join((first, *others))}"
-            )
-        if MEAN_OUTPUT in names:
-            self.mean, self.log_std = map(self._bound, (MEAN_OUTPUT, LOG_STD_OUTPUT))
-        if ACTIONS_OUTPUT in names:
-            self.actions = self._bound(ACTIONS_OUTPUT)
+    def _bind_further(self, needs: Collection[Role]) -> None:
+        """Bind the other outputs of these roles to buffers of their own."""
+        for role in needs:
+            name = self._signature.output(role)
+            if role is Role.GREEDY_ACTIONS and not self.takes_noise:
+                self.outputs[role] = self._outputs
+            elif role not in self.outputs:
+                if name is None or role in (Role.VALUES, Role.LOGITS):
+                    roles = ", ".join(port.role for port in self._signature.outputs)
+                    raise InvalidInputError(
+                        f"policy version {self.descriptor.version}: expected outputs with the roles "
+                        f"{', '.join(needs)}, got {roles}; this environment cannot be acted in without them"
+                    )
+                self.outputs[role] = self._bound(name)
 
     def _bound(self, output: str) -> NDArray[np.float32]:
         """Bind an output to its own buffer."""
         target = next(each for each in self._session.get_outputs() if each.name == output)
-        buffer = np.zeros([len(self._outputs), *target.shape[1:]], np.float32)
+        buffer = np.zeros([self._batch, *target.shape[1:]], np.float32)
         self._binding.bind_output(output, "cpu", 0, buffer.dtype, buffer.shape, buffer.ctypes.data)
         return buffer
 
@@ -168,18 +141,13 @@ def load_policy(
 ) -> OnnxPolicy:
     """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them.
 
-    greedy: whether a stochastic policy also returns its actions without noise.
+    greedy: whether a policy that takes noise also returns its actions without noise.
     sampled: whether actions are drawn from the policy's distribution, which it then must tell.
     """
-    told = (*(LOGITS_OUTPUT,) * bool(spec.sizes), *(MEAN_OUTPUT, LOG_STD_OUTPUT) * bool(spec.components))
-    mixed = spec.sizes and spec.components
-    names = (*told, ACTIONS_OUTPUT) if mixed else told if sampled else ()
-    return OnnxPolicy(policy, spec.policy_observations, batch, policy_outputs(spec), greedy, names)
-
-
-def policy_outputs(spec: EnvironmentSpec) -> int:
-    """Number of a policy's outputs per observation: discrete actions, or components of one action."""
-    return spec.discrete_actions or spec.components
+    told = (*(Role.LOGITS,) * bool(spec.sizes), *(Role.MEAN, Role.LOG_STD) * bool(spec.components))
+    needs = (*told, Role.ACTIONS) if spec.sizes and spec.components else told if sampled else ()
+    needs = (*needs, *(Role.GREEDY_ACTIONS,) * greedy)
+    return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, needs)
 
 
 class PolicySlot:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from actor_service.counts import ActorCounts
 from actor_service.environments import Backend, make_environments
-from actor_service.policies.policy import LoadPolicy, PolicySlot, load_policy, policy_outputs
+from actor_service.policies.policy import LoadPolicy, PolicySlot, load_policy
 from actor_service.policies.selection import Selection, candidates, select
 from actor_service.roles.evaluation import MOST_ENVIRONMENTS, EvaluationEpisodes, batch_size
 from actor_service.roles.video import Video
@@ -188,7 +188,7 @@ class Actor:
         return next(policy for policy in policies if policy.descriptor.scheme == selection.scheme)
 
     def _select(self, spec: EnvironmentSpec, policies: Iterable[Policy], incumbent: str) -> Selection:
-        return select(policies, spec.policy_observations, self._batch, policy_outputs(spec), incumbent)
+        return select(policies, spec.policy_observations, self._batch, spec.acting_size, incumbent)
 
     def _report(self) -> ActorReport:
         policy = self._slot.peek()

@@ -6,6 +6,9 @@ ONNX Runtime is imported at the first use, because commands and the learner do w
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from actorq.domain.signature import METADATA, Signature, signature_of
+from actorq.errors import InvalidInputError
+
 if TYPE_CHECKING:
     import onnxruntime
 
@@ -37,3 +40,19 @@ def open_session(model: bytes, arena: bool = True, without: Sequence[str] = ()) 
     return onnxruntime.InferenceSession(
         model, options, providers=providers, enable_fallback=0, disabled_optimizers=list(without)
     )
+
+
+def signature_of_session(session: Session) -> Signature:
+    """The signature of a session's model: in its metadata, or by its names where it has none.
+
+    Raises InvalidInputError for a damaged one, and for names that the model does not have.
+    """
+    inputs, outputs = ([each.name for each in each] for each in (session.get_inputs(), session.get_outputs()))
+    told = session.get_modelmeta().custom_metadata_map.get(METADATA)
+    if told is None:
+        return signature_of(inputs, outputs)
+    found = Signature.from_text(told)
+    for have, ports in ((inputs, found.inputs), (outputs, found.outputs)):
+        if missing := {port.name for port in ports} - set(have):
+            raise InvalidInputError(f"signature: the model has no {', '.join(sorted(missing))}")
+    return found

@@ -33,12 +33,16 @@ class Per(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """One array of a segment, [rows, N, *shape], [T, N, *shape] or [N, *shape]."""
+    """One array of a segment, [rows, N, *shape], [T, N, *shape] or [N, *shape].
+
+    batched: whether algorithms get it in their batches. The others are for the replay alone.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     per: Per = Per.STEP
+    batched: bool = True
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +80,7 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
 def _greedy_actions(spec: EnvironmentSpec) -> Column | None:
     if spec.discrete_actions:
         return None
-    return Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype))
+    return Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype), batched=False)
 
 
 def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], Column | None]]:
@@ -86,12 +90,12 @@ def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], 
     def goals(spec: EnvironmentSpec) -> Column | None:
         if spec.goal is None:
             return None
-        return Column(each.goals, (copies, spec.goal.size), np.dtype(spec.observations.dtype))
+        return Column(each.goals, (copies, spec.goal.size), np.dtype(spec.observations.dtype), batched=False)
 
     return {
         each.goals: goals,
-        each.rewards: lambda spec: spec.goal and Column(each.rewards, (copies,), np.dtype(np.float32)),
-        each.terminated: lambda spec: spec.goal and Column(each.terminated, (copies,), flag),
+        each.rewards: lambda spec: spec.goal and Column(each.rewards, (copies,), np.dtype(np.float32), batched=False),
+        each.terminated: lambda spec: spec.goal and Column(each.terminated, (copies,), flag, batched=False),
     }
 
 

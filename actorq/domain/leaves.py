@@ -21,6 +21,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _ALIGNMENT = 8
 # Name of the leaf of all numbers, name of the leaf of a mask, and the latter's name as an input of a policy.
 VECTOR, ACTION_MASK, MASK = "vector", "action_mask", "mask"
+OBSERVATIONS = "observations"
+"""Name of the input of a policy graph that takes observations of one array; before "/LEAF" with several."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+from actorq.domain.signature import Signature
+
 FP32 = "fp32"
 # Fallback of an actor if its processor computes another scheme wrongly. It computes in float32.
 FALLBACK = "int8-weights"
@@ -38,18 +40,6 @@ INT4_PER_BLOCK = "int4 per block"
 # The reason for a layer in float that its scheme would have quantized.
 FIDELITY_GATE = "fidelity gate"
 
-# The data inputs of a policy graph. A stochastic policy turns standard normal noise float32[B, actions] into
-# exploration. Zeros give the deterministic policy.
-OBSERVATIONS_INPUT, NOISE_INPUT = "observations", "noise"
-# Second output of a stochastic policy, if the run asks for it: the actions without noise.
-GREEDY_OUTPUT = "greedy_actions"
-# Outputs that are a distribution. Discrete actions: logits float32[B, actions], the first output.
-# Continuous actions: after the actions without noise come mean and log standard deviation of a Gaussian,
-# float32[B, components] each, in units of half the range around its middle.
-LOGITS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT = "logits", "mean", "log_std"
-# Continuous actions, or the most likely continuous components beside the logits of discrete parts.
-ACTIONS_OUTPUT = "actions"
-
 # Bound on the distance of a publisher's next version to the highest one. No run publishes as many versions, and no
 # single message can use up all numbers.
 MAX_VERSION_STEP = 2**32
@@ -62,19 +52,11 @@ CALIBRATION_PREFIX = "calibration:"
 class PolicyGraph:
     """An ONNX model without weights. Its graph inputs are the data inputs, then every parameter by name.
 
-    inputs: names of the data inputs, each batch first.
-    discrete_actions: the first output has one value per action, of which the largest is taken; or it is the action
-        itself, in integers or other whole numbers.
-    action_spans: highest minus lowest action of each component of the first output; empty for discrete actions.
-    choices: of an action of several discrete parts, the number of values of each, in the order of the first output;
-        empty for one part.
+    signature: of the data inputs and the outputs; the model has it in its metadata, too.
     """
 
     model: bytes
-    inputs: tuple[str, ...]
-    discrete_actions: bool
-    action_spans: tuple[float, ...] = ()
-    choices: tuple[int, ...] = ()
+    signature: Signature
 
     @property
     def topology(self) -> bytes:

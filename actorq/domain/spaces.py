@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.goals import Goal
-from actorq.domain.leaves import MASK, Leaf, views
-from actorq.domain.policy import OBSERVATIONS_INPUT
+from actorq.domain.leaves import MASK, OBSERVATIONS, Leaf, views
 from actorq.errors import UserError
 
 # What images are of: bytes, and planes of bits as in MinAtar.
@@ -45,10 +44,10 @@ class ArraySpec:
         the newest.
         """
         if not self.leaves:
-            return {OBSERVATIONS_INPUT: self}
+            return {OBSERVATIONS: self}
         depth = self.shape[:-1]
         return {
-            MASK if leaf.kind == "mask" else f"{OBSERVATIONS_INPUT}/{leaf.name}": ArraySpec(
+            MASK if leaf.kind == "mask" else f"{OBSERVATIONS}/{leaf.name}": ArraySpec(
                 (*depth, *leaf.shape) if leaf.kind == "image" else leaf.shape, leaf.dtype
             )
             for leaf in self.leaves
@@ -57,7 +56,7 @@ class ArraySpec:
     def split(self, values: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Views of observations [B, *shape] for each of the `inputs`, [B, ...] by name."""
         if not self.leaves:
-            return {OBSERVATIONS_INPUT: values}
+            return {OBSERVATIONS: values}
         found = views(self.leaves, values)
         stacked = len(self.shape) > 1
         arrays = (
@@ -142,6 +141,11 @@ class EnvironmentSpec:
             return None if self.image is not None else self.observations
         numbers = next((leaf for leaf in self.leaves if leaf.kind == "numbers"), None)
         return None if numbers is None else ArraySpec(numbers.shape, numbers.dtype)
+
+    @property
+    def acting_size(self) -> int:
+        """Components of a policy's acting output: values of all choices, or components of one continuous action."""
+        return self.discrete_actions or self.components
 
     @property
     def sizes(self) -> tuple[int, ...]:

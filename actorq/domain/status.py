@@ -149,14 +149,6 @@ class ActorSelfStatus:
 
 
 @dataclass(frozen=True)
-class ProcessUsage:
-    """A process and the energy attributed to it, in kWh."""
-
-    process: ProcessStats
-    kwh: float
-
-
-@dataclass(frozen=True)
 class Energy:
     """Energy of the run in kWh, the method of measurement, and the share of each service in kWh."""
 
@@ -235,7 +227,7 @@ class RunStatus:
     emitted: PolicyDescriptor | None
     quantizer_connected: bool
     actors: tuple[ActorStatus, ...]
-    processes: tuple[ProcessUsage, ...]
+    processes: tuple[ProcessStats, ...]
     energy: Energy
     starved_s: float
     loss: float

@@ -4,7 +4,14 @@ policy = actorq.load_policy("policy.onnx")
 action = policy.predict(observation)
 """
 
-from actorq.arithmetic.sessions import open_session
+from actorq.arithmetic.sessions import open_session, signature_of_session
 from actorq.inference.loading import DESCRIPTION_FORMAT, LoadedPolicy, description_file, load_policy
 
-__all__ = ["DESCRIPTION_FORMAT", "LoadedPolicy", "description_file", "load_policy", "open_session"]
+__all__ = [
+    "DESCRIPTION_FORMAT",
+    "LoadedPolicy",
+    "description_file",
+    "load_policy",
+    "open_session",
+    "signature_of_session",
+]

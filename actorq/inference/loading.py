@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from actorq.arithmetic import arithmetic
-from actorq.arithmetic.sessions import Session, open_session
+from actorq.arithmetic.sessions import Session, open_session, signature_of_session
 from actorq.domain.choices import best_choices
-from actorq.domain.leaves import MASK
+from actorq.domain.leaves import MASK, OBSERVATIONS
 from actorq.domain.limits import LARGEST_NUMBER, within_numbers
-from actorq.domain.policy import ACTIONS_OUTPUT, FALLBACK, NOISE_INPUT, OBSERVATIONS_INPUT
+from actorq.domain.policy import FALLBACK
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError, UserError
 from actorq.inference.runpolicies import RunPolicies
@@ -75,7 +76,7 @@ class LoadedPolicy:
                 f"observation: expected numbers from {-LARGEST_NUMBER:g} to {LARGEST_NUMBER:g}, got NaN or a number "
                 f"beyond in row {int(np.argmin(good))}; leave this row out"
             )
-        actions = self._actions({OBSERVATIONS_INPUT: rows.astype(spec.dtype, order="C")})
+        actions = self._actions({OBSERVATIONS: rows.astype(spec.dtype, order="C")})
         return actions[0] if single else actions
 
     def _predict_leaves(self, spec: ArraySpec, observation: Any) -> Any:
@@ -108,15 +109,16 @@ class LoadedPolicy:
         """The actions for rows of each input by name."""
         spec, feeds = self.environment, dict[str, NDArray[Any]]()
         rows = len(next(iter(arrays.values())))
-        for source in self._session.get_inputs():
-            # Without noise, a stochastic policy takes its most likely action. A single input may have any name.
-            feeds[source.name] = (
-                np.zeros((rows, *source.shape[1:]), np.float32)
-                if source.name == NOISE_INPUT
-                else arrays.get(source.name, next(iter(arrays.values())))
+        signature = signature_of_session(self._session)
+        for port in signature.inputs:
+            # Without noise, a policy takes its most likely action. A single input may have any name.
+            feeds[port.name] = (
+                np.zeros((rows, spec.components), np.float32)
+                if port.role is Role.NOISE
+                else arrays.get(port.name, next(iter(arrays.values())))
             )
         mixed = spec.sizes and spec.components
-        names = [self._session.get_outputs()[0].name, *([ACTIONS_OUTPUT] if mixed else [])]
+        names = [signature.acting.name, *([signature.output(Role.ACTIONS)] if mixed else [])]
         outputs, *others = self._session.run(names, feeds)
         if not spec.sizes:
             actions: NDArray[Any] = outputs.reshape(-1, *spec.actions.shape)

@@ -13,6 +13,7 @@ from actorq import wire
 from actorq.config.parser import number
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SCHEMES, Policy, PolicyGraph
+from actorq.domain.signature import Signature
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import PolicySpan, Segment
 from actorq.errors import UserError
@@ -92,7 +93,7 @@ class Folder:
     def write_graph(self, graph: PolicyGraph, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Write a policy's graph, and its parameters and calibration batches by name."""
         (self.path / "graph.onnx").write_bytes(graph.model)
-        self.write("graph", {"inputs": graph.inputs, "discrete": graph.discrete_actions, "spans": graph.action_spans})
+        self.write("graph", {"signature": graph.signature.to_text()})
         np.savez(self.path / "tensors.npz", **tensors)  # type: ignore[arg-type]
 
     def graph(self) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
@@ -101,7 +102,7 @@ class Folder:
         model = (self.path / "graph.onnx").read_bytes()
         with np.load(self.path / "tensors.npz") as file:
             tensors = {name: file[name] for name in file.files}
-        return PolicyGraph(model, tuple(told["inputs"]), told["discrete"], tuple(told["spans"])), tensors
+        return PolicyGraph(model, Signature.from_text(told["signature"])), tensors
 
     def write_policy(self, policy: Policy) -> None:
         """Write an emitted policy under its scheme."""

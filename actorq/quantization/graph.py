@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from actorq.domain.limits import MAX_BLOB_BYTES
-from actorq.domain.policy import LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT, PolicyGraph
+from actorq.domain.policy import PolicyGraph
+from actorq.domain.signature import Role, Signature, signature_of
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Batch
 from actorq.quantization.folding import known_shape
@@ -23,6 +24,7 @@ from actorq.quantization.foreign.names import make_names_unique
 from actorq.quantization.layers import BATCH_FIRST_STATES, Layer, find_layers
 from actorq.quantization.nodes import STANDARD, reached
 from actorq.quantization.operators import check_operators
+from actorq.quantization.signatures import signed_graph
 from actorq.text import reason_of
 
 # Below 13, weights of quantized operators have other forms. Nothing here depends on higher versions.
@@ -77,13 +79,15 @@ class Graph:
         _check_valid(model)
         _check_opset(model)
         values = {value.name: value for value in model.graph.input}
-        count = len(source.inputs)
-        if not count or tuple(values)[:count] != source.inputs:
+        told, given = ([port.name for port in ports] for ports in (source.signature.inputs, source.signature.outputs))
+        if list(values)[: len(told)] != told:
             raise InvalidInputError(
-                f"graph: expected the data inputs {list(source.inputs)} first among its inputs, got "
-                f"{list(values)[: count + 1]}; name every data input, in the graph's order"
+                f"graph: expected the data inputs {told} first among its inputs, got {list(values)[: len(told) + 1]}; "
+                "name every data input, in the graph's order"
             )
-        inputs = {name: _input_spec(values[name]) for name in source.inputs}
+        if missing := set(given) - {value.name for value in model.graph.output}:
+            raise InvalidInputError(f"graph: expected the outputs {given} of its signature, without {sorted(missing)}")
+        inputs = {name: _input_spec(values[name]) for name in told}
         parameters = {name: _parameter_shape(value) for name, value in values.items() if name not in inputs}
         _check_sizes(model, inputs, parameters)
         if not parameters:
@@ -101,8 +105,9 @@ class Graph:
 
         model: ONNX with float32 weights as initializers or Constant nodes. A batch that was exported as 1 becomes free,
             and an old opset is converted.
-        discrete_actions, action_spans: as in PolicyGraph. A model shows discrete actions only if their indices are its
-            first output: an integer.
+        discrete_actions: whether the first output has a value for each action. A model shows it only if the first
+            output is an integer, the action's index, or is called "logits".
+        action_spans: highest minus lowest action of each component of the first output; empty if not known.
 
         Raises InvalidInputError with the fault and how to export the model correctly.
         """
@@ -121,16 +126,22 @@ class Graph:
         if not acting:
             raise InvalidInputError(f"model: no output depends on its data inputs {list(inputs)}; is it a policy?")
         types = {value.name: value.type.tensor_type.elem_type for value in parsed.graph.output}
-        discrete = discrete_actions or types[acting[0]] in _INTEGER_TYPES
-        source = PolicyGraph(parsed.SerializeToString(deterministic=True), inputs, discrete, action_spans)
-        graph = cls.parse(source)
+        discrete = discrete_actions or types[acting[0]] in _INTEGER_TYPES or None
+        graph = cls.parse(signed_graph(parsed, signature_of(inputs, acting, discrete, action_spans)))
         graph.check_parameters(parameters)
         return graph, parameters
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The outputs that depend on data inputs, each batch first. The others are constants, such as a version."""
-        return _acting_outputs(self.model, self.inputs)
+        told = self.signature.outputs
+        reached = _acting_outputs(self.model, self.inputs)
+        return tuple(port.name for port in told if port is told[0] or port.name in reached)
+
+    @property
+    def signature(self) -> Signature:
+        """The roles of inputs and outputs."""
+        return self.source.signature
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -172,7 +183,7 @@ class Graph:
 
 def _acting_outputs(model: onnx.ModelProto, inputs: Iterable[str]) -> tuple[str, ...]:
     # A distribution must tell a value for each row, even where it is constant.
-    acting = reached(model.graph.node, inputs) | {LOGITS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT}
+    acting = reached(model.graph.node, inputs) | {Role.LOGITS, Role.MEAN, Role.LOG_STD}
     return tuple(value.name for value in model.graph.output if value.name in acting)
 
 

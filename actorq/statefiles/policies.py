@@ -22,7 +22,8 @@ from actorq.errors import InvalidInputError
 from actorq.statefiles.documents import read_document
 from actorq.statefiles.files import read_file
 
-STORE_FORMAT = 3
+# 4: a graph's model has its signature. Stores of 3 are read.
+STORE_FORMATS = (4, 3)
 """The version of the file format; files without one have format 1. Other formats are refused, because the learner
 publishes its policy again within seconds."""
 

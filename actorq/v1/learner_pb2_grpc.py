@@ -171,7 +171,7 @@ class LearnerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportEnergy(self, request, context):
-        """A node's meter reports the energy of the node. The learner shares it out to the run's processes by CPU time.
+        """A node's meter reports the energy of the node. The learner shares it out to the run's services by CPU time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,18 +44,10 @@ class PublishOpen(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., scheme: _Optional[str] = ..., epoch: _Optional[int] = ..., lineage: _Optional[_Iterable[int]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class GraphHeader(_message.Message):
-    __slots__ = ("topology", "inputs", "discrete_actions", "action_spans", "choices")
+    __slots__ = ("topology",)
     TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
-    INPUTS_FIELD_NUMBER: _ClassVar[int]
-    DISCRETE_ACTIONS_FIELD_NUMBER: _ClassVar[int]
-    ACTION_SPANS_FIELD_NUMBER: _ClassVar[int]
-    CHOICES_FIELD_NUMBER: _ClassVar[int]
     topology: bytes
-    inputs: _containers.RepeatedScalarFieldContainer[str]
-    discrete_actions: bool
-    action_spans: _containers.RepeatedScalarFieldContainer[float]
-    choices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topology: _Optional[bytes] = ..., inputs: _Optional[_Iterable[str]] = ..., discrete_actions: _Optional[bool] = ..., action_spans: _Optional[_Iterable[float]] = ..., choices: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, topology: _Optional[bytes] = ...) -> None: ...
 
 class CheckpointHeader(_message.Message):
     __slots__ = ("version", "learner_step", "topology", "snapshot_at")

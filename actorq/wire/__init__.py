@@ -1,9 +1,9 @@
 """Converts between domain objects and messages. No other module knows both.
 
-Each pair of functions is `NAME_to_proto` and `NAME_from_proto`. Encoding passes a field on as it is (`vars`), unless
-the message has another name or type for it. Decoding checks every field against `actorq.wire.bounds` and raises
-InvalidInputError. The receiving domain object checks whether a value fits. Other packages use only the names below,
-and `bounds`.
+Each pair of functions is `NAME_to_proto` and `NAME_from_proto`. A `Pair` (`actorq.wire.fields`) makes both of one
+declaration, which has each field beside its bound. Segments and tensors have functions of their own, for speed.
+Decoding checks every field against `actorq.wire.bounds` and raises InvalidInputError. The receiving domain object
+checks whether a value fits. Other packages use only the names below, and `bounds`.
 """
 
 from actorq.wire.joining import (
@@ -38,14 +38,10 @@ from actorq.wire.processes import (
 )
 from actorq.wire.publications import (
     CheckpointHeader,
-    GraphHeader,
     Opening,
     Ready,
     checkpoint_header_from_proto,
     checkpoint_header_to_proto,
-    encodings_from_proto,
-    graph_header_from_proto,
-    graph_header_to_proto,
     opening_from_proto,
     opening_to_proto,
     ready_from_proto,

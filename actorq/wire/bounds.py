@@ -1,11 +1,11 @@
 """Checks of the values that a peer sends, against the limits of `domain.limits`.
 
-Each check takes a name and a value, and returns the value. It raises InvalidInputError with the name, the limit and
-the value. docs/concepts/limits.md has the limits as a table.
+Each check takes the name of a field and a value, and returns the value. It raises InvalidInputError with the name, the
+limit and the value. docs/concepts/limits.md has the limits as a table.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from google.protobuf.duration_pb2 import Duration
@@ -19,7 +19,13 @@ _LONGEST_QUOTE_BYTES = 80
 _NANOSECONDS = 10**9
 
 Number = TypeVar("Number", int, float)
-T = TypeVar("T", bound=Collection[object])
+T = TypeVar("T")
+C = TypeVar("C", bound=Collection[object])
+
+
+def anything(what: str, value: T) -> T:
+    """A flag, or a number of which each value of its type is good."""
+    return value
 
 
 def name(what: str, value: str) -> str:
@@ -51,21 +57,6 @@ def quoted(value: str) -> str:
     return f"'{one_line(value, _LONGEST_QUOTE_BYTES)}'"
 
 
-def version(what: str, value: int) -> int:
-    """A policy's version below 2^62; 0 for none."""
-    return within(what, value, 0, limits.MAX_VERSION)
-
-
-def epoch(what: str, value: int) -> int:
-    """A learner's epoch below 2^31; 0 for none."""
-    return within(what, value, 0, limits.MAX_EPOCH)
-
-
-def count(what: str, value: int, most: int = limits.MAX_COUNT) -> int:
-    """A sequence, an incarnation or a counter: at most `most`, by default the largest int64."""
-    return within(what, value, 0, most)
-
-
 def within(what: str, value: Number, least: Number, most: Number) -> Number:
     """A number from `least` to `most`. NaN fails."""
     if not least <= value <= most:
@@ -73,37 +64,26 @@ def within(what: str, value: Number, least: Number, most: Number) -> Number:
     return value
 
 
-def amount(what: str, value: float) -> float:
-    """A number from 0. Sums of such numbers stay finite."""
-    return within(what, value, 0.0, limits.MAX_MAGNITUDE)
+def between(least: Number, most: Number) -> Callable[[str, Number], Number]:
+    """The check of a number from `least` to `most`."""
+    return lambda what, value: within(what, value, least, most)
 
 
-def rate(what: str, value: float) -> float:
-    """A number per second or another ratio."""
-    return within(what, value, 0.0, limits.MAX_RATE)
+# A policy's version, a learner's epoch: 0 for none. A count is a sequence, an incarnation or a counter.
+version = between(0, limits.MAX_VERSION)
+epoch = between(0, limits.MAX_EPOCH)
+count = between(0, limits.MAX_COUNT)
+# A rate is a number per second or another ratio, a share a part of a whole. Energy has its CO2 in kilograms beside it.
+seconds = between(0.0, limits.MAX_SECONDS)
+rate = between(0.0, limits.MAX_RATE)
+share = between(0.0, 1.0)
+kwh = between(0.0, limits.MAX_KWH)
+# Sums of amounts and of figures stay finite. A figure is a return, a reward or another signed number.
+amount = between(0.0, limits.MAX_MAGNITUDE)
+figure = between(-limits.MAX_MAGNITUDE, limits.MAX_MAGNITUDE)
 
 
-def share(what: str, value: float) -> float:
-    """A part of a whole."""
-    return within(what, value, 0.0, 1.0)
-
-
-def kwh(what: str, value: float) -> float:
-    """An amount of energy, or of its CO2 in kilograms."""
-    return within(what, value, 0.0, limits.MAX_KWH)
-
-
-def seconds(what: str, value: float) -> float:
-    """A duration in seconds."""
-    return within(what, value, 0.0, limits.MAX_SECONDS)
-
-
-def figure(what: str, value: float) -> float:
-    """A return, a reward or another signed number. Sums of such numbers stay finite."""
-    return within(what, value, -limits.MAX_MAGNITUDE, limits.MAX_MAGNITUDE)
-
-
-def items(what: str, values: T, most: int) -> T:
+def items(what: str, values: C, most: int) -> C:
     """A repeated field or a map of at most `most` items. Call it before decoding the items."""
     if len(values) > most:
         raise InvalidInputError(f"{what}: must have at most {most} items, got {len(values)}")
@@ -115,6 +95,11 @@ def digest(what: str, value: bytes) -> bytes:
     if len(value) != limits.DIGEST_BYTES:
         raise InvalidInputError(f"{what}: must have {limits.DIGEST_BYTES} bytes, got {len(value)}")
     return value
+
+
+def optional_digest(what: str, value: bytes) -> bytes:
+    """A SHA-256, or nothing."""
+    return digest(what, value) if value else value
 
 
 def dimensions(what: str, sizes: Sequence[int]) -> tuple[int, ...]:
@@ -148,8 +133,8 @@ def duration_s(what: str, value: Duration, least: float, most: float) -> float:
     return within(f"{what} (seconds)", value.seconds + nanoseconds / _NANOSECONDS, least, most)
 
 
-def page_token(value: str) -> str:
+def page_token(what: str, value: str) -> str:
     """The token of the page before: a version in decimal digits, or empty."""
     if value and not (len(value) <= limits.MAX_PAGE_TOKEN_CHARACTERS and value.isascii() and value.isdecimal()):
-        raise InvalidInputError(f"page_token: must be the next_page_token of the page before, got {quoted(value)}")
+        raise InvalidInputError(f"{what}: must be the next_page_token of the page before, got {quoted(value)}")
     return value

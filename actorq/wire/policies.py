@@ -8,7 +8,6 @@ from actorq.domain.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES
 from actorq.domain.policy import (
     SIGNED,
     UNSIGNED,
-    WEIGHT_ENCODINGS,
     FidelityReport,
     LayerReport,
     OutputError,
@@ -23,18 +22,20 @@ from actorq.errors import ExhaustedError, InvalidInputError
 from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import policy_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import Fields, each
-from actorq.wire.processes import process_from_proto, process_to_proto
-from actorq.wire.tensors import timestamp_to_proto
+from actorq.wire.fields import Pair, enumeration, many
+from actorq.wire.processes import PROCESS
+from actorq.wire.tensors import TIME
 
 MAX_POLICY_MESSAGES = 8 * 1024
 """Senders use chunks of 512 KiB. Many tiny chunks are refused, because each message needs extra memory."""
 
 
-_WEIGHT_ENCODINGS = {
-    SIGNED: policy_pb2.WEIGHT_ENCODING_SIGNED,
-    UNSIGNED: policy_pb2.WEIGHT_ENCODING_UNSIGNED,
-}
+# Signed weights are the default, as for older peers.
+WEIGHT_ENCODING = enumeration(
+    policy_pb2.WeightEncoding,
+    {SIGNED: policy_pb2.WEIGHT_ENCODING_UNSPECIFIED, UNSIGNED: policy_pb2.WEIGHT_ENCODING_UNSIGNED},
+    {policy_pb2.WEIGHT_ENCODING_SIGNED: SIGNED},
+)
 
 
 def _error(what: str, value: float) -> float:
@@ -42,163 +43,110 @@ def _error(what: str, value: float) -> float:
     return value if value == math.inf else bounds.amount(what, value)
 
 
-def descriptor_to_proto(descriptor: PolicyDescriptor) -> policy_pb2.PolicyDescriptor:
-    """Encode a policy's descriptor."""
-    encoded = {
-        "snapshot_at": timestamp_to_proto(descriptor.snapshot_at),
-        "fidelity": _fidelity_to_proto(descriptor.fidelity),
-        **variant_to_proto(descriptor.variant),
-    }
-    return policy_pb2.PolicyDescriptor(**vars(descriptor) | encoded)
-
-
-def variant_to_proto(variant: Variant) -> dict[str, Any]:
-    """The fields `scheme` and `weight_encoding` of a message. Signed weights are the default, as for older peers."""
-    number = 0 if variant.weight_encoding == SIGNED else _WEIGHT_ENCODINGS[variant.weight_encoding]
-    return {"scheme": variant.scheme, "weight_encoding": number}
-
-
-def weight_encoding(what: str, number: int) -> str:
-    """Decode an encoding of int8 weights."""
-    if not number:
-        return SIGNED
-    for name, known in _WEIGHT_ENCODINGS.items():
-        if known == number:
-            return name
-    raise InvalidInputError(f"{what}: expected {' or '.join(WEIGHT_ENCODINGS)}, got the unknown encoding {number}")
-
-
-_DESCRIPTOR = Fields(
+_LAYER = Pair(
+    policy_pb2.LayerReport,
+    LayerReport,
+    {bounds.text: "name reason", bounds.name: "weights", bounds.anything: "published_units units"},
+    prefix="layer.",
+)
+_OUTPUT = Pair(
+    policy_pb2.OutputError,
+    OutputError,
+    {bounds.text: "name", many(_error, limits.MAX_OUTPUT_COMPONENTS): "mean_errors max_errors"},
+    prefix="output.",
+)
+_RUNG = Pair(
+    policy_pb2.RefusedRung,
+    RefusedRung,
+    {
+        many(bounds.text, limits.MAX_LAYERS): "float_layers",
+        _error: "relative_mean_error relative_max_error mean_kl max_kl",
+        bounds.share: "argmax_agreement",
+    },
+    prefix="fidelity.",
+)
+_FIDELITY = Pair(
+    policy_pb2.FidelityReport,
+    FidelityReport,
+    {
+        bounds.anything: "observations passed",
+        _error: "mean_error max_error relative_mean_error relative_max_error mean_kl max_kl",
+        bounds.share: "argmax_agreement value_loss",
+        many(_LAYER, limits.MAX_LAYERS): "layers",
+        many(_OUTPUT, limits.MAX_OUTPUTS): "outputs",
+        many(_RUNG, limits.MAX_RUNGS): "refused",
+    },
+    prefix="fidelity.",
+)
+DESCRIPTOR = Pair(
     policy_pb2.PolicyDescriptor,
-    "policy.",
+    PolicyDescriptor,
     {
         bounds.name: "run_id scheme",
         bounds.version: "version",
         bounds.count: "learner_step size_bytes fp32_size_bytes",
         bounds.digest: "sha256",
-        weight_encoding: "weight_encoding",
+        bounds.optional_digest: "topology",
+        TIME: "snapshot_at",
+        WEIGHT_ENCODING: "weight_encoding",
+        _FIDELITY: "fidelity",
     },
+    prefix="policy.",
+)
+descriptor_to_proto, descriptor_from_proto = DESCRIPTOR.both
+
+
+def variant_to_proto(variant: Variant) -> dict[str, Any]:
+    """The fields `scheme` and `weight_encoding` of a message."""
+    return {"scheme": variant.scheme, "weight_encoding": WEIGHT_ENCODING.encode(variant.weight_encoding)}
+
+
+_VARIANT = Pair(
+    policy_pb2.PolicyVariant, Variant, {bounds.name: "scheme", WEIGHT_ENCODING: "weight_encoding"}, prefix="retained."
 )
 
 
-def descriptor_from_proto(message: policy_pb2.PolicyDescriptor) -> PolicyDescriptor:
-    """Decode a policy's descriptor."""
-    return PolicyDescriptor(
-        **_DESCRIPTOR.of(message),
-        snapshot_at=bounds.unix_seconds("policy.snapshot_at", message.snapshot_at),
-        fidelity=_fidelity_from_proto(message.fidelity),
-        topology=bounds.digest("policy.topology", message.topology) if message.topology else b"",
-    )
-
-
-def _fidelity_to_proto(report: FidelityReport) -> policy_pb2.FidelityReport:
-    lists = {
-        "layers": [policy_pb2.LayerReport(**vars(layer)) for layer in report.layers],
-        "outputs": [policy_pb2.OutputError(**vars(output)) for output in report.outputs],
-        "refused": [policy_pb2.RefusedRung(**vars(rung)) for rung in report.refused],
-    }
-    return policy_pb2.FidelityReport(**vars(report) | lists)
-
-
-_FIDELITY = Fields(
-    policy_pb2.FidelityReport,
-    "fidelity.",
-    {
-        _error: "mean_error max_error relative_mean_error relative_max_error mean_kl max_kl",
-        bounds.share: "argmax_agreement value_loss",
-    },
-)
-
-
-def _fidelity_from_proto(message: policy_pb2.FidelityReport) -> FidelityReport:
-    return FidelityReport(
-        **_FIDELITY.of(message),
-        observations=message.observations,
-        layers=tuple(map(_layer_from_proto, bounds.items("fidelity.layers", message.layers, limits.MAX_LAYERS))),
-        outputs=tuple(map(_output_from_proto, bounds.items("fidelity.outputs", message.outputs, limits.MAX_OUTPUTS))),
-        passed=message.passed,
-        refused=tuple(map(_rung_from_proto, bounds.items("fidelity.refused", message.refused, limits.MAX_RUNGS))),
-    )
-
-
-_LAYER = Fields(policy_pb2.LayerReport, "layer.", {bounds.text: "name reason", bounds.name: "weights"})
-
-
-def _layer_from_proto(message: policy_pb2.LayerReport) -> LayerReport:
-    texts = _LAYER.of(message)
-    return LayerReport(**texts, published_units=message.published_units, units=message.units)
-
-
-def _output_from_proto(message: policy_pb2.OutputError) -> OutputError:
-    bounds.items("output.mean_errors", message.mean_errors, limits.MAX_OUTPUT_COMPONENTS)
-    bounds.items("output.max_errors", message.max_errors, limits.MAX_OUTPUT_COMPONENTS)
-    return OutputError(
-        name=bounds.text("output.name", message.name),
-        mean_errors=tuple(_error("fidelity.mean_errors", error) for error in message.mean_errors),
-        max_errors=tuple(_error("fidelity.max_errors", error) for error in message.max_errors),
-    )
-
-
-_RUNG = Fields(
-    policy_pb2.RefusedRung,
-    "fidelity.",
-    {_error: "relative_mean_error relative_max_error mean_kl max_kl", bounds.share: "argmax_agreement"},
-)
-
-
-def _rung_from_proto(message: policy_pb2.RefusedRung) -> RefusedRung:
-    layers = each(bounds.text, "refused.float_layers", message.float_layers, limits.MAX_LAYERS)
-    return RefusedRung(float_layers=layers, **_RUNG.of(message))
-
-
-def retained_to_proto(policy: RetainedPolicy) -> quantizer_pb2.RetainedPolicy:
-    """Encode a retained version."""
-    variants = [policy_pb2.PolicyVariant(**variant_to_proto(variant)) for variant in policy.variants]
-    return quantizer_pb2.RetainedPolicy(**vars(policy) | {"schemes": policy.schemes, "variants": variants})
-
-
-_VARIANT = Fields(policy_pb2.PolicyVariant, "retained.", {bounds.name: "scheme", weight_encoding: "weight_encoding"})
-_RETAINED = Fields(
-    quantizer_pb2.RetainedPolicy,
-    "retained.",
-    {bounds.version: "version", bounds.count: "learner_step", bounds.figure: "mean_return"},
-)
-
-
-def retained_from_proto(message: quantizer_pb2.RetainedPolicy) -> RetainedPolicy:
-    """Decode a retained version."""
-    schemes = each(bounds.name, "retained.schemes", message.schemes, limits.MAX_SCHEMES)
-    variants = bounds.items("retained.variants", message.variants, limits.MAX_VARIANTS)
+def _retained(schemes: tuple[str, ...], variants: tuple[Variant, ...], **fields: Any) -> RetainedPolicy:
     # An older quantizer tells schemes only.
-    found = tuple(Variant(**_VARIANT.of(variant)) for variant in variants) or tuple(map(Variant, schemes))
-    return RetainedPolicy(variants=found, **_RETAINED.of(message))
+    return RetainedPolicy(variants=variants or tuple(map(Variant, schemes)), **fields)
+
+
+retained_to_proto, retained_from_proto = Pair(
+    quantizer_pb2.RetainedPolicy,
+    _retained,
+    {
+        bounds.version: "version",
+        bounds.count: "learner_step",
+        bounds.figure: "mean_return",
+        many(bounds.name, limits.MAX_SCHEMES): "schemes",
+        many(_VARIANT, limits.MAX_VARIANTS): "variants",
+    },
+    prefix="retained.",
+).both
+
+_RECEIPT = Pair(
+    quantizer_pb2.Receipt,
+    Receipt,
+    {
+        bounds.version: "version",
+        many(DESCRIPTOR, limits.MAX_VARIANTS): "policies",
+        bounds.seconds: "emit_seconds",
+        bounds.anything: "subscribers",
+        PROCESS: "process",
+    },
+    prefix="receipt.",
+)
+receipt_from_proto = _RECEIPT.from_proto
 
 
 def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
     """Encode a receipt."""
-    policies = [descriptor_to_proto(descriptor) for descriptor in receipt.policies]
-    encoded = {"policies": policies, "process": process_to_proto(receipt.process)}
-    message = quantizer_pb2.Receipt(**vars(receipt) | encoded)
+    message = _RECEIPT.to_proto(receipt)
     # Each policy with very many actions would fit a message, but not the policies in several schemes.
     if message.ByteSize() > MAX_MESSAGE_BYTES // 2:
         for policy in message.policies:
             policy.fidelity.ClearField("outputs")
     return message
-
-
-_RECEIPT = Fields(quantizer_pb2.Receipt, "receipt.", {bounds.version: "version", bounds.seconds: "emit_seconds"})
-
-
-def receipt_from_proto(message: quantizer_pb2.Receipt) -> Receipt:
-    """Decode a receipt."""
-    return Receipt(
-        **_RECEIPT.of(message),
-        policies=tuple(
-            map(descriptor_from_proto, bounds.items("receipt.policies", message.policies, limits.MAX_VARIANTS))
-        ),
-        subscribers=message.subscribers,
-        process=process_from_proto(message.process),
-    )
 
 
 class PolicyAssembler:

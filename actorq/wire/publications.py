@@ -1,16 +1,16 @@
 """Messages of a publication before its blobs: the publisher, the headers, the quantizer's state."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from actorq.domain import limits
-from actorq.domain.contract import CONTRACT, check_contract
 from actorq.domain.lineage import MAX_LINEAGE, UNCHECKED, Lineage
 from actorq.errors import InvalidInputError
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import Fields, each
-from actorq.wire.tensors import timestamp_to_proto
+from actorq.wire.fields import Kind, Pair, many
+from actorq.wire.tensors import TIME
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,6 @@ class Opening:
     run_id: str
     scheme: str
     learner: Lineage = UNCHECKED
-
-
-@dataclass(frozen=True)
-class GraphHeader:
-    """A `PolicyGraph` without its model. `topology` is the model's SHA-256."""
-
-    topology: bytes
-    inputs: tuple[str, ...]
-    discrete_actions: bool
-    action_spans: tuple[float, ...]
-    choices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,85 +41,59 @@ class Ready:
     encodings: tuple[tensor_pb2.BlobEncoding, ...]
 
 
+_OPENING = Pair(
+    quantizer_pb2.PublishOpen,
+    Opening,
+    {bounds.name: "run_id", bounds.optional_name: "scheme"},
+    prefix="open.",
+    peer="a learner",
+)
+_LEARNER = Pair(
+    quantizer_pb2.PublishOpen,
+    Lineage,
+    {bounds.epoch: "epoch", many(bounds.anything, MAX_LINEAGE): "processes=lineage"},
+    prefix="open.",
+)
+
+
 def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
     """Encode the opening of a publication."""
-    learner = opening.learner
-    return quantizer_pb2.PublishOpen(
-        run_id=opening.run_id,
-        scheme=opening.scheme,
-        epoch=learner.epoch,
-        lineage=learner.processes,
-        contract=CONTRACT,
-    )
-
-
-_OPENING = Fields(quantizer_pb2.PublishOpen, "open.", {bounds.name: "run_id", bounds.optional_name: "scheme"})
+    return _OPENING.to_proto(opening, epoch=opening.learner.epoch, lineage=opening.learner.processes)
 
 
 def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
     """Decode the opening of a publication. Raises ConflictError for another contract."""
-    check_contract("a learner", message.contract)
-    processes = tuple(bounds.items("open.lineage", message.lineage, MAX_LINEAGE))
-    return Opening(**_OPENING.of(message), learner=Lineage(bounds.epoch("open.epoch", message.epoch), processes))
+    return replace(_OPENING.from_proto(message), learner=_LEARNER.from_proto(message))
 
 
-def graph_header_to_proto(header: GraphHeader) -> quantizer_pb2.GraphHeader:
-    """Encode the header that precedes a graph's model."""
-    return quantizer_pb2.GraphHeader(**vars(header))
+def _snapshot_at(what: str, message: Timestamp) -> float:
+    if message == Timestamp():
+        raise InvalidInputError(f"{what}: must be the time of the snapshot, got none")
+    return bounds.unix_seconds(what, message)
 
 
-def graph_header_from_proto(message: quantizer_pb2.GraphHeader) -> GraphHeader:
-    """Decode the header that precedes a graph's model."""
-    spans = tuple(bounds.items("graph.action_spans", message.action_spans, limits.MAX_OUTPUT_COMPONENTS))
-    if not all(0 < span <= limits.MAX_MAGNITUDE for span in spans):
-        raise InvalidInputError(
-            f"graph.action_spans: must be above 0 and at most {limits.MAX_MAGNITUDE}, got {list(spans[:8])}"
-        )
-    return GraphHeader(
-        topology=bounds.digest("graph.topology", message.topology),
-        inputs=each(bounds.name, "graph.inputs", message.inputs, limits.MAX_INPUTS),
-        discrete_actions=message.discrete_actions,
-        action_spans=spans,
-        choices=tuple(bounds.items("graph.choices", message.choices, limits.MAX_PARTS)),
-    )
+checkpoint_header_to_proto, checkpoint_header_from_proto = Pair(
+    quantizer_pb2.CheckpointHeader,
+    CheckpointHeader,
+    {
+        bounds.between(1, limits.MAX_VERSION): "version",
+        bounds.count: "learner_step",
+        bounds.digest: "topology",
+        Kind(TIME.encode, _snapshot_at): "snapshot_at",
+    },
+    prefix="checkpoint.",
+).both
 
-
-def checkpoint_header_to_proto(header: CheckpointHeader) -> quantizer_pb2.CheckpointHeader:
-    """Encode the header that precedes a checkpoint's tensors."""
-    return quantizer_pb2.CheckpointHeader(**vars(header) | {"snapshot_at": timestamp_to_proto(header.snapshot_at)})
-
-
-_CHECKPOINT = Fields(
-    quantizer_pb2.CheckpointHeader, "checkpoint.", {bounds.count: "learner_step", bounds.digest: "topology"}
-)
-
-
-def checkpoint_header_from_proto(message: quantizer_pb2.CheckpointHeader) -> CheckpointHeader:
-    """Decode the header that precedes a checkpoint's tensors. Its version is at least 1."""
-    if not message.HasField("snapshot_at"):
-        raise InvalidInputError("checkpoint.snapshot_at: must be the time of the snapshot, got none")
-    return CheckpointHeader(
-        version=bounds.within("checkpoint.version", message.version, 1, limits.MAX_VERSION),
-        snapshot_at=bounds.unix_seconds("checkpoint.snapshot_at", message.snapshot_at),
-        **_CHECKPOINT.of(message),
-    )
-
-
-def ready_to_proto(ready: Ready) -> quantizer_pb2.PublishReady:
-    """Encode a quantizer's state."""
-    return quantizer_pb2.PublishReady(**vars(ready), contract=CONTRACT)
-
-
-def ready_from_proto(message: quantizer_pb2.PublishReady) -> Ready:
-    """Decode a quantizer's state. Raises ConflictError for another contract."""
-    check_contract("the quantizer", message.contract)
-    return Ready(
-        newest_version=bounds.version("ready.newest_version", message.newest_version),
-        topologies=each(bounds.digest, "ready.topologies", message.topologies, limits.MAX_TOPOLOGIES),
-        encodings=encodings_from_proto(message.encodings),
-    )
-
-
-def encodings_from_proto(values: Sequence[tensor_pb2.BlobEncoding]) -> tuple[tensor_pb2.BlobEncoding, ...]:
-    """Decode the encodings of blobs that a peer takes. Unknown encodings are kept."""
-    return tuple(bounds.items("encodings", values, limits.MAX_ENCODINGS))
+# Unknown encodings are kept.
+ENCODINGS = many(bounds.anything, limits.MAX_ENCODINGS)
+ready_to_proto, ready_from_proto = Pair(
+    quantizer_pb2.PublishReady,
+    Ready,
+    {
+        bounds.version: "newest_version",
+        many(bounds.digest, limits.MAX_TOPOLOGIES): "topologies",
+        ENCODINGS: "encodings",
+    },
+    prefix="ready.",
+    peer="the quantizer",
+).both

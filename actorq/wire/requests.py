@@ -1,14 +1,16 @@
 """Requests of unary calls: policies, pages, holds, greedy episodes, statuses."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from actorq.domain import limits
 from actorq.domain.policy import SIGNED, Variant, variant_of
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import Fields
-from actorq.wire.policies import weight_encoding
-from actorq.wire.publications import encodings_from_proto
+from actorq.wire.fields import Pair
+from actorq.wire.policies import WEIGHT_ENCODING
+from actorq.wire.publications import ENCODINGS
+from actorq.wire.tensors import duration
 
 # Environments take seeds up to this value. An actor adds the number of the environment to it.
 _MAX_SEED = 2**31 - 1
@@ -16,9 +18,6 @@ _MAX_PAGE_SIZE = 1000
 # From a nanosecond to longer than any service's grant.
 _HOLD_S = (1e-9, 366 * 86_400.0)
 _WATCH_PERIOD_S = (0.05, 3600.0)
-_CHECKS = {bounds.optional_name: "scheme", bounds.version: "version"}
-_POLICY = Fields(quantizer_pb2.GetPolicyRequest, "", {**_CHECKS, weight_encoding: "weight_encoding"})
-_FIDELITY_REPORT = Fields(quantizer_pb2.GetFidelityReportRequest, "", _CHECKS)
 
 
 @dataclass(frozen=True)
@@ -66,49 +65,35 @@ class EvaluateRequest:
     seed: int
 
 
-def watch_request_from_proto(message: quantizer_pb2.WatchPoliciesRequest) -> PolicyRequest:
-    """Decode a request to watch policies."""
-    return PolicyRequest(
-        scheme=bounds.optional_name("scheme", message.scheme),
-        version=bounds.version("after_version", message.after_version),
-        encodings=encodings_from_proto(message.encodings),
-        weight_encoding=weight_encoding("weight_encoding", message.weight_encoding),
-    )
-
-
-def policy_request_from_proto(message: quantizer_pb2.GetPolicyRequest) -> PolicyRequest:
-    """Decode a request for a policy."""
-    return PolicyRequest(**_POLICY.of(message), encodings=encodings_from_proto(message.encodings))
-
-
-def fidelity_request_from_proto(message: quantizer_pb2.GetFidelityReportRequest) -> PolicyRequest:
-    """Decode a request for a fidelity report."""
-    return PolicyRequest(**_FIDELITY_REPORT.of(message))
-
-
-def page_request_from_proto(message: quantizer_pb2.ListPoliciesRequest) -> PageRequest:
-    """Decode a request for a page of retained versions."""
-    return PageRequest(
-        size=bounds.count("page_size", message.page_size, _MAX_PAGE_SIZE), token=bounds.page_token(message.page_token)
-    )
-
-
-def hold_request_from_proto(message: quantizer_pb2.HoldPolicyRequest) -> HoldRequest:
-    """Decode a request to hold a version."""
-    return HoldRequest(
-        version=bounds.version("version", message.version),
-        seconds=bounds.duration_s("duration", message.duration, *_HOLD_S),
-    )
-
-
-def evaluate_request_from_proto(message: actor_pb2.EvaluateRequest) -> EvaluateRequest:
-    """Decode a request for greedy episodes."""
-    return EvaluateRequest(
-        episodes=bounds.within("episodes", message.episodes, 1, limits.MAX_EVALUATION_EPISODES),
-        scheme=bounds.optional_name("scheme", message.scheme),
-        version=bounds.version("policy_version", message.policy_version),
-        seed=bounds.count("seed", message.seed, _MAX_SEED),
-    )
+_SCHEME: dict[Any, str] = {bounds.optional_name: "scheme"}
+_SERVED = {**_SCHEME, ENCODINGS: "encodings", WEIGHT_ENCODING: "weight_encoding"}
+watch_request_from_proto = Pair(
+    quantizer_pb2.WatchPoliciesRequest, PolicyRequest, {**_SERVED, bounds.version: "version=after_version"}
+).from_proto
+policy_request_from_proto = Pair(
+    quantizer_pb2.GetPolicyRequest, PolicyRequest, {**_SERVED, bounds.version: "version"}
+).from_proto
+fidelity_request_from_proto = Pair(
+    quantizer_pb2.GetFidelityReportRequest, PolicyRequest, {**_SCHEME, bounds.version: "version"}
+).from_proto
+page_request_from_proto = Pair(
+    quantizer_pb2.ListPoliciesRequest,
+    PageRequest,
+    {bounds.between(0, _MAX_PAGE_SIZE): "size=page_size", bounds.page_token: "token=page_token"},
+).from_proto
+hold_request_from_proto = Pair(
+    quantizer_pb2.HoldPolicyRequest, HoldRequest, {bounds.version: "version", duration(*_HOLD_S): "seconds=duration"}
+).from_proto
+evaluate_request_from_proto = Pair(
+    actor_pb2.EvaluateRequest,
+    EvaluateRequest,
+    {
+        bounds.between(1, limits.MAX_EVALUATION_EPISODES): "episodes",
+        bounds.optional_name: "scheme",
+        bounds.version: "version=policy_version",
+        bounds.between(0, _MAX_SEED): "seed",
+    },
+).from_proto
 
 
 def watch_period_from_proto(message: learner_pb2.WatchStatusRequest) -> float:

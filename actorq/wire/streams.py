@@ -9,13 +9,12 @@ from actorq.domain.trajectory import Evaluation, Segment
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
+from actorq.wire.fields import Pair
 from actorq.wire.joining import StreamOpening, stream_opening_to_proto
 from actorq.wire.publications import (
     CheckpointHeader,
-    GraphHeader,
     Opening,
     checkpoint_header_to_proto,
-    graph_header_to_proto,
     opening_to_proto,
 )
 from actorq.wire.runs import actor_report_to_proto
@@ -49,6 +48,13 @@ class StreamAnswer:
     stop: bool = False
     max_steps_per_policy: int = 0
 
+    @property
+    def directive(self) -> learner_pb2.Directive:
+        """What the actor does next."""
+        if self.stop:
+            return learner_pb2.DIRECTIVE_STOP
+        return learner_pb2.DIRECTIVE_EVALUATE if self.evaluate_version else learner_pb2.DIRECTIVE_UNSPECIFIED
+
 
 def upload_to_proto(upload: StreamOpening | Segment | Evaluation | Reported) -> learner_pb2.StreamTrajectoriesRequest:
     """Encode one message of an actor's stream."""
@@ -65,34 +71,22 @@ def upload_to_proto(upload: StreamOpening | Segment | Evaluation | Reported) -> 
             )
 
 
-def stream_answer_to_proto(answer: StreamAnswer) -> learner_pb2.StreamTrajectoriesResponse:
-    """Encode an answer to an actor."""
-    directive = learner_pb2.DIRECTIVE_UNSPECIFIED
-    if answer.evaluate_version:
-        directive = learner_pb2.DIRECTIVE_EVALUATE
-    if answer.stop:
-        directive = learner_pb2.DIRECTIVE_STOP
-    return learner_pb2.StreamTrajectoriesResponse(
-        acknowledged_sequence=answer.acknowledged,
-        credit_through_sequence=answer.credit_through,
-        directive=directive,
-        evaluate_version=answer.evaluate_version,
-        durable_sequence=answer.durable,
-        max_steps_per_policy=answer.max_steps_per_policy,
-    )
+def _answer(directive: learner_pb2.Directive, evaluate_version: int, **counts: int) -> StreamAnswer:
+    evaluate = evaluate_version if directive == learner_pb2.DIRECTIVE_EVALUATE else 0
+    return StreamAnswer(**counts, evaluate_version=evaluate, stop=directive == learner_pb2.DIRECTIVE_STOP)
 
 
-def stream_answer_from_proto(message: learner_pb2.StreamTrajectoriesResponse) -> StreamAnswer:
-    """Decode an answer to an actor."""
-    evaluate = message.directive == learner_pb2.DIRECTIVE_EVALUATE
-    return StreamAnswer(
-        acknowledged=bounds.count("acknowledged_sequence", message.acknowledged_sequence),
-        credit_through=bounds.count("credit_through_sequence", message.credit_through_sequence),
-        durable=bounds.count("durable_sequence", message.durable_sequence),
-        evaluate_version=bounds.version("evaluate_version", message.evaluate_version) if evaluate else 0,
-        stop=message.directive == learner_pb2.DIRECTIVE_STOP,
-        max_steps_per_policy=bounds.count("max_steps_per_policy", message.max_steps_per_policy),
-    )
+stream_answer_to_proto, stream_answer_from_proto = Pair(
+    learner_pb2.StreamTrajectoriesResponse,
+    _answer,
+    {
+        bounds.count: "acknowledged=acknowledged_sequence credit_through=credit_through_sequence"
+        " durable=durable_sequence max_steps_per_policy",
+        bounds.version: "evaluate_version",
+        # An unknown directive is none.
+        bounds.anything: "directive",
+    },
+).both
 
 
 def publication_to_proto(publication: Opening | Evaluation) -> quantizer_pb2.PublishCheckpointsRequest:
@@ -104,9 +98,7 @@ def publication_to_proto(publication: Opening | Evaluation) -> quantizer_pb2.Pub
 
 def graph_to_protos(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
     """Encode a graph: its header, then the parts of its model."""
-    lists = tuple(graph.inputs), graph.discrete_actions, tuple(graph.action_spans), tuple(graph.choices)
-    header = GraphHeader(graph.topology, *lists)
-    yield quantizer_pb2.PublishCheckpointsRequest(graph=graph_header_to_proto(header))
+    yield quantizer_pb2.PublishCheckpointsRequest(graph=quantizer_pb2.GraphHeader(topology=graph.topology))
     for part in split_blob(graph.model):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)
 

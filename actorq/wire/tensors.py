@@ -13,6 +13,7 @@ from actorq.domain.spaces import ArraySpec
 from actorq.errors import InvalidInputError
 from actorq.v1 import tensor_pb2
 from actorq.wire import bounds
+from actorq.wire.fields import Kind, nested
 
 _BOOL = np.dtype("?")
 _DTYPES: dict[tensor_pb2.DataType, np.dtype[Any]] = {
@@ -81,6 +82,9 @@ def array_spec_from_proto(message: tensor_pb2.TensorSpec) -> ArraySpec:
     return ArraySpec(shape=shape, dtype=dtype.name, low=tuple(message.low), high=tuple(message.high))
 
 
+ARRAY_SPEC = nested(array_spec_to_proto, array_spec_from_proto)
+
+
 def timestamp_to_proto(unix_seconds: float) -> Timestamp:
     """Encode unix seconds. `bounds.unix_seconds` gives exactly the same number for any time of this century."""
     message = Timestamp()
@@ -90,8 +94,16 @@ def timestamp_to_proto(unix_seconds: float) -> Timestamp:
     return message
 
 
-def duration_to_proto(seconds: float) -> Duration:
-    """Encode seconds."""
+TIME = Kind(timestamp_to_proto, bounds.unix_seconds)
+"""Unix seconds."""
+
+
+def duration(least: float, most: float) -> Kind:
+    """From `least` to `most` seconds."""
+    return Kind(_duration_to_proto, lambda what, message: bounds.duration_s(what, message, least, most))
+
+
+def _duration_to_proto(seconds: float) -> Duration:
     message = Duration()
     message.FromNanoseconds(round(seconds * 1e9))
     return message

@@ -1,6 +1,7 @@
 """Messages of segments, episodes, evaluations and environment specs."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,70 +15,47 @@ from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import trajectory_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import Fields, each, optional
-from actorq.wire.tensors import array_spec_from_proto, array_spec_to_proto, tensor_from_proto, tensor_to_proto
-
-
-def environment_to_proto(spec: EnvironmentSpec) -> trajectory_pb2.EnvironmentSpec:
-    """Encode an environment's spec."""
-    fields = {name: value for name, value in vars(spec).items() if name not in ("parts", "action_parts")}
-    encoded = {
-        "observations": array_spec_to_proto(spec.observations),
-        "actions": array_spec_to_proto(spec.actions),
-        "leaves": map(_leaf_to_proto, spec.leaves),
-        "environment_arguments": spec.environment_arguments.to_text(),
-        "goal": trajectory_pb2.Goal(**vars(spec.goal)) if spec.goal else None,
-    }
-    return trajectory_pb2.EnvironmentSpec(**fields | encoded)
-
-
-_ENVIRONMENT = Fields(
-    trajectory_pb2.EnvironmentSpec, "environment.", {bounds.name: "environment_id", bounds.figure: "reward_threshold"}
+from actorq.wire.fields import Kind, Pair, enumeration, many, nested, optional
+from actorq.wire.tensors import (
+    ARRAY_SPEC,
+    array_spec_from_proto,
+    array_spec_to_proto,
+    tensor_from_proto,
+    tensor_to_proto,
 )
 
 
-def environment_from_proto(message: trajectory_pb2.EnvironmentSpec) -> EnvironmentSpec:
-    """Decode an environment's spec."""
-    observations = _with_leaves(array_spec_from_proto(message.observations), message)
-    spec = EnvironmentSpec(
-        **_ENVIRONMENT.of(message),
-        observations=observations,
-        actions=array_spec_from_proto(message.actions),
-        discrete_actions=bounds.count(
-            "environment.discrete_actions", message.discrete_actions, limits.MAX_DISCRETE_ACTIONS
-        ),
-        max_episode_steps=message.max_episode_steps,
-        frame_stack=max(1, bounds.count("environment.frame_stack", message.frame_stack, limits.MAX_FRAME_STACK)),
-        environment_arguments=environment_arguments_from_text(message.environment_arguments),
-        choices=tuple(bounds.items("environment.choices", message.choices, limits.MAX_PARTS)),
-        goal=optional(message, "goal", lambda goal: _goal_from_proto(goal, observations)),
-    )
-    _check_parts(spec)
-    return spec
+def _arguments(what: str, text: str) -> EnvironmentArguments:
+    return EnvironmentArguments.from_text(bounds.text(what, text, MAX_ARGUMENTS_BYTES))
 
 
-def _leaf_to_proto(leaf: Leaf) -> trajectory_pb2.Leaf:
-    spec = array_spec_to_proto(ArraySpec(leaf.shape, leaf.dtype))
-    kind = trajectory_pb2.LeafKind.Name(1 + KINDS.index(leaf.kind))
-    return trajectory_pb2.Leaf(name=leaf.name, kind=kind, spec=spec, categories=leaf.categories)
-
-
-def _leaf_from_proto(message: trajectory_pb2.Leaf) -> Leaf:
-    name, spec = bounds.name("environment.leaves", message.name), array_spec_from_proto(message.spec)
-    if not 1 <= message.kind <= len(KINDS):
-        raise InvalidInputError(f"environment.leaves: {name}: kind must be 1 to {len(KINDS)}, got {message.kind}")
-    leaf = Leaf(
-        name, KINDS[message.kind - 1], spec.shape, spec.dtype, bounds.count("environment.leaves", message.categories)
-    )
+def _leaf(**fields: Any) -> Leaf:
+    leaf = Leaf(**fields)
     if fault := leaf.fault:
-        raise InvalidInputError(f"environment.leaves: {name}: {fault}")
+        raise InvalidInputError(f"environment.leaves: {leaf.name}: {fault}")
     return leaf
 
 
-def _with_leaves(observations: ArraySpec, message: trajectory_pb2.EnvironmentSpec) -> ArraySpec:
-    """Decode the leaves, whose bytes are one observation."""
-    encoded = bounds.items("environment.leaves", message.leaves, limits.MAX_LEAVES)
-    leaves = tuple(map(_leaf_from_proto, encoded))
+_KIND = enumeration(trajectory_pb2.LeafKind, {kind: 1 + number for number, kind in enumerate(KINDS)})
+_LEAF = Pair(
+    trajectory_pb2.Leaf,
+    _leaf,
+    {bounds.name: "name", _KIND: "kind", bounds.count: "categories"},
+    prefix="environment.leaves.",
+)
+
+
+def _leaf_to_proto(leaf: Leaf) -> trajectory_pb2.Leaf:
+    return _LEAF.to_proto(leaf, spec=array_spec_to_proto(ArraySpec(leaf.shape, leaf.dtype)))
+
+
+def _leaf_from_proto(message: trajectory_pb2.Leaf) -> Leaf:
+    spec = array_spec_from_proto(message.spec)
+    return _LEAF.from_proto(message, shape=spec.shape, dtype=spec.dtype)
+
+
+def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: Any) -> EnvironmentSpec:
+    """The spec, unless its parts do not fit each other."""
     if len({leaf.name for leaf in leaves}) < len(leaves) or sum(leaf.kind == "mask" for leaf in leaves) > 1:
         raise InvalidInputError("environment.leaves: a name, or a mask, came twice")
     if leaves and observations != ArraySpec((packed_nbytes(leaves),), "uint8"):
@@ -85,11 +63,7 @@ def _with_leaves(observations: ArraySpec, message: trajectory_pb2.EnvironmentSpe
             f"environment.observations: must be uint8[{packed_nbytes(leaves)}], the bytes of the leaves, got "
             f"{observations.dtype}{list(observations.shape)}"
         )
-    return replace(observations, leaves=leaves)
-
-
-def _check_parts(spec: EnvironmentSpec) -> None:
-    """Raise InvalidInputError unless choices, actions and mask fit each other."""
+    spec = EnvironmentSpec(observations=replace(observations, leaves=leaves), **fields)
     if spec.choices:
         kind, shape = np.dtype(spec.actions.dtype).kind, spec.actions.shape
         fits = len(shape) == 1 and (shape[0] >= len(spec.choices) if kind == "f" else shape == (len(spec.choices),))
@@ -102,21 +76,40 @@ def _check_parts(spec: EnvironmentSpec) -> None:
         raise InvalidInputError(
             f"environment.leaves: a mask must have {spec.discrete_actions} choices, got {list(spec.mask.shape)}"
         )
-
-
-def _goal_from_proto(message: trajectory_pb2.Goal, observations: ArraySpec) -> Goal:
-    goal = Goal(achieved=message.achieved, desired=message.desired, size=message.size)
-    if observations.leaves or len(observations.shape) != 1 or not goal.fits(observations.shape[0]):
+    goal, shape = spec.goal, observations.shape
+    if goal is not None and (leaves or len(shape) != 1 or not goal.fits(shape[0])):
         raise InvalidInputError(
             f"environment.goal: must be two parts of a vector of observations, got {goal} for observations "
-            f"{list(observations.shape)}"
+            f"{list(shape)}"
         )
-    return goal
+    return spec
 
 
-def environment_arguments_from_text(text: str) -> EnvironmentArguments:
-    """Decode an environment's arguments."""
-    return EnvironmentArguments.from_text(bounds.text("environment_arguments", text, MAX_ARGUMENTS_BYTES))
+def _stack(what: str, frames: int) -> int:
+    # 0 for no stack.
+    return max(1, bounds.within(what, frames, 0, limits.MAX_FRAME_STACK))
+
+
+ENVIRONMENT_ARGUMENTS = Kind(EnvironmentArguments.to_text, _arguments)
+_GOAL = Pair(trajectory_pb2.Goal, Goal, {bounds.anything: "achieved desired size"})
+ENVIRONMENT = Pair(
+    trajectory_pb2.EnvironmentSpec,
+    _environment,
+    {
+        bounds.name: "environment_id",
+        ARRAY_SPEC: "observations actions",
+        many(nested(_leaf_to_proto, _leaf_from_proto), limits.MAX_LEAVES): "leaves",
+        bounds.between(0, limits.MAX_DISCRETE_ACTIONS): "discrete_actions",
+        many(bounds.anything, limits.MAX_PARTS): "choices",
+        bounds.anything: "max_episode_steps",
+        bounds.figure: "reward_threshold",
+        _stack: "frame_stack",
+        ENVIRONMENT_ARGUMENTS: "environment_arguments",
+        optional(_GOAL): "goal",
+    },
+    prefix="environment.",
+)
+environment_to_proto, environment_from_proto = ENVIRONMENT.both
 
 
 def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
@@ -174,35 +167,32 @@ def episode_from_proto(message: trajectory_pb2.Episode) -> Episode:
     )
 
 
-def evaluation_to_proto(evaluation: Evaluation) -> trajectory_pb2.Evaluation:
-    """Encode an evaluation."""
-    return trajectory_pb2.Evaluation(**vars(evaluation))
+def _evaluation(**fields: Any) -> Evaluation:
+    evaluation = Evaluation(**fields)
+    returns, lengths, successes = map(len, (evaluation.returns, evaluation.lengths, evaluation.successes))
+    if not returns or returns != lengths:
+        raise InvalidInputError(
+            f"evaluation: needs as many returns as lengths and at least one, got {returns} returns and {lengths} "
+            "lengths"
+        )
+    if successes not in (0, returns):
+        raise InvalidInputError(
+            f"evaluation: needs as many successes as returns, or none, got {successes} for {returns} returns"
+        )
+    return evaluation
 
 
-_EVALUATION = Fields(
+EVALUATION = Pair(
     trajectory_pb2.Evaluation,
-    "evaluation.",
+    _evaluation,
     {
         bounds.count: "sequence learner_step",
         bounds.version: "policy_version",
         bounds.name: "scheme",
+        many(bounds.figure, limits.MAX_EVALUATION_EPISODES): "returns",
+        many(bounds.anything, limits.MAX_EVALUATION_EPISODES): "lengths successes",
         bounds.seconds: "duration_s",
     },
+    prefix="evaluation.",
 )
-
-
-def evaluation_from_proto(message: trajectory_pb2.Evaluation) -> Evaluation:
-    """Decode an evaluation of 1 to 10,000 episodes."""
-    if not message.returns or len(message.returns) != len(message.lengths):
-        raise InvalidInputError(
-            f"evaluation: needs as many returns as lengths and at least one, got {len(message.returns)} returns and "
-            f"{len(message.lengths)} lengths"
-        )
-    if len(message.successes) not in (0, len(message.returns)):
-        raise InvalidInputError(
-            f"evaluation: needs as many successes as returns, or none, got {len(message.successes)} for "
-            f"{len(message.returns)} returns"
-        )
-    returns = each(bounds.figure, "evaluation.returns", message.returns, limits.MAX_EVALUATION_EPISODES)
-    lengths, successes = tuple(message.lengths), tuple(message.successes)
-    return Evaluation(returns=returns, lengths=lengths, successes=successes, **_EVALUATION.of(message))
+evaluation_to_proto, evaluation_from_proto = EVALUATION.both

@@ -31,6 +31,7 @@ def await_progress(
     timeout_s: float,
     watcher: Watcher,
     until_over: bool = False,
+    away_s: float = 1.0,
 ) -> RunStatus | RecordedEnd:
     """Return once environment steps have grown, or the run is over. Raises ActorQError with the fault otherwise.
 
@@ -39,6 +40,7 @@ def await_progress(
 
     ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
     until_over: return only when the run is over.
+    away_s: seconds between attempts to reach the API server.
     """
     deadline = time.monotonic() + timeout_s
     wait = _Wait(cluster, ask, watcher, until_over)
@@ -57,7 +59,7 @@ def await_progress(
             if not away:
                 watcher.event(f"no news of the run: {error}")
             away = True
-            time.sleep(_CHANGE_S)
+            time.sleep(away_s)
 
 
 class _Wait:

@@ -20,7 +20,6 @@ from actorq.text import one_line
 from actorq_apps.local.child import describe_exit
 from actorq_apps.local.forkserver import ForkServers, Process, child_environment
 
-_SLOW_S = 10.0
 # Of the process's own imports, before the first call.
 _START_S = 60.0
 # Until a process that has answered, or got SIGABRT, is killed.
@@ -40,7 +39,7 @@ def environment_of(config: RunConfig, servers: ForkServers | None = None) -> Env
 
 
 def try_environment(
-    config: RunConfig, steps: int = 0, servers: ForkServers | None = None
+    config: RunConfig, steps: int = 0, servers: ForkServers | None = None, slow_s: float = 10.0
 ) -> tuple[EnvironmentSpec, dict[str, Any]]:
     """The actors' description of the environment, and the figures of random steps in it; empty for no steps.
 
@@ -49,6 +48,7 @@ def try_environment(
 
     steps: at most; see `actor_service.environments.trial`.
     servers: fork the process that makes the environment.
+    slow_s: seconds after which a call is told.
     """
     environment, limit_s = config.environment, config.actor.environment_timeout_s
     # Not the whole actor: its imports would take a fifth of the time until the first action.
@@ -69,7 +69,7 @@ def try_environment(
                 start_new_session=True,
                 env=child_environment(os.environ),
             )
-        answers = _Answers(held, environment, limit_s)
+        answers = _Answers(held, environment, limit_s, slow_s)
         try:
             answer = answers.last()
             if answers.hangs:
@@ -99,12 +99,12 @@ def try_environment(
 class _Answers:
     """The answers of the process that tries an environment: each call before it begins, then the spec or an error."""
 
-    def __init__(self, held: socket.socket, environment: str, limit_s: float) -> None:
+    def __init__(self, held: socket.socket, environment: str, limit_s: float, slow_s: float) -> None:
         self.call = ""
         self.hangs = False
         self._held = held
         self._environment = environment
-        self._limit_s = limit_s
+        self._limit_s, self._slow_s = limit_s, slow_s
         self._pending = b""
 
     def last(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class _Answers:
     def _next_line(self) -> bytes:
         """The next line; empty at the end of the process, or when it hangs."""
         limit_s = self._limit_s if self.call else max(self._limit_s, _START_S)
-        for slice_s in (min(_SLOW_S, limit_s), max(0.0, limit_s - _SLOW_S)):
+        for slice_s in (min(self._slow_s, limit_s), max(0.0, limit_s - self._slow_s)):
             until = time.monotonic() + slice_s
             while b"\n" not in self._pending and (left := until - time.monotonic()) > 0:
                 self._held.settimeout(left)
@@ -142,14 +142,14 @@ class _Answers:
             if b"\n" in self._pending:
                 line, _, self._pending = self._pending.partition(b"\n")
                 return line
-            if slice_s == _SLOW_S < limit_s:
+            if slice_s == self._slow_s < limit_s:
                 self._tell_slow(limit_s)
         self.hangs = True
         return b""
 
     def _tell_slow(self, limit_s: float) -> None:
         text = (
-            f"environment {self._environment}: {self.call or _START} has not returned for {_SLOW_S:g} s; "
+            f"environment {self._environment}: {self.call or _START} has not returned for {self._slow_s:g} s; "
             f"it has {limit_s:g} s (--actor.environment-timeout-s)"
         )
         print(text, file=sys.stderr, flush=True)  # noqa: T201

@@ -23,7 +23,7 @@ from actorq.process import EXIT_OK, ProcessSettings, main, parse_arguments
 from actorq.telemetry.logs import configure_logging
 from actorq.telemetry.process_stats import measure_launcher, measure_process
 from actorq.transport.reconnect import keep_connected
-from actorq_apps.meter.node_meter import Earlier, NodeMeter
+from actorq_apps.meter.node_meter import MINIMUM_INTERVAL_S, NodeMeter
 from actorq_apps.meter.tracker import CodecarbonTracker
 
 _log = logging.getLogger(__name__)
@@ -37,10 +37,6 @@ class MeterProcessSettings(Settings):
         0.0, ge=0, description="Unix seconds at which the run started; its energy counts from then on; 0 for now"
     )
     busy_at_start: float = Field(0.0, ge=0, description="CPU seconds that this machine had spent on work by then")
-
-    def earlier(self) -> Earlier | None:
-        """The time of the run before this process."""
-        return Earlier(max(0.0, time.time() - self.run_started), self.busy_at_start) if self.run_started else None
 
 
 def report(
@@ -65,7 +61,8 @@ def report(
             connected()
             stop.wait(period_s)
 
-    stop.wait(meter.wait_s)
+    # A first reading has measured long enough to tell the power.
+    stop.wait(MINIMUM_INTERVAL_S)
     keep_connected(send, stop, client.peer, random.Random())
 
 
@@ -83,7 +80,8 @@ def _main() -> int:
     node = measure_process("meter", "meter", process.node).node
     energy = config.energy
     tracker = partial(CodecarbonTracker, energy.country, energy.tdp_watts, energy.ram_watts)
-    meter = NodeMeter(node, tracker, earlier=settings.earlier())
+    started, busy = settings.run_started or time.time(), settings.busy_at_start if settings.run_started else None
+    meter = NodeMeter(node, tracker, earlier_s=max(0.0, time.time() - started), busy_at_start=busy)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from actorq.errors import ActorQError
@@ -28,20 +29,18 @@ class TrackerTotals(NamedTuple):
 
 
 class EnergyTracker(Protocol):
-    """Counts the energy of this machine from construction on.
-
-    method: the method of measurement.
-    tdp_watts: full-load CPU power in the power model; None if the power is measured or unknown.
-    """
+    """Counts the energy of this machine from construction on. Its methods may raise anything."""
 
     method: str
+    """The method of measurement."""
     tdp_watts: float | None
+    """Full-load CPU power in the power model; None if the power is measured or unknown."""
 
     def read(self) -> TrackerTotals:
-        """The totals up to now. May raise anything."""
+        """The totals up to now."""
 
     def close(self) -> None:
-        """Stop measuring. May raise anything."""
+        """Stop measuring."""
 
 
 class CodecarbonTracker:
@@ -65,19 +64,20 @@ class CodecarbonTracker:
         Raises ImportError when codecarbon is not installed, and TrackerError when it did not start.
         """
         self._failures = _FailureLog()
+        self._totals: TrackerTotals | None = None
         from codecarbon import OfflineEmissionsTracker
         from codecarbon.core.cpu import is_rapl_available
 
         # The import of codecarbon configures its logger, so the filter comes after it and before the first message.
         logging.getLogger("codecarbon").addFilter(self._failures)
         country = country_iso_code.upper() if country_iso_code else None
-        self._output = _LatestTotals()
+        output = SimpleNamespace(out=self._take, live_out=_ignore, task_out=_ignore, exit=_ignore)
         with _processor_named_by_kernel():
             self._tracker: Any = OfflineEmissionsTracker(
                 country_iso_code=country,
                 force_cpu_power=None if is_rapl_available() else tdp_watts,
                 force_ram_power=ram_watts,
-                output_handlers=[self._output],
+                output_handlers=[output],
                 **_ISOLATED,
             )
             self._tracker.start()
@@ -96,16 +96,24 @@ class CodecarbonTracker:
         A reading less than 0.05 s after another repeats it, because codecarbon does not measure that often. Raises
         TrackerError when codecarbon failed. It swallows its own errors, so the reason is its last log message.
         """
-        self._output.totals = None
+        self._totals = None
         self._tracker.flush()
-        if self._output.totals is None:
+        if self._totals is None:
             raise TrackerError(self._failures.last or "codecarbon did not answer")
-        return self._output.totals
+        return self._totals
 
     def close(self) -> None:
         """Stop codecarbon's sampling thread."""
         self._tracker.stop()
         logging.getLogger("codecarbon").removeFilter(self._failures)
+
+    def _take(self, total: Any, _delta: Any) -> None:
+        figures = total.cpu_energy, total.ram_energy, total.gpu_energy, total.emissions
+        self._totals = TrackerTotals(*map(float, figures))
+
+
+def _ignore(*_: Any) -> None:
+    """Ignore what codecarbon tells an output handler beside the totals."""
 
 
 _ISOLATED: dict[str, Any] = {
@@ -155,30 +163,6 @@ def _processor_named_by_kernel(table: Path = Path("/proc/cpuinfo")) -> Iterator[
         cpuinfo.get_cpu_info = before
 
 
-class _LatestTotals:
-    """An output handler of codecarbon that keeps the totals instead of writing them."""
-
-    def __init__(self) -> None:
-        self.totals: TrackerTotals | None = None
-
-    def out(self, total: Any, delta: Any) -> None:
-        self.totals = TrackerTotals(
-            cpu_kwh=float(total.cpu_energy),
-            ram_kwh=float(total.ram_energy),
-            gpu_kwh=float(total.gpu_energy),
-            co2_kg=float(total.emissions),
-        )
-
-    def live_out(self, total: Any, delta: Any) -> None:
-        """Part of codecarbon's interface."""
-
-    def task_out(self, data: Any, experiment_name: str) -> None:
-        """Part of codecarbon's interface."""
-
-    def exit(self) -> None:
-        """Part of codecarbon's interface."""
-
-
 class _FailureLog(logging.Filter):
     """Remembers the last exception that codecarbon logged, and keeps all its messages off standard error."""
 
@@ -199,35 +183,31 @@ def _describe_cpu(tracker: Any, configured_tdp: float | None) -> tuple[float | N
     """
     from codecarbon.core import cpu
 
-    for part in getattr(tracker, "_hardware", ()):
-        mode = getattr(part, "_mode", None)
-        if mode is None:
-            continue
-        if mode == "intel_rapl":
-            return None, "RAPL"
-        tdp = getattr(part, "_tdp", None)
-        if mode not in ("cpu_load", "constant") or tdp is None:
-            return None, f"codecarbon {mode}"
-        machine = tracker.get_detected_hardware()
-        guess = machine["cpu_count"] * cpu.DEFAULT_POWER_PER_CORE * machine["cpu_physical_count"]
-        if configured_tdp is not None:
-            origin = "configured"
-        elif getattr(part, "_is_generic_tdp", False) or tdp == guess:
-            origin = "codecarbon default for an unknown CPU"
-        else:
-            origin = f"codecarbon's table, {machine['cpu_model']}"
-        load = "load" if mode == "cpu_load" else "half"
-        return float(tdp), f"{load} x TDP {tdp:g} W ({origin})"
-    return None, "CPU method not known"
+    part = next((part for part in getattr(tracker, "_hardware", ()) if getattr(part, "_mode", None)), None)
+    mode, tdp = getattr(part, "_mode", "CPU method not known"), getattr(part, "_tdp", None)
+    if mode == "intel_rapl":
+        return None, "RAPL"
+    if mode not in ("cpu_load", "constant") or tdp is None:
+        return None, f"codecarbon {mode}"
+    machine = tracker.get_detected_hardware()
+    guess = machine["cpu_count"] * cpu.DEFAULT_POWER_PER_CORE * machine["cpu_physical_count"]
+    if configured_tdp is not None:
+        origin = "configured"
+    elif getattr(part, "_is_generic_tdp", False) or tdp == guess:
+        origin = "codecarbon default for an unknown CPU"
+    else:
+        origin = f"codecarbon's table, {machine['cpu_model']}"
+    load = "load" if mode == "cpu_load" else "half"
+    return float(tdp), f"{load} x TDP {tdp:g} W ({origin})"
 
 
 def _describe_ram(tracker: Any, configured_watts: float | None) -> str:
     if configured_watts is not None:
         return f"RAM constant {configured_watts:g} W (configured)"
-    for part in getattr(tracker, "_hardware", ()):
-        if type(part).__name__ == "RAM":
-            return f"RAM constant {part.total_power().W:g} W (codecarbon's guess from its size)"
-    return "RAM method not known"
+    part = next((part for part in getattr(tracker, "_hardware", ()) if type(part).__name__ == "RAM"), None)
+    if part is None:
+        return "RAM method not known"
+    return f"RAM constant {part.total_power().W:g} W (codecarbon's guess from its size)"
 
 
 def _describe_gpu(tracker: Any) -> str:

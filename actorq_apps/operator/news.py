@@ -13,8 +13,6 @@ from actorq_apps.operator.resource.training_run import API_VERSION, KIND
 
 # The server ends a stream after this time. The next one goes on where it ended.
 _STREAM_S = 240
-# Seconds before the next attempt.
-_PAUSE_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +41,12 @@ class Watcher:
 
     It writes nothing to objects: no finalizer keeps one while no operator runs. What it misses, the next list of all
     runs makes up for.
+
+    pause_s: seconds between the end of a stream and the next attempt.
     """
 
-    def __init__(self, cluster: Cluster, namespaces: Sequence[str], queue: DueQueue[Key]) -> None:
+    def __init__(self, cluster: Cluster, namespaces: Sequence[str], queue: DueQueue[Key], pause_s: float = 1.0) -> None:
+        self._pause_s = pause_s
         self._stopped = threading.Event()
         # Each thread has its own, as what it has seen is of its own namespaces.
         self._threads = [
@@ -74,7 +75,7 @@ class Watcher:
                 # One object that cannot be read must not hide the others.
                 _log.exception("the news of runs")
                 version = ""
-            self._stopped.wait(_PAUSE_S)
+            self._stopped.wait(self._pause_s)
 
     def _stream(self, cluster: Cluster, news: News, version: str) -> str:
         """Follow one stream of changes from a version of the list on. Returns its last version; empty to list anew."""

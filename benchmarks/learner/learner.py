@@ -39,8 +39,8 @@ from benchmarks.learner.learner_timing import Clock, Turns, speedup, take_turns
 from benchmarks.processor import BFLOAT16
 from learner_service.algorithms import make_algorithm
 from learner_service.kernels.memory import keep_memory
-from learner_service.replay import ReplayStore, Returns, SegmentSource, UniformSampler, assemble
-from learner_service.training.device import batches_for
+from learner_service.replay import ReplayStore, Returns, SegmentSource, UniformSampler, assemble, empty_batch
+from learner_service.training.device import allocator_for
 
 _SIZES, _ROWS, UPDATES = [256, 256], 20_000, 8
 BATCHES = {"dqn": 64, "td3": 256, "sac": 256, "d4pg": 64}
@@ -223,7 +223,7 @@ def updates(algorithm: str, spec: EnvironmentSpec, store: ReplayStore, **options
     device = config.learner.device
     made = make_algorithm(config, spec, torch.device(device))
     sampler, returns = UniformSampler(store, np.random.default_rng(1)), Returns(1, made.discount)
-    out = batches_for(torch.device(device), spec, returns)(UPDATES * made.batch_size)
+    out = empty_batch(spec, UPDATES * made.batch_size, returns, allocate=allocator_for(torch.device(device)))
 
     def run() -> None:
         sampled = sampler.sample(UPDATES * made.batch_size)

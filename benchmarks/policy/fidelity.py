@@ -93,13 +93,13 @@ def measure(task: Task, policy: TrainedPolicy, scheme: str, options: Options) ->
     emission = emit(policy.graph, policy.checkpoint, scheme, options)
     emitted = as_policy(policy.graph, policy.checkpoint, scheme, emission)
     fp32 = as_policy(policy.graph, policy.checkpoint, FP32, emit(policy.graph, policy.checkpoint, FP32))
-    errors = {}
+    errors, signature = {}, policy.graph.signature
     for batch in BATCHES:
         got, expected = (
             _outputs(OnnxPolicy(each, task.spec.observations, batch), policy.held_out, batch)
             for each in (emitted, fp32)
         )
-        errors[batch] = compare(got, expected, policy.graph.discrete_actions, policy.graph.action_spans)
+        errors[batch] = compare(got, expected, signature.is_discrete, signature.acting.spans)
     returns = task.returns(OnnxPolicy(emitted, task.spec.observations, task.episodes))
     quantized = {layer.name: layer.weights for layer in emission.layers if not layer.in_float}
     return Figures(len(emission.model), quantized, errors, returns)

@@ -110,7 +110,9 @@ def _checkpoint(
     graph: PolicyGraph, version: int, parameters: dict[str, NDArray[np.float32]], calibration: NDArray[np.float32]
 ) -> Checkpoint:
     step = _UPDATES + version * PUBLICATION_UPDATES
-    return Checkpoint(version, step, graph.topology, parameters, {graph.inputs[0]: calibration}, 1_700_000_000.0)
+    return Checkpoint(
+        version, step, graph.topology, parameters, {graph.signature.inputs[0].name: calibration}, 1_700_000_000.0
+    )
 
 
 class _Observer:

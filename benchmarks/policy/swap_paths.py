@@ -82,7 +82,7 @@ class ActorQPath:
         self._graph = Graph.parse(source)
         self._plan = Plan(self._graph, scheme_named(scheme))
         self._reference = Reference(self._graph)
-        self._calibration = {source.inputs[0]: network.calibration}
+        self._calibration = {source.signature.inputs[0].name: network.calibration}
         self._fidelity = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, None, ())
         self._version = 0
 
@@ -108,7 +108,7 @@ class ActorQPath:
             OnnxPolicy(policy, self._network.spec.observations, batch=1)
         with watch.stage("gate"):
             expected = expected or self._reference.run(parameters, self._calibration)
-            measure(emission, expected, self._calibration, self._graph.source)
+            measure(emission, expected, self._calibration, self._graph.signature)
         return watch.seconds
 
     def _descriptor(self, size: int) -> PolicyDescriptor:

@@ -12,7 +12,7 @@ import numpy as np
 from actorq import wire
 from actorq.client import QuantizerClient
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import OBSERVATIONS_INPUT
+from actorq.domain.leaves import OBSERVATIONS
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Receipt
 from actorq.v1 import quantizer_pb2, quantizer_pb2_grpc
@@ -66,7 +66,7 @@ class Source:
 
     def publish(self) -> Receipt:
         """Publish the next version."""
-        calibration = {OBSERVATIONS_INPUT: self._rng.standard_normal(self._shape, np.float32)}
+        calibration = {OBSERVATIONS: self._rng.standard_normal(self._shape, np.float32)}
         parameters = snapshot_parameters(self._policy)
         self._publisher.offer(Snapshot(self._publisher.version, parameters, calibration, time.time()))
         return self._receipts.get(timeout=_PATIENCE_S)

@@ -13,16 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from actor_service.policies.policy import OnnxPolicy, load_policy
-from actorq.domain.policy import (
-    FP32,
-    GREEDY_OUTPUT,
-    LOG_STD_OUTPUT,
-    MEAN_OUTPUT,
-    NOISE_INPUT,
-    OBSERVATIONS_INPUT,
-    Policy,
-    PolicyDescriptor,
-)
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import FP32, Policy, PolicyDescriptor
+from actorq.domain.signature import Role
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError
 from benchmarks.speedup.torch_network import TorchNetwork
@@ -48,13 +41,16 @@ class TorchPolicy:
         self.descriptor: PolicyDescriptor = policy.descriptor
         self.on_observations: Callable[[Any, NDArray[Any]], None] | None = None
         self._network = TorchNetwork(onnx.load_from_string(policy.model)).eval()
-        expected = [OBSERVATIONS_INPUT, NOISE_INPUT]
+        expected = [OBSERVATIONS, Role.NOISE]
         if self._network.inputs not in (expected, expected[:1]):
             raise InvalidInputError(f"expected the inputs {' and '.join(expected)}, got {self._network.inputs}")
-        self.stochastic = len(self._network.inputs) == 2
-        self._greedy = self._network.outputs.index(GREEDY_OUTPUT) if greedy and self.stochastic else 0
-        told = (MEAN_OUTPUT, LOG_STD_OUTPUT) if sampled and not spec.discrete_actions else ()
-        self._distribution = [self._network.outputs.index(name) for name in told]
+        self.takes_noise = len(self._network.inputs) == 2
+        told = (Role.MEAN, Role.LOG_STD) if sampled and not spec.discrete_actions else ()
+        self._further = {role: self._network.outputs.index(role) for role in told}
+        if greedy:
+            self._further[Role.GREEDY_ACTIONS] = (
+                self._network.outputs.index(Role.GREEDY_ACTIONS) if self.takes_noise else 0
+            )
         self._quiet = torch.zeros(batch, *spec.actions.shape)
         seen = spec.policy_observations
         self(np.zeros((batch, *seen.shape), seen.dtype))
@@ -65,13 +61,11 @@ class TorchPolicy:
             self.on_observations(self, observations)
         with torch.inference_mode():
             inputs = [torch.from_numpy(observations)]
-            if self.stochastic:
+            if self.takes_noise:
                 inputs.append(self._quiet if noise is None else torch.from_numpy(noise))
             outputs = self._network(*inputs)
         first: NDArray[np.float32] = outputs[0].numpy()
-        self.greedy: NDArray[np.float32] = outputs[self._greedy].numpy()
-        if self._distribution:
-            self.mean, self.log_std = (outputs[index].numpy() for index in self._distribution)
+        self.outputs = {role: outputs[index].numpy() for role, index in self._further.items()}
         return first
 
 

@@ -4,7 +4,6 @@ from learner_service.algorithms.base import (
     Algorithm,
     Learned,
     Losses,
-    Minibatch,
     OnPolicyAlgorithm,
     is_on_policy,
     minibatches,
@@ -13,13 +12,14 @@ from learner_service.algorithms.base import (
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from learner_service.algorithms.registry import algorithm_class, chosen_algorithm, make_algorithm
+from learner_service.batch import Batch
 
 __all__ = [
     "Algorithm",
+    "Batch",
     "GradientAlgorithm",
     "Learned",
     "Losses",
-    "Minibatch",
     "OnPolicyAlgorithm",
     "PolicyGradient",
     "algorithm_class",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from learner_service.rollouts import Trajectories
+from learner_service.batch import Batch
 
 Floats = NDArray[np.float32]
 
@@ -22,7 +22,7 @@ class Targets(NamedTuple):
     values: Floats
 
 
-def generalized_advantages(steps: Trajectories, values: Floats, discount: float, decay: float) -> Targets:
+def generalized_advantages(steps: Batch, values: Floats, discount: float, decay: float) -> Targets:
     """GAE(gamma, lambda) and the returns A_t + V(s_t) (Schulman et al. 2016, arXiv 1506.02438, eq. 16).
 
         delta_t = r_t + gamma V(s_{t+1}) - V(s_t),   A_t = delta_t + gamma lambda A_{t+1}
@@ -35,7 +35,7 @@ def generalized_advantages(steps: Trajectories, values: Floats, discount: float,
 
 
 def vtrace(
-    steps: Trajectories,
+    steps: Batch,
     values: Floats,
     weights: Floats,
     discount: float,
@@ -58,16 +58,16 @@ def vtrace(
     return Targets(errors + rho * carry * following, corrections + values[:-1])
 
 
-def _errors(steps: Trajectories, values: Floats, discount: float) -> Floats:
+def _errors(steps: Batch, values: Floats, discount: float) -> Floats:
     """r_t + gamma V(s_{t+1}) - V(s_t), without the value after a terminal state; 0 for resets."""
     following = np.where(steps.terminated, np.float32(0), values[1:] * np.float32(discount))
     errors: Floats = np.where(steps.valid, steps.rewards + following - values[:-1], np.float32(0))
     return errors
 
 
-def _carry(steps: Trajectories, discount: float) -> Floats:
+def _carry(steps: Batch, discount: float) -> Floats:
     """gamma where the episode goes on within the trajectory, else 0."""
-    goes_on = steps.valid & ~steps.terminated & ~steps.truncated
+    goes_on: NDArray[np.bool_] = steps.valid & ~steps.terminated & ~steps.truncated
     goes_on[:-1] &= steps.valid[1:]
     goes_on[-1] = False
     return goes_on * np.float32(discount)

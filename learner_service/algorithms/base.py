@@ -1,8 +1,8 @@
-"""The interface between the trainer and an algorithm, and the minibatches that algorithms train on."""
+"""The interface between the trainer and an algorithm, and how batches come to its device."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Protocol, TypeGuard, TypeVar, cast
+from typing import ClassVar, Protocol, TypeGuard, TypeVar, cast
 
 import numpy as np
 import torch
@@ -16,8 +16,7 @@ from actorq.config.settings import Settings
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Sampling
 from actorq.errors import UserError
-from learner_service.replay import NStepBatch, WindowBatch
-from learner_service.rollouts import Trajectories
+from learner_service.batch import Batch
 
 S = TypeVar("S", bound=Settings)
 
@@ -89,14 +88,18 @@ class Algorithm(AnyAlgorithm, Protocol):
         method takes the same inputs and returns two outputs: the actions with noise and those without.
 
     Optional attribute:
-    needs_windows: the targets have a term for each step of a window. With n > 1 the batches are then WindowBatches.
+    needs_windows: the targets have a term for each step of a window. With n > 1 the batches then have
+        the observations in between.
     """
 
     stochastic: bool
     n_step: int
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
-        """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
+        """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses.
+
+        batch: of n-step transitions, as `replay.assemble` makes it.
+        """
         ...
 
 
@@ -132,10 +135,10 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
         """How actors draw actions: "clipped" or "squashed". A class with this attribute is on-policy."""
         ...
 
-    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+    def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1].
 
-        rollout: as `RolloutQueue.take` returns it, with trajectories of different lengths.
+        rollout: as `RolloutQueue.take` returns it: batches of T steps of N environments, with different T.
         """
         ...
 
@@ -144,7 +147,7 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
     ) -> NDArray[np.float32]:
         """log pi(a | s), float32[B], of the policy with these parameters; empty for the present ones.
 
-        observations: [B, *policy_observation]. actions: [B, *action], as in `Trajectories`.
+        observations: [B, *policy_observation]. actions: [B, *action], as in the rollout.
         """
         ...
 
@@ -167,51 +170,18 @@ def settings_of(config: RunConfig, model: type[S]) -> S:
     return cast(S, getattr(config, section))
 
 
-class Minibatch(NamedTuple):
-    """B rows of an NStepBatch on a device, with importance weights float32[B]. The dtypes are those of the batch.
-
-    between_observations, between_discounts: from a WindowBatch; None otherwise.
-    """
-
-    observations: Tensor
-    actions: Tensor
-    returns: Tensor
-    bootstrap_discounts: Tensor
-    bootstrap_observations: Tensor
-    weights: Tensor
-    between_observations: Tensor | None = None
-    between_discounts: Tensor | None = None
-
-    def split(self, size: int) -> Iterator["Minibatch"]:
-        """Views of `size` rows each."""
-        columns = (torch.split(column, size) for column in self if column is not None)
-        return (Minibatch(*rows) for rows in zip(*columns, strict=True))
-
-    def rows(self, chosen: slice) -> "Minibatch":
-        """A view of some rows."""
-        return Minibatch(*(None if column is None else column[chosen] for column in self))  # type: ignore[arg-type]
-
-
-def minibatches(
-    batch: NStepBatch, weights: NDArray[np.float32], size: int, device: torch.device
-) -> Iterator[Minibatch]:
+def minibatches(batch: Batch, weights: NDArray[np.float32], size: int, device: torch.device) -> Iterator[Batch]:
     """Cut a batch into minibatches of `size` rows on `device`; see `on_device`."""
     return on_device(batch, weights, size, device).split(size)
 
 
-def on_device(batch: NStepBatch, weights: NDArray[np.float32], size: int, device: torch.device) -> Minibatch:
-    """All rows of a batch on `device`. On the CPU they are views; else each column takes one asynchronous copy.
+def on_device(batch: Batch, weights: NDArray[np.float32], size: int, device: torch.device) -> Batch:
+    """All rows of n-step transitions on `device`, with the column `weights`, float32[B], and without versions.
 
-    Raises ValueError unless the rows are a multiple of `size`.
+    On the CPU they are views; else each column takes one asynchronous copy. Raises ValueError unless the rows are a
+    multiple of `size`.
     """
     if len(weights) % size:
         raise ValueError(f"expected a multiple of {size} rows, got {len(weights)}")
-    columns = (
-        torch.from_numpy(column).to(device, non_blocking=True)
-        for column in (
-            *(batch.observations, batch.actions, batch.returns),
-            *(batch.bootstrap_discounts, batch.bootstrap_observations, weights),
-            *((batch.between_observations, batch.between_discounts) if isinstance(batch, WindowBatch) else ()),
-        )
-    )
-    return Minibatch(*columns)
+    rows = batch.without("policy_versions").with_columns(weights=weights)
+    return rows.map(lambda column: torch.from_numpy(column).to(device, non_blocking=True))

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actorq.config.algorithms import ActionSpace, D4PGConfig
-from learner_service.algorithms.base import Losses, Minibatch
+from learner_service.algorithms.base import Losses
 from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.batch import Batch
 from learner_service.networks import CategoricalCritic, LayerNormPolicy, Support
-from learner_service.replay import NStepBatch
 from learner_service.sparsity import Flops
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class D4PG(GradientAlgorithm):
         self._improve_policy = self.descent(self._pi, self._policy_loss)
         self._warned = False
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
         beyond: list[Tensor] = []
 
@@ -80,7 +80,7 @@ class D4PG(GradientAlgorithm):
         self._warn(float(torch.cat(beyond).float().mean()))
         return losses
 
-    def _targets(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+    def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """y float32[B, atoms], and bool[B]: whether its mean is outside the support."""
         following, returns, discounts = batch.bootstrap_observations, batch.returns, batch.bootstrap_discounts
         with torch.no_grad():
@@ -90,7 +90,7 @@ class D4PG(GradientAlgorithm):
             beyond = (expected < self._support.lowest) | (expected > self._support.highest)
             return self._support.project(probabilities, returns, discounts), beyond
 
-    def _step(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Update the critic, then the policy if it is due. Copy both to their targets when the period has passed."""
         loss, errors = self._improve_critic(batch, targets)
         self.updates += 1
@@ -102,7 +102,7 @@ class D4PG(GradientAlgorithm):
             self._z.copy_to_target()
         return loss, errors
 
-    def _critic_loss(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _critic_loss(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """L, and |TD errors| float32[B]."""
         logits = self._z(batch.observations, self.policy.scale.normalize(batch.actions))
         cross_entropies = -(targets * torch.log_softmax(logits, 1)).sum(1)

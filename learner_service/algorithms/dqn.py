@@ -22,11 +22,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from actorq.config.algorithms import ActionSpace, DQNConfig
-from learner_service.algorithms.base import Losses, Minibatch
+from learner_service.algorithms.base import Losses
 from learner_service.algorithms.gradient import GradientAlgorithm
 from learner_service.algorithms.trainable import annealed
+from learner_service.batch import Batch
 from learner_service.networks import QNetwork
-from learner_service.replay import NStepBatch
 from learner_service.sparsity import Flops
 from learner_service.sparsity.plan import Network
 
@@ -51,17 +51,17 @@ class DQN(GradientAlgorithm):
         self._starts = torch.tensor([0, *self._spec.sizes[:-1]], device=self._device).cumsum(0)
         self._improve = self.descent(self._q, self.compiled(self._loss))
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
         pairs = self.with_targets(batch, weights, self._settings.target_update_period, self._target_values)
         return self.losses(self._step(minibatch, *target_values) for minibatch, target_values in pairs)
 
-    def _target_values(self, batch: Minibatch) -> tuple[Tensor]:
+    def _target_values(self, batch: Batch) -> tuple[Tensor]:
         """Q(s_{t+m}, .; theta^-), float32[B, actions]."""
         with torch.no_grad():
             return (self._q.target(batch.bootstrap_observations),)
 
-    def _step(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor]:
+    def _step(self, batch: Batch, target_values: Tensor) -> tuple[Tensor, Tensor]:
         """Make one update; returns L, float32[], and |delta|, float32[B]."""
         settings = self._settings
         progress = self.updates / settings.learning_rate_updates
@@ -72,7 +72,7 @@ class DQN(GradientAlgorithm):
             self._q.copy_to_target()
         return loss, errors
 
-    def _loss(self, batch: Minibatch, target_values: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(self, batch: Batch, target_values: Tensor) -> tuple[Tensor, Tensor]:
         """L, float32[], and |delta|, float32[B]. target_values: Q(s_{t+m}, .; theta^-), float32[B, actions]."""
         with torch.no_grad():
             best = self._best(self._q(batch.bootstrap_observations) if self._settings.double else target_values)

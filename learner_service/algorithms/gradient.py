@@ -11,13 +11,13 @@ from torch import Tensor
 
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import EnvironmentSpec
-from learner_service.algorithms.base import Losses, Minibatch, on_device, settings_of
+from learner_service.algorithms.base import Losses, on_device, settings_of
 from learner_service.algorithms.trainable import Trainable
 from learner_service.algorithms.trained import TrainedNetwork
+from learner_service.batch import Batch
 from learner_service.kernels.recorded import Input, Recorded
 from learner_service.networks.encoders import Leaves
 from learner_service.networks.observations import has_images
-from learner_service.replay import NStepBatch
 
 
 class GradientAlgorithm(Trainable):
@@ -39,7 +39,7 @@ class GradientAlgorithm(Trainable):
         self._leaves = Leaves(spec) if spec.leaves else None
         super().__init__(config, spec, device)
 
-    def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Make one update; returns the loss float32[] and the |TD errors| float32[B], both without gradient."""
         raise NotImplementedError(f"{type(self).__name__} has no step, and no update of its own")
 
@@ -48,7 +48,7 @@ class GradientAlgorithm(Trainable):
     ) -> Callable[..., tuple[Tensor, ...]]:
         """A function that takes one step of a network down the gradient of a loss.
 
-        loss: takes tensors, and named tuples of them. It returns the loss, float32[], and other tensors. It depends on
+        loss: takes tensors, and batches of them. It returns the loss, float32[], and other tensors. It depends on
             its inputs and on parameters alone, because its operations are recorded if `can_record`.
 
         The result takes and returns the same, without gradient.
@@ -66,7 +66,7 @@ class GradientAlgorithm(Trainable):
         recorded = Recorded(function, device=self._device)
         return lambda *inputs: (recorded if self.can_record else function)(*inputs)
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
         return self.losses(map(self.step, self._on_device(batch, weights).split(self.batch_size)))
 
@@ -87,11 +87,11 @@ class GradientAlgorithm(Trainable):
 
     def with_targets(
         self,
-        batch: NStepBatch,
+        batch: Batch,
         weights: NDArray[np.float32],
         period: int,
-        targets: Callable[[Minibatch], tuple[Tensor, ...]],
-    ) -> Iterator[tuple[Minibatch, tuple[Tensor, ...]]]:
+        targets: Callable[[Batch], tuple[Tensor, ...]],
+    ) -> Iterator[tuple[Batch, tuple[Tensor, ...]]]:
         """The minibatches of a batch, each with its rows of what `targets` gives. Make one update with each.
 
         Target networks change every `period` updates. `targets` gets the rows of all updates in between, because larger
@@ -103,23 +103,22 @@ class GradientAlgorithm(Trainable):
         cut, start = list(whole.split(size)), 0
         while start < len(cut):
             stop = start + (1 if alone else period - self.updates % period)
-            found = targets(whole.rows(slice(start * size, stop * size)))
+            found = targets(whole[start * size : stop * size])
             yield from zip(cut[start:stop], zip(*(torch.split(each, size) for each in found), strict=True), strict=True)
             start = stop
 
-    def _on_device(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Minibatch:
+    def _on_device(self, batch: Batch, weights: NDArray[np.float32]) -> Batch:
         """All rows of a batch, with unpacked observations."""
         rows = on_device(batch, weights, self.batch_size, self._device)
         if self._leaves is None:
             return rows
-        unpacked, between = self._leaves.unpacked, rows.between_observations
-        if between is not None:
+        unpacked = self._leaves.unpacked
+        if "between_observations" in rows:
+            between = rows.between_observations
             between = unpacked(between.flatten(0, 1)).view(*between.shape[:2], -1)
-        return rows._replace(
-            observations=unpacked(rows.observations),
-            bootstrap_observations=unpacked(rows.bootstrap_observations),
-            between_observations=between,
-        )
+            rows = rows.with_columns(between_observations=between)
+        following = unpacked(rows.bootstrap_observations)
+        return rows.with_columns(observations=unpacked(rows.observations), bootstrap_observations=following)
 
     def noise(self, rows: int) -> Tensor:
         """Standard normal numbers for the components of actions, float32[rows, components]."""

@@ -18,7 +18,6 @@ the trace: v_{t+1} is V(s_{t+1}).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 import numpy as np
 import torch
@@ -33,7 +32,7 @@ from learner_service.algorithms.policy_gradient import (
     flat,
     importance_weights,
 )
-from learner_service.rollouts import Trajectories
+from learner_service.batch import Batch
 from learner_service.sparsity import Flops
 
 
@@ -44,7 +43,7 @@ class IMPALA(PolicyGradient):
     settings = IMPALAConfig
     _settings: IMPALAConfig
 
-    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+    def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
         self.set_progress(progress)
         figures = [self._step(part) for steps in by_length(rollout) for part in self._minibatches(steps)]
@@ -55,19 +54,19 @@ class IMPALA(PolicyGradient):
         loss = means["policy_loss"] + settings.value_cost * means["value_loss"]
         return Learned(loss - settings.entropy_cost * means["entropy"], len(figures), means)
 
-    def _minibatches(self, steps: Trajectories) -> Iterator[Trajectories]:
+    def _minibatches(self, steps: Batch) -> Iterator[Batch]:
         """One pass over the trajectories in random order; without those that have no transition."""
         environments = steps.rewards.shape[1]
         order = torch.randperm(environments, generator=self.generator, device=self._device).cpu().numpy()
-        parts = min(environments, max(1, round(steps.steps / self.batch_size)))
+        parts = min(environments, max(1, round(steps.rewards.size / self.batch_size)))
         for chosen in np.array_split(order, parts):
             if steps.valid[:, chosen].any():
-                yield Trajectories(*(getattr(steps, each.name)[:, chosen] for each in fields(steps)))
+                yield steps[:, chosen]
 
-    def _step(self, steps: Trajectories) -> dict[str, float]:
+    def _step(self, steps: Batch) -> dict[str, float]:
         settings, shape = self._settings, steps.rewards.shape
         observations = self._seen(flat(steps.observations))
-        seen = observations[: steps.steps]
+        seen = observations[: steps.rewards.size]
         distribution = self.policy.distribution(seen)
         actions = self.policy.drawn(self._tensor(flat(steps.actions)))
         logarithms = self.policy.log_probabilities(actions, *distribution)
@@ -82,7 +81,7 @@ class IMPALA(PolicyGradient):
         shares = steps.valid.astype(np.float32) / np.float32(steps.valid.sum())
         weighted, share = self._tensor(flat(shares * targets.advantages)), self._tensor(flat(shares))
         policy_loss = -weighted.dot(logarithms)
-        value_loss = 0.5 * share.dot((values[: steps.steps] - self._tensor(flat(targets.values))).square())
+        value_loss = 0.5 * share.dot((values[: steps.rewards.size] - self._tensor(flat(targets.values))).square())
         entropy = share.dot(self.policy.entropies(*distribution))
         loss = policy_loss + settings.value_cost * value_loss - settings.entropy_cost * entropy
         self.minimize(lambda: self.differentiate(loss))

@@ -17,10 +17,10 @@ from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned
 from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
+from learner_service.batch import Batch
 from learner_service.networks import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.encoders import Leaves
 from learner_service.networks.observations import has_images
-from learner_service.rollouts import Trajectories
 from learner_service.sparsity import METHODS, SparsityPlan
 
 # Gains of orthogonal initial weights of the last layers.
@@ -75,7 +75,7 @@ class PolicyGradient(Trainable):
         return network
 
     @abstractmethod
-    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+    def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
 
     def sparsity_plan(self) -> SparsityPlan:
@@ -92,7 +92,7 @@ class PolicyGradient(Trainable):
     ) -> NDArray[np.float32]:
         """log pi(a | s), float32[B], of the policy with these parameters; empty for the present ones.
 
-        observations: [B, *policy_observation]. actions: [B, *action], as in `Trajectories`.
+        observations: [B, *policy_observation]. actions: [B, *action], as in the rollout.
         """
         own = {name: tensor.to(self._device) for name, tensor in parameters.items()}
 
@@ -125,7 +125,7 @@ class PolicyGradient(Trainable):
         self.updates += 1
         return told
 
-    def present_values(self, steps: Trajectories) -> NDArray[np.float32]:
+    def present_values(self, steps: Batch) -> NDArray[np.float32]:
         """V of all observations, float32[T + 1, N]."""
         values = self._without_gradient(self._v, self._seen(flat(steps.observations)))
         return values.view(steps.observations.shape[:2]).cpu().numpy()
@@ -168,6 +168,6 @@ def explained_variance(values: Tensor, returns: Tensor) -> float:
     return 1.0 - float((returns - values).var(correction=0)) / variance if variance else 0.0
 
 
-def by_length(rollout: Sequence[Trajectories]) -> list[Trajectories]:
+def by_length(rollout: Sequence[Batch]) -> list[Batch]:
     """The trajectories of a rollout, the shortest first."""
     return sorted(rollout, key=lambda steps: len(steps.rewards))

@@ -37,32 +37,16 @@ from learner_service.algorithms.policy_gradient import (
     importance_weights,
 )
 from learner_service.algorithms.trainable import annealed
+from learner_service.batch import Batch
 from learner_service.kernels.linear import row_limits
 from learner_service.kernels.recorded import Recorded
 from learner_service.networks.observations import has_images
-from learner_service.rollouts import Trajectories
 from learner_service.sparsity import Flops
 
 # Keeps advantages that are all equal from a division by 0.
 _SMALLEST_DEVIATION = 1e-8
 # Keeps r finite for a drawn action that no policy near pi_prox draws. An honest ratio is far below exp(20).
 _LARGEST_LOG_RATIO = 20.0
-
-
-class Rows(NamedTuple):
-    """B transitions on the device. All but the first two are float32[B].
-
-    observations: [B, *policy_observation]. actions: as `log_probabilities` of the policy takes them.
-    proximal: log pi_prox(a | s). weights: w. values: V(s; phi_old).
-    """
-
-    observations: Tensor
-    actions: Tensor
-    proximal: Tensor
-    weights: Tensor
-    advantages: Tensor
-    returns: Tensor
-    values: Tensor
 
 
 class Update(NamedTuple):
@@ -98,13 +82,13 @@ class PPO(PolicyGradient):
         are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
         return self._device.type == "cpu" and are_vectors and super().can_record
 
-    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+    def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
         settings = self._settings
         self.set_progress(progress)
         clip = annealed(settings.clip, settings.clip_end, progress)
         parts, entropies = zip(*map(self._rows, by_length(rollout)), strict=True)
-        rows = parts[0] if len(parts) == 1 else Rows(*map(torch.cat, zip(*parts, strict=True)))
+        rows = Batch.joined(parts)
         if not len(rows.weights):
             return Learned(0.0, 0, {})
         figures = {"entropy": float(torch.cat(entropies).mean()), **self._figures_before(rows)}
@@ -128,8 +112,12 @@ class PPO(PolicyGradient):
             },
         )
 
-    def _rows(self, steps: Trajectories) -> tuple[Rows, Tensor]:
-        """The transitions of trajectories with values and probabilities of the present networks, and its entropies."""
+    def _rows(self, steps: Batch) -> tuple[Batch, Tensor]:
+        """The B transitions of trajectories on the device, and the entropies of the present policy, float32[B].
+
+        observations: [B, *policy_observation]. actions: as `log_probabilities` of the policy takes them. The others are
+        float32[B]: proximal, log pi_prox(a | s); weights, w; advantages; returns; values, V(s; phi_old).
+        """
         values = self.present_values(steps)
         targets = generalized_advantages(steps, values, self.discount, self._settings.gae_lambda)
         observations, actions = flat(steps.observations[:-1]), flat(steps.actions)
@@ -142,7 +130,9 @@ class PPO(PolicyGradient):
         used = [each if len(valid) == len(each) else each[valid] for each in columns]
         found = [self._tensor(each) for each in used[1:]]
         entropies = judged[:, 1].index_select(0, self._tensor(valid))
-        return Rows(self._seen(used[0]), self.policy.drawn(found[0]), *found[1:]), entropies
+        names = ("proximal", "weights", "advantages", "returns", "values")
+        numbers = dict(zip(names, found[1:], strict=True))
+        return Batch(observations=self._seen(used[0]), actions=self.policy.drawn(found[0]), **numbers), entropies
 
     def _judged(self, observations: Tensor, actions: Tensor) -> Tensor:
         """log pi(a | s) and the entropy of pi(. | s), float32[B, 2]."""
@@ -150,7 +140,7 @@ class PPO(PolicyGradient):
         logarithms = self.policy.log_probabilities(actions, *distribution)
         return torch.stack((logarithms, self.policy.entropies(*distribution)), 1)
 
-    def _figures_before(self, rows: Rows) -> dict[str, float]:
+    def _figures_before(self, rows: Batch) -> dict[str, float]:
         """Figures of the rollout before the first update. Truncates the weights in place."""
         truncated = (rows.weights > self._settings.max_weight).float().mean()
         rows.weights.clamp_(max=self._settings.max_weight)
@@ -160,7 +150,7 @@ class PPO(PolicyGradient):
             "explained_variance": explained_variance(rows.values, rows.returns),
         }
 
-    def _minibatches(self, rows: Rows) -> Iterator[Rows]:
+    def _minibatches(self, rows: Batch) -> Iterator[Batch]:
         """One pass in random order, in minibatches of nearly `batch_size` rows."""
         size = len(rows.weights)
         parts = max(1, round(size / self.batch_size))
@@ -168,10 +158,9 @@ class PPO(PolicyGradient):
             # The order within a minibatch changes nothing.
             return iter((rows,))
         order = torch.randperm(size, generator=self.generator, device=self._device)
-        shuffled = (column.index_select(0, order).tensor_split(parts) for column in rows)
-        return map(Rows._make, zip(*shuffled, strict=True))
+        return rows.shuffled(order, parts)
 
-    def _step(self, rows: Rows, clip: float) -> Update:
+    def _step(self, rows: Batch, clip: float) -> Update:
         # As tensors, because a recording keeps Python's numbers as constants.
         numbers = torch.tensor((1 - clip, 1 + clip, 1 / len(rows.weights)), dtype=torch.float64, device=self._device)
         # The advantage of a single row is not normalized.
@@ -179,7 +168,7 @@ class PPO(PolicyGradient):
         _, _, *update = self.minimize(lambda: run(rows, *numbers.unbind()))
         return Update(*update)
 
-    def _differentiate(self, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+    def _differentiate(self, rows: Batch, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
         """The gradients of both networks, then the fields of `Update`.
 
         lowest, highest: bounds of r. share: 1 / B.
@@ -187,7 +176,7 @@ class PPO(PolicyGradient):
         loss, *update = self._loss(rows, lowest, highest, share)
         return *self.differentiate(loss), *update
 
-    def _loss_of(self, rows: Rows, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
+    def _loss_of(self, rows: Batch, lowest: Tensor, highest: Tensor, share: Tensor) -> tuple[Tensor, ...]:
         """L, float32[], then the fields of `Update`."""
         settings, advantages = self._settings, rows.advantages
         if settings.normalize_advantages and len(advantages) > 1:

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from actorq.config.algorithms import ActionSpace, SACConfig
 from actorq.errors import UserError
-from learner_service.algorithms.base import Minibatch
 from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.batch import Batch
 from learner_service.networks import GaussianPolicy, TwinCritic
 from learner_service.sparsity import Flops
 
@@ -98,11 +98,11 @@ class SAC(GradientAlgorithm):
         # Number of sampled actions for the entropies in between, as of the last update.
         self._steps_between = settings.n_step - 1
 
-    def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Update the critics, then policy and temperature, then the target critics."""
         rows, between = len(batch.weights), None
         following = self.noise(rows)
-        if batch.between_discounts is not None:
+        if "between_discounts" in batch:
             self._steps_between = batch.between_discounts.shape[1]
             between = self.noise(batch.between_discounts.numel())
         loss, errors = self._improve_critics(batch, following, between)
@@ -112,7 +112,7 @@ class SAC(GradientAlgorithm):
         self.updates += 1
         return loss, errors
 
-    def _critic_loss(self, batch: Minibatch, following: Tensor, between: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _critic_loss(self, batch: Batch, following: Tensor, between: Tensor | None) -> tuple[Tensor, Tensor]:
         """L_Q, and the mean of both |delta|, float32[B].
 
         following, between: standard normal, for a'_m and for the other a'_k; float32[B or B * (m - 1), components].
@@ -122,7 +122,7 @@ class SAC(GradientAlgorithm):
         with torch.no_grad():
             drawn = self.policy.sample(batch.bootstrap_observations, following)
             soft = batch.returns if between is None else self._soft_returns(batch, between, alpha)
-        batch = batch._replace(returns=soft, between_observations=None, between_discounts=None)
+        batch = batch.without("between_observations", "between_discounts").with_columns(returns=soft)
         return self._loss(batch, *drawn, alpha)  # type: ignore[no-any-return]
 
     def _policy_loss(self, observations: Tensor, noise: Tensor) -> tuple[Tensor]:
@@ -133,7 +133,7 @@ class SAC(GradientAlgorithm):
         return (policy_loss + self.temperature.loss(log_probabilities),)
 
     def _loss_of_drawn(
-        self, batch: Minibatch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
+        self, batch: Batch, following: Tensor, log_probabilities: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor]:
         """`_critic_loss` of actions that are drawn: following is a'_m, float32[B, components]; then log pi(a'_m)."""
         with torch.no_grad():
@@ -143,13 +143,12 @@ class SAC(GradientAlgorithm):
         errors = targets - self._q(batch.observations, self.policy.scale.normalize(batch.actions))
         return 0.5 * (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)
 
-    def _soft_returns(self, batch: Minibatch, noise: Tensor, alpha: Tensor) -> Tensor:
+    def _soft_returns(self, batch: Batch, noise: Tensor, alpha: Tensor) -> Tensor:
         """The returns, float32[B], plus the entropies of the steps in between."""
-        assert batch.between_observations is not None
-        assert batch.between_discounts is not None
         _, log_probabilities = self.policy.sample(batch.between_observations.flatten(0, 1), noise)
         entropies = -log_probabilities.view_as(batch.between_discounts)
-        return batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
+        soft: Tensor = batch.returns + alpha * (batch.between_discounts * entropies).sum(1)
+        return soft
 
     @property
     def flops(self) -> Flops:

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from actorq.config.algorithms import ActionSpace, TD3Config
-from learner_service.algorithms.base import Losses, Minibatch
+from learner_service.algorithms.base import Losses
 from learner_service.algorithms.gradient import GradientAlgorithm
+from learner_service.batch import Batch
 from learner_service.networks import DeterministicPolicy, TwinCritic
-from learner_service.replay import NStepBatch
 from learner_service.sparsity import Flops
 
 
@@ -50,12 +50,12 @@ class TD3(GradientAlgorithm):
         self._improve_critics = self.descent(self._q, self.compiled(self._critic_loss))
         self._improve_policy = self.descent(self._pi, self._policy_loss)
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
         pairs = self.with_targets(batch, weights, self._settings.policy_delay, self._targets_of)
         return self.losses(self._step(minibatch, *targets) for minibatch, targets in pairs)
 
-    def _step(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _step(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Update the critics. Every `policy_delay`-th time, also update the policy and both targets."""
         loss, errors = self._improve_critics(batch, targets)
         self.updates += 1
@@ -66,12 +66,12 @@ class TD3(GradientAlgorithm):
             self._q.move_target(self._settings.target_rate)
         return loss, errors
 
-    def _targets_of(self, batch: Minibatch) -> tuple[Tensor, ...]:
+    def _targets_of(self, batch: Batch) -> tuple[Tensor, ...]:
         # Drawn for one update after another, so that the numbers do not depend on how many come at once.
         noise = torch.cat([self.noise(self.batch_size) for _ in range(len(batch.weights) // self.batch_size)])
         return self._smoothed_targets(batch, noise)
 
-    def _targets(self, batch: Minibatch, noise: Tensor) -> tuple[Tensor]:
+    def _targets(self, batch: Batch, noise: Tensor) -> tuple[Tensor]:
         """y, float32[B]. noise: standard normal, float32[B, components]."""
         with torch.no_grad():
             largest = self._settings.target_noise_clip
@@ -81,7 +81,7 @@ class TD3(GradientAlgorithm):
             values = self._q.target(following, smoothed).amin(0)
             return (batch.returns + batch.bootstrap_discounts * values,)  # eq. 10
 
-    def _critic_loss(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _critic_loss(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
         """L, and the mean of both critics' |delta|, float32[B]."""
         errors = targets - self._q(batch.observations, self.policy.scale.normalize(batch.actions))
         return (batch.weights * errors.square().sum(0)).mean(), errors.detach().abs().mean(0)

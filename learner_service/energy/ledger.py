@@ -1,103 +1,70 @@
-"""The run's energy account: shares the energy of whole machines out to processes, services and the run."""
+"""The run's energy account: shares the energy of whole machines out to the services of the run."""
 
-import math
+import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from actorq.domain.processes import UNAVAILABLE, Amount, NodeEnergy
+from actorq.domain.processes import Amount, NodeEnergy, ProcessStats
 from actorq.errors import ExhaustedError
 from actorq.text import one_line
-from learner_service.energy.accounts import NodeAccount, ProcessAccount, ProcessKey
-from learner_service.energy.ledger_state import decode_state, encode_state
-from learner_service.energy.sharing import Interval, share
+from learner_service.energy.node_account import NO_METER, NodeAccount
 
-OTHERS = "(others)"
-"""Name of the account in which a role's longest silent processes are merged."""
+_VERSION = 2
+# Bounds of the tables, for any names. Of more processes, the longest silent ones are forgotten: there are more than the
+# actors that a run can have. Of more nodes, those without a reading are dropped. Further roles are not accounted for.
+_MOST_PROCESSES, _MOST_NODES, _MOST_ROLES = 32_768, 1000, 16
+_MOST_METHOD_BYTES = 1000
 
-_DESCRIBED_NODES = 8
-_MOST_DESCRIPTION_BYTES = 1000
-
-
-@dataclass(frozen=True)
-class EnergySnapshot:
-    """The use of a run so far."""
-
-    kwh: float
-    """Energy of the run: the sum of its processes."""
-    co2_kg: float
-    method: str
-    """The method of measurement, for each node if they differ."""
-    per_service: Mapping[str, Amount] = field(default_factory=dict)
-    """The run's energy by role: learner, quantizer, actor."""
-    per_process: Mapping[str, Amount] = field(default_factory=dict)
-    """The run's energy by `role/name`."""
-
-
-@dataclass(frozen=True)
-class LedgerLimits:
-    """Bounds on the number of accounts in a ledger."""
-
-    processes: int = 2000
-    nodes: int = 1000
-    roles: int = 16
+_log = logging.getLogger(__name__)
 
 
 class EnergyLedger:
-    """Shares the energy of machines out to the processes of a run, by CPU time.
+    """Shares the energy of machines out to the roles of a run's processes, by CPU time.
 
-    Between two readings of a node's meter a process gets
+    Between two readings of a node's meter the processes of a role get
 
-        d_node_kwh * d_process_cpu / max(d_node_busy_cpu, sum of d_process_cpu on that node)
+        d_node_kwh * d_role_cpu / max(d_node_busy_cpu, sum of d_role_cpu on that node)
 
-    The rest is not the run's. So a process also pays for its part of the idle power and of the memory. The
-    run pays nothing for a machine without its processes. Process reports only accumulate; a meter's reading settles
-    them. CPU seconds beyond the reading's interval claim unclaimed energy of earlier intervals, so that processes may
-    report less often than meters (`sharing`).
+    The rest is not the run's. So a role also pays for its part of the idle power and of the memory. The run pays
+    nothing for a machine without its processes. Process reports only accumulate; a meter's reading settles them.
 
-    The energy of accelerators does not depend on CPU time. If processes on a node use accelerators, these processes
-    share all of it in equal parts. Otherwise it is shared like the rest.
+    The energy of accelerators does not depend on CPU time. If roles use accelerators on a node, they share all of it in
+    equal parts. Otherwise it is shared like the rest.
 
     Reports may come late, twice or out of order. Totals never fall, and survive restarts of processes, of meters
     and (through `state`) of the learner. Thread-safe.
-
-    The tables are bounded for any names. If there are too many processes, the longest silent ones share one account
-    for each role. If there are too many machines, those without a reading are dropped. A process that still does not
-    fit has no account.
     """
 
-    def __init__(self, limits: LedgerLimits | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits or LedgerLimits()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        self._services: dict[str, Amount] = {}
         self._nodes: dict[str, NodeAccount] = {}
-        self._processes: dict[ProcessKey, ProcessAccount] = {}
-        self._roles: set[str] = set()
-        self._gpu_nodes: dict[ProcessKey, str] = {}
+        self._cpu_seconds: dict[tuple[str, str, str], float] = {}
+        """Last CPU seconds by role, name and incarnation, longest silent first."""
 
-    def report_process(
-        self, name: str, role: str, node: str, cpu_seconds: float, *, incarnation: str, uses_gpu: bool = False
-    ) -> None:
+    def report_process(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
         """Record a process's CPU time. The next reading of its node's meter charges it.
 
-        name: the process's name within its role; the same after a restart.
-        role: its service.
-        node: its machine, by the name that the meter there uses.
-        cpu_seconds: CPU seconds of this incarnation, cumulative from its start.
-        incarnation: identifies one life of the process, as in `ProcessStats.incarnation`.
         uses_gpu: whether it computes on the node's accelerators.
         """
-        key = ProcessKey(role, name)
+        key, role = (stats.role, stats.name, stats.incarnation), stats.role
         with self._lock:
-            if not self._has_room(key, node):
+            known = role in self._services or len(self._services) < _MOST_ROLES
+            node = self._node(stats.node) if known else None
+            if node is None:
                 return
-            # Moved to the end, so that the longest silent process is first.
-            process = self._processes[key] = self._processes.pop(key) if key in self._processes else ProcessAccount()
-            fresh = process.take(incarnation, cpu_seconds)
-            self._nodes.setdefault(node, NodeAccount()).add_cpu(key, fresh)
-            self._place_on_gpu(key, node if uses_gpu else None)
+            before = self._cpu_seconds.pop(key, 0.0)
+            self._cpu_seconds[key] = max(before, stats.cpu_seconds)
+            if len(self._cpu_seconds) > _MOST_PROCESSES:
+                del self._cpu_seconds[next(iter(self._cpu_seconds))]
+            self._services.setdefault(role, Amount())
+            if stats.cpu_seconds > before:
+                node.claims[role] = node.claims.get(role, 0.0) + stats.cpu_seconds - before
+            if uses_gpu:
+                node.gpu_roles.add(role)
 
     def report_node(self, reading: NodeEnergy, *, meter: str) -> None:
         """Record a meter's reading, and charge the node's processes for the time since the last reading.
@@ -108,11 +75,10 @@ class EnergyLedger:
         Raises ExhaustedError, and changes nothing, when there are too many machines with meters.
         """
         with self._lock:
-            if not self._has_room_for_node(reading.node):
-                raise ExhaustedError(f"energy: expected at most {self._limits.nodes} nodes with meters, got another")
-            node = self._nodes.setdefault(reading.node, NodeAccount())
-            self._settle(node, reading, meter)
-            node.note(reading, self._clock())
+            node = self._node(reading.node)
+            if node is None:
+                raise ExhaustedError(f"energy: expected at most {_MOST_NODES} nodes with meters, got another")
+            self._charge(node.take(reading, meter, self._clock()))
 
     def estimate_to_now(self, elapsed_s: float) -> None:
         """Add the energy since each meter's last reading, extrapolated from the time before that reading.
@@ -124,108 +90,55 @@ class EnergyLedger:
         with self._lock:
             now = self._clock()
             for node in self._nodes.values():
-                if (reading := node.expected(now, now - elapsed_s)) is not None:
-                    self._settle(node, reading, node.meter)
+                self._charge(node.settle(node.expected(now, now - elapsed_s)))
 
-    def _settle(self, node: NodeAccount, reading: NodeEnergy, meter: str) -> None:
-        """Charge a node's processes for the time up to a reading."""
-        shared, gpu = node.take(reading, meter)
-        if node.gpu_users:
-            for key in node.gpu_users:
-                self._charge(node, key, gpu.scaled(1 / len(node.gpu_users)))
-        else:
-            shared = Interval(shared.energy + gpu, shared.busy_seconds)
-        node.intervals.appendleft(shared)
-        for key, amount in share(node.intervals, node.unsettled_cpu).items():
-            self._charge(node, key, amount)
-        node.unsettled_cpu.clear()
-
-    def snapshot(self) -> EnergySnapshot:
-        """The totals of the run, its services and its processes."""
+    def services(self) -> dict[str, Amount]:
+        """The run's energy by role: learner, quantizer, actor and others."""
         with self._lock:
-            processes, services = dict[str, Amount](), dict[str, list[Amount]]()
-            for key, account in self._processes.items():
-                processes[str(key)] = account.energy
-                services.setdefault(key.role, []).append(account.energy)
-            run = _sum(processes.values())
-            return EnergySnapshot(
-                kwh=run.kwh,
-                co2_kg=run.co2_kg,
-                method=_describe({name: node.method for name, node in self._nodes.items()}),
-                per_service={role: _sum(shares) for role, shares in services.items()},
-                per_process=processes,
-            )
+            return self._services.copy()
+
+    def method(self) -> str:
+        """The method of measurement on one line. Nodes are named only if they differ."""
+        with self._lock:
+            methods = {name: node.method for name, node in self._nodes.items()}
+        if len(set(methods.values())) <= 1:
+            return next(iter(methods.values()), NO_METER)
+        return one_line(" | ".join(f"{node}: {method}" for node, method in sorted(methods.items())), _MOST_METHOD_BYTES)
 
     def state(self) -> dict[str, Any]:
-        """All accounts as JSON-able values, for the learner's checkpoint."""
+        """The account as JSON-able values, for the learner's checkpoint."""
         with self._lock:
-            return encode_state(self._nodes, self._processes)
-
-    def _place_on_gpu(self, key: ProcessKey, node: str | None) -> None:
-        """Record the node on whose accelerators a process computes; None for none."""
-        before = self._gpu_nodes.pop(key, None)
-        if before in self._nodes:
-            self._nodes[before].gpu_users.discard(key)
-        if node is not None:
-            self._nodes[node].gpu_users.add(key)
-            self._gpu_nodes[key] = node
-
-    def _has_room(self, key: ProcessKey, node: str) -> bool:
-        """Whether a process can have an account. Makes room if possible."""
-        if key.role not in self._roles and len(self._roles) >= self._limits.roles:
-            return False
-        if not self._has_room_for_node(node):
-            return False
-        self._roles.add(key.role)
-        if key not in self._processes and len(self._processes) >= self._limits.processes:
-            self._merge_the_most_silent()
-        return True
-
-    def _has_room_for_node(self, name: str) -> bool:
-        if name in self._nodes or len(self._nodes) < self._limits.nodes:
-            return True
-        silent = next((known for known, node in self._nodes.items() if not node.meter), None)
-        if silent is None:
-            return False
-        del self._nodes[silent]
-        return True
-
-    def _merge_the_most_silent(self) -> None:
-        """Merge the account of the longest silent process into its role's account of others."""
-        key = next(key for key in self._processes if key.name != OTHERS)
-        account, others = self._processes.pop(key), ProcessKey(key.role, OTHERS)
-        merged = self._processes.setdefault(others, ProcessAccount())
-        merged.add(account)
-        self._place_on_gpu(key, None)
-        for node in self._nodes.values():
-            if unsettled := node.unsettled_cpu.pop(key, 0.0):
-                node.add_cpu(others, unsettled)
+            return {
+                "version": _VERSION,
+                "services": {role: [amount.kwh, amount.co2_kg] for role, amount in self._services.items()},
+                "processes": [[*key, seconds] for key, seconds in self._cpu_seconds.items()],
+                "nodes": {name: node.state() for name, node in self._nodes.items()},
+            }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """A ledger that continues from `state`. Raises InvalidInputError as `decode_state` does."""
+        """A ledger that continues from `state`. Begins a new account, and logs it, if the state has another form."""
         ledger = cls()
-        ledger._nodes, ledger._processes = decode_state(state)
-        ledger._roles = {key.role for key in ledger._processes}
-        ledger._gpu_nodes = {key: name for name, node in ledger._nodes.items() for key in node.gpu_users}
+        try:
+            if state["version"] != _VERSION:
+                raise ValueError(f"expected version {_VERSION}, got {state['version']}")
+            ledger._services = {role: Amount(*amount) for role, amount in state["services"].items()}
+            ledger._cpu_seconds = {(role, name, life): seconds for role, name, life, seconds in state["processes"]}
+            ledger._nodes = {name: NodeAccount.from_state(values) for name, values in state["nodes"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _log.warning("the stored energy account cannot be read (%s): a new one begins", error)
+            return cls()
         return ledger
 
-    def _charge(self, node: NodeAccount, key: ProcessKey, amount: Amount) -> None:
-        self._processes[key].energy += amount
-        node.charged += amount
+    def _charge(self, amounts: Mapping[str, Amount]) -> None:
+        for role, amount in amounts.items():
+            self._services[role] += amount
 
-
-def _sum(amounts: Collection[Amount]) -> Amount:
-    # Rounded once: totals must not fall when accounts change their order.
-    return Amount(math.fsum(each.kwh for each in amounts), math.fsum(each.co2_kg for each in amounts))
-
-
-def _describe(methods: Mapping[str, str]) -> str:
-    """One line for all nodes. Nodes are named only if they differ."""
-    if not methods:
-        return f"{UNAVAILABLE}: no meter and no process has reported"
-    if len(set(methods.values())) == 1:
-        return next(iter(methods.values()))
-    described = [f"{node}: {method}" for node, method in sorted(methods.items())]
-    more = [f"{len(described) - _DESCRIBED_NODES} more nodes"] if len(described) > _DESCRIBED_NODES else []
-    return one_line(" | ".join([*described[:_DESCRIBED_NODES], *more]), _MOST_DESCRIPTION_BYTES)
+    def _node(self, name: str) -> NodeAccount | None:
+        """The account of a node; None without room for it. Makes room if possible."""
+        if name not in self._nodes and len(self._nodes) >= _MOST_NODES:
+            silent = next((known for known, node in self._nodes.items() if not node.meter), None)
+            if silent is None:
+                return None
+            del self._nodes[silent]
+        return self._nodes.setdefault(name, NodeAccount())

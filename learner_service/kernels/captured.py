@@ -3,11 +3,12 @@
 The operations of small networks take a GPU less time than Python and PyTorch need to launch them one by one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+
+from learner_service.batch import Batch, mapped
 
 # Calls before the capture. Libraries choose their algorithms and take their memory in the first ones.
 _CALLS_BEFORE = 2
@@ -20,7 +21,7 @@ def is_capturing() -> bool:
 
 
 def capture(
-    function: Callable[..., tuple[Tensor, ...]], inputs: tuple[object, ...]
+    function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor | Batch | None]
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A function of the tensors of these inputs that repeats the operations that `function` makes with them.
 
@@ -34,7 +35,7 @@ def capture(
         places.append(tensor.clone())
         return places[-1]
 
-    placed = tree_map_only(Tensor, place, inputs)
+    placed = [mapped(place, each) for each in inputs]
     current, beside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(current)
     with torch.cuda.stream(beside):

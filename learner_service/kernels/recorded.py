@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
-from torch.utils._pytree import tree_map_only
 
+from learner_service.batch import Batch, mapped
 from learner_service.kernels.captured import capture, is_capturing
 
 _log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _MOST_RECORDINGS = 4
 _MEMORY_FORMATS = {torch.contiguous_format: 0, torch.preserve_format: 1, torch.channels_last: 2}
 
 Function = Callable[..., tuple[Tensor, ...]]
-Input = Tensor | tuple[Tensor | None, ...] | None
+Input = Tensor | Batch | None
 # The shape or kind and dtype of each input; None for None.
 _Signature = tuple[Any, ...]
 
@@ -43,7 +43,7 @@ def is_recording() -> bool:
 class Recorded:
     """A function that is recorded when it is first called with inputs of a shape. Call it on one thread.
 
-    function: takes tensors on `device`, named tuples of them, and None; returns tensors. It depends on nothing else
+    function: takes tensors on `device`, batches of them, and None; returns tensors. It depends on nothing else
         that changes, but for tensors that are changed in place, such as parameters, and for whether torch has one
         thread or more. Python's numbers become constants.
         It writes only to memory that it does not read before, such as gradients.
@@ -93,7 +93,7 @@ class Recorded:
                 return tensor
             return tensor.flip(0) if self._kind is None else tensor[:-1]
 
-        others = tree_map_only(Tensor, other, tuple(inputs))
+        others = tuple(mapped(other, each) for each in inputs)
         try:
             repeat = self._captured(inputs) if self._on_gpu else record(self._function, inputs)
             # Cloned, because the recording may write to the same memory.
@@ -112,7 +112,7 @@ class Recorded:
         # A failed capture may leave the GPU's memory in disorder. The recorder finds its causes before.
         with _Recorder(_given(inputs)):
             self._function(*inputs)
-        return capture(self._function, tuple(inputs))
+        return capture(self._function, inputs)
 
 
 def _are_close(one: Tensor, other: Tensor) -> bool:
@@ -215,7 +215,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _leaves(inputs: Sequence[Input]) -> list[Tensor | None]:
     """Tensors and None of the inputs. torch's function for any tree takes longer than a small product."""
-    parts = (each if isinstance(each, tuple) else (each,) for each in inputs)
+    parts = (each.columns.values() if isinstance(each, Batch) else (each,) for each in inputs)
     return [tensor for part in parts for tensor in part]
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from actorq.domain.policy import ACTIONS_OUTPUT, LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT
+from actorq.domain.signature import Role
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.continuous import ContinuousPolicy
@@ -29,7 +29,7 @@ class SoftmaxPolicy(Torso):
     forward: observations [B, *policy_observations] of the environment's dtype -> logits float32[B, actions].
     """
 
-    output_names: ClassVar[tuple[str, ...]] = (LOGITS_OUTPUT,)
+    output_names: ClassVar[tuple[str, ...]] = (Role.LOGITS,)
 
     def __init__(self, spec: EnvironmentSpec, *given: Any, **options: Any) -> None:
         super().__init__(spec, *given, **options)
@@ -85,7 +85,7 @@ class DiagonalGaussianPolicy(ContinuousPolicy):
         -> actions of the mean float32[B, *action] within their bounds, mean float32[B, A], log_std float32[B, A].
     """
 
-    output_names: ClassVar[tuple[str, ...]] = (ACTIONS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT)
+    output_names: ClassVar[tuple[str, ...]] = (Role.ACTIONS, Role.MEAN, Role.LOG_STD)
 
     def __init__(
         self, spec: EnvironmentSpec, *given: Any, log_std: float = 0.0, squash: bool = False, **options: Any
@@ -156,7 +156,7 @@ class PartwisePolicy(Torso):
     @property
     def output_names(self) -> tuple[str, ...]:
         """The outputs of the graph."""
-        return (LOGITS_OUTPUT, *(() if self.scale is None else (ACTIONS_OUTPUT, MEAN_OUTPUT, LOG_STD_OUTPUT)))
+        return (Role.LOGITS, *(() if self.scale is None else (Role.ACTIONS, Role.MEAN, Role.LOG_STD)))
 
     def outputs(self, spec: EnvironmentSpec) -> int:
         """The number of choices, and of continuous components."""

@@ -17,13 +17,13 @@ from torch.utils._pytree import tree_map_only
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import InvalidInputError, UnreadableError
+from actorq.quantization.signatures import read_graph
 from actorq.statefiles.documents import read_document, write_document
 from actorq.telemetry.machine import package_version
 from learner_service.policy import policy_graph
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.policy_graph import (
     as_acted,
-    describe_graph,
     example_inputs,
     exported_policy_graph,
     write_policy_graph,
@@ -87,7 +87,7 @@ def kept_policy_graph(
     key = _key(policy, spec, stochastic, greedy)
     model = _read(path, key)
     if model is not None:
-        return describe_graph(model, spec, stochastic)
+        return read_graph(model)
     _log.info("PyTorch's exporter exports the policy's graph, because of %s", unknown)
     graph = exported_policy_graph(policy, spec, stochastic, greedy)
     if key:

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from actorq.domain.leaves import places
-from actorq.domain.policy import ACTIONS_OUTPUT, GREEDY_OUTPUT, NOISE_INPUT, PolicyGraph
+from actorq.domain.policy import PolicyGraph
+from actorq.domain.signature import Role, Signature, signature_of
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
+from actorq.quantization.signatures import signed_graph
 from learner_service.kernels.linear import Linear
 from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import OPSET, write_graph
@@ -28,7 +30,7 @@ def data_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, ArraySpec]
     """The inputs of a policy, by name and in order. A stochastic policy takes noise for each component of an action."""
     inputs = dict(spec.policy_observations.inputs)
     if stochastic:
-        inputs[NOISE_INPUT] = ArraySpec((math.prod(spec.actions.shape),), "float32")
+        inputs[Role.NOISE] = ArraySpec((math.prod(spec.actions.shape),), "float32")
     return inputs
 
 
@@ -42,8 +44,8 @@ def calibration_batch(
     rows = with_a_row(observations, spec)
     batch = {name: np.array(values, order="C") for name, values in spec.policy_observations.split(rows).items()}
     if stochastic:
-        shape = data_inputs(spec, stochastic)[NOISE_INPUT].shape
-        batch[NOISE_INPUT] = np.random.default_rng(seed).standard_normal((len(rows), *shape), np.float32)
+        shape = data_inputs(spec, stochastic)[Role.NOISE].shape
+        batch[Role.NOISE] = np.random.default_rng(seed).standard_normal((len(rows), *shape), np.float32)
     return batch
 
 
@@ -78,14 +80,15 @@ def export_policy_graph(
 def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
     """The same graph without PyTorch's exporter, in milliseconds. Raises UnknownOperationError for many policies."""
     acted = as_acted(policy, spec, stochastic and greedy)
-    model = write_graph(acted, example_inputs(spec, stochastic), _outputs(policy, spec, stochastic and greedy))
-    return _checked(model, spec, stochastic)
+    signature = _signature(policy, spec, stochastic, stochastic and greedy)
+    return _signed(write_graph(acted, example_inputs(spec, stochastic), _names(signature)), signature)
 
 
 def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
     """The same graph from PyTorch's exporter, in seconds."""
     acted = as_acted(policy, spec, stochastic and greedy)
-    model = _export(acted, example_inputs(spec, stochastic), _outputs(policy, spec, stochastic and greedy))
+    signature = _signature(policy, spec, stochastic, stochastic and greedy)
+    model = _export(acted, example_inputs(spec, stochastic), _names(signature))
     graph, names = model.graph, set(snapshot_parameters(policy))
     parameters = [tensor for tensor in graph.initializer if tensor.name in names]
     missing = names - {tensor.name for tensor in parameters}
@@ -98,7 +101,7 @@ def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: 
         onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in parameters
     )
     _strip(model)
-    return _checked(model, spec, stochastic)
+    return _signed(model, signature)
 
 
 def as_acted(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> nn.Module:
@@ -137,17 +140,6 @@ def example_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, Tensor]
     return {name: torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for name, each in inputs.items()}
 
 
-def describe_graph(model: bytes, spec: EnvironmentSpec, stochastic: bool) -> PolicyGraph:
-    """A serialized graph with its description for the quantizer."""
-    return PolicyGraph(
-        model=model,
-        inputs=tuple(data_inputs(spec, stochastic)),
-        discrete_actions=bool(spec.discrete_actions),
-        action_spans=_action_spans(spec),
-        choices=spec.choices,
-    )
-
-
 def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
     """Copies of all parameters and buffers as float32 arrays, by name."""
     return {
@@ -156,18 +148,23 @@ def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
     }
 
 
-def _outputs(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> list[str]:
-    """The names of the policy's outputs: its own `output_names`, or those of values or actions."""
-    own = getattr(policy, "output_names", None)
-    if own is not None:
-        return list(own)
-    actions = "q_values" if spec.discrete_actions else ACTIONS_OUTPUT
-    return [actions, GREEDY_OUTPUT] if greedy else [actions]
+def _signature(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> Signature:
+    """The signature of the policy's graph. Its `output_names`, if it has them, are names of roles."""
+    outputs = getattr(policy, "output_names", None)
+    if outputs is None:
+        acting = Role.VALUES if spec.sizes else Role.ACTIONS
+        outputs = (acting, Role.GREEDY_ACTIONS) if greedy else (acting,)
+    return signature_of(data_inputs(spec, stochastic), outputs, bool(spec.sizes), _action_spans(spec), spec.sizes)
 
 
-def _checked(model: onnx.ModelProto, spec: EnvironmentSpec, stochastic: bool) -> PolicyGraph:
+def _names(signature: Signature) -> list[str]:
+    return [port.name for port in signature.outputs]
+
+
+def _signed(model: onnx.ModelProto, signature: Signature) -> PolicyGraph:
+    graph = signed_graph(model, signature)
     onnx.checker.check_model(model, full_check=True)
-    return describe_graph(model.SerializeToString(deterministic=True), spec, stochastic)
+    return graph
 
 
 def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:

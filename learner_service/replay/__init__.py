@@ -20,7 +20,7 @@ from learner_service.replay.dynamic_capacity import DynamicCapacity
 from learner_service.replay.flusher import Flusher
 from learner_service.replay.hindsight import OtherGoals
 from learner_service.replay.moments import ObservationMoments
-from learner_service.replay.n_step import NStepBatch, Returns, WindowBatch, assemble, empty_batch
+from learner_service.replay.n_step import Returns, assemble, empty_batch
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import LinearSchedule, PrioritizedSampler, Sampled, Sampler, UniformSampler

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from actorq.domain.columns import GREEDY_ACTIONS, Array
 from actorq.domain.trajectory import Segment
+from learner_service.batch import Batch
 from learner_service.replay.delayed import DelayedReturns
 from learner_service.replay.hindsight import OtherGoals
 from learner_service.replay.moments import ObservationMoments
-from learner_service.replay.n_step import NStepBatch, Returns, assemble
+from learner_service.replay.n_step import Allocate, Returns, assemble, empty_batch
 from learner_service.replay.rate_limiter import RateLimiter
 from learner_service.replay.samplers import Sampled, Sampler
 from learner_service.replay.segment_buffer import SegmentBuffer
@@ -45,17 +46,17 @@ class ReplayBuffer(SegmentBuffer):
         damaged = segments.damaged or segments.dropped
         self._await_enough(segments.checked_transitions if damaged else segments.transitions)
 
-    @property
-    def longest_returns(self) -> Returns:
-        """The returns with the most steps, which need the largest batches."""
-        return self._returns if isinstance(self._returns, Returns) else self._returns.longest
+    def empty_batch(self, size: int, allocate: Allocate = np.empty) -> Batch:
+        """Columns with room for every batch of `size` transitions; see `n_step.empty_batch`."""
+        longest = self._returns if isinstance(self._returns, Returns) else self._returns.longest
+        return empty_batch(self.spec, size, longest, self._store.batched, allocate)
 
     @property
     def multi_step_since(self) -> int | None:
         """Transitions inserted before the first draw of longer returns; None before it, and without delayed returns."""
         return self._returns.since if isinstance(self._returns, DelayedReturns) else None
 
-    def draw(self, size: int, out: NStepBatch | None = None) -> tuple[NStepBatch, Sampled]:
+    def draw(self, size: int, out: Batch | None = None) -> tuple[Batch, Sampled]:
         """Draw `size` n-step transitions. Each part of them is a sample of the whole store too.
 
         out: receives the arrays, as in `assemble`. This method does not count samples: call `limiter.sample` for each

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from actorq.domain.goals import Goal, HindsightColumns
-from learner_service.replay.n_step import NStepBatch, Returns
+from learner_service.batch import Batch
+from learner_service.replay.n_step import Returns
 from learner_service.replay.samplers import Sampled
 from learner_service.replay.storage.store import ReplayStore
 
@@ -23,7 +24,7 @@ class OtherGoals:
     names: HindsightColumns
     rng: np.random.Generator
 
-    def replace(self, store: ReplayStore, sampled: Sampled, returns: Returns, batch: NStepBatch) -> None:
+    def replace(self, store: ReplayStore, sampled: Sampled, returns: Returns, batch: Batch) -> None:
         """Replace goals, rewards and ends in a batch of one-step transitions of these rows."""
         drawn = self.rng.integers(self.names.copies + 1, size=len(sampled.rows))
         places = np.flatnonzero(drawn)

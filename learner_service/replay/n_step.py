@@ -1,54 +1,20 @@
 """Assembles n-step transitions and stacks of frames from single steps, at the time of sampling."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import Array
+from actorq.domain.columns import Array, Column
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
+from learner_service.batch import Batch
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.store import ReplayStore
 
-
-@dataclass(frozen=True)
-class NStepBatch:
-    """B n-step transitions (Sutton and Barto 2018, equation 7.1): target = return + bootstrap_discount * V(bootstrap).
-
-    observations:           [B, *policy_observation]: single observations, or stacks [B, K, *observation]
-    actions:                [B, *action]
-    returns:                float32[B], sum of discount^k * reward over the m <= n steps of the window
-    bootstrap_discounts:    float32[B], discount^m, or 0 when the window ends in a terminal state
-    bootstrap_observations: [B, *policy_observation], the observation or stack after the window
-    policy_versions:        int64[B], version of the policy that acted
-    """
-
-    observations: Array
-    actions: Array
-    returns: NDArray[np.float32]
-    bootstrap_discounts: NDArray[np.float32]
-    bootstrap_observations: Array
-    policy_versions: NDArray[np.int64]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all columns together."""
-        return sum(getattr(self, field.name).nbytes for field in fields(self))
-
-
-@dataclass(frozen=True)
-class WindowBatch(NStepBatch):
-    """N-step transitions with the observations in between, for targets with a term for each step.
-
-    between_observations: [B, n - 1, *policy_observation], before the second and later steps of the window; past its end
-        the first observation again, which is always finite
-    between_discounts:    float32[B, n - 1], discount^k at the k-th step after the first, 0 past the end of the window
-    """
-
-    between_observations: Array
-    between_discounts: NDArray[np.float32]
+# Makes an uninitialized array of a shape and dtype, in C order.
+Allocate = Callable[[tuple[int, ...], str], Array]
 
 
 @dataclass(frozen=True)
@@ -59,7 +25,7 @@ class Returns:
     discount: gamma per step, in [0, 1].
     clip_rewards: clip rewards to [-clip_rewards, clip_rewards] before the sum, as Mnih et al. 2015 with 1 for Atari;
         above 0, or None for no clipping.
-    windows: with n_step above 1, batches are WindowBatches, with the observations in between.
+    windows: with n_step above 1, batches have the observations in between.
     """
 
     n_step: int
@@ -74,37 +40,55 @@ class Returns:
 
 
 def empty_batch(
-    spec: EnvironmentSpec, size: int, returns: Returns, allocate: Callable[[tuple[int, ...], str], Array] = np.empty
-) -> NStepBatch:
-    """Uninitialized arrays for `size` transitions, of the kind that these returns need. `assemble` can reuse them.
+    spec: EnvironmentSpec,
+    size: int,
+    returns: Returns,
+    further: Sequence[Column] = (),
+    allocate: Allocate = np.empty,
+) -> Batch:
+    """Uninitialized columns for `size` transitions, as these returns need them. `assemble` can reuse them.
 
-    allocate: makes an array of a shape and dtype, in C order.
+    further: of the run's further columns, those that batches have.
     """
-    shape, dtype, between = spec.policy_observations.shape, spec.observations.dtype, returns.n_step - 1
-    batch = NStepBatch(
-        observations=allocate((size, *shape), dtype),
-        actions=allocate((size, *spec.actions.shape), spec.actions.dtype),
-        returns=allocate((size,), "float32").view(np.float32),
-        bootstrap_discounts=allocate((size,), "float32").view(np.float32),
-        bootstrap_observations=allocate((size, *shape), dtype),
-        policy_versions=allocate((size,), "int64").view(np.int64),
-    )
-    if not (returns.windows and between):
-        return batch
-    return WindowBatch(
-        **vars(batch),
-        between_observations=allocate((size, between, *shape), dtype),
-        between_discounts=allocate((size, between), "float32").view(np.float32),
-    )
+    between = returns.n_step - 1 if returns.windows else 0
+    shape, dtype = spec.policy_observations.shape, spec.observations.dtype
+    columns = {
+        "observations": (shape, dtype),
+        "actions": (spec.actions.shape, spec.actions.dtype),
+        "returns": ((), "float32"),
+        "bootstrap_discounts": ((), "float32"),
+        "bootstrap_observations": (shape, dtype),
+        "policy_versions": ((), "int64"),
+        **{each.name: (each.shape, each.dtype.name) for each in further},
+    }
+    if between:
+        columns |= {"between_observations": ((between, *shape), dtype), "between_discounts": ((between,), "float32")}
+    if between:
+        columns |= {"between_observations": ((between, *shape), dtype), "between_discounts": ((between,), "float32")}
+    return Batch(**{name: allocate((size, *shape), dtype) for name, (shape, dtype) in columns.items()})
 
 
-def assemble(
-    store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out: NStepBatch | None = None
-) -> NStepBatch:
-    """The n-step transitions that start in the valid rows int64[B].
+def assemble(store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out: Batch | None = None) -> Batch:
+    """The n-step transitions that start in the valid rows int64[B] (Sutton and Barto 2018, equation 7.1).
 
-    out: receives the arrays; made by `empty_batch` for as many rows. For returns without windows, a WindowBatch may
-    serve as `out`. The result then has its other arrays only.
+        target = return + bootstrap_discount * V(bootstrap)
+
+    observations:           [B, *policy_observation]: single observations, or stacks [B, K, *observation]
+    actions:                [B, *action]
+    returns:                float32[B], sum of discount^k * reward over the m <= n steps of the window
+    bootstrap_discounts:    float32[B], discount^m, or 0 when the window ends in a terminal state
+    bootstrap_observations: [B, *policy_observation], the observation or stack after the window
+    policy_versions:        int64[B], version of the policy that acted
+    and each further column of the run that batches have, of the first step of the window, [B, ...].
+
+    With `returns.windows` and n > 1 also, for targets with a term for each step:
+
+    between_observations:   [B, n - 1, *policy_observation], before the second and later steps of the window; past its
+        end the first observation again, which is always finite
+    between_discounts:      float32[B, n - 1], discount^k at the k-th step after the first, 0 past the end of the window
+
+    out: receives the columns; made by `empty_batch` for as many rows. For returns without windows, one with the columns
+    in between may serve as `out`. The result then has its other columns only.
 
     A window has at most n steps. It continues from row i to row i + 1 if row i does not end the episode and row i + 1
     is valid. From the end of a segment it continues in the next segment of the same environment, if that segment is
@@ -112,9 +96,9 @@ def assemble(
     after m steps also ends the sum. Then the bootstrap has discount^m (Pardo et al. 2018, arXiv:1712.00378). Before the
     start of its episode, a stack repeats the episode's first observation.
     """
-    batch = empty_batch(store.spec, len(rows), returns) if out is None else out
-    if isinstance(batch, WindowBatch) and not (returns.windows and returns.n_step > 1):
-        batch = NStepBatch(**{field.name: getattr(batch, field.name) for field in fields(NStepBatch)})
+    batch = empty_batch(store.spec, len(rows), returns, store.batched) if out is None else out
+    if "between_discounts" in batch and not (returns.windows and returns.n_step > 1):
+        batch = batch.without("between_observations", "between_discounts")
     n = returns.n_step
     window = np.empty((n, len(rows)), np.int64)
     window[0] = rows
@@ -138,7 +122,9 @@ def assemble(
     gather_observations(store, last + 1, batch.bootstrap_observations)
     _gather(store.actions, rows, batch.actions)
     _gather(store.policy_versions, rows, batch.policy_versions)
-    if isinstance(batch, WindowBatch):
+    for column in store.batched:
+        _gather(store.further[column.name], rows, batch.columns[column.name])
+    if "between_discounts" in batch:
         inside = taken[:, 1:]
         batch.between_discounts[:] = np.where(inside, powers[1:n], 0.0)
         passed = np.where(inside, window[:, 1:], rows[:, None]).ravel()

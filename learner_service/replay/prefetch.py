@@ -1,7 +1,6 @@
 """Draws the next batch while the learner updates on the one before."""
 
 import itertools
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -9,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actorq.errors import ConflictError
+from learner_service.batch import Batch
 from learner_service.replay.buffer import ReplayBuffer
-from learner_service.replay.n_step import NStepBatch
+from learner_service.replay.n_step import Allocate
 from learner_service.replay.samplers import Sampled
 
 # The trainer updates on one batch while the other is drawn.
@@ -21,7 +21,7 @@ _BATCHES = 2
 class Drawn:
     """A batch, and the rows that it was drawn from."""
 
-    batch: NStepBatch
+    batch: Batch
     sampled: Sampled
 
 
@@ -34,11 +34,11 @@ class Prefetcher:
     transitions may be gone: damaged, or evicted by segments without any.
     """
 
-    def __init__(self, replay: ReplayBuffer, size: int, empty: Callable[[int], NStepBatch]) -> None:
-        """Draw batches of `size` transitions from `replay` into two batches made by `empty(size)`."""
+    def __init__(self, replay: ReplayBuffer, size: int, allocate: Allocate = np.empty) -> None:
+        """Draw batches of `size` transitions from `replay` into two batches of arrays that `allocate` makes."""
         self._replay = replay
         self._size = size
-        self._batches = tuple(empty(size) for _ in range(_BATCHES))
+        self._batches = tuple(replay.empty_batch(size, allocate) for _ in range(_BATCHES))
         self._in_turn = itertools.cycle(self._batches)
         self._ahead: Future[Drawn | None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetcher")
@@ -98,7 +98,7 @@ class Prefetcher:
     def _draw(self) -> None:
         self._ahead = self._thread.submit(self._fill, next(self._in_turn))
 
-    def _fill(self, batch: NStepBatch) -> Drawn | None:
+    def _fill(self, batch: Batch) -> Drawn | None:
         try:
             return Drawn(*self._replay.draw(self._size, batch))
         except ConflictError:

@@ -1,13 +1,12 @@
-"""Resource use of the run's processes: their own reports, and their shares of their nodes' energy."""
+"""Resource use of the run's processes: their own reports, and their services' shares of their nodes' energy."""
 
 from dataclasses import replace
 
 import torch
 
-from actorq.domain.processes import NodeEnergy, ProcessStats
-from actorq.domain.status import Energy, ProcessUsage
+from actorq.domain.processes import Amount, NodeEnergy, ProcessStats
+from actorq.domain.status import Energy
 from actorq.telemetry.process_stats import measure_process
-from learner_service.energy.accounts import ProcessKey
 from learner_service.energy.ledger import EnergyLedger
 
 # Maximum number of listed processes. Of more processes, those that reported last are kept.
@@ -23,20 +22,18 @@ class Resources:
     def __init__(self, energy: EnergyLedger | None = None, node: str = "") -> None:
         self.ledger = energy or EnergyLedger()
         self._node = node
-        self._processes: dict[ProcessKey, ProcessStats] = {}
+        self._processes: dict[tuple[str, str], ProcessStats] = {}
 
     def note(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
         """Record a process's report of itself."""
         # Keep the peak across restarts, because a restarted process starts small.
-        key = ProcessKey(stats.role, stats.name)
+        key = (stats.role, stats.name)
         known = self._processes.pop(key, None)
         peak = max(stats.peak_resident_bytes, known.peak_resident_bytes if known else 0)
         self._processes[key] = replace(stats, peak_resident_bytes=peak)
         while len(self._processes) > _MOST_PROCESSES:
             del self._processes[next(iter(self._processes))]
-        self.ledger.report_process(
-            *(stats.name, stats.role, stats.node, stats.cpu_seconds), incarnation=stats.incarnation, uses_gpu=uses_gpu
-        )
+        self.ledger.report_process(stats, uses_gpu)
 
     def note_self(self) -> None:
         """Record the learner's resource use."""
@@ -55,17 +52,12 @@ class Resources:
         self.note_self()
         self.ledger.estimate_to_now(elapsed_s)
 
-    def usages(self) -> tuple[ProcessUsage, ...]:
-        """Each process with the energy attributed to it so far."""
-        shares = {key: share.kwh for key, share in self.ledger.snapshot().per_process.items()}
-        return tuple(ProcessUsage(stats, shares.get(str(key), 0.0)) for key, stats in self._processes.items())
+    def processes(self) -> tuple[ProcessStats, ...]:
+        """The newest report of each process."""
+        return tuple(self._processes.values())
 
     def energy(self) -> Energy:
         """Energy of the whole run and of each service."""
-        snapshot = self.ledger.snapshot()
-        return Energy(
-            kwh=snapshot.kwh,
-            co2_kg=snapshot.co2_kg,
-            method=snapshot.method,
-            kwh_per_service={service: share.kwh for service, share in snapshot.per_service.items()},
-        )
+        services = self.ledger.services()
+        run = sum(services.values(), Amount())
+        return Energy(run.kwh, run.co2_kg, self.ledger.method(), {name: share.kwh for name, share in services.items()})

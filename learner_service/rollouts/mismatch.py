@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learner_service.rollouts.trajectories import Trajectories
+from learner_service.batch import Batch
 from learner_service.rollouts.versions import PublishedVersions
 
 # Transitions of a rollout whose probabilities are computed again.
@@ -57,7 +57,7 @@ class Mismatch:
         while len(self._parameters) > min(self._versions.max_lag + 2, _MOST_VERSIONS):
             self._parameters.popitem(last=False)
 
-    def measure(self, rollout: Sequence[Trajectories]) -> None:
+    def measure(self, rollout: Sequence[Batch]) -> None:
         """Count the lags of a rollout, and measure it if it is due. Call before the algorithm learns from it."""
         for trajectories in rollout:
             lags = self._versions.lag(trajectories.policy_versions[trajectories.valid])
@@ -98,7 +98,7 @@ class Mismatch:
 
 
 def _samples(
-    rollout: Sequence[Trajectories],
+    rollout: Sequence[Batch],
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32], NDArray[np.int64]]:
     """At most 256 evenly spaced transitions: observations, actions, log probabilities and versions."""
     valid = sum(int(np.count_nonzero(trajectories.valid)) for trajectories in rollout)

@@ -9,20 +9,19 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import LOG_PROBABILITIES
 from actorq.domain.trajectory import Segment
+from learner_service.batch import Batch
 from learner_service.replay import ObservationMoments, RateLimiter, ReplayStore, SegmentBuffer
 from learner_service.replay.n_step import gather_observations
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.directory import Record
 from learner_service.replay.storage.store import Inserted
 from learner_service.rollouts.reward_scale import RewardScale, Source
-from learner_service.rollouts.trajectories import Trajectories
 from learner_service.rollouts.versions import PublishedVersions
 
 _log = logging.getLogger(__name__)
@@ -90,11 +89,23 @@ class RolloutQueue(SegmentBuffer):
         with self._lock:
             self.versions.add(version)
 
-    def take(self, timeout: float) -> tuple[Trajectories, ...] | None:
+    def take(self, timeout: float) -> tuple[Batch, ...] | None:
         """The next rollout, once there are enough environment steps; None after `timeout` seconds.
 
         Also None when segments were dropped, so that the rest is not enough. The consecutive segments of an actor are
-        joined in time. Those with equal numbers of steps are joined along N.
+        joined in time. Those with equal numbers of steps are joined along N. Each batch has T steps, time-major:
+
+        observations:      [T + 1, N, *policy_observation]: single observations, or stacks; the last row only bootstraps
+        actions:           [T, N, *action]; continuous actions as drawn: see `Segment.actions`
+        rewards:           float32[T, N], clipped or normalized if the run asks for it
+        terminated:        bool[T, N], the environment reached a terminal state: do not bootstrap past it
+        truncated:         bool[T, N], the episode was cut by a time limit: bootstrap with observation t + 1
+        valid:             bool[T, N], false if the step only reset the environment. Observation t + 1 is then the first
+                           one of the new episode
+        policy_versions:   int64[T, N], the version that acted
+        senders:           uint64[T, N], numbers that tell the actors apart
+        log_probabilities: float32[T, N], log mu(a | s) of the quantized policy that acted
+        and the run's other further columns that batches have.
         """
         if not self.limiter.await_sample(self.rollout_size * self._epochs, timeout):
             return None
@@ -185,7 +196,7 @@ class RolloutQueue(SegmentBuffer):
         self.taken_transitions = taken[-1].cumulative_transitions
         return taken
 
-    def _assembled(self, records: Sequence[Record]) -> tuple[Trajectories, ...]:
+    def _assembled(self, records: Sequence[Record]) -> tuple[Batch, ...]:
         traces = self._traces(records)
         if self._reward_scale is not None:
             for trace in traces:
@@ -222,21 +233,21 @@ class RolloutQueue(SegmentBuffer):
         bound = self._clip_rewards
         return rewards if bound is None else np.clip(rewards, -bound, bound)
 
-    def _trajectories(self, rows: NDArray[np.int64]) -> Trajectories:
+    def _trajectories(self, rows: NDArray[np.int64]) -> Batch:
         store, policy, acted = self._store, self.spec.policy_observations, rows[:-1]
         observations: NDArray[np.generic] = np.empty((rows.size, *policy.shape), policy.dtype)
         gather_observations(store, rows.ravel(), observations)
         flags, rewards = store.flags[acted], self._rewards(acted)
-        return Trajectories(
+        return Batch(
             observations=observations.reshape(*rows.shape, *policy.shape),
             actions=store.actions[acted],
             rewards=rewards if self._reward_scale is None else self._reward_scale.scaled(rewards),
             terminated=flags & TERMINATED != 0,
             truncated=flags & TRUNCATED != 0,
             valid=flags & VALID != 0,
-            log_probabilities=cast("NDArray[np.float32]", store.further[LOG_PROBABILITIES][acted]),
             policy_versions=store.policy_versions[acted],
             senders=store.segments.senders(store.generations[acted]),
+            **{column.name: store.further[column.name][acted] for column in store.batched},
         )
 
 

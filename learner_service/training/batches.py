@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from actorq.config.run_config import RunConfig
 from learner_service.algorithms.base import Algorithm, Learned, OnPolicyAlgorithm
+from learner_service.batch import Batch
 from learner_service.replay import Drawn, DynamicCapacity, Prefetcher, ReplayBuffer, SegmentBuffer
-from learner_service.rollouts import Mismatch, RolloutQueue, Trajectories
-from learner_service.training.device import batches_for
+from learner_service.rollouts import Mismatch, RolloutQueue
+from learner_service.training.device import allocator_for
 
 # Most updates per call of the algorithm, within one publication period. Sampling many minibatches at once spreads the
 # cost of the sum tree.
@@ -136,8 +137,7 @@ class SampledBatches(Batches):
         self._dynamic_capacity = dynamic_capacity
         self._period = config.publication.period_updates
         self._updates = min(_MOST_UPDATES_PER_SAMPLE, self._period)
-        size, empty = self._updates * algorithm.batch_size, batches_for(device, replay.spec, replay.longest_returns)
-        self._prefetcher = Prefetcher(replay, size, empty)
+        self._prefetcher = Prefetcher(replay, self._updates * algorithm.batch_size, allocator_for(device))
         self._drawn: Drawn | None = None
         self._priorities = np.empty(0, np.float32)
 
@@ -201,7 +201,7 @@ class Rollouts(Batches):
         self.buffer = self.queue = queue
         self.mismatch = Mismatch(algorithm.log_probabilities, queue.versions, device)
         self._algorithm = algorithm
-        self._rollout: tuple[Trajectories, ...] = ()
+        self._rollout: tuple[Batch, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -247,7 +247,7 @@ class Rollouts(Batches):
         self.mismatch.load_state(state["mismatch"])
 
 
-def _observations(trajectories: Trajectories, chosen: NDArray[np.int64]) -> NDArray[Any]:
+def _observations(trajectories: Batch, chosen: NDArray[np.int64]) -> NDArray[Any]:
     """The observations before some of the valid steps."""
     steps, environments = np.nonzero(trajectories.valid)
     observations: NDArray[Any] = trajectories.observations[steps[chosen], environments[chosen]]

@@ -6,9 +6,7 @@ import numpy as np
 import torch
 
 from actorq.domain.columns import Array
-from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
-from learner_service.replay import NStepBatch, Returns, empty_batch
 
 
 def choose_device(setting: str) -> torch.device:
@@ -27,13 +25,12 @@ def choose_device(setting: str) -> torch.device:
     return device
 
 
-def batches_for(device: torch.device, spec: EnvironmentSpec, returns: Returns) -> Callable[[int], NStepBatch]:
-    """A function that makes empty batches of a size: plain arrays for the CPU, which computes on them directly.
+def allocator_for(device: torch.device) -> Callable[[tuple[int, ...], str], Array]:
+    """What makes arrays for batches: plain ones for the CPU, which computes on them directly.
 
-    For a GPU the batches are in pinned memory, so that copies are asynchronous.
+    For a GPU they are in pinned memory, so that copies are asynchronous.
     """
-    allocate = _pinned if device.type == "cuda" else np.empty
-    return lambda size: empty_batch(spec, size, returns, allocate)
+    return _pinned if device.type == "cuda" else np.empty
 
 
 def _pinned(shape: tuple[int, ...], dtype: str) -> Array:

@@ -12,7 +12,7 @@ anew only when the limit of cores is another one.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, cast
 
@@ -26,7 +26,8 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.telemetry.machine import usable_cores
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
-from learner_service.replay import NStepBatch, Returns, empty_batch
+from learner_service.batch import Batch
+from learner_service.replay import Returns, empty_batch
 
 _log = logging.getLogger(__name__)
 
@@ -225,10 +226,10 @@ def _passes(algorithm: AnyAlgorithm, spec: EnvironmentSpec) -> Callable[[], obje
     return run
 
 
-def random_batch(spec: EnvironmentSpec, rows: int, returns: Returns) -> NStepBatch:
+def random_batch(spec: EnvironmentSpec, rows: int, returns: Returns) -> Batch:
     """A batch of random transitions."""
     rng, batch = np.random.default_rng(0), empty_batch(spec, rows, returns)
-    for column in (getattr(batch, field.name) for field in fields(batch)):
+    for column in batch.columns.values():
         column[...] = _random(rng, column)
     if spec.sizes:
         batch.actions[...] = rng.integers(spec.choices or spec.discrete_actions, size=batch.actions.shape)

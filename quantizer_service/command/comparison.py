@@ -106,7 +106,7 @@ def check_read(model: bytes, policy: CompactVersion) -> None:
     rows = 1 if any(value.shape[:1] == [1] for value in session.get_inputs()) else rows_of(batch)
     parts = [{name: array[i : i + rows] for name, array in batch.items()} for i in range(0, rows_of(batch), rows)]
     graph = policy.published.graph
-    masks = graph.source.discrete_actions
+    masks = graph.signature.is_discrete
     expected = [run_session(session, part, rows, "model", graph.outputs, masks=masks) for part in parts]
     read = [policy.published.reference.run(policy.checkpoint.parameters, part) for part in parts]
     for name in expected[0]:
@@ -152,7 +152,7 @@ def standard_errors(policy: CompactVersion, model: bytes, call_rows: int) -> Fid
     calibration = policy.checkpoint.calibration
     reference = policy.published.reference
     expected = reference.run(policy.checkpoint.parameters, calibration)
-    return measure(Emission(model, ()), expected, calibration, policy.published.graph.source, call_rows)
+    return measure(Emission(model, ()), expected, calibration, policy.published.graph.signature, call_rows)
 
 
 def without_gate(policy: CompactVersion, scheme: str, weight_encoding: str) -> bytes:

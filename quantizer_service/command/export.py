@@ -137,8 +137,8 @@ def _export(policies: RunPolicies, version: RetainedPolicy, environment: Environ
         # The fidelity of this form, measured on the version's observations, with weights that are exact here.
         encoded = in_weight_encoding(policy, variant_of(scheme, here).weight_encoding)
         exact = standard_form(encoded.model, how.opset or 0)
-        batch, expected, source = emitter.reference_outputs(checkpoint)
-        report = measure(Emission(exact, stored.layers), expected, batch, source)
+        batch, expected, signature = emitter.reference_outputs(checkpoint)
+        report = measure(Emission(exact, stored.layers), expected, batch, signature)
         report = replace(report, passed=stored.passed, refused=stored.refused)
         policy = Policy(replace(policy.descriptor, fidelity=report), model)
     evaluation = policies.evaluation(version)

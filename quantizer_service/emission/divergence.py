@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.policy import LOG_STD_OUTPUT, LOGITS_OUTPUT, MEAN_OUTPUT
+from actorq.domain.signature import Role, Signature
 from quantizer_service.emission.reference import Outputs
 
 Array = NDArray[np.float64]
@@ -14,17 +14,17 @@ Array = NDArray[np.float64]
 LARGEST = 1e12
 
 
-def tells_distribution(outputs: Outputs, discrete_actions: bool) -> bool:
-    """Whether the acting output is a distribution: logits of at least two actions, or mean and log_std of a Gaussian.
+def tells_distribution(outputs: Outputs, signature: Signature) -> bool:
+    """Whether the acting output is a distribution: logits of at least two choices, or mean and log_std of a Gaussian.
 
-    Logits must be the first output. Mean and log_std must have the shape of the first output, the continuous actions.
-    Other outputs of these names, such as those of an auxiliary head, say nothing of the actions.
+    Mean and log_std must have the shape of the first output, the continuous actions. Those of another shape, such as of
+    an auxiliary head, say nothing of the actions.
     """
-    return _is_categorical(outputs) or _is_gaussian(outputs, discrete_actions)
+    return _is_categorical(outputs, signature) or _gaussian_names(outputs, signature) is not None
 
 
 def divergence(
-    expected: Outputs, emitted: Outputs, discrete_actions: bool, parts: Sequence[slice] = (slice(None),)
+    expected: Outputs, emitted: Outputs, signature: Signature, parts: Sequence[slice] = (slice(None),)
 ) -> Array | None:
     """KL(expected || emitted) of each row in nats, float64[B], up to infinity; None without distributions.
 
@@ -32,30 +32,28 @@ def divergence(
     with that of a Gaussian beside them. Mean and log_std are a Gaussian each with independent components, so its
     divergence is the sum over components. All outputs are finite.
     """
-    if _is_categorical(expected):
-        logits, others = expected[LOGITS_OUTPUT], emitted[LOGITS_OUTPUT]
+    found: Array | None = None
+    if _is_categorical(expected, signature):
+        logits, others = (outputs[signature.acting.name] for outputs in (expected, emitted))
         found = np.sum([_categorical(logits[:, part], others[:, part]) for part in parts], axis=0)
-        if {MEAN_OUTPUT, LOG_STD_OUTPUT} <= expected.keys():
-            found = found + _gaussian_of(expected, emitted)
-    elif _is_gaussian(expected, discrete_actions):
-        found = _gaussian_of(expected, emitted)
-    else:
-        return None
+    if names := _gaussian_names(expected, signature):
+        gaussian = _gaussian(*(outputs[name] for outputs in (expected, emitted) for name in names))
+        found = gaussian if found is None else found + gaussian
     # Rounding may leave a tiny negative number.
-    return np.where(found <= LARGEST, np.maximum(found, 0.0), np.inf)
+    return None if found is None else np.where(found <= LARGEST, np.maximum(found, 0.0), np.inf)
 
 
-def _is_categorical(outputs: Outputs) -> bool:
-    first = next(iter(outputs))
+def _is_categorical(outputs: Outputs, signature: Signature) -> bool:
     # A softmax over a single logit has no choice: its divergence is always 0.
-    return first == LOGITS_OUTPUT and outputs[first].shape[1] > 1
+    return signature.acting.role is Role.LOGITS and outputs[signature.acting.name].shape[1] > 1
 
 
-def _is_gaussian(outputs: Outputs, discrete_actions: bool) -> bool:
-    if discrete_actions or not {MEAN_OUTPUT, LOG_STD_OUTPUT} <= outputs.keys():
-        return False
-    actions = next(iter(outputs.values()))
-    return actions.shape == outputs[MEAN_OUTPUT].shape == outputs[LOG_STD_OUTPUT].shape
+def _gaussian_names(outputs: Outputs, signature: Signature) -> tuple[str, str] | None:
+    """The names of mean and log_std of the continuous actions; None without them."""
+    mean, log_std, actions = map(signature.output, (Role.MEAN, Role.LOG_STD, Role.ACTIONS))
+    if mean is None or log_std is None or actions is None or not {mean, log_std, actions} <= outputs.keys():
+        return None
+    return (mean, log_std) if outputs[actions].shape == outputs[mean].shape == outputs[log_std].shape else None
 
 
 def _categorical(expected: Array, emitted: Array) -> Array:
@@ -69,10 +67,6 @@ def _log_softmax(logits: Array) -> Array:
     shifted = logits - logits.max(axis=1, keepdims=True)
     result: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return result
-
-
-def _gaussian_of(expected: Outputs, emitted: Outputs) -> Array:
-    return _gaussian(expected[MEAN_OUTPUT], expected[LOG_STD_OUTPUT], emitted[MEAN_OUTPUT], emitted[LOG_STD_OUTPUT])
 
 
 def _gaussian(mean: Array, log_std: Array, emitted_mean: Array, emitted_log_std: Array) -> Array:

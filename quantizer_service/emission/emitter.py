@@ -12,6 +12,7 @@ from typing import TypeVar
 from actorq.arithmetic import arithmetic
 from actorq.config.sections import GateConfig, QuantizerConfig
 from actorq.domain.policy import Checkpoint, Policy, PolicyDescriptor, PolicyGraph, Variant, variant_of
+from actorq.domain.signature import Signature
 from actorq.errors import ConflictError, InvalidInputError
 from actorq.quantization.calibration import Batch
 from actorq.quantization.graph import Graph
@@ -112,11 +113,11 @@ class Emitter:
         (passed,) = quantize_and_check(self.catalog.run_id, compact, [ladder], thresholds or self._thresholds)
         return _described(self.catalog.run_id, checkpoint, passed)
 
-    def reference_outputs(self, checkpoint: Checkpoint) -> tuple[Batch, Outputs, PolicyGraph]:
-        """The observations for comparing a version, its FP32 policy's outputs on them, and its graph."""
+    def reference_outputs(self, checkpoint: Checkpoint) -> tuple[Batch, Outputs, Signature]:
+        """The observations for comparing a version, its FP32 policy's outputs on them, and its signature."""
         graph = self._prepared(checkpoint.topology)
         run = graph.without_dead_units(graph.validated(checkpoint)).run(self.catalog.run_id, ())
-        return run.batch, run.outputs, graph.graph.source
+        return run.batch, run.outputs, graph.graph.signature
 
     def _prepared(self, digest: bytes) -> PreparedGraph:
         if digest not in self.catalog.graphs:
@@ -150,7 +151,7 @@ def quantize_and_check(
 
     planned = [ladder for ladder in optional if _result_of(observe, ladder) is not None]
     run = version.run(run_id, [*ladders, *planned], all_rows)
-    gate = FidelityGate(version.published.graph.source, run, thresholds, call_rows)
+    gate = FidelityGate(version.published.graph.signature, run, thresholds, call_rows)
     found = [_result_of(quantize, ladder) for ladder in planned]
     return [*map(quantize, ladders), *(attempt for attempt in found if attempt is not None)]
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from actorq.arithmetic import arithmetic
 from actorq.domain import limits
-from actorq.domain.policy import SIGNED, FidelityReport, LayerReport, OutputError, PolicyGraph
+from actorq.domain.policy import SIGNED, FidelityReport, LayerReport, OutputError
+from actorq.domain.signature import Signature
 from actorq.quantization.calibration import Batch, rows_of
 from actorq.quantization.schemes.base import Emission
 from actorq.weightencoding import with_weight_encoding
@@ -27,11 +28,11 @@ from quantizer_service.emission.reference import Outputs
 
 
 def measure(
-    emission: Emission, expected: Outputs, calibration: Batch, source: PolicyGraph, call_rows: int = 0
+    emission: Emission, expected: Outputs, calibration: Batch, signature: Signature, call_rows: int = 0
 ) -> FidelityReport:
     """Compare an emitted model's outputs with the FP32 policy's outputs, `expected`, on the same batch.
 
-    Relative errors are errors divided by the graph's action spans. Without spans the divisors are `observed_spans`:
+    Relative errors are errors divided by the spans of actions. Without spans the divisors are `observed_spans`:
     each component's own range over the batch. Then masked actions are left out, and constant components are left out
     of the mean. An error above the bound of messages counts as infinite. Raises InvalidInputError when the model
     does not run or its outputs are not finite.
@@ -46,25 +47,25 @@ def measure(
     # Emissions have signed weights. Where this processor computes them wrongly, the same numbers are measured unsigned.
     model = emission.model if encoding == SIGNED else with_weight_encoding(emission.model, encoding)
     session = open_session(model, "emitted policy")
-    outputs = _in_calls(session, expected, calibration, call_rows or rows_of(calibration), source.discrete_actions)
+    outputs = _in_calls(session, expected, calibration, call_rows or rows_of(calibration), signature.is_discrete)
     errors = {name: np.abs(outputs[name] - values) for name, values in expected.items()}
     first = next(iter(expected))
     action, emitted = expected[first], outputs[first]
-    spans, counted = np.array(source.action_spans), np.ones(action.shape, np.bool_)
+    spans, counted = np.array(signature.acting.spans), np.ones(action.shape, np.bool_)
     varies, legal = np.ones(action.shape[1], np.bool_), counted
-    if not source.action_spans:
+    if not signature.acting.spans:
         legal = legal_actions(action)
-        spans, varies = observed_spans(action, legal, source.discrete_actions)
+        spans, varies = observed_spans(action, legal, signature.is_discrete)
         # A mask that the emitted policy does not have is an error.
         counted = legal | (emitted > HIGHEST_MASK)
         errors[first] = np.where(counted, errors[first], 0.0)
     relative = errors[first] / spans
     kind = next(value.type for value in session.get_outputs() if value.name == first)
     is_integer = "int" in kind or "bool" in kind
-    chosen = is_integer or (not source.action_spans and are_actions(action, source.discrete_actions))
-    parts = parts_of(action, source.choices)
-    divergences = divergence(expected, outputs, source.discrete_actions, parts)
-    values = source.discrete_actions and not chosen and divergences is None
+    chosen = is_integer or (not signature.acting.spans and are_actions(action, signature.is_discrete))
+    parts = parts_of(action, signature.acting.sizes)
+    divergences = divergence(expected, outputs, signature, parts)
+    values = signature.is_discrete and not chosen and divergences is None
     taken = [emitted[:, part].argmax(1) for part in parts]
     # The part that agrees least decides.
     agreement = (
@@ -78,7 +79,7 @@ def measure(
         max_error=float(_bounded(errors[first].max())),
         relative_mean_error=float(_bounded(relative[counted & varies].mean())),
         relative_max_error=float(_bounded(relative.max())),
-        argmax_agreement=agreement if source.discrete_actions or chosen else None,
+        argmax_agreement=agreement if signature.is_discrete or chosen else None,
         layers=emission.layers,
         outputs=tuple(
             OutputError(name, tuple(_bounded(error.mean(axis=0)).tolist()), tuple(_bounded(error.max(axis=0)).tolist()))
@@ -106,17 +107,17 @@ def _bounded(errors: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def unfit(
-    layers: tuple[LayerReport, ...], expected: Outputs, calibration: Batch, source: PolicyGraph
+    layers: tuple[LayerReport, ...], expected: Outputs, calibration: Batch, signature: Signature
 ) -> FidelityReport:
     """The report on an emitted policy that does not run on the batch, or has outputs that are not finite."""
-    kl = math.inf if tells_distribution(expected, source.discrete_actions) else None
+    kl = math.inf if tells_distribution(expected, signature) else None
     return FidelityReport(
         observations=rows_of(calibration),
         mean_error=math.inf,
         max_error=math.inf,
         relative_mean_error=math.inf,
         relative_max_error=math.inf,
-        argmax_agreement=0.0 if source.discrete_actions else None,
+        argmax_agreement=0.0 if signature.is_discrete else None,
         layers=layers,
         passed=False,
         mean_kl=kl,

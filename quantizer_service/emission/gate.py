@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from actorq.config.sections import GateConfig
-from actorq.domain.policy import FidelityReport, LayerReport, PolicyGraph
+from actorq.domain.policy import FidelityReport, LayerReport
+from actorq.domain.signature import Signature
 from actorq.quantization.schemes import Emission
 from quantizer_service.emission.fidelity import measure, unfit
 from quantizer_service.emission.reference_run import ReferenceRun
@@ -21,25 +22,25 @@ class Verdict:
 class FidelityGate:
     """Checks the emitted policies of one version.
 
-    source: the published graph.
+    signature: of the published graph.
     run: the FP32 reference for the comparison.
     call_rows: rows of one call of the emitted policy; 0 for all. Dynamic ranges cover the rows of a call.
     """
 
-    def __init__(self, source: PolicyGraph, run: ReferenceRun, thresholds: GateConfig, call_rows: int = 0) -> None:
+    def __init__(self, signature: Signature, run: ReferenceRun, thresholds: GateConfig, call_rows: int = 0) -> None:
         self._call_rows = call_rows
-        self._source = source
+        self._signature = signature
         self._run = run
         self._thresholds = thresholds
 
     def check(self, emission: Emission) -> tuple[FidelityReport, Verdict]:
         """Measure and judge an emitted policy. Raises InvalidInputError when it does not run."""
-        report = measure(emission, self._run.outputs, self._run.batch, self._source, self._call_rows)
+        report = measure(emission, self._run.outputs, self._run.batch, self._signature, self._call_rows)
         return report, judge(report, self._thresholds)
 
     def refuse(self, layers: tuple[LayerReport, ...], reason: str) -> tuple[FidelityReport, Verdict]:
         """Refuse a policy that cannot be emitted or run."""
-        report = unfit(layers, self._run.outputs, self._run.batch, self._source)
+        report = unfit(layers, self._run.outputs, self._run.batch, self._signature)
         return report, Verdict(False, reason, severity(report, self._thresholds))
 
 

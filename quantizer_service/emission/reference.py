@@ -39,12 +39,12 @@ class Reference:
     def __init__(self, graph: Graph) -> None:
         self._session = open_session(graph.source.model, "graph")
         self._outputs = graph.outputs
-        self._masks = graph.source.discrete_actions
+        self._masks = graph.signature.is_discrete
         self._probe = lru_cache(_MAX_PROBES)(partial(_probe, graph))
         outputs = self._trial(graph)
         _check_descriptor(graph, outputs)
         components = next(iter(outputs.values())).shape[1]
-        if (spans := len(graph.source.action_spans)) not in (0, components):
+        if (spans := len(graph.signature.acting.spans)) not in (0, components):
             raise InvalidInputError(
                 f"graph: expected an action span for each of the {components} components of the first output, or "
                 f"none, got {spans}"
@@ -92,7 +92,6 @@ class Reference:
 
 def _check_descriptor(graph: Graph, outputs: Outputs) -> None:
     """Raise InvalidInputError for a graph whose policies no receiver takes, because it refuses their descriptors."""
-    bounds.items("graph: outputs", outputs, limits.MAX_OUTPUTS)
     # A descriptor has two errors for each component and must fit a message.
     components = sum(output.shape[1] for output in outputs.values())
     bounds.within("graph: components of all outputs", components, 1, limits.MAX_OUTPUT_COMPONENTS)

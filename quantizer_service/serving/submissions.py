@@ -8,8 +8,10 @@ from actorq.domain.limits import MAX_BLOB_BYTES
 from actorq.domain.policy import Checkpoint, PolicyGraph, SealedBytes
 from actorq.domain.trajectory import Evaluation
 from actorq.errors import InvalidInputError
+from actorq.quantization.signatures import read_graph
 from actorq.transport.payload.blobs import BlobAssembler
 from actorq.v1 import quantizer_pb2
+from actorq.wire import bounds
 from quantizer_service.store.policy_files import decode_tensors
 
 # Graphs have no weights. The largest known ones have some hundred kilobytes.
@@ -49,8 +51,8 @@ class SubmissionAssembler:
             case "part":
                 return self._add(request)
             case "graph":
-                graph = wire.graph_header_from_proto(request.graph)
-                self._announce("the graph", 0, MAX_GRAPH_BYTES, partial(_graph, graph))
+                topology = bounds.digest("graph.topology", request.graph.topology)
+                self._announce("the graph", 0, MAX_GRAPH_BYTES, partial(_graph, topology))
             case "checkpoint":
                 header = wire.checkpoint_header_from_proto(request.checkpoint)
                 what = f"checkpoint {header.version}"
@@ -82,14 +84,13 @@ class SubmissionAssembler:
         return finish(sealed)
 
 
-def _graph(header: wire.GraphHeader, blob: SealedBytes) -> PolicyGraph:
-    graph = PolicyGraph(blob.data, header.inputs, header.discrete_actions, header.action_spans, header.choices)
-    if graph.topology != header.topology:
+def _graph(topology: bytes, blob: SealedBytes) -> PolicyGraph:
+    if blob.sha256 != topology:
         raise InvalidInputError(
-            f"graph: expected the blob of topology {header.topology.hex()}, got {graph.topology.hex()}; "
+            f"graph: expected the blob of topology {topology.hex()}, got {blob.sha256.hex()}; "
             "the topology is the SHA-256 of the model's bytes"
         )
-    return graph
+    return read_graph(blob.data)
 
 
 def _checkpoint(header: wire.CheckpointHeader, what: str, blob: SealedBytes) -> Checkpoint:

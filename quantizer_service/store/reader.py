@@ -7,8 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy, Variant
+from actorq.domain.signature import signature_of
 from actorq.errors import InvalidInputError, NotFoundError, UserError
+from actorq.quantization.signatures import read_graph
 from actorq.statefiles import policies as stored
 from actorq.statefiles.documents import read_either
 from actorq.statefiles.policies import field_of, version_folder
@@ -121,10 +125,10 @@ class PolicyReader:
         if tree is None:
             return None, Owner()
         run_id: str = field_of(path, tree, "run_id", str)
-        if (written := tree.get("format", 1)) != stored.STORE_FORMAT:
+        if (written := tree.get("format", 1)) not in stored.STORE_FORMATS:
             raise UserError(
                 f"--store: {self._directory} has format {written} of another version of ActorQ; this version needs "
-                f"format {stored.STORE_FORMAT}: give an empty folder; the learner publishes its policy again"
+                f"format {stored.STORE_FORMATS[0]}: give an empty folder; the learner publishes its policy again"
             )
         # Older stores have no owner.
         epoch, process, refused = tree.get("owner", (0, 0, ()))
@@ -135,10 +139,7 @@ class PolicyReader:
             try:
                 tree = stored.read_json(path)
                 model = stored.read_verified(path.with_suffix(".onnx"), bytes.fromhex(path.stem))
-                inputs = tuple(field_of(path, tree, "inputs", list))
-                spans = tuple(field_of(path, tree, "action_spans", list))
-                choices = tuple(tree.get("choices", ()))
-                graph = PolicyGraph(model, inputs, field_of(path, tree, "discrete_actions", bool), spans, choices)
+                graph = read_graph(model) if "contract" in tree else _graph_of_names(path, tree, model)
             except (InvalidInputError, ValueError) as error:
                 # Otherwise the store's writer has removed it, because no version needs it.
                 if path.exists():
@@ -194,3 +195,11 @@ def _digest(path: Path, tree: Mapping[str, Any], name: str) -> bytes:
         return bytes.fromhex(text)
     except ValueError:
         raise InvalidInputError(f"{path}: expected {name} in hexadecimal, got {text!r}") from None
+
+
+def _graph_of_names(path: Path, tree: dict[str, Any], model: bytes) -> PolicyGraph:
+    """A graph that was stored before models had signatures: its names tell the roles."""
+    outputs = [value.name for value in onnx.ModelProto.FromString(model).graph.output]
+    inputs, spans = (field_of(path, tree, name, list) for name in ("inputs", "action_spans"))
+    discrete = field_of(path, tree, "discrete_actions", bool)
+    return PolicyGraph(model, signature_of(inputs, outputs, discrete, spans, tree.get("choices", ())))

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import astuple
 from pathlib import Path
 
+from actorq.domain.contract import CONTRACT
 from actorq.domain.lineage import UNCHECKED, Lineage
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph
 from actorq.errors import ConflictError, UnavailableError, UserError
@@ -119,9 +120,7 @@ class PolicyStore(PolicyReader):
         path = self._directory / "graphs" / graph.topology.hex()
         with _writing(path):
             replace_file(path.with_suffix(".onnx"), graph.model)
-            described = ("inputs", "discrete_actions", "action_spans", "choices")
-            description = {name: getattr(graph, name) for name in described}
-            write_document(path.with_suffix(".json"), description, sync=False)
+            write_document(path.with_suffix(".json"), {"contract": CONTRACT}, sync=False)
         self.graphs[graph.topology] = graph
         self._drop_unused_graphs()
 
@@ -194,7 +193,7 @@ class PolicyStore(PolicyReader):
             self.run_id, self.owner = run_id, owner
 
     def _write_run(self, run_id: str, owner: Owner) -> None:
-        values = {"run_id": run_id, "format": stored.STORE_FORMAT, "owner": astuple(owner)}
+        values = {"run_id": run_id, "format": stored.STORE_FORMATS[0], "owner": astuple(owner)}
         with _writing(self._directory):
             write_twice(self._directory / "run.json", values)
 

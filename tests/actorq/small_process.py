@@ -110,10 +110,10 @@ class SmallProcess:
         assert self.process
         assert self.process.stdout.readline() == f"{expected}\n"
 
-    def read_log(self, expected: str) -> None:
-        """Wait until a line of the log ends like this."""
+    def read_log(self, *facts: str) -> None:
+        """Wait for a line of the log with these facts."""
         assert self.process
-        assert any(line.endswith(f"{expected}\n") for line in self.process.stderr)
+        assert any(all(fact in line for fact in facts) for line in self.process.stderr)
 
     def metrics(self) -> str:
         """Where it says that its metrics are."""

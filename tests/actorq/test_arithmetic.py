@@ -144,11 +144,7 @@ def test_the_fastest_exact_encoding_is_taken(
 
 def test_an_encoding_that_is_computed_wrongly_cannot_be_chosen() -> None:
     assert Arithmetic().only(UNSIGNED).weight_encoding == UNSIGNED
-    expected = (
-        r"^--weight-encoding: this processor computes products of signed int8 weights wrongly \(their sums saturate\); "
-        r"expected one of auto, unsigned$"
-    )
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(UserError, match=r"--weight-encoding.* signed .* auto, unsigned$"):
         Arithmetic((UNSIGNED,)).only(SIGNED)
 
 

@@ -116,7 +116,7 @@ def test_watching_gives_whole_policies_one_after_the_other() -> None:
     with quantizer(*policy(1), *policy(2, b""), *policy(7)) as client:
         watch = client.watch("int8")
         policies = [next(watch) for _ in range(3)]
-        with pytest.raises(UnavailableError, match="has ended the stream of int8 policies; watch again"):
+        with pytest.raises(UnavailableError, match=r"quantizer at .*int8"):
             next(watch)
     assert [(each.descriptor, each.model) for each in policies] == [
         (descriptor(1), MODEL),
@@ -132,33 +132,33 @@ def test_one_policy_is_got_whole() -> None:
 
 
 def test_a_version_that_is_not_retained_is_not_found() -> None:
-    with quantizer() as client, pytest.raises(NotFoundError, match=r"^quantizer at .*: version 6 is not retained$"):
+    with quantizer() as client, pytest.raises(NotFoundError, match=r"quantizer at .*: version 6 is not retained$"):
         client.get("int8", 6)
 
 
 @pytest.mark.parametrize(
-    ("payloads", "fault"),
+    ("payloads", "fact"),
     [
-        (policy(1)[1:], "policy: expected a descriptor first, got a part of its model"),
-        (policy(1)[:-1], "the stream of the policy ended before its last part"),
-        ([policy(1)[0], *policy(2)[1:]], "blob: expected version 1, got 2"),
-        ([*policy(1)[:2], *policy(1)[3:]], "the stream of the policy ended before its last part"),
-        ([*policy(1)[:-1], *policy(2)], "policy: version 2 came before version 1 was complete"),
-        ([LONGER, *policy(1)[1:]], "policy: expected 1048577 bytes, got 1048576"),
-        ([*policy(1)[:2], *[CRUMB] * wire.MAX_POLICY_MESSAGES], "policy: expected at most 8192 messages, got more"),
+        (policy(1)[1:], "descriptor.* part"),
+        (policy(1)[:-1], "last part"),
+        ([policy(1)[0], *policy(2)[1:]], "version 1.* 2"),
+        ([*policy(1)[:2], *policy(1)[3:]], "last part"),
+        ([*policy(1)[:-1], *policy(2)], "version 2 .*version 1 "),
+        ([LONGER, *policy(1)[1:]], " 1048577 .* 1048576"),
+        ([*policy(1)[:2], *[CRUMB] * wire.MAX_POLICY_MESSAGES], " 8192 messages"),
     ],
     ids=["no descriptor", "cut short", "parts of another version", "a part is missing", "cut off", "short", "crumbs"],
 )
-def test_a_malformed_policy_is_refused(payloads: list[dict[str, Any]], fault: str) -> None:
-    with quantizer(*payloads) as client, pytest.raises(CorruptedError, match=fault):
+def test_a_malformed_policy_is_refused(payloads: list[dict[str, Any]], fact: str) -> None:
+    with quantizer(*payloads) as client, pytest.raises(CorruptedError, match=fact):
         client.get("int8", 1)
 
 
 def test_a_policy_in_another_scheme_is_refused() -> None:
     with quantizer(*policy(4)) as client:
-        with pytest.raises(CorruptedError, match="policy: expected one in fp32, got one in int8"):
+        with pytest.raises(CorruptedError, match=r"fp32.*int8"):
             next(client.watch("fp32"))
-        with pytest.raises(CorruptedError, match="policy: expected one in fp32, got one in int8"):
+        with pytest.raises(CorruptedError, match=r"fp32.*int8"):
             client.get("fp32", 4)
 
 
@@ -173,7 +173,7 @@ def test_a_policy_whose_layers_are_all_in_float_is_of_the_requested_scheme() -> 
 def test_another_version_than_the_requested_one_is_refused() -> None:
     with quantizer(*policy(4)) as client:
         assert client.get("int8").descriptor.version == 4
-        with pytest.raises(CorruptedError, match="expected version 3, got 4"):
+        with pytest.raises(CorruptedError, match=r"version 3.* 4"):
             client.get("int8", 3)
 
 
@@ -182,7 +182,7 @@ def test_versions_of_a_watch_only_grow(served: tuple[int, ...], highest: int) ->
     with quantizer(*(payload for version in served for payload in policy(version))) as client:
         watch = client.watch("int8", after_version=6)
         assert [next(watch).descriptor.version for _ in served[:-1]] == list(served[:-1])
-        with pytest.raises(CorruptedError, match=f"expected a version above {highest}, got {served[-1]}"):
+        with pytest.raises(CorruptedError, match=f"version.* {highest},.* {served[-1]}$"):
             next(watch)
 
 
@@ -237,7 +237,7 @@ def test_an_actor_gives_each_episode_and_then_the_evaluation() -> None:
 
 @pytest.mark.parametrize("client", [LearnerClient, QuantizerClient, ActorClient])
 def test_a_client_wants_an_address(client: type[LearnerClient]) -> None:
-    with pytest.raises(UserError, match=r"address: expected HOST:PORT, such as 127\.0\.0\.1:50051, got 'nowhere'"):
+    with pytest.raises(UserError, match=r"address.*HOST:PORT.*'nowhere'"):
         client("nowhere")
 
 
@@ -253,7 +253,7 @@ def test_a_call_of_a_closed_client_finds_nobody() -> None:
         client = LearnerClient(stage.address)
         client.close()
         for call in (client.status, client.wait, lambda: next(client.watch(patience_s=0.0))):
-            with pytest.raises(UnavailableError, match=r"cannot be reached \(this client is closed\)"):
+            with pytest.raises(UnavailableError, match=f"{stage.address}.*closed"):
                 call()
 
 

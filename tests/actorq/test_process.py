@@ -1,6 +1,7 @@
 """How a service process lives, with a small service in a real process."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -37,7 +38,7 @@ def test_a_process_announces_its_address_and_drains_when_told_to(small: SmallPro
         assert check(request, timeout=TIMEOUT_S).status == health_pb2.HealthCheckResponse.SERVING
         small.signal(signal.SIGTERM)
         small.hear("draining")
-        small.read_log("SIGTERM: draining for at most 20 s")
+        small.read_log("SIGTERM", "20 s")
         assert check(request, timeout=TIMEOUT_S).status == health_pb2.HealthCheckResponse.NOT_SERVING
         small.signal(signal.SIGUSR1)
         assert small.end()[0] == 0
@@ -49,7 +50,7 @@ def test_a_draining_process_is_alive_but_not_ready_for_those_who_ask_over_http(s
     assert urllib.request.urlopen(f"{metrics}/readyz", timeout=TIMEOUT_S).status == 200
     small.signal(signal.SIGTERM)
     small.hear("draining")
-    small.read_log("SIGTERM: draining for at most 20 s")
+    small.read_log("SIGTERM", "20 s")
     with pytest.raises(urllib.error.HTTPError, match="503"):
         urllib.request.urlopen(f"{metrics}/readyz", timeout=TIMEOUT_S)
     assert urllib.request.urlopen(f"{metrics}/healthz", timeout=TIMEOUT_S).status == 200
@@ -64,7 +65,7 @@ def test_every_line_of_a_json_log_is_an_object_with_the_run_and_the_process(smal
     assert code == 0
     objects = [json.loads(line) for line in lines]
     assert {(each["name"], each["run"], each["level"]) for each in objects} == {("small", "mine", "INFO")}
-    assert objects[-1]["message"] == "SIGTERM: draining for at most 20 s"
+    assert "SIGTERM" in objects[-1]["message"]
 
 
 def test_an_interrupt_from_the_keyboard_drains_as_well_and_the_services_exit_code_counts(small: SmallProcess) -> None:
@@ -81,7 +82,8 @@ def test_a_second_signal_ends_the_process_at_once(small: SmallProcess) -> None:
     small.signal(signal.SIGTERM)
     code, lines = small.end()
     assert code == 1
-    assert lines[-1].endswith("SIGTERM while draining: ending at once")
+    assert "SIGTERM" in lines[-1]
+    assert "at once" in lines[-1]
 
 
 def test_a_process_that_does_not_drain_in_time_is_ended(small: SmallProcess) -> None:
@@ -127,7 +129,7 @@ def test_the_first_signal_after_the_parents_end_does_not_cut_the_drain_short(sma
     small.hear("draining")
     small.hear("alone")
     small.signal(signal.SIGTERM)
-    small.read_log("SIGTERM: draining goes on")
+    small.read_log("SIGTERM", "goes on")
     small.signal(signal.SIGUSR1)
     assert small.end()[0] == 0
 
@@ -166,7 +168,7 @@ def test_a_service_without_progress_is_not_alive_for_those_who_ask(small: SmallP
     small.signal(signal.SIGTERM)
     code, lines = small.end()
     assert code == 0
-    assert any(line.endswith("the service makes progress again: health is SERVING") for line in lines)
+    assert any(line.endswith(" SERVING") for line in lines)
 
 
 def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small: SmallProcess) -> None:
@@ -174,33 +176,31 @@ def test_a_parent_that_goes_after_its_signal_does_not_cut_the_drain_short(small:
     small.signal(signal.SIGTERM)
     small.hear("draining")
     small.lose_parent()
-    small.read_log("the parent process is gone; draining goes on")
+    small.read_log("parent", "goes on")
     small.hear("alone")
     small.signal(signal.SIGUSR1)
     assert small.end()[0] == 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "fact"),
     [
-        (["--seed", "-1"], "setting 'seed': value should be greater than or equal to 0, got '-1'"),
-        (["--fail", "register"], "--fail: register was told to fail"),
-        (
-            ["--transport.certificates", "/absent"],
-            "certificates: /absent must hold ca.crt, tls.crt and tls.key, but /absent/ca.crt cannot be read "
-            "(No such file or directory)",
-        ),
+        (["--seed", "-1"], "'seed'.* 0,.*'-1'"),
+        (["--fail", "register"], "--fail: register"),
+        (["--transport.certificates", "/absent"], "certificates.*/absent/ca.crt.*No such file"),
     ],
 )
-def test_a_users_mistake_is_one_line_and_exit_code_2(small: SmallProcess, arguments: list[str], message: str) -> None:
-    assert small.start(*arguments).end() == (2, [f"error: {message}"])
+def test_a_users_mistake_is_one_line_and_exit_code_2(small: SmallProcess, arguments: list[str], fact: str) -> None:
+    code, (line,) = small.start(*arguments).end()
+    assert code == 2
+    assert re.match(f"error: .*{fact}", line)
 
 
 def test_an_announcement_that_cannot_be_written_is_the_users_mistake(small: SmallProcess, tmp_path: Path) -> None:
     path = tmp_path / "absent" / "small.json"
     code, lines = small.start("--announce", str(path)).end()
     assert code == 2
-    assert lines[-1] == f"error: --announce: cannot write {path}: No such file or directory"
+    assert re.match(f"error: --announce.*{path}.*No such file", lines[-1])
 
 
 def test_a_service_runs_without_an_announcement_on_a_full_disk(small: SmallProcess, tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_service_runs_without_an_announcement_on_a_full_disk(small: SmallProce
     small.signal(signal.SIGTERM)
     code, lines = small.end()
     assert code == 0
-    assert any("the address is not announced" in line and "No space left on device" in line for line in lines)
+    assert any("small.json" in line and "No space left" in line for line in lines)
 
 
 def test_work_that_fails_is_one_line_and_exit_code_1(small: SmallProcess) -> None:

@@ -40,7 +40,7 @@ def test_a_damaged_configuration_is_told_and_its_copy_counts(
     run.config.write_bytes(damage)
     with caplog.at_level(logging.WARNING):
         assert RunConfig.model_validate(run.config_tree()) == RunConfig(seed=7)
-    assert "is damaged or was edited by hand; its copy config.copy.yaml is used" in caplog.text
+    assert "config.copy.yaml" in caplog.text
 
 
 def test_no_byte_of_a_configuration_can_change_its_settings(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_configuration_without_a_digest_and_without_a_copy_is_read_as_it_is(tm
 
 def test_a_file_where_the_folder_should_be_is_a_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match=f"{tmp_path / 'file' / 'run'} .*Not a directory"):
         RunDirectory(tmp_path / "file" / "run").create(RunConfig())
 
 
@@ -71,18 +71,18 @@ def test_a_run_begins_in_a_folder_whose_first_file_did_not_fit_on_the_disk(tmp_p
     run = RunDirectory(tmp_path)
     partial = tmp_path / ".config.yaml.partial"
     partial.symlink_to("/dev/full")
-    with pytest.raises(UserError, match="No space left on device"):
+    with pytest.raises(UserError, match=f"{tmp_path}.*No space left"):
         run.create(RunConfig(seed=7))
     partial.unlink()
     partial.write_text("seed:")
     run.create(RunConfig(seed=7))
     assert RunConfig.model_validate(run.config_tree()) == RunConfig(seed=7)
-    with pytest.raises(UserError, match="exists: pass --resume"):
+    with pytest.raises(UserError, match="--resume"):
         run.create(RunConfig())
 
 
 def test_the_newest_run_is_the_active_one_whose_addresses_were_written_last(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run is going on under"):
+    with pytest.raises(UserError, match=str(tmp_path)):
         newest_run(tmp_path)
     run, killed = RunDirectory(tmp_path / "a"), RunDirectory(tmp_path / "b")
     for each in (run, killed):
@@ -90,7 +90,7 @@ def test_the_newest_run_is_the_active_one_whose_addresses_were_written_last(tmp_
         each.write_addresses(Addresses("127.0.0.1:1", "127.0.0.1:2", {"actor-0": "127.0.0.1:3"}))
     with run.locked(on_wait=pytest.fail):
         assert newest_run(tmp_path).root == run.root
-    with pytest.raises(UserError, match="no run is going on under"):
+    with pytest.raises(UserError, match=str(tmp_path)):
         newest_run(tmp_path)
     assert run.read_addresses() == Addresses("127.0.0.1:1", "127.0.0.1:2", {"actor-0": "127.0.0.1:3"})
 
@@ -114,7 +114,11 @@ def test_a_summary_that_cannot_be_read_is_no_summary(tmp_path: Path) -> None:
 
 def test_a_run_has_one_launcher_at_a_time(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    with run.locked(on_wait=pytest.fail), pytest.raises(UserError, match="in use"), run.locked(on_wait=pytest.fail):
+    with (
+        run.locked(on_wait=pytest.fail),
+        pytest.raises(UserError, match=f"{tmp_path} .*in use"),
+        run.locked(on_wait=pytest.fail),
+    ):
         pass
     with run.locked(on_wait=pytest.fail):
         pass

@@ -43,7 +43,7 @@ def test_the_threads_of_numpy_are_those_that_the_environment_asks_for(tmp_path: 
     assert started(tmp_path, "run", OPENBLAS_NUM_THREADS="3").stdout == "False True 3\n"
 
 
-def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+def test_a_users_mistake_at_the_start_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     process = started(tmp_path, "fail")
     assert (process.returncode, process.stderr) == (2, "error: expected another function\n")
 

@@ -10,14 +10,14 @@ from actorq.tasks import may_be_left
 
 
 @pytest.mark.parametrize(
-    ("error", "lines"),
+    ("error", "facts"),
     [
         (InvalidInputError("batch: must be positive"), []),
-        (OSError("no space left"), ["writing version 3 failed: OSError: no space left"]),
+        (OSError("no space left"), ["writing version 3", "OSError", "no space left"]),
     ],
 )
 def test_a_fault_of_left_work_is_one_line_and_the_domains_errors_are_none(
-    error: Exception, lines: list[str], caplog: pytest.LogCaptureFixture
+    error: Exception, facts: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail() -> None:
         raise error
@@ -28,7 +28,8 @@ def test_a_fault_of_left_work_is_one_line_and_the_domains_errors_are_none(
 
     asyncio.run(scenario())
     gc.collect()
-    assert caplog.messages == lines
+    assert len(caplog.messages) == bool(facts)
+    assert all(fact in caplog.text for fact in facts)
 
 
 def test_a_caller_that_stays_gets_the_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -41,7 +41,7 @@ def test_each_call_gets_its_own_time(machine: Machine) -> None:
     assert time_calls(calls, clocks=machine.clocks) == pytest.approx(times)
 
 
-def test_what_disturbs_a_third_of_the_turns_does_not_count(machine: Machine) -> None:
+def test_a_disturbance_of_a_third_of_the_turns_does_not_count(machine: Machine) -> None:
     calls = {
         "disturbed": machine.call("disturbed", lambda i: 1e-3 if i // 40 % 3 == 2 else 4e-6),
         "steady": machine.call("steady", lambda _: 5e-6),
@@ -72,7 +72,7 @@ def test_very_slow_calls_are_measured_three_times(machine: Machine) -> None:
     assert machine.calls.count("a") == BEFORE + 2 * 3
 
 
-def test_what_cannot_be_the_fastest_is_left_out_after_six_rounds(machine: Machine) -> None:
+def test_a_call_that_cannot_be_the_fastest_is_left_out_after_six_rounds(machine: Machine) -> None:
     times = {"slow": 3e-3, "a": 1e-3, "b": 1.1e-3}
     calls = {name: machine.call(name, lambda _, seconds=seconds: seconds) for name, seconds in times.items()}  # type: ignore[misc]
     assert time_calls(calls, budget_s=1.0, clocks=machine.clocks, hopeless=2.0) == pytest.approx(times)
@@ -81,7 +81,7 @@ def test_what_cannot_be_the_fastest_is_left_out_after_six_rounds(machine: Machin
     assert abs(machine.calls.count("a") - machine.calls.count("b")) <= 2
 
 
-def test_it_ends_early_when_one_is_left(machine: Machine) -> None:
+def test_the_measurement_ends_early_when_one_call_is_left(machine: Machine) -> None:
     calls = {"a": machine.call("a", lambda _: 1e-3), "b": machine.call("b", lambda _: 3e-3)}
     assert time_calls(calls, budget_s=60.0, clocks=machine.clocks, hopeless=2.0)["a"] == pytest.approx(1e-3)
     assert machine.calls.count("a") == machine.calls.count("b") == BEFORE + 2 * 6

@@ -77,7 +77,7 @@ def test_weights_that_are_no_constants_of_one_type_have_no_other_encoding() -> N
     graph = helper.make_graph([node], "graph", [values[0], weights], values[1:])
     model = helper.make_model(graph).SerializeToString()
     assert weight_encoding_of(model) is None
-    with pytest.raises(InvalidInputError, match=r"^model: expected int8 products whose weights are constants"):
+    with pytest.raises(InvalidInputError, match=r"model.*int8.*constant"):
         with_weight_encoding(model, UNSIGNED)
 
 

@@ -1,49 +1,29 @@
-"""The frame that all benchmarks share."""
+"""The frame that all benchmarks share: exit codes, the check, stored results, and the end of what was started."""
 
+import argparse
 import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from actorq.arithmetic import arithmetic
 from actorq.domain.policy import SIGNED
-from actorq.errors import UserError
-from actorq.process import EXIT_USER_ERROR
-from benchmarks import harness, hidden, processor
+from benchmarks import harness, processor
 from benchmarks.conditions import conditions
 from benchmarks.faults.chaos.fleet import Fleet
-from benchmarks.harness import Target, run_benchmark, verdict
+from benchmarks.harness import ONE_SEED, Target, run_benchmark
+from benchmarks.learner.learner_timing import Turns, speedup, take_turns
 from benchmarks.processor import BFLOAT16, DOT_PRODUCT, NO_DOT_PRODUCT
 from tests.builders.emulation import without_dot_product
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "told"),
-    [
-        (
-            UserError("-n: expected a namespace, got 'moves'"),
-            EXIT_USER_ERROR,
-            "error: -n: expected a namespace, got 'moves'\n",
-        ),
-        (KeyboardInterrupt(), 130, ""),
-    ],
-)
-def test_mistakes_and_ctrl_c_get_no_traceback(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    code: int,
-    told: str,
-) -> None:
-    def measure(_: object) -> tuple[dict[str, object], list[object]]:
-        raise error
-
-    monkeypatch.setattr("sys.argv", ["benchmark", "--check"])
-    assert run_benchmark("A benchmark.", lambda parser: None, measure) == code  # type: ignore[arg-type]
-    assert capsys.readouterr().err == told
+def _benchmark(monkeypatch: pytest.MonkeyPatch, flags: list[str], *targets: Target) -> int:
+    monkeypatch.setattr("sys.argv", ["/anywhere/speed.py", *flags])
+    return run_benchmark("A benchmark.", lambda parser: None, lambda arguments: ({}, list(targets)))
 
 
 def test_sigterm_ends_a_measurement_with_all_that_it_has_started(
@@ -51,7 +31,7 @@ def test_sigterm_ends_a_measurement_with_all_that_it_has_started(
 ) -> None:
     fleet = Fleet(tmp_path, {})
 
-    def measure(_: object) -> tuple[dict[str, object], list[Target]]:
+    def measure(_: argparse.Namespace) -> tuple[dict[str, Any], list[Target]]:
         try:
             fleet.start("service", "http.server", "0")
             os.kill(os.getpid(), signal.SIGTERM)
@@ -67,67 +47,69 @@ def test_sigterm_ends_a_measurement_with_all_that_it_has_started(
 
 
 FAST = Target("times faster", 7.0, 6.0, at_most=False, needs=DOT_PRODUCT)
-SLOW = Target("times faster", 7.0, 8.0, at_most=False, needs=NO_DOT_PRODUCT)
-
-
-def test_a_target_of_an_absent_need_is_neither_met_nor_missed() -> None:
-    assert [verdict(target, [DOT_PRODUCT]) for target in (FAST, SLOW)] == [True, None]
-    assert [verdict(target, [NO_DOT_PRODUCT]) for target in (FAST, SLOW)] == [None, False]
+SLOW = Target("times slower", 7.0, 8.0, at_most=False, needs=NO_DOT_PRODUCT)
+REFUSED = Target("return of 1 seed", 9.0, 1.0, at_most=False, refused=ONE_SEED)
 
 
 @pytest.mark.parametrize(
-    ("features", "code", "lines", "met"),
-    [
-        (
-            (DOT_PRODUCT,),
-            0,
-            [
-                "ok   times faster: 7 (at least 6)",
-                "---- times faster: 7 (at least 8); for processors with no int8 dot product; this one has it",
-            ],
-            [True, None],
-        ),
-        (
-            (NO_DOT_PRODUCT,),
-            1,
-            [
-                "---- times faster: 7 (at least 6); needs an int8 dot product, which this processor lacks",
-                "MISS times faster: 7 (at least 8)",
-            ],
-            [None, False],
-        ),
-    ],
+    ("feature", "code", "told"),
+    [(DOT_PRODUCT, 0, "---- times slower: 7 (at least 8)"), (NO_DOT_PRODUCT, 1, "MISS times slower: 7 (at least 8)")],
 )
-def test_only_targets_of_this_processor_can_fail_the_check(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    features: tuple[str, ...],
-    code: int,
-    lines: list[str],
-    met: list[bool | None],
+def test_the_check_fails_and_names_targets_that_this_processor_misses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], feature: str, code: int, told: str
 ) -> None:
-    monkeypatch.setattr(processor, "features", lambda: features)
-    monkeypatch.setattr(harness, "features", lambda: features)
-    monkeypatch.setattr("sys.argv", ["benchmark", "--check", "--json", str(tmp_path / "result.json")])
-    assert run_benchmark("A benchmark.", lambda parser: None, lambda arguments: ({}, [FAST, SLOW])) == code
-    assert capsys.readouterr().out.splitlines() == lines
-    stored = json.loads((tmp_path / "result.json").read_text(encoding="utf-8"))["targets"]
-    assert [target["met"] for target in stored] == met
-    assert [target["needs"] for target in stored] == [DOT_PRODUCT, NO_DOT_PRODUCT]
+    monkeypatch.setattr(processor, "features", lambda: (feature,))
+    monkeypatch.setattr(harness, "features", lambda: (feature,))
+    assert _benchmark(monkeypatch, ["--check"], FAST, SLOW) == code
+    assert told in capsys.readouterr().out
+
+
+def test_a_result_has_its_conditions_and_verdicts_and_no_folders_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "speed.json"
+    met = Target("speed", 9.0, 1.0, at_most=False)
+    assert _benchmark(monkeypatch, ["--check", "--json", str(file)], met) == 0
+    assert _benchmark(monkeypatch, ["--check", "--json", str(file)], met, REFUSED) == 1
+    assert f"NONE return of 1 seed: 9 (at least 1); {ONE_SEED}" in capsys.readouterr().out
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert {"date", "commit", "changes", "load_average", "machine", "figures"} < result.keys()
+    assert [target["met"] for target in result["targets"]] == [True, False]
+    assert result["command"] == "python -m benchmarks.speed --check --json speed.json"
 
 
 def test_a_result_says_what_its_processor_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    features = conditions()["machine"]["features"]
-    assert (DOT_PRODUCT in features) == (SIGNED in arithmetic().weight_encodings)
-    assert (NO_DOT_PRODUCT in features) != (DOT_PRODUCT in features)
-    assert processor.has("")
-    before = conditions()["machine"]["cpu"].removesuffix(f" ({hidden.HIDDEN})")
+    machine = conditions()["machine"]
+    assert (DOT_PRODUCT in machine["features"]) == (SIGNED in arithmetic().weight_encodings)
+    assert (NO_DOT_PRODUCT in machine["features"]) != (DOT_PRODUCT in machine["features"])
     monkeypatch.setenv("LD_PRELOAD", "/anywhere/libhidden.so")
-    assert conditions()["machine"]["cpu"] == f"{before} (AVX-512, VNNI and bfloat16 hidden)"
+    assert conditions()["machine"]["cpu"].endswith(" (AVX-512, VNNI and bfloat16 hidden)")
 
 
 def test_a_processor_without_the_instructions_has_neither_of_both() -> None:
     told = without_dot_product("from benchmarks.processor import features; print(features())")
     assert told.strip() == str((NO_DOT_PRODUCT,))
     assert BFLOAT16 not in told
+
+
+def test_a_machine_that_slows_down_between_rounds_does_not_move_the_ratio() -> None:
+    speed = [1.0, 1.0, 5.0, 9.0, 9.0]
+    ours = Turns(cpu=[2.0 * each for each in speed], wall=[1.0] * 5)
+    # In one round something took the processor from theirs.
+    theirs = Turns(cpu=[3.0, 3.0, 500.0, 27.0, 27.0], wall=[4.0, 2.0, 2.0, 2.0, 0.1])
+    assert (speedup(ours, theirs, "cpu"), speedup(ours, theirs, "wall")) == (1.5, 2.0)
+
+
+def test_every_round_has_a_turn_of_each_and_begins_with_another() -> None:
+    called: list[str] = []
+
+    def busy(name: str) -> None:
+        if called[-1:] != [name]:
+            called.append(name)
+        # Some CPU time, so that a slice has an end.
+        sum(range(1000))
+
+    turns = take_turns({name: lambda name=name: busy(name) for name in "abc"}, rounds=3, slice_s=0.001)  # type: ignore[misc]
+    # After the warm-up, which is the first three.
+    assert "".join(called[3:]) == "abcbcacab"
+    assert all(len(each.cpu) == len(each.wall) == 3 and each.median("cpu") > 0 for each in turns.values())

@@ -14,7 +14,7 @@ def as_emitted(network: nn.Module, spec: EnvironmentSpec, stochastic: bool = Fal
     """The network's graph with its parameters."""
     graph = export_policy_graph(network, spec, stochastic)
     model = onnx.load_from_string(graph.model)
-    inputs = [value for value in model.graph.input if value.name in graph.inputs]
+    inputs = [value for value in model.graph.input if value.name in [port.name for port in graph.signature.inputs]]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
     model.graph.initializer.extend(

@@ -89,7 +89,7 @@ def test_the_learner_is_watched_paused_and_saved(learner: LearnerClient) -> None
 def test_a_meter_reports_the_energy_of_its_node(learner: LearnerClient) -> None:
     meter = replace(measure_process("meter-0", "meter"), node="elsewhere")
     learner.report_energy(NodeEnergy("elsewhere", 0.5, 0.1, 0.0, 0.2, busy_cpu_seconds=1.0, method="by hand"), (meter,))
-    processes = {usage.process.name for usage in learner.status().processes}
+    processes = {process.name for process in learner.status().processes}
     assert "meter-0" in processes
 
 

@@ -114,7 +114,7 @@ def test_the_command_of_a_result_is_one_of_today(name: str) -> None:
     assert (ROOT / f"{module}.py").exists() or (ROOT / module / "__main__.py").exists()
 
 
-def test_a_result_that_lacks_a_field_says_so() -> None:
+def test_a_field_that_a_result_lacks_is_shown_as_not_recorded() -> None:
     old = next(name for name in results.stored() if "commit" not in results.load(name))
     assert "| commit | not recorded |" in results.conditions(old)
     assert results.load("start")["commit"][:12] in results.conditions("start")

@@ -55,7 +55,7 @@ def at_work_again(killed: set[int]) -> Callable[[RunStatus], bool]:
     """Holds once both are in another life and the quantizer has taken a version of this learner."""
 
     def holds(status: RunStatus) -> bool:
-        lives = {usage.process.name: usage.process.pid for usage in status.processes}
+        lives = {process.name: process.pid for process in status.processes}
         return all(name in lives and lives[name] not in killed for name in VICTIMS)
 
     return holds

@@ -20,7 +20,7 @@ def goes_on_without(name: str, ended: int, steps: int) -> Callable[[RunStatus], 
     """Holds once another process has the name, and more steps are stored."""
 
     def holds(status: RunStatus) -> bool:
-        processes = {usage.process.name: usage.process.pid for usage in status.processes}
+        processes = {process.name: process.pid for process in status.processes}
         return processes.get(name, ended) != ended and status.environment_steps > steps
 
     return holds

@@ -8,6 +8,7 @@ import torch
 
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.policy import INT8_PER_CHANNEL, SCHEMES, FidelityReport, Policy, PolicyDescriptor
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import Options, scheme_named, training_forms
@@ -37,18 +38,18 @@ def test_every_scheme_emits_what_the_policy_does_without_noise(scheme: str) -> N
     emission = plan.emit(parameters, statistics, "run", 1)
     size = len(emission.model)
     descriptor = PolicyDescriptor("run", 1, 0, scheme, b"", size, size, 0.0, NO_ERROR)
-    loaded = OnnxPolicy(Policy(descriptor, emission.model), SPEC.observations, 32, actions=6, greedy=True)
-    assert loaded.stochastic
+    loaded = OnnxPolicy(Policy(descriptor, emission.model), SPEC.observations, 32, 6, (Role.GREEDY_ACTIONS,))
+    assert loaded.takes_noise
     with torch.no_grad():
         expected = policy(torch.from_numpy(observations)).numpy()
     actions = loaded(observations, batch["noise"]).copy()
     # Of the range of 3; int4 weights are the coarsest.
-    np.testing.assert_allclose(loaded.greedy, expected, atol=0.3 if scheme == "int4" else 0.05)
-    assert np.abs(actions - loaded.greedy).max() > 0.5
+    np.testing.assert_allclose(loaded.outputs[Role.GREEDY_ACTIONS], expected, atol=0.3 if scheme == "int4" else 0.05)
+    assert np.abs(actions - loaded.outputs[Role.GREEDY_ACTIONS]).max() > 0.5
     # The noise has nothing to do with it, nor does it change what evaluators see, who give none.
-    greedy = loaded.greedy.copy()
+    greedy = loaded.outputs[Role.GREEDY_ACTIONS].copy()
     np.testing.assert_array_equal(loaded(observations), greedy)
-    np.testing.assert_array_equal(loaded.greedy, greedy)
+    np.testing.assert_array_equal(loaded.outputs[Role.GREEDY_ACTIONS], greedy)
 
 
 def test_quantization_aware_training_finds_the_same_places_in_the_graph() -> None:

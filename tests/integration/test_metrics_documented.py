@@ -96,7 +96,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Scra
                 # It is measured once a second, from one second to another.
                 if ("actorq_learner_blocked_ratio",) in scrape(learner.metrics).samples:
                     break
-        assert {usage.process.node for usage in status.processes} == {"node-7"}
+        assert {process.node for process in status.processes} == {"node-7"}
         yield {
             "learner": scrape(learner.metrics),
             "quantizer": scrape(quantizer.metrics),

@@ -190,7 +190,7 @@ def test_a_whole_run_with_mutual_tls_between_all_its_services(
     everybody = {"learner", "quantizer", "actor-0", "evaluator", "meter"}
 
     def all_took_part(status: RunStatus) -> bool:
-        reported = {usage.process.name for usage in status.processes}
+        reported = {process.name for process in status.processes}
         # The launcher writes the actor's address after a status of its own.
         return status.evaluation is not None and everybody <= reported and "actor-0" in run.addresses()["actors"]
 

@@ -87,14 +87,14 @@ class TrainingRun:
 
 def process_id(status: RunStatus, name: str) -> int:
     """The process id of one of the run's processes, by its own report."""
-    return next(usage.process.pid for usage in status.processes if usage.process.name == name)
+    return next(process.pid for process in status.processes if process.name == name)
 
 
 def trained(updates: int) -> Callable[[RunStatus], bool]:
     """Holds once so many updates are done and all services have reported."""
 
     def holds(status: RunStatus) -> bool:
-        names = {usage.process.name for usage in status.processes}
+        names = {process.name for process in status.processes}
         return status.updates >= updates and {"learner", "quantizer", "actor-0", "actor-1"} <= names
 
     return holds

@@ -42,7 +42,7 @@ def selectors(expression: promql.Expr) -> Iterator[promql.VectorSelector]:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 class TestAlert:
-    def test_its_expression_is_promql_about_metrics_and_labels_that_there_are(self, rule: dict[str, Any]) -> None:
+    def test_the_expression_is_promql_about_existing_metrics_and_labels(self, rule: dict[str, Any]) -> None:
         served = {each.name: {*each.labels, *TARGET} for each in metrics.documented()}
         found = list(selectors(promql.parse(rule["expr"])))
         assert found
@@ -54,12 +54,12 @@ class TestAlert:
         labels = set.intersection(*(served[selector.name] for selector in found if selector.name))
         assert {name.strip() for names in grouped for name in names.split(",")} <= labels
 
-    def test_it_is_about_one_run_and_says_so(self, rule: dict[str, Any]) -> None:
+    def test_the_alert_is_about_one_run_and_names_it(self, rule: dict[str, Any]) -> None:
         used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
         assert {"namespace", "actorq_run"} <= used
         assert used - TARGET <= set(re.findall(r"\w+", rule["expr"]))
 
-    def test_it_waits_has_a_severity_and_points_to_documentation_that_there_is(self, rule: dict[str, Any]) -> None:
+    def test_the_alert_waits_has_a_severity_and_points_to_existing_documentation(self, rule: dict[str, Any]) -> None:
         assert re.fullmatch(r"[1-9]\d*m", rule["for"])
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}
@@ -67,7 +67,7 @@ class TestAlert:
         headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text("utf-8"), re.MULTILINE)
         assert anchor in {slugify(heading, "-") for heading in headings}
 
-    def test_it_is_in_the_table_of_the_documentation(self, rule: dict[str, Any]) -> None:
+    def test_the_alert_is_in_the_table_of_the_documentation(self, rule: dict[str, Any]) -> None:
         page = (ROOT / "docs/how-to/monitor.md").read_text("utf-8")
         assert f"| `{rule['alert']}` | {rule['labels']['severity']} |" in page
 

@@ -133,7 +133,7 @@ def test_the_chart_in_the_repository_is_the_one_that_the_manifests_give() -> Non
     assert stored == FILES, "run `python -m sitegen.chart`"
 
 
-def test_it_installs_what_the_kustomization_does() -> None:
+def test_the_chart_installs_the_objects_of_the_kustomization() -> None:
     kustomized = render(K8S / "operator")
     assert by_name(installed("actorq-system")) == by_name(kustomized)
     crds = [yaml.load(text, yaml.CSafeLoader) for path, text in FILES.items() if path.startswith("crds/")]
@@ -145,13 +145,13 @@ def test_it_installs_what_the_kustomization_does() -> None:
     assert sorted(crds, key=str) == sorted(without_labels, key=str)
 
 
-def test_for_one_namespace_it_installs_what_that_overlay_does() -> None:
+def test_for_one_namespace_the_chart_installs_the_objects_of_that_overlay() -> None:
     kustomized = by_name(render(K8S / "overlays" / "operator-namespaced"))
     assert by_name(installed("actorq", namespaced=True)) == kustomized
     assert not [kind for kind, _ in kustomized if kind.startswith("Cluster")]
 
 
-def test_it_gives_the_operator_rights_in_the_namespaces_that_may_have_runs() -> None:
+def test_the_chart_gives_the_operator_rights_in_the_namespaces_of_runs() -> None:
     (binding,) = render(K8S / "operator-access")
     assert "RoleBinding" not in {kind for kind, name in by_name(installed("actorq-system")) if name.endswith("-runs")}
     made = [each for each in installed("ops", namespaces=["lab", "games"]) if each["kind"] == "RoleBinding"]
@@ -162,7 +162,7 @@ def test_it_gives_the_operator_rights_in_the_namespaces_that_may_have_runs() -> 
         assert each["subjects"] == [{**binding["subjects"][0], "namespace": "ops"}]
 
 
-def test_its_values_change_the_deployment() -> None:
+def test_the_values_of_the_chart_change_the_deployment() -> None:
     objects = installed(
         "lab",
         replicas=1,
@@ -189,7 +189,7 @@ def test_its_values_change_the_deployment() -> None:
 
 
 @pytest.mark.parametrize("namespaced", [False, True])
-def test_with_monitoring_it_watches_the_runs_where_the_operator_does(namespaced: bool) -> None:
+def test_with_monitoring_the_chart_watches_the_runs_where_the_operator_does(namespaced: bool) -> None:
     plain = installed("lab", namespaced=namespaced)
     objects = installed("lab", namespaced=namespaced, monitoring={"enabled": True})
     added = objects[len(plain) :]
@@ -208,7 +208,7 @@ def test_with_monitoring_it_watches_the_runs_where_the_operator_does(namespaced:
     assert "namespaceSelector" not in own
 
 
-def test_its_values_tell_the_operator_where_the_images_of_runs_are() -> None:
+def test_the_values_of_the_chart_tell_the_operator_the_images_of_runs() -> None:
     digests = {"learner": DIGEST, "quantizer": "", "actor": ""}
     images: Object = {"registry": "registry.example/rl", "tag": "7", "pullPolicy": "Always", "pullSecret": "registry"}
     images["digests"] = digests
@@ -226,7 +226,7 @@ def test_a_digest_names_the_image_of_the_operator() -> None:
     assert container["image"] == f"registry.example/operator:mine@{DIGEST}"
 
 
-def test_helm_refuses_values_that_there_are_not() -> None:
+def test_helm_refuses_unknown_values() -> None:
     schema = json.loads(FILES["values.schema.json"])
     jsonschema.Draft7Validator.check_schema(schema)
     check = jsonschema.Draft7Validator(schema)

@@ -86,11 +86,8 @@ def test_the_tests_run_on_a_fresh_cluster_that_is_taken_down(clone: Path) -> Non
 def test_too_small_a_disk_is_told_before_anything_is_built(clone: Path) -> None:
     code, _, told = finish(start(clone, "cluster", NEEDED_GB="1000000000", KUBELAB_HOME=str(clone / "home")))
     assert code == 1
-    assert re.fullmatch(
-        rf"error: 1000000000 GB are needed in {clone}/home, \d+ GB are free: remove files from this disk, or the "
-        r"images of earlier runs \(./tool clean\)\n",
-        told,
-    )
+    (line,) = told.splitlines()
+    assert re.match(rf"error: 1000000000 GB .*{clone}/home.* \d+ GB .*\./tool clean", line)
     assert not (clone / "calls").exists()
 
 
@@ -98,7 +95,7 @@ def test_too_small_a_disk_is_told_before_anything_is_built(clone: Path) -> None:
 def test_a_failure_is_explained_and_passed_on_after_the_cluster_is_down(clone: Path, command: str) -> None:
     code, _, told = finish(start(clone, "cluster", fails=command))
     assert code == 3
-    assert re.search(rf"^error: failed with 3 after \d+ s: ./tool {command} ", told, re.MULTILINE)
+    assert re.search(rf"^error: .* 3 .* \d+ s: \./tool {command} ", told, re.MULTILINE)
     assert "kubectl get pods -A -o wide" in calls(clone)
     assert calls(clone)[-1] == "down"
 
@@ -106,7 +103,7 @@ def test_a_failure_is_explained_and_passed_on_after_the_cluster_is_down(clone: P
 def test_without_time_a_step_is_stopped_and_the_cluster_taken_down(clone: Path) -> None:
     code, _, told = finish(start(clone, "cluster", hangs="run", LIMIT_S="2"))
     assert code == 124
-    assert "no time is left: ./tool run make test-cluster" in told
+    assert re.search(r"no time .*\./tool run make test-cluster", told)
     assert calls(clone)[-1] == "down"
 
 
@@ -137,6 +134,7 @@ def test_ci_runs_the_tests_on_a_cluster_after_all_others(clone: Path) -> None:
 def test_ci_says_that_it_skips_them_where_there_is_nothing_to_run_a_cluster_with(clone: Path) -> None:
     code, shown, _ = finish(start(clone, "run", KUBELAB="../nowhere"))
     assert code == 0
-    line = "the tests on a cluster are skipped: ../nowhere is not there (with a cluster of yours: make test-cluster)"
-    assert shown.splitlines() == ["made test", line]
+    made, skipped = shown.splitlines()
+    assert made == "made test"
+    assert re.search(r"skipped: \.\./nowhere .*make test-cluster", skipped)
     assert not (clone / "calls").exists()

@@ -51,7 +51,7 @@ def test_the_operators_image_has_the_manifests_where_the_operator_looks() -> Non
     assert {"!k8s/base", "!k8s/components"} <= set(kept)
 
 
-def test_what_is_copied_into_an_image_is_not_ignored() -> None:
+def test_files_that_are_copied_into_an_image_are_not_ignored() -> None:
     kept = [line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()]
     lines = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE)
     sources = [source for line in lines for source in line.split()]

@@ -58,7 +58,7 @@ def test_objects_are_valid_and_of_kinds_that_the_cluster_has(manifests: tuple[Ob
             _valid(json.dumps(each))
 
 
-def test_validation_sees_what_is_wrong() -> None:
+def test_validation_refuses_an_unknown_field() -> None:
     service = of_kind(render(K8S / "base"), "Service")["learner"]
     wrong = {**service, "spec": {**service["spec"], "prots": []}}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -126,7 +126,7 @@ def test_pods_have_no_key_to_the_api(manifests: tuple[Object, ...]) -> None:
         assert pod["enableServiceLinks"] is False
 
 
-def test_containers_say_what_they_need(manifests: tuple[Object, ...]) -> None:
+def test_containers_have_requests_limits_and_probes(manifests: tuple[Object, ...]) -> None:
     for _, container in containers(manifests):
         for what in ("requests", "limits"):
             assert {"cpu", "memory", "ephemeral-storage"} <= set(container["resources"][what])

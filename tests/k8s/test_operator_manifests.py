@@ -72,7 +72,7 @@ def test_the_operator_may_make_and_remove_every_object_of_a_run(spec: Object) ->
     assert rights["", "secrets"] >= WRITES
 
 
-def test_it_has_no_right_that_it_does_not_use() -> None:
+def test_the_operator_has_no_right_that_it_does_not_use() -> None:
     made = render(K8S / "operator")
     rights = allowed(made, "ClusterRole") | allowed(made, "Role")
     assert {place: verbs for place, verbs in rights.items() if verbs != WRITES} == {
@@ -85,14 +85,14 @@ def test_it_has_no_right_that_it_does_not_use() -> None:
     }
 
 
-def test_it_may_not_change_specifications_or_give_rights() -> None:
+def test_the_operator_may_not_change_specifications_or_give_rights() -> None:
     rights = allowed(render(K8S / "operator"), "ClusterRole")
     assert rights["actorq.dev", "trainingruns"] == {"get", "list", "watch"}
     assert not any(group == "rbac.authorization.k8s.io" or "*" in (group, resource) for group, resource in rights)
     assert not any(verbs & {"*", "escalate", "bind", "impersonate"} for verbs in rights.values())
 
 
-def test_in_all_namespaces_it_only_sees_runs_and_says_what_they_do() -> None:
+def test_in_all_namespaces_the_operator_sees_runs_and_makes_events_only() -> None:
     rights = everywhere(render(K8S / "operator"))
     assert {place: verbs for place, verbs in rights.items() if place[0] != "actorq.dev"} == {
         ("", "events"): {"create"},
@@ -101,7 +101,7 @@ def test_in_all_namespaces_it_only_sees_runs_and_says_what_they_do() -> None:
     assert not any(resource in POWERFUL for _, resource in rights)
 
 
-def test_those_who_may_view_or_edit_a_namespace_may_do_so_with_its_runs() -> None:
+def test_the_view_and_edit_roles_of_a_namespace_cover_its_runs() -> None:
     roles = of_kind(render(K8S / "operator"), "ClusterRole")
     label = "rbac.authorization.k8s.io/aggregate-to-"
     given = {
@@ -127,7 +127,7 @@ def test_those_who_may_view_or_edit_a_namespace_may_do_so_with_its_runs() -> Non
     assert not [verb for resource, verb in verbs["edit"] if resource == "trainingruns/status" and verb != "get"]
 
 
-def test_in_one_namespace_it_has_the_same_rights_there_and_none_elsewhere() -> None:
+def test_in_one_namespace_the_operator_has_the_same_rights_there_and_none_elsewhere() -> None:
     cluster_wide, namespaced = (render(folder) for folder in FOLDERS)
     kinds = {each["kind"] for each in namespaced}
     assert not kinds & {"Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding"}
@@ -145,7 +145,7 @@ def test_in_one_namespace_it_has_the_same_rights_there_and_none_elsewhere() -> N
     assert "--namespace=actorq" in container["args"]
 
 
-def test_its_monitor_is_a_component_of_it(tmp_path: Path) -> None:
+def test_the_monitor_of_the_operator_is_a_component(tmp_path: Path) -> None:
     shutil.copytree(K8S, tmp_path / "k8s")
     (tmp_path / "monitored").mkdir()
     tree = {"resources": ["../k8s/operator"], "components": ["../k8s/components/operator-monitoring"]}

@@ -49,7 +49,7 @@ def relay_of(manifests: tuple[Object, ...]) -> Object:
     return container
 
 
-def test_its_objects_are_valid_and_need_no_rights_beyond_the_namespace(manifests: tuple[Object, ...]) -> None:
+def test_the_objects_of_relays_are_valid_and_need_no_rights_beyond_the_namespace(manifests: tuple[Object, ...]) -> None:
     of_relays = [each for each in manifests if "relay" in each["metadata"]["name"]]
     assert len(of_relays) >= 4
     for each in of_relays:
@@ -122,7 +122,7 @@ def test_the_service_and_the_budget_select_the_pods(manifests: tuple[Object, ...
     assert {port["port"]: named[port["targetPort"]] for port in service["ports"]} == {50052: 50052, 9090: 9090}
 
 
-def test_its_probes_and_threads_are_those_of_the_others(plain: tuple[Object, ...]) -> None:
+def test_probes_and_threads_of_a_relay_are_those_of_the_quantizer(plain: tuple[Object, ...]) -> None:
     relay, (quantizer,) = relay_of(plain), pods(plain)["quantizer"]["containers"]
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert relay[probe] == quantizer[probe]

@@ -16,16 +16,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import PolicyGraph
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.intake import Intake
 from learner_service.actors.members import Member
+from learner_service.batch import Batch
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
-from learner_service.replay import NStepBatch, RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
+from learner_service.replay import RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
 from learner_service.run.run import Run
+from tests.builders.graphs import graph_of
 from tests.builders.segments import changed
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
@@ -77,10 +78,10 @@ class ManualClock:
         return self.now
 
 
-def random_batch(rng: np.random.Generator, size: int, spec: EnvironmentSpec = SPEC) -> NStepBatch:
+def random_batch(rng: np.random.Generator, size: int, spec: EnvironmentSpec = SPEC) -> Batch:
     """Random n-step transitions; about a third of them end in a terminal state."""
     shape = (size, *spec.observations.shape)
-    return NStepBatch(
+    return Batch(
         observations=rng.standard_normal(shape, np.float32),
         actions=rng.integers(spec.discrete_actions, size=size),
         returns=rng.standard_normal(size, np.float32),
@@ -183,7 +184,7 @@ def room_for(nbytes: int) -> Iterator[None]:
 
 def never_quantization_aware() -> QuantizationAware:
     """Training in float, with a policy and a graph that are never looked at."""
-    return QuantizationAware(FakeQuantization(nn.Identity(), PolicyGraph(b"", (), discrete_actions=True)), None)
+    return QuantizationAware(FakeQuantization(nn.Identity(), graph_of(b"")), None)
 
 
 def ones(size: int) -> NDArray[np.float32]:

@@ -12,9 +12,11 @@ from onnx import TensorProto, helper
 
 from actorq.domain.limits import MAX_BLOB_BYTES
 from actorq.domain.policy import PolicyGraph
+from actorq.domain.signature import METADATA
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import quantizer_pb2, tensor_pb2
 from quantizer_service.store.policy_files import encode_tensors
+from tests.builders.graphs import graph_of
 from tests.quantizer_service.hostile_graphs import REFUSED
 from tests.quantizer_service.policy_graphs import OBSERVATION_SIZE, Tensors, mlp, policy_graph
 from tests.quantizer_service.policy_runs import checkpoint, random_parameters
@@ -97,7 +99,7 @@ def huge_checkpoint(publisher: Publisher) -> None:
 
 
 def huge_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"]))
+    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
     claim(publisher, GIGABYTE, version=0)
 
 
@@ -189,7 +191,7 @@ def graph(source: PolicyGraph) -> Send:
 def edited(change: Callable[[onnx.ModelProto], None], source: PolicyGraph = SOURCE) -> Send:
     model = onnx.ModelProto.FromString(source.model)
     change(model)
-    return graph(PolicyGraph(model.SerializeToString(), source.inputs, source.discrete_actions))
+    return graph(PolicyGraph(model.SerializeToString(), source.signature))
 
 
 def operator(op_type: str, domain: str = "") -> Send:
@@ -232,26 +234,42 @@ def fits_no_shape(model: onnx.ModelProto) -> None:
 
 
 def renamed(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"]))
+    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
     for part in split_blob(mlp(4).model):
         publisher.send(part=part)
 
 
 def truncated_graph(publisher: Publisher) -> None:
     source = mlp(4)
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=source.topology, inputs=source.inputs))
+    publisher.send(graph=quantizer_pb2.GraphHeader(topology=source.topology))
     for part in list(split_blob(source.model, chunk_bytes=100))[:-1]:
         publisher.send(part=part)
     publisher.end()
 
 
-def bad_span(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"], action_spans=[1, 0]))
+def with_signature(text: str | None) -> Callable[[onnx.ModelProto], None]:
+    def change(model: onnx.ModelProto) -> None:
+        del model.metadata_props[:]
+        if text is not None:
+            model.metadata_props.add(key=METADATA, value=text)
+
+    return change
+
+
+def port(name: str, role: str, sizes: str = "", spans: str = "") -> str:
+    return f'["{name}","{role}",[{sizes}],[{spans}]]'
+
+
+def signature_text(inputs: str, outputs: str) -> str:
+    return f'{{"inputs":[{inputs}],"outputs":[{outputs}]}}'
+
+
+GIVEN, ACTING = port("observation", "observation"), port("q_values", "q_values")
 
 
 GRAPHS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
-    "no ONNX": (graph(PolicyGraph(b"\x01" * 500, ("observation",), True)), INVALID, "that do not parse"),
-    "nothing": (graph(PolicyGraph(b"", ("observation",), True)), INVALID, "graph: "),
+    "no ONNX": (graph(graph_of(b"\x01" * 500)), INVALID, "that do not parse"),
+    "nothing": (graph(graph_of(b"")), INVALID, "graph: "),
     "a parameter that no input has": (edited(rename_input), INVALID, "graph: .*valid ONNX"),
     "an unknown operator": (operator("NoSuchOperator"), INVALID, "NoSuchOperator"),
     "an operator of an unknown domain": (operator("NoSuchOperator", "com.example"), INVALID, "NoSuchOperator"),
@@ -264,7 +282,24 @@ GRAPHS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
     "a wrong digest": (renamed, INVALID, "topology .*SHA-256"),
     "a truncated stream": (truncated_graph, INVALID, "the graph, .*end of the stream"),
     "1 GB claimed": (huge_graph, EXHAUSTED, f"bytes, .*{GIGABYTE}"),
-    "a span of 0": (bad_span, INVALID, r"graph\.action_spans: .*\[1\.0, 0\.0\]"),
+    "no roles": (edited(with_signature(None)), INVALID, "'signature'.*none"),
+    **{
+        f"a signature with {what}": (edited(with_signature(text)), INVALID, fault)
+        for what, (text, fault) in {
+            "no JSON": ("[", "signature: "),
+            "depth": ("[" * 100_000, "signature: "),
+            "no outputs": (signature_text(GIVEN, ""), "outputs, .*0"),
+            "many inputs": (signature_text(",".join([GIVEN] * 65), ACTING), "inputs, .*65"),
+            "many outputs": (signature_text(GIVEN, ",".join([ACTING] * 65)), "outputs, .*65"),
+            "a span of 0": (signature_text(GIVEN, port("q_values", "actions", spans="1,0")), r"\[1\.0, 0\.0\]"),
+            "a size of 0": (signature_text(GIVEN, port("q_values", "q_values", sizes="3,0")), r"\[3, 0\]"),
+            "an unknown role": (signature_text(GIVEN, port("q_values", "reward")), "reward"),
+            "an input that acts": (signature_text(port("observation", "logits"), ACTING), "logits"),
+            "a role twice": (signature_text(GIVEN, f"{ACTING},{ACTING}"), "role once"),
+            "an unknown input": (signature_text(port("pixels", "observation"), ACTING), r"\['pixels'\]"),
+            "an unknown output": (signature_text(GIVEN, port("values", "q_values")), r"without \['values'\]"),
+        }.items()
+    },
 }
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from actorq.domain.policy import PolicyGraph
+from tests.builders.graphs import graph_of, resigned
 
 Tensors = dict[str, NDArray[Any]]
 OBSERVATION_SIZE, ACTIONS = 5, 3
@@ -40,7 +41,7 @@ def policy_graph(
     initializers = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
     body = helper.make_graph(nodes, "policy", inputs, outputs, initializers)
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    return PolicyGraph(model.SerializeToString(), ("observation", *further), discrete_actions)
+    return graph_of(model.SerializeToString(), ("observation", *further), discrete_actions)
 
 
 def mlp(*hidden: int) -> PolicyGraph:
@@ -230,7 +231,7 @@ def gaussian(width: int = 32) -> PolicyGraph:
         more_outputs=("mean", "log_std"),
         constants={name: np.array(value, np.float32) for name, value in constants.items()},
     )
-    return replace(source, action_spans=(4.0,) * ACTIONS)
+    return resigned(source, spans=(4.0,) * ACTIONS)
 
 
 def shared_weights(width: int = 32) -> PolicyGraph:
@@ -325,7 +326,7 @@ def recurrent(operator: str = "LSTM", width: int = 32, **attributes: Any) -> Pol
     model.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 1, width]) for name in made
     )
-    return replace(source, model=model.SerializeToString())
+    return resigned(replace(source, model=model.SerializeToString()))
 
 
 def recurrent_cell(width: int = 32) -> PolicyGraph:
@@ -344,7 +345,7 @@ def recurrent_cell(width: int = 32) -> PolicyGraph:
     source = policy_graph(nodes, parameters, more_inputs={"h": ["batch", width]})
     model = onnx.ModelProto.FromString(source.model)
     model.graph.output.append(helper.make_tensor_value_info("h_after", TensorProto.FLOAT, ["batch", width]))
-    return replace(source, model=model.SerializeToString())
+    return resigned(replace(source, model=model.SerializeToString()))
 
 
 def sequence(width: int = 32) -> PolicyGraph:

@@ -87,9 +87,7 @@ class Publisher:
         self._requests.put(quantizer_pb2.PublishCheckpointsRequest(**payload))
 
     def send_graph(self, source: PolicyGraph) -> None:
-        header = quantizer_pb2.GraphHeader(
-            topology=source.topology, inputs=source.inputs, discrete_actions=source.discrete_actions
-        )
+        header = quantizer_pb2.GraphHeader(topology=source.topology)
         self.send(graph=header)
         for part in split_blob(source.model):
             self.send(part=part)

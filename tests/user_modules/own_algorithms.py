@@ -14,7 +14,7 @@ from actorq.config.settings import Settings
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms import Losses, minibatches, settings_of
 from learner_service.algorithms.dqn import DQN
-from learner_service.replay import NStepBatch
+from learner_service.batch import Batch
 
 
 class PatientDQN(DQN):
@@ -45,7 +45,7 @@ class LinearQ:
         self.policy = nn.Linear(spec.policy_observations.shape[0], spec.discrete_actions).to(device)
         self._optimizer = torch.optim.SGD(self.policy.parameters(), own.learning_rate)
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """Steps down the gradient of the mean squared error."""
         losses, errors = [], []
         for minibatch in minibatches(batch, weights, self.batch_size, self._device):

@@ -15,7 +15,7 @@ from actorq.config.settings import Settings
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Sampling
 from learner_service.algorithms.base import Learned, settings_of
-from learner_service.rollouts import Trajectories
+from learner_service.batch import Batch
 
 
 class ReinforceConfig(Settings):
@@ -48,14 +48,14 @@ class Reinforce:
         torch.manual_seed(config.seed)
         self._policy = Logits(spec.observations.shape[0], spec.discrete_actions)
         self._optimizer = torch.optim.SGD(self._policy.parameters(), own.learning_rate)
-        self.rollouts: list[tuple[Sequence[Trajectories], float]] = []
+        self.rollouts: list[tuple[Sequence[Batch], float]] = []
         self.normalized: list[NDArray[np.float64]] = []
 
     @property
     def policy(self) -> nn.Module:
         return self._policy
 
-    def learn(self, rollout: Sequence[Trajectories], progress: float) -> Learned:
+    def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
         self.rollouts.append((rollout, progress))
         losses = []
         for _ in range(self.epochs):
@@ -84,7 +84,7 @@ class Reinforce:
     def load_state(self, state: dict[str, Tensor]) -> None:
         self._policy.load_state_dict(state)
 
-    def _loss(self, trajectories: Trajectories) -> Tensor:
+    def _loss(self, trajectories: Batch) -> Tensor:
         valid = trajectories.valid
         logits = self._policy(torch.from_numpy(trajectories.observations[:-1][valid]))
         chosen = _log_probabilities(logits, torch.from_numpy(trajectories.actions[valid]))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from actorq.domain.signature import METADATA
 from actorq.quantization.calibration import Observed, Statistics
 from actorq.quantization.emission.options import Emission, Options
 from actorq.quantization.graph import Graph, Parameters
@@ -58,11 +59,12 @@ class Plan:
         """The statistics of the graph's tensors that `emit` needs."""
 
     def emit(self, parameters: Parameters, statistics: Statistics, run_id: str, version: int) -> Emission:
-        """A complete ONNX model with `parameters` as constants. Its metadata name run, version and scheme.
+        """A complete ONNX model with `parameters` as constants. Its metadata name run, version, scheme and signature.
 
         Equal arguments give equal bytes. Raises InvalidInputError for missing, unexpected, misshapen or non-finite
         parameters.
         """
         self.graph.check_parameters(parameters)
-        metadata = {"run_id": run_id, "version": str(version), "scheme": self.scheme}
+        signature = self.graph.signature.to_text()
+        metadata = {"run_id": run_id, "version": str(version), "scheme": self.scheme, METADATA: signature}
         return self._plan.emit(parameters, statistics, metadata)

@@ -27,8 +27,6 @@ _SAMPLES, _SAMPLE_BYTES = 64, 1024
 _LEVEL = 6
 # Bound on the ratio of plain to packed size. A policy with 2% of its weights shrinks to a hundredth.
 MOST_GAIN = 1024
-# Number of gaps that are converted to positions at a time: positions take eight times the memory.
-_BLOCK = 256 * 1024
 
 
 def pack(data: bytes) -> bytes | None:
@@ -50,11 +48,13 @@ def pack(data: bytes) -> bytes | None:
     return packed if len(packed) < len(data) <= MOST_GAIN * len(packed) else None
 
 
-def unpack(packed: bytes, size: int) -> bytes:
+def unpack(packed: bytes, size: int, block_size: int = 256 * 1024) -> bytes:
     """The plain bytes.
 
-    size: number of plain bytes. Memory stays within a few times this size, for any content of the streams. Raises
-    InvalidInputError for damaged data.
+    size: number of plain bytes. Memory stays within a few times this size, for any content of the streams.
+    block_size: number of gaps that are converted to positions at a time. Positions take eight times the memory.
+
+    Raises InvalidInputError for damaged data.
     """
     if len(packed) < _LENGTH.size:
         raise InvalidInputError(f"packed blob: expected {_LENGTH.size} bytes or more, got {len(packed)}")
@@ -67,8 +67,8 @@ def unpack(packed: bytes, size: int) -> bytes:
     result = np.zeros(size, np.uint8)
     # The next free position, and the index of the next value.
     position = taken = 0
-    for start in range(0, len(gaps), _BLOCK):
-        block = gaps[start : start + _BLOCK]
+    for start in range(0, len(gaps), block_size):
+        block = gaps[start : start + block_size]
         ends = block < _LONGEST
         after = position + np.cumsum(block.astype(np.int64) + ends)
         places = after[ends] - 1

@@ -152,8 +152,7 @@ def _doing_of_actor(actor: ActorStatus | None) -> str:
 
 def _rows_by_status(status: RunStatus) -> Iterable[ProcessRow]:
     actors: dict[tuple[str, str], ActorStatus] = {(actor.role, actor.name): actor for actor in status.actors}
-    for usage in status.processes:
-        process = usage.process
+    for process in status.processes:
         actor = actors.pop((process.role, process.name), None)
         if actor is None and process.role in _MEMBERS:
             # It has left. The account of its use stays.

@@ -34,7 +34,7 @@ from benchmarks.faults.chaos.environment import codes_of
 from benchmarks.faults.chaos.faults import ACTORS, KINDS, RELAY, Fault, applied, drawn
 from benchmarks.faults.chaos.fleet import Fleet, free_addresses, until
 from benchmarks.faults.chaos.ledger import Verdict, judge
-from benchmarks.faults.chaos.observer import Observer
+from benchmarks.faults.chaos.observer import Observer, longest_standstill
 from benchmarks.faults.chaos.proxy import Link, Proxy
 from benchmarks.harness import Target, run_benchmark
 from learner_service.objectstorage.volume import open_volume
@@ -170,8 +170,8 @@ class Chaos:
 
     def standstill_s(self) -> float:
         """The longest time without new transitions while a learner and one unhurt actor were running."""
-        return self.observer.longest_standstill(
-            lambda moment: not any(begin <= moment <= end for begin, end in self._disturbed)
+        return longest_standstill(
+            self.observer.looks, lambda moment: not any(begin <= moment <= end for begin, end in self._disturbed)
         )
 
     def _do(self, fault: Fault) -> None:

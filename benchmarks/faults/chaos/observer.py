@@ -4,16 +4,14 @@ import hashlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.domain.status import RunState
 from actorq.errors import ActorQError
 
 _PERIOD_S = 0.1
 _DEADLINE_S = 2.0
-_SERVING = (RunState.COLLECTING, RunState.TRAINING, RunState.WAITING_FOR_ACTORS)
 
 
 @dataclass(frozen=True)
@@ -24,6 +22,22 @@ class Look:
     steps: int | None
     connected: frozenset[str] = frozenset()
     quantizer_connected: bool = False
+
+
+def longest_standstill(looks: Sequence[Look], counts: Callable[[float], bool]) -> float:
+    """The longest time without new transitions. Counts only moments for which `counts` is true."""
+    longest = current = 0.0
+    best, before = -1, looks[0].at
+    for look in looks:
+        if look.steps is not None and look.steps > best:
+            best, current = look.steps, 0.0
+        elif counts(look.at):
+            current += look.at - before
+        else:
+            current = 0.0
+        before = look.at
+        longest = max(longest, current)
+    return longest
 
 
 class Observer:
@@ -59,21 +73,6 @@ class Observer:
     def versions_with_two_contents(self) -> list[int]:
         """Versions with different bytes in the same scheme."""
         return sorted({version for (version, _), contents in tuple(self._contents.items()) if len(contents) > 1})
-
-    def longest_standstill(self, counts: Callable[[float], bool]) -> float:
-        """The longest time without new transitions. Counts only moments for which `counts` is true."""
-        longest = current = 0.0
-        best, before = -1, self.looks[0].at
-        for look in self.looks:
-            if look.steps is not None and look.steps > best:
-                best, current = look.steps, 0.0
-            elif counts(look.at):
-                current += look.at - before
-            else:
-                current = 0.0
-            before = look.at
-            longest = max(longest, current)
-        return longest
 
     def close(self) -> None:
         """Stop looking."""

@@ -306,7 +306,7 @@ def _end(services: dict[str, ServiceProcess]) -> int:
     return ended
 
 
-def _log_faults(services: dict[str, ServiceProcess]) -> list[str]:
+def log_faults(services: dict[str, ServiceProcess]) -> list[str]:
     """Tracebacks, and overlong or unprintable lines."""
     faults = []
     for name, service in services.items():
@@ -328,7 +328,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Goal]]
         dead = [name for name, service in services.items() if service.process.status() == "zombie"]
         ended = _end(services)
         log_lines = {name: len(service.log) for name, service in services.items()}
-        log_faults = _log_faults(services)
+        faults = log_faults(services)
         if arguments.logs:
             arguments.logs.mkdir(parents=True, exist_ok=True)
             for name, service in services.items():
@@ -345,7 +345,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Goal]]
         "resident_mb_warm": {name: round(mb, 1) for name, mb in found.warm_mb.items()},
         "resident_mb_end": {name: round(mb, 1) for name, mb in found.end_mb.items()},
         "log_lines": log_lines,
-        "log_faults": log_faults[:20],
+        "log_faults": faults[:20],
     }
     print(json.dumps(figures, indent=2))
     goals = [
@@ -355,7 +355,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Goal]]
         Goal("calls with an undocumented status", found.undocumented_count, 0),
         Goal("longest health call, s", max(found.health_s.values()), _MOST_HEALTH_S),
         Goal("growth of memory after the first quarter, MB", max(growth.values()), _MOST_GROWTH_MB),
-        Goal("tracebacks and bad lines in logs", len(log_faults), 0),
+        Goal("tracebacks and bad lines in logs", len(faults), 0),
     ]
     return figures, goals
 

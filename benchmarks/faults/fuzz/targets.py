@@ -14,7 +14,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from numpy.typing import NDArray
 
 from actorq import wire
-from actorq.domain.policy import OBSERVATIONS_INPUT, Checkpoint, PolicyGraph
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.externalscaler import externalscaler_pb2
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2
@@ -194,9 +195,7 @@ class Publishing:
         model = (
             self._graph.model if honest or rng.random() < 0.7 else mutated(self._graph.model, self._graph.model, rng)
         )
-        header = wire.graph_header_to_proto(
-            wire.GraphHeader(hashlib.sha256(model).digest(), self._graph.inputs, True, ())
-        )
+        header = quantizer_pb2.GraphHeader(topology=hashlib.sha256(model).digest())
         parts = [quantizer_pb2.PublishCheckpointsRequest(part=part) for part in split_blob(model)]
         return [quantizer_pb2.PublishCheckpointsRequest(graph=header), *parts]
 
@@ -205,7 +204,7 @@ class Publishing:
     ) -> list[quantizer_pb2.PublishCheckpointsRequest]:
         observations = np.zeros((16, 4), np.float32)
         checkpoint = Checkpoint(
-            self._version, 1, self._graph.topology, dict(self._parameters), {OBSERVATIONS_INPUT: observations}, 1.7e9
+            self._version, 1, self._graph.topology, dict(self._parameters), {OBSERVATIONS: observations}, 1.7e9
         )
         blob = encode_tensors(checkpoint)
         if not honest and rng.random() < 0.5:

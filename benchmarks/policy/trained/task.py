@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from actorq.domain.policy import Checkpoint, PolicyGraph
 from actorq.domain.spaces import EnvironmentSpec
+from actorq.quantization.signatures import read_graph
 
 # Maps a batch of observations [N, *observation] to the first output [N, M].
 Act = Callable[[NDArray[Any]], NDArray[Any]]
@@ -37,8 +38,6 @@ class TrainedPolicy:
         arrays |= {_CALIBRATION + name: array for name, array in self.checkpoint.calibration.items()}
         arrays["graph"] = np.frombuffer(self.graph.model, np.uint8)
         arrays["held_out"] = self.held_out
-        arrays["discrete_actions"] = np.array(self.graph.discrete_actions)
-        arrays["action_spans"] = np.array(self.graph.action_spans)
         file.parent.mkdir(parents=True, exist_ok=True)
         np.savez(file, **arrays, allow_pickle=False)
 
@@ -50,8 +49,7 @@ class TrainedPolicy:
                 {name.removeprefix(prefix): arrays[name] for name in arrays.files if name.startswith(prefix)}
                 for prefix in (_PARAMETER, _CALIBRATION)
             )
-            spans = tuple(float(span) for span in arrays["action_spans"])
-            graph = PolicyGraph(arrays["graph"].tobytes(), tuple(calibration), bool(arrays["discrete_actions"]), spans)
+            graph = read_graph(arrays["graph"].tobytes())
             return cls(graph, Checkpoint(1, 1, graph.topology, parameters, calibration, 0.0), arrays["held_out"])
 
 

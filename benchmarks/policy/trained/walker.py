@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from actorq.domain.signature import signature_of
+from actorq.quantization.signatures import signed_graph
 from benchmarks.harness import optional_module
 from benchmarks.policies import PolicyNetwork, checkpoint_of, d4pg_policy, environment_spec
 from benchmarks.policy.trained.task import INSTALL, Act, Progress, TrainedPolicy
@@ -46,7 +49,9 @@ class WalkerStand:
         rows = np.random.default_rng(self._seed).permutation(len(observations))[:256]
         held_out, _ = _visited(_act(network), 4, self._seed + 2000, noise=0.0)
         graph, checkpoint = checkpoint_of(PolicyNetwork("walker", network, self.spec, observations[rows]))
-        graph = replace(graph, action_spans=(2.0,) * ACTIONS)
+        inputs, outputs = ([port.name for port in ports] for ports in vars(graph.signature).values())
+        spans = (2.0,) * ACTIONS
+        graph = signed_graph(onnx.ModelProto.FromString(graph.model), signature_of(inputs, outputs, spans=spans))
         order = np.random.default_rng(self._seed).permutation(len(held_out))
         return TrainedPolicy(graph, replace(checkpoint, topology=graph.topology), held_out[order])
 

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from actorq.config.algorithms import AlgorithmConfig
-from learner_service.algorithms import GradientAlgorithm, Minibatch
+from learner_service.algorithms import Batch, GradientAlgorithm
 from learner_service.networks import QNetwork
 
 
@@ -32,7 +32,7 @@ class SoftQLearning(GradientAlgorithm):
         make = partial(QNetwork, dueling=False)
         self.q = self.network("actor", make, settings.hidden_sizes, settings.learning_rate)
 
-    def step(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
+    def step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """One update; returns the loss and the absolute errors, which are the new priorities."""
         with torch.no_grad():
             values = self.q.target(batch.bootstrap_observations).amax(1)

@@ -97,7 +97,9 @@ class ReplayStore:
         self.sequences = LastSequences()
         self.durability = Durability(columns, directory, self.sequences, path / "sequences.json", machine.boot_id)
         self._columns = columns
-        self._sent = {column.name for column in columns_of(spec)} | columns.further.keys()
+        sent = columns_of(spec, columns.further)
+        self._sent = {column.name for column in sent}
+        self.batched = tuple(column for column in sent if column.name in columns.further and column.batched)
         # For segments of the shape of the last one.
         self._writer: RowWriter | None = None
         self._directory = directory

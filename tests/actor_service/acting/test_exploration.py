@@ -11,6 +11,7 @@ from actor_service.acting.exploration import ContinuousNoise, EpsilonGreedy
 from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import GREEDY_ACTIONS
 from actorq.domain.policy import Policy
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration
 from tests.actor_service.actor_policies import constant_policy, noisy_policy
@@ -114,7 +115,7 @@ def test_the_kind_of_actions_says_how() -> None:
 
 def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Actions taken and what they would have been without noise, [T, N, 2] each, at an observation of zeros."""
-    loaded = OnnxPolicy(policy, OBSERVATIONS, len(exploration.noise), greedy=True)
+    loaded = OnnxPolicy(policy, OBSERVATIONS, len(exploration.noise), needs=(Role.GREEDY_ACTIONS,))
     explore = behavior_policy(
         CONTINUOUS, exploration, len(exploration.noise), np.random.default_rng(1), (GREEDY_ACTIONS,)
     )

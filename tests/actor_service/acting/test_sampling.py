@@ -12,6 +12,7 @@ from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import load_policy
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES
 from actorq.domain.policy import Policy
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
 from tests.actor_service.actor_policies import gaussian_policy, linear_policy, logits_policy
@@ -127,8 +128,8 @@ def test_log_probabilities_are_the_densities_of_the_drawn_values(sampling: Sampl
     found = drawn(CONTINUOUS, policy, 500, 5, sampling, observations=observations)
     loaded = load_policy(policy, CONTINUOUS, 5, sampled=True)
     loaded(observations)
-    log_std_64 = loaded.log_std.astype(float)
-    noise = (found.values.astype(float) - loaded.mean) / np.exp(log_std_64)
+    log_std_64 = loaded.outputs[Role.LOG_STD].astype(float)
+    noise = (found.values.astype(float) - loaded.outputs[Role.MEAN]) / np.exp(log_std_64)
     expected = (-0.5 * noise**2 - log_std_64 - 0.5 * np.log(2 * np.pi)).sum(axis=-1)
     # With a tiny deviation, the rounding of a stored value moves its density.
     np.testing.assert_allclose(found.log_probabilities, expected, rtol=2e-6, atol=2e-5)

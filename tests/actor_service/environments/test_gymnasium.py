@@ -12,7 +12,6 @@ import yaml
 from environment_doubles import copied
 from gymnasium import spaces
 
-from actor_service import environments
 from actor_service.environments import Step, describe_environment, make_environments
 from actor_service.environments.spaces.observations import observation_spec
 from actorq import wire
@@ -53,8 +52,13 @@ def test_images_of_bits_are_observations() -> None:
     assert re.search("10 x 10 .*4 .*channels last", spec.observations_text)
 
 
-def test_images_of_a_family_need_an_axis_for_channels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(environments._FAMILIES, "planes", "environment_doubles:make_planes")
+def test_images_of_a_family_need_an_axis_for_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    information = tmp_path / "planes-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: planes\nVersion: 1.0\n", "utf-8")
+    entry = "[actorq.environments]\nplanes = environment_doubles:make_planes\n"
+    (information / "entry_points.txt").write_text(entry, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
     assert make_environments("planes/stacked", 1).spec.image == (4, 5, 6)
     with pytest.raises(UserError, match=r"images .*uint8\[5, 6\]"):
         make_environments("planes/single", 1)

@@ -51,19 +51,18 @@ def test_multi_step_targets_belong_to_rlx2_and_can_be_switched(
 
 @pytest.mark.parametrize(
     ("algorithm", "n_step", "instead"),
-    [("d4pg", 5, "leave"), ("d4pg", 1, "leave"), ("dqn", 3, "leave"), ("td3", 2, "set td3.n_step to 1")],
+    [("d4pg", 5, ""), ("d4pg", 1, ""), ("dqn", 3, ""), ("td3", 2, r".*td3\.n_step.* 1")],
 )
 def test_algorithms_with_returns_of_several_steps_keep_them(algorithm: str, n_step: int, instead: str) -> None:
     returns: dict[str, Any] = {algorithm: {"n_step": n_step}}
     assert config(algorithm, "dense" if algorithm == "dqn" else "rlx2", **returns).multi_step_of(n_step) is None
-    expected = f"one-step returns at first, got {algorithm} with n_step {n_step}: {instead}"
-    with pytest.raises(ValueError, match=expected):
+    with pytest.raises(ValueError, match=f"multi_step.*{algorithm}.*n_step {n_step}{instead}"):
         config(algorithm, multi_step=True, **returns)
 
 
-def test_so_do_algorithms_of_a_users_own() -> None:
+def test_a_users_own_algorithm_with_returns_of_several_steps_keeps_them() -> None:
     """What these have is known only once they are made."""
-    with pytest.raises(UserError, match=r"got own:Algorithm with n_step 3: set own:Algorithm.n_step to 1"):
+    with pytest.raises(UserError, match=r"multi_step.*own:Algorithm.* 3.*own:Algorithm\.n_step.* 1"):
         config("own:Algorithm", multi_step=True).multi_step_of(n_step=3)
 
 
@@ -87,30 +86,29 @@ def test_a_replay_of_dynamic_capacity_belongs_to_rlx2_and_can_be_switched(
 
 
 def test_rlx2_is_refused_for_dqn_which_has_neither_mechanism() -> None:
-    with pytest.raises(ValueError, match=r"sparsity.method: rlx2 is rigl with .* dqn takes neither: .*; give rigl"):
+    with pytest.raises(ValueError, match=r"sparsity\.method.*rlx2.*dqn.*rigl"):
         config("dqn", "rlx2")
     assert config("dqn", "rigl").sparsity.method == "rigl"
 
 
-def test_with_discrete_actions_it_is_off_unless_it_is_asked_for() -> None:
+def test_dynamic_capacity_is_off_with_discrete_actions_and_refused_if_it_is_asked_for() -> None:
     assert config("own:Algorithm", "rlx2").dynamic_capacity_of(DISCRETE) is None
-    expected = "dynamic_capacity.enabled: expected continuous actions, which have distances, got {}: leave it out"
-    with pytest.raises(ValueError, match=expected.format("dqn, which has discrete actions")):
+    with pytest.raises(ValueError, match=r"dynamic_capacity\.enabled.*dqn.*discrete"):
         config("dqn", dynamic=True)
-    with pytest.raises(UserError, match=expected.format("CartPole-v1 with 2 discrete ones")):
+    with pytest.raises(UserError, match=r"dynamic_capacity\.enabled.*CartPole-v1.* 2 discrete"):
         config("own:Algorithm", dynamic=True).dynamic_capacity_of(DISCRETE)
 
 
 def test_a_run_too_short_to_forget_anything_is_refused() -> None:
     config(dynamic=True, max_environment_steps=7_001).dynamic_capacity_of(CONTINUOUS)
-    with pytest.raises(UserError, match=r"must be below max_environment_steps \(7000\), got 7000: nothing would ever"):
+    with pytest.raises(UserError, match=r"dynamic_capacity\.min_size.*max_environment_steps.*7000.* 7000"):
         config(dynamic=True, max_environment_steps=7_000).dynamic_capacity_of(CONTINUOUS)
 
 
 def test_a_replay_without_room_for_more_than_the_smallest_size_is_refused() -> None:
     # 9000 rows: 8 of 9 are transitions; with stacks of 4, 8 of 12.
     config(dynamic=True, min_size=7_999).dynamic_capacity_of(CONTINUOUS)
-    with pytest.raises(UserError, match=r"below the about 8000 .* \(9000 rows\) has room for, got 8000: nothing would"):
+    with pytest.raises(UserError, match=r"dynamic_capacity\.min_size.* 8000.*9000 rows.* 8000"):
         config(dynamic=True, min_size=8_000).dynamic_capacity_of(CONTINUOUS)
-    with pytest.raises(UserError, match=r"about 6000 .* got 7000: .* or give --no-dynamic-capacity.enabled"):
+    with pytest.raises(UserError, match=r" 6000.* 7000.*--no-dynamic-capacity\.enabled"):
         config(dynamic=True).dynamic_capacity_of(replace(CONTINUOUS, frame_stack=4))

@@ -20,60 +20,51 @@ def ppo(**changes: Any) -> RunConfig:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "fact"),
     [
         (
             {"actor": {"segment_length": 9}},
-            "actor.segment_length * environments_per_actor must be at most ppo.rollout_size (64), got 9 * 8: a rollout "
-            "consists of whole segments",
+            r"actor\.segment_length \* environments_per_actor.*ppo\.rollout_size.*64.* 9 \* 8",
         ),
-        ({"ppo": {"batch_size": 65}}, "ppo.batch_size must be at most ppo.rollout_size (64), got 65"),
-        (
-            {"queue": {"synchronous": True}, "actors": 3},
-            "queue.synchronous: ppo.rollout_size must be a multiple of 96, actors * environments_per_actor * "
-            "actor.segment_length, got 64",
-        ),
+        ({"ppo": {"batch_size": 65}}, r"ppo\.batch_size.*ppo\.rollout_size.*64.* 65"),
+        ({"queue": {"synchronous": True}, "actors": 3}, r"queue\.synchronous.*ppo\.rollout_size.* 96.* 64"),
         (
             {"queue": {"synchronous": True}, "actor": {"segment_length": 4, "max_steps_per_policy": 8}},
-            "actor.max_steps_per_policy must be 0 with queue.synchronous, got 8: each actor waits after its share of a "
-            "rollout",
+            r"actor\.max_steps_per_policy.* 0 .*queue\.synchronous.* 8",
         ),
         (
             {"actor": {"segment_length": 4, "max_steps_per_policy": 7}},
-            "actor.max_steps_per_policy must be at least 8, or 0, got 7: the learner publishes after each rollout, "
-            "which takes so many steps of each environment",
+            r"actor\.max_steps_per_policy.* 8.* 7",
         ),
-        ({"queue": {"waiting_rollouts": 0.5}}, "greater than or equal to 1, got 0.5"),
+        ({"queue": {"waiting_rollouts": 0.5}}, r"queue\.waiting_rollouts.* 1.* 0\.5"),
         (
             # Four segments for the rollouts, and one more, of 8 * 5 rows.
             {"replay": {"capacity": 199}},
-            "replay.capacity must be at least 200 rows, for queue.waiting_rollouts (1) and the rollout in use with 64 "
-            "environment steps each, got 199",
+            r"replay\.capacity.* 200 .*queue\.waiting_rollouts.*1.* 64 .* 199",
         ),
-        ({"sparsity": {"method": "rlx2"}}, "sparsity.method rlx2: expected an algorithm with a replay, got ppo"),
-        ({"dynamic_capacity": {"enabled": True}}, "dynamic_capacity.enabled: expected an algorithm with a replay"),
-        ({"multi_step": True}, "multi_step: expected an algorithm with a replay, got ppo, which is on-policy"),
+        ({"sparsity": {"method": "rlx2"}}, r"sparsity\.method.*rlx2.*ppo"),
+        ({"dynamic_capacity": {"enabled": True}}, r"dynamic_capacity\.enabled.*ppo"),
+        ({"multi_step": True}, "multi_step.*ppo"),
     ],
 )
-def test_what_could_never_fill_a_rollout_or_has_no_meaning_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_settings_that_never_fill_a_rollout_or_have_no_meaning_are_refused(changes: dict[str, Any], fact: str) -> None:
+    with pytest.raises(UserError, match=fact) as caught:
         ppo(**changes)
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_of_each_setting_of_the_replay_it_is_said_whether_a_queue_has_it() -> None:
+def test_each_setting_of_the_replay_either_counts_for_a_queue_or_not() -> None:
     of_queues = {"replay.capacity", "replay.clip_rewards", "replay.flush_s", "replay.min_free_bytes"}
     of_replays = {name for name in REPLAY_ONLY if name.startswith("replay.")}
     assert of_queues.isdisjoint(of_replays)
     assert of_queues | of_replays == {f"replay.{name}" for name in ReplayConfig.model_fields}
 
 
-def test_what_fits_is_taken() -> None:
+def test_a_queue_with_room_for_the_waiting_rollouts_is_taken() -> None:
     config = ppo(queue={"synchronous": True}, actors=2, replay={"capacity": 200})
     assert waiting_rows(config.queue, config.actor, 8, 64, 1) == 200
     assert waiting_rows(config.queue, config.actor, 8, 64, 4) == 5 * 8 * 8
-    with pytest.raises(ValueError, match="at least 320 rows"):
+    with pytest.raises(ValueError, match=r"replay\.capacity.* 320 "):
         config.check_rollouts(64, 32, frame_stack=4)
 
 

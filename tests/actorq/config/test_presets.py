@@ -69,7 +69,7 @@ def test_nothing_given_is_cartpole_with_the_defaults() -> None:
     assert config.replay == ReplayConfig()
 
 
-def test_what_is_given_counts_and_what_is_not_given_is_the_presets() -> None:
+def test_given_settings_count_and_the_others_are_those_of_the_preset() -> None:
     below = RunConfig(environment="dm_control/walker-walk")
     given = {"environment": "dm_control/walker-walk", "d4pg": {"n_step": 3}, "replay": {"capacity": 50_000}}
     config = settings.build(RunConfig, given)
@@ -96,12 +96,12 @@ def test_one_preset_is_not_changed_by_another() -> None:
     assert preset("sac", "Pendulum-v1")["replay"]["capacity"] == 50_000
 
 
-def test_wrong_values_are_told_as_ever() -> None:
-    with pytest.raises(UserError, match="setting 'environment': value should be a valid string, got 5"):
+def test_a_wrong_value_of_a_setting_that_chooses_the_preset_is_told() -> None:
+    with pytest.raises(UserError, match=r"'environment'.* 5"):
         settings.build(RunConfig, {"environment": 5})
-    with pytest.raises(UserError, match="setting 'replay': expected a section of settings"):
+    with pytest.raises(UserError, match=r"'replay'.* 5"):
         settings.build(RunConfig, {"environment": "Acrobot-v1", "replay": 5})
-    with pytest.raises(UserError, match="setting 'algorithm': value should be a valid string, got 5"):
+    with pytest.raises(UserError, match=r"'algorithm'.* 5"):
         settings.build(RunConfig, {"algorithm": 5})
 
 

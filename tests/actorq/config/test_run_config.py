@@ -1,5 +1,6 @@
 """The run's configuration and the arguments of a service process."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,52 +66,39 @@ def test_the_file_holds_the_settings_of_all_the_processs_models_under_process(tm
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "fact"),
     [
-        ("process: {lisen: a}", "unknown setting 'lisen'; did you mean 'listen'?"),
-        ("process: 5", "setting 'process': expected a section of settings, got 5"),
-        ("process:", "setting 'process': expected a section of settings, got None"),
-        (
-            "replay: {min_size: 600, capacity: 1000}",
-            "replay.capacity must be at least twice replay.min_size (600), got 1000",
-        ),
-        ("energy: {country: de}", "setting 'energy.country': String should match pattern '^[A-Z]{3}$', got 'de'"),
-        (
-            "dqn: {hidden_sizes: [64, 0]}",
-            "setting 'dqn.hidden_sizes.1': value should be greater than 0, got 0",
-        ),
-        (
-            "exploration: {epsilon: 1.5}",
-            "setting 'exploration.epsilon': value should be less than or equal to 1, got 1.5",
-        ),
+        ("process: {lisen: a}", "'lisen'.*'listen'"),
+        ("process: 5", "'process'.* 5"),
+        ("process:", "'process'.* None"),
+        ("replay: {min_size: 600, capacity: 1000}", r"replay\.capacity.*replay\.min_size.*600.* 1000"),
+        ("energy: {country: de}", r"'energy\.country'.*A-Z.*3.*'de'"),
+        ("dqn: {hidden_sizes: [64, 0]}", r"'dqn\.hidden_sizes\.1'.* 0.* 0"),
+        ("exploration: {epsilon: 1.5}", r"'exploration\.epsilon'.* 1,.* 1\.5"),
         (
             f"actor: {{max_segment_bytes: {MAX_SEGMENT_BYTES + 1}}}",
-            f"setting 'actor.max_segment_bytes': value should be less than or equal to {MAX_SEGMENT_BYTES}, "
-            f"got {MAX_SEGMENT_BYTES + 1}",
+            rf"'actor\.max_segment_bytes'.* {MAX_SEGMENT_BYTES}.* {MAX_SEGMENT_BYTES + 1}",
         ),
         # The messages to actors could not hold these.
         (
             f"actor: {{max_steps_per_policy: {2**32}}}",
-            f"setting 'actor.max_steps_per_policy': value should be less than {2**32}, got {2**32}",
+            rf"'actor\.max_steps_per_policy'.* {2**32}.* {2**32}",
         ),
         (
             f"evaluation: {{period_updates: {2**63}}}",
-            f"setting 'evaluation.period_updates': value should be less than or equal to {10**18}, got {2**63}",
+            rf"'evaluation\.period_updates'.* {10**18}.* {2**63}",
         ),
         (
             f"exploration: {{random_steps: {2**63}}}",
-            f"setting 'exploration.random_steps': value should be less than or equal to {10**18}, got {2**63}",
+            rf"'exploration\.random_steps'.* {10**18}.* {2**63}",
         ),
-        (
-            "exploration: {noise: 1.0e+31}",
-            "setting 'exploration.noise': value should be less than or equal to 1000000000, got 1e+31",
-        ),
+        ("exploration: {noise: 1.0e+31}", r"'exploration\.noise'.* 1000000000,.* 1e\+31"),
     ],
 )
-def test_a_mistake_in_the_file_is_told_in_one_line(text: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
+def test_a_wrong_setting_in_the_file_is_told_in_one_line(text: str, fact: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=fact) as caught:
         parsed("--config", written(tmp_path, text))
-    assert str(caught.value) == message
+    assert "\n" not in str(caught.value)
 
 
 def test_the_help_lists_every_setting_with_its_description_and_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,48 +211,33 @@ def test_the_arguments_of_an_environment_are_told_in_one_text(
 
 
 @pytest.mark.parametrize(
-    ("flag", "text", "fault"),
+    ("flag", "text", "fact"),
     [
-        ("--environment-wrappers", "Wrap", "setting 'environment_wrappers.0': a wrapper must be MODULE:CLASS, or {MOD"),
-        (
-            "--environment-wrappers",
-            "[{a:B: {}, c:D: {}}]",
-            "a wrapper must be MODULE:CLASS, or {MODULE:CLASS: {NAME: VALUE}}",
-        ),
-        ("--environment-wrappers", "[{a:B: 5}]", "setting 'environment_wrappers.0.a:B': value should be a valid dict"),
-        ("--environment-wrappers", "[a:B", "setting 'environment_wrappers': expected VALUE,VALUE or a list in YAML or"),
-        ("--environment-args", "fast", "setting 'environment_args': expected NAME=VALUE,NAME=VALUE"),
-        ("--environment-args", "{a: 2026-01-01}", "setting 'environment_args.a': input was not a valid JSON value"),
-        (
-            "--environment-args",
-            "a=.nan",
-            "setting 'environment_args.a.float': value should be a finite number, got nan",
-        ),
-        (
-            "--environment-args",
-            f"a={'x' * 9000}",
-            "environment_args and environment_wrappers must have at most 8192 by",
-        ),
+        ("--environment-wrappers", "Wrap", r"'environment_wrappers\.0'.*MODULE:CLASS.*Wrap"),
+        ("--environment-wrappers", "[{a:B: {}, c:D: {}}]", "wrapper.*MODULE:CLASS"),
+        ("--environment-wrappers", "[{a:B: 5}]", r"'environment_wrappers\.0\.a:B'.*dict.* 5"),
+        ("--environment-wrappers", "[a:B", r"'environment_wrappers'.*VALUE,VALUE.*\[a:B"),
+        ("--environment-args", "fast", "'environment_args'.*NAME=VALUE.*fast"),
+        ("--environment-args", "{a: 2026-01-01}", r"'environment_args\.a'.*JSON"),
+        ("--environment-args", "a=.nan", r"'environment_args\.a\.float'.* nan"),
+        ("--environment-args", f"a={'x' * 9000}", "environment_args.*environment_wrappers.* 8192 "),
     ],
 )
-def test_wrong_arguments_of_an_environment_are_refused_in_one_line(flag: str, text: str, fault: str) -> None:
-    with pytest.raises(UserError) as refused:
+def test_wrong_arguments_of_an_environment_are_refused_in_one_line(flag: str, text: str, fact: str) -> None:
+    with pytest.raises(UserError, match=fact) as refused:
         parsed(flag, text)
-    assert str(refused.value).startswith(fault)
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["fast", "rate:1", "{rate: 1", "[1]", "", "{[1]: 2}"])
 def test_a_text_that_names_no_settings_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(
-        UserError, match=r"^setting 'algorithm_args': expected NAME=VALUE,NAME=VALUE .*, got '"
-    ) as caught:
+    with pytest.raises(UserError, match=f"'algorithm_args'.*NAME=VALUE.*'{re.escape(text)}'") as caught:
         parsed("--algorithm", "my_module:Mine", "--algorithm-args", text)
     assert "\n" not in str(caught.value)
 
 
-def test_our_algorithms_have_their_settings_in_sections() -> None:
-    with pytest.raises(UserError, match=r"^algorithm_args: the settings of algorithm dqn are --dqn\.NAME$"):
+def test_algorithm_args_of_our_own_algorithm_are_refused_with_the_name_of_its_section() -> None:
+    with pytest.raises(UserError, match=r"algorithm_args.*--dqn\."):
         parsed("--algorithm", "dqn", "--algorithm-args", "n_step=3")
 
 
@@ -321,9 +294,7 @@ def test_rounding_is_compensated_unless_training_reproduces_it(asked: str, aware
 @pytest.mark.parametrize("most", [1, 8])
 def test_a_policy_that_is_limited_has_more_steps_than_a_segment(most: int) -> None:
     actor = {"segment_length": 8}
-    with pytest.raises(
-        ValueError, match=rf"max_steps_per_policy must be above actor.segment_length \(8\), .* got {most}"
-    ):
+    with pytest.raises(ValueError, match=rf"max_steps_per_policy.*actor\.segment_length.*8.* {most}"):
         RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": most}})
     assert RunConfig.model_validate({"actor": {**actor, "max_steps_per_policy": 25}}).actor.max_steps_per_policy == 25
 
@@ -338,28 +309,25 @@ def test_a_policy_that_is_limited_has_the_steps_that_the_next_one_takes() -> Non
         "rate_limiter": {"samples_per_insert": 8.0},
         "actor": {"segment_length": 8, "max_steps_per_policy": 19},
     }
-    with pytest.raises(
-        ValueError,
-        match=r"max_steps_per_policy must be at least 20, or 0, got 19: .* after publication.period_updates=40 updates",
-    ):
+    with pytest.raises(ValueError, match=r"max_steps_per_policy.* 20.* 19.*publication\.period_updates.*40"):
         RunConfig.model_validate(given)
     enough = {**given, "actor": {"segment_length": 8, "max_steps_per_policy": 20}}
     assert RunConfig.model_validate(enough).actor.max_steps_per_policy == 20
 
 
 @pytest.mark.parametrize(
-    ("flags", "variables", "file", "told"),
+    ("flags", "variables", "file", "names"),
     [
-        (("--dynamic-buffer",), {}, "", "--dynamic-buffer is now --dynamic-capacity.enabled"),
-        ((), {"ACTORQ_DYNAMIC_BUFFER": "true"}, "", "ACTORQ_DYNAMIC_BUFFER is now ACTORQ_DYNAMIC_CAPACITY__ENABLED"),
-        ((), {}, "dynamic_buffer: true", "dynamic_buffer is now dynamic_capacity.enabled"),
+        (("--dynamic-buffer",), {}, "", ("--dynamic-buffer", "--dynamic-capacity.enabled")),
+        ((), {"ACTORQ_DYNAMIC_BUFFER": "true"}, "", ("ACTORQ_DYNAMIC_BUFFER", "ACTORQ_DYNAMIC_CAPACITY__ENABLED")),
+        ((), {}, "dynamic_buffer: true", ("dynamic_buffer", "dynamic_capacity.enabled")),
     ],
 )
 def test_an_old_name_is_taken_with_a_warning(
     flags: tuple[str, ...],
     variables: dict[str, str],
     file: str,
-    told: str,
+    names: tuple[str, str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -371,7 +339,8 @@ def test_an_old_name_is_taken_with_a_warning(
     (config,) = parse_arguments("actorq train", "", [RunConfig], arguments)
     assert isinstance(config, RunConfig)
     assert (config.dynamic_capacity.enabled, config.dynamic_capacity.min_size) == (True, 9)
-    assert capsys.readouterr().err == f"warning: {told}; the next version refuses the old name\n"
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert set(names) <= set(re.split("[ ;]", warning))
 
 
 def test_the_no_form_of_an_old_switch_is_taken_too() -> None:

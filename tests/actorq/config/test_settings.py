@@ -101,69 +101,48 @@ def test_a_switch_has_a_flag_for_on_and_one_for_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("yaml", "message"),
+    ("yaml", "fact"),
     [
-        ("rain_tank: {litres: 0}", "setting 'rain_tank.litres': value should be greater than 0, got 0"),
-        (
-            "rain_tank: {litres: 501}",
-            "setting 'rain_tank.litres': value should be less than or equal to 500, got 501",
-        ),
-        (
-            "rain_tank: {litres: much}",
-            "setting 'rain_tank.litres': value should be a valid integer, unable to parse string as an integer, "
-            "got 'much'",
-        ),
-        (
-            "rain_tank: {litres: 1.5}",
-            "setting 'rain_tank.litres': value should be a valid integer, got a number with a fractional part, got 1.5",
-        ),
-        ("rain_tank: {fill: .nan}", "setting 'rain_tank.fill': value should be a finite number, got nan"),
-        ("rain_tank: {fill: .inf}", "setting 'rain_tank.fill': value should be a finite number, got inf"),
-        ("rain_tank: {fill: [1]}", "setting 'rain_tank.fill': value should be a valid number, got [1]"),
-        ("rain_tank: {fill: {}}", "setting 'rain_tank.fill': value should be a valid number, got a dict"),
-        (
-            "rain_tank: {pipes: []}",
-            "setting 'rain_tank.pipes': Tuple should have at least 1 item after validation, not 0, got []",
-        ),
-        ("kind: moss", "setting 'kind': value should be 'herbs' or 'trees', got 'moss'"),
-        ("owner: 5", "setting 'owner': value should be a valid string, got 5"),
-        ("rain_tank: 5", "setting 'rain_tank': expected a section of settings, got 5"),
-        ("rain_tank:", "setting 'rain_tank': expected a section of settings, got None"),
-        ("rain_tank: {liters: 5}", "unknown setting 'rain_tank.liters'; did you mean 'rain_tank.litres'?"),
-        ("gnomes: 7", "unknown setting 'gnomes'"),
-        ("kind: trees", "rain_tank.litres must be at least 200 for trees, got 100"),
-        ("kind: moss\nowner: 5", "setting 'kind': value should be 'herbs' or 'trees', got 'moss' (and 1 more fault)"),
-        (
-            "kind: moss\nowner: 5\nwatered: 7",
-            "setting 'kind': value should be 'herbs' or 'trees', got 'moss' (and 2 more faults)",
-        ),
-        ('owner: a\nkind: "two\\nlines"', "setting 'kind': value should be 'herbs' or 'trees', got 'two\\nlines'"),
+        ("rain_tank: {litres: 0}", r"'rain_tank\.litres'.* 0,.* 0$"),
+        ("rain_tank: {litres: 501}", r"'rain_tank\.litres'.* 500,.* 501$"),
+        ("rain_tank: {litres: much}", r"'rain_tank\.litres'.*integer.*'much'$"),
+        ("rain_tank: {litres: 1.5}", r"'rain_tank\.litres'.*integer.* 1\.5$"),
+        ("rain_tank: {fill: .nan}", r"'rain_tank\.fill'.*finite.* nan$"),
+        ("rain_tank: {fill: .inf}", r"'rain_tank\.fill'.*finite.* inf$"),
+        ("rain_tank: {fill: [1]}", r"'rain_tank\.fill'.*number.* \[1\]$"),
+        ("rain_tank: {fill: {}}", r"'rain_tank\.fill'.*number.* dict$"),
+        ("rain_tank: {pipes: []}", r"'rain_tank\.pipes'.* 1 .* 0,.* \[\]$"),
+        ("kind: moss", "'kind'.*'herbs'.*'trees'.*'moss'$"),
+        ("owner: 5", "'owner'.*string.* 5$"),
+        ("rain_tank: 5", "'rain_tank'.*section.* 5$"),
+        ("rain_tank:", "'rain_tank'.*section.* None$"),
+        ("rain_tank: {liters: 5}", r"'rain_tank\.liters'.*'rain_tank\.litres'"),
+        ("gnomes: 7", "'gnomes'$"),
+        ("kind: trees", r"rain_tank\.litres.* 200 .*trees.* 100$"),
+        ("kind: moss\nowner: 5", "'kind'.*'moss'.* 1 more"),
+        ("kind: moss\nowner: 5\nwatered: 7", "'kind'.*'moss'.* 2 more"),
+        ('owner: a\nkind: "two\\nlines"', r"'kind'.*'two\\nlines'$"),
     ],
 )
-def test_a_wrong_value_is_told_in_one_line_with_what_was_expected_and_what_came(
-    yaml: str, message: str, tmp_path: Path
+def test_a_wrong_value_is_told_in_one_line_with_the_expected_and_the_given_value(
+    yaml: str, fact: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=fact) as caught:
         garden(yaml, folder=tmp_path)
-    assert str(caught.value) == message
+    assert "\n" not in str(caught.value)
 
 
 def test_a_wrong_value_in_the_environment_or_a_flag_is_told_in_the_same_way(tmp_path: Path) -> None:
-    message = "setting 'rain_tank.litres': value should be greater than 0, got '-4'"
-    with pytest.raises(UserError) as caught:
+    fact = r"'rain_tank\.litres'.* 0,.*'-4'$"
+    with pytest.raises(UserError, match=fact):
         garden(environment={"ACTORQ_RAIN_TANK__LITRES": "-4"}, folder=tmp_path)
-    assert str(caught.value) == message
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=fact):
         garden(flags=("--rain-tank.litres", "-4"), folder=tmp_path)
-    assert str(caught.value) == message
 
 
 def test_an_unknown_variable_with_our_prefix_is_refused_and_the_nearest_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"ACTORQ_RAIN_TANK__LITERS .*'ACTORQ_RAIN_TANK__LITRES'"):
         garden(environment={"ACTORQ_RAIN_TANK__LITERS": "4", "OTHER": "1"}, folder=tmp_path)
-    assert str(caught.value) == (
-        "environment variable ACTORQ_RAIN_TANK__LITERS is no setting; did you mean 'ACTORQ_RAIN_TANK__LITRES'?"
-    )
 
 
 @pytest.mark.parametrize(
@@ -185,27 +164,24 @@ def test_variables_that_kubernetes_makes_of_its_services_are_left_alone(name: st
 
 def test_settings_of_other_programs_may_stand_beside_but_slips_in_them_are_found() -> None:
     settings.check_environment((Garden,), {"ACTORQ_STORE": "x"}, elsewhere=("store",))
-    with pytest.raises(UserError, match="ACTORQ_STOER is no setting; did you mean 'ACTORQ_STORE'"):
+    with pytest.raises(UserError, match=r"ACTORQ_STOER .*'ACTORQ_STORE'"):
         settings.check_environment((Garden,), {"ACTORQ_STOER": "x"}, elsewhere=("store",))
     assert settings.share({"owner": "a", "store": "x"}, "process", [Garden], ("store",)) == [{"owner": "a"}]
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "fact"),
     [
-        (
-            ("--rain-tank.liters", "4"),
-            "unknown argument '--rain-tank.liters'; did you mean '--rain-tank.litres'?; see garden --help",
-        ),
-        (("--rain-tank.litres",), "argument --rain-tank.litres: expected one argument; see garden --help"),
-        (("two\nlines",), "unknown argument 'two\\nlines'; see garden --help"),
-        (("--own", "me"), "unknown argument '--own'; did you mean '--owner'?; see garden --help"),
+        (("--rain-tank.liters", "4"), r"'--rain-tank\.liters'.*'--rain-tank\.litres'"),
+        (("--rain-tank.litres",), r"--rain-tank\.litres.* one "),
+        (("two\nlines",), r"'two\\nlines'"),
+        (("--own", "me"), "'--own'.*'--owner'"),
     ],
 )
-def test_a_wrong_flag_is_told_in_one_line(flags: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
+def test_a_wrong_flag_is_told_in_one_line(flags: tuple[str, ...], fact: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{fact}.*garden --help") as caught:
         garden(flags=flags, folder=tmp_path)
-    assert str(caught.value) == message
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -230,34 +206,32 @@ BOMB = b"a0: &a0 [1]\n" + b"".join(
 
 
 @pytest.mark.parametrize(
-    ("content", "fault"),
+    ("content", "fact"),
     [
-        (b"a: b: c", "is not YAML: mapping values are not allowed here"),
-        (b"owner: \xff", "is not YAML: 'utf-8' codec can't decode byte 0xff"),
-        (b"owner: !!python/object:os.system x", "is not YAML: could not determine a constructor"),
-        (b"[" * 5000, "is not YAML: its sections or lists are nested too deeply"),
-        (b"seed: 1\nseed: 2\n", "is not YAML: line 2: 'seed' is there twice in one section: remove one of them"),
-        (b"actor: {a: 1, b: 2, a: 3}\n", "is not YAML: line 1: 'a' is there twice in one section"),
-        (b"actor: &a\n  x: *a\n", "is not YAML: an alias stands for a section or list that it is part of"),
-        (BOMB, "is not YAML: it stands for more than 100,000 values"),
-        (b"planted: 2026-13-45", "is not YAML: month must be in 1..12"),
-        (b"planted: !!timestamp soon", "is not YAML: "),
-        (b"- herbs", "must hold settings as 'name: value', got list"),
+        (b"a: b: c", "YAML.*mapping"),
+        (b"owner: \xff", "YAML.*utf-8.*0xff"),
+        (b"owner: !!python/object:os.system x", "YAML.*constructor"),
+        (b"[" * 5000, "YAML.*nested"),
+        (b"seed: 1\nseed: 2\n", "YAML.*line 2.*'seed'.*twice"),
+        (b"actor: {a: 1, b: 2, a: 3}\n", "YAML.*line 1.*'a'.*twice"),
+        (b"actor: &a\n  x: *a\n", "YAML.*alias"),
+        (BOMB, "YAML.*100,000"),
+        (b"planted: 2026-13-45", "YAML.*month"),
+        (b"planted: !!timestamp soon", "YAML"),
+        (b"- herbs", "list"),
     ],
 )
-def test_a_file_that_holds_no_settings_is_refused_in_one_line(content: bytes, fault: str, tmp_path: Path) -> None:
+def test_a_file_that_holds_no_settings_is_refused_in_one_line(content: bytes, fact: str, tmp_path: Path) -> None:
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"--config.*{path}.*{fact}") as caught:
         settings.from_file(path)
-    assert str(caught.value).startswith(f"--config: {path} {fault}")
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"--config.*{tmp_path / 'absent.yaml'}.*No such file"):
         settings.from_file(tmp_path / "absent.yaml")
-    assert str(caught.value) == f"--config: cannot read {tmp_path / 'absent.yaml'}: No such file or directory"
 
 
 def test_an_empty_file_holds_no_settings(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_each_array_has_bytes_of_its_own_from_a_multiple_of_eight_on() -> None:
     assert taken.max() == 1
 
 
-def test_what_is_written_to_a_view_is_in_the_bytes_and_nowhere_else() -> None:
+def test_values_written_to_a_view_change_the_bytes_of_its_array_only() -> None:
     packed = np.zeros((4, 2, *MASKED.observations.shape), np.uint8)
     for name, values in views(MASKED.leaves, packed).items():
         before = packed.copy()
@@ -59,7 +59,7 @@ def test_a_policy_sees_the_newest_of_a_stack_and_all_of_its_images() -> None:
         ("action_mask", (0, slice(None)), False),
     ],
 )
-def test_what_no_learner_takes_is_told_with_the_array(name: str, place: tuple[int, ...], value: float) -> None:
+def test_a_value_that_no_learner_takes_is_told_with_the_array(name: str, place: tuple[int, ...], value: float) -> None:
     packed = random_observations(np.random.default_rng(0), MASKED, 2)
     assert fault_of(MASKED.leaves, packed) == ""
     views(MASKED.leaves, packed)[name][place] = value

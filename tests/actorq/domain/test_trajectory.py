@@ -1,5 +1,6 @@
 """What a segment must be to be taken."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -76,9 +77,8 @@ def test_a_segment_knows_its_size_and_who_acted() -> None:
 
 @pytest.mark.parametrize("shape", [(), (3,), (0, 2), (3, 0), (3, 2, 1)])
 def test_rewards_must_be_steps_by_environments(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InvalidInputError, match=rf"rewards.* {re.escape(str(list(shape)))}"):
         segment(rewards=np.zeros(shape, np.float32)).check(DISCRETE)
-    assert str(caught.value) == f"segment: rewards must be [T >= 1, N >= 1], got {list(shape)}"
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_rewards_must_be_steps_by_environments(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_a_column_of_another_shape_or_dtype_is_refused(name: str, expected: str, wrong: np.ndarray[Any, Any]) -> None:
-    with pytest.raises(InvalidInputError) as caught:
+    both = f"{re.escape(expected)}.*{re.escape(f'{wrong.dtype}{list(wrong.shape)}')}"
+    with pytest.raises(InvalidInputError, match=f"{name}.*{both}"):
         segment(DISCRETE, **{name: wrong}).check(DISCRETE)
-    assert str(caught.value) == f"segment: {name} must be {expected}, got {wrong.dtype}{list(wrong.shape)}"
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1.1e9, -3e38])
@@ -109,51 +109,41 @@ def test_a_number_out_of_range_is_refused(name: str, value: float) -> None:
     drawn = segment(CONTINUOUS, log_probabilities=np.zeros((3, 2), np.float32))
     drawn.check(CONTINUOUS)
     with_value(drawn.columns[name], value)
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InvalidInputError, match=rf"{name}.* 1e\+09.* {re.escape(f'{np.float32(value):g}')}"):
         drawn.check(CONTINUOUS)
-    expected = f"segment: {name} must be from -1e+09 to 1e+09, got {np.float32(value):g}; scale them in the environment"
-    assert str(caught.value) == expected
 
 
 @pytest.mark.parametrize("action", [-1, 2, 2**40])
 def test_an_action_that_the_environment_does_not_have_is_refused(action: int) -> None:
     actions = with_value(np.zeros((STEPS, ENVIRONMENTS), np.int64), action)
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InvalidInputError, match=r"actions.*\[0, 2\)"):
         segment(actions=actions).check(DISCRETE)
-    assert str(caught.value) == "segment: actions must be in [0, 2)"
 
 
 @pytest.mark.parametrize(
-    ("column", "fault"),
+    ("column", "fact"),
     [
-        (np.zeros((3, 2), np.float32), "segment: greedy_actions must be float32[3, 2, 1], got float32[3, 2]"),
-        (np.zeros((3, 2, 1)), "segment: greedy_actions must be float32[3, 2, 1], got float64[3, 2, 1]"),
-        (
-            np.full((3, 2, 1), np.nan, np.float32),
-            "segment: greedy_actions must be from -1e+09 to 1e+09, got nan; scale them in the environment",
-        ),
+        (np.zeros((3, 2), np.float32), r"float32\[3, 2, 1\].*float32\[3, 2\]"),
+        (np.zeros((3, 2, 1)), r"float32\[3, 2, 1\].*float64\[3, 2, 1\]"),
+        (np.full((3, 2, 1), np.nan, np.float32), r" 1e\+09.* nan"),
     ],
 )
-def test_greedy_actions_must_be_like_actions(column: np.ndarray[Any, Any], fault: str) -> None:
+def test_greedy_actions_must_be_like_actions(column: np.ndarray[Any, Any], fact: str) -> None:
     segment(CONTINUOUS, greedy_actions=np.zeros((3, 2, 1), np.float32)).check(CONTINUOUS)
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InvalidInputError, match=f"greedy_actions.*{fact}"):
         segment(CONTINUOUS, greedy_actions=column).check(CONTINUOUS)
-    assert str(caught.value) == fault
 
 
-def test_greedy_actions_are_not_told_of_discrete_ones() -> None:
-    with pytest.raises(InvalidInputError, match=r"^segment: columns .* got .*greedy_actions$"):
+def test_greedy_actions_of_discrete_actions_are_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"columns.* got .*greedy_actions$"):
         segment(DISCRETE, greedy_actions=np.zeros((3, 2), np.int64)).check(DISCRETE)
 
 
 @pytest.mark.parametrize("starts", [(), (1,), (0, 0), (0, 2, 1), (0, 3), (2, 0)])
 def test_policy_spans_must_cover_the_steps_in_order(starts: tuple[int, ...]) -> None:
     spans = tuple(PolicySpan(start, 1, "int8") for start in starts)
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InvalidInputError, match=f"policy spans.* 3 .* {re.escape(str(list(starts)))}"):
         segment(spans=spans).check(DISCRETE)
-    assert str(caught.value) == (
-        f"segment: policy spans must start at 0 and ascend below 3 steps, got first steps {list(starts)}"
-    )
 
 
 def test_a_spec_knows_the_bytes_of_one_element() -> None:
@@ -161,7 +151,7 @@ def test_a_spec_knows_the_bytes_of_one_element() -> None:
     assert ArraySpec((), "int64").nbytes == 8
 
 
-def test_an_evaluation_is_told_by_its_mean() -> None:
+def test_the_mean_return_of_an_evaluation_is_that_of_its_episodes() -> None:
     assert Evaluation(1, 2, 3, "int8", (1.0, 2.0, 6.0), (1, 2, 6), 0.5).mean_return == 3.0
 
 
@@ -172,7 +162,7 @@ def test_actions_outside_of_the_bounds_are_refused(action: float) -> None:
     actions[0, 0], actions[2, 1] = 1.0005, -1.0005
     segment(bounded, actions=actions).check(bounded)
     actions[1, 1] = action
-    with pytest.raises(InvalidInputError, match="within the environment's bounds"):
+    with pytest.raises(InvalidInputError, match=r"actions.*bounds"):
         segment(bounded, actions=actions).check(bounded)
     # Drawn values, before they are clipped, may be larger.
     segment(bounded, actions=actions, log_probabilities=np.zeros((3, 2), np.float32)).check(bounded)

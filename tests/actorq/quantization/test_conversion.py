@@ -86,7 +86,7 @@ def test_an_opset_that_the_converter_does_not_know_is_refused() -> None:
     model = complete_model(mlp(8))
     model.opset_import[0].version = onnx.defs.onnx_opset_version() + 1
 
-    with pytest.raises(InvalidInputError, match="opset"):
+    with pytest.raises(InvalidInputError, match=f"opset.*{model.opset_import[0].version}"):
         Graph.from_model(model.SerializeToString())
 
 
@@ -107,7 +107,7 @@ def test_states_for_one_row_that_are_not_batch_first_are_told() -> None:
         shape = [1, *sizes[1:]] if value.name == "observation" else [2, *sizes[1:]]
         value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, shape))
 
-    with pytest.raises(InvalidInputError, match=r"got 'observation' \[1, .*\[2, .*state.transpose\(0, 1\)"):
+    with pytest.raises(InvalidInputError, match=r"'observation' \[1, .*\[2, .*transpose"):
         Graph.from_model(model.SerializeToString())
 
 
@@ -190,14 +190,14 @@ def test_a_policy_whose_outputs_are_all_constant_is_refused() -> None:
     model = with_more_outputs("version")
     del model.graph.output[1]
 
-    with pytest.raises(InvalidInputError, match=r"no output depends on its data inputs \['observation'\]"):
+    with pytest.raises(InvalidInputError, match=r"no output.*\['observation'\]"):
         Graph.from_model(model.SerializeToString())
 
 
 def test_a_model_without_weights_is_refused() -> None:
     source: PolicyGraph = policy_graph([helper.make_node("Tanh", ["observation"], ["q_values"])], {})
 
-    with pytest.raises(InvalidInputError, match="it has no float32 weights, so there is nothing to quantize"):
+    with pytest.raises(InvalidInputError, match="no float32 weights"):
         Graph.from_model(source.model)
 
 
@@ -210,7 +210,7 @@ def test_a_large_table_of_integers_gets_its_remedy() -> None:
     ]
     constants = {"table": np.ones((20_000, 3), np.int64), "row": np.array([0])}
 
-    with pytest.raises(InvalidInputError, match=r"'table' of INT64 has .*; a larger table of integers must be float32"):
+    with pytest.raises(InvalidInputError, match=r"'table' of INT64.*float32"):
         complete_model(policy_graph(nodes, {"weight": [5, 3]}, constants=constants))
 
 

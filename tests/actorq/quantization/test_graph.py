@@ -11,6 +11,7 @@ from actorq.quantization.graph import MAX_CONSTANT_BYTES, Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
+from tests.builders.graphs import graph_of
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, dueling, mlp, policy_graph
 from tests.quantizer_service.policy_runs import random_inputs, random_observations, random_parameters
 
@@ -18,7 +19,7 @@ from tests.quantizer_service.policy_runs import random_inputs, random_observatio
 def changed(change: Callable[[onnx.ModelProto], object]) -> PolicyGraph:
     model = onnx.ModelProto.FromString(mlp(8).model)
     change(model)
-    return PolicyGraph(model.SerializeToString(), ("observation",), True)
+    return graph_of(model.SerializeToString())
 
 
 def weight_inside(model: onnx.ModelProto) -> None:
@@ -49,54 +50,53 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("source", "fact"),
     [
-        (PolicyGraph(b"\xffnot a model", ("observation",), True), "do not parse"),
-        (PolicyGraph(mlp(8).model, ("pixels",), True), "expected the data inputs"),
-        (PolicyGraph(mlp(8).model, (), True), "expected the data inputs"),
-        (changed(weight_inside), "'inside' of FLOAT has .*; weights must be graph inputs after the data inputs"),
-        (changed(integers_inside), "'inside' of INT8 has .*; only float32 weights may be larger: export the policy in"),
-        (changed(lambda m: m.graph.ClearField("output")), "expected an output with the actions, got no outputs"),
-        (changed(external_constant), "'secret' lies in another file"),
+        (graph_of(b"\xffnot a model"), "12 bytes"),
+        (graph_of(mlp(8).model, ("pixels",)), r"data inputs.*pixels"),
+        (changed(weight_inside), "'inside' of FLOAT.*graph inputs"),
+        (changed(integers_inside), "'inside' of INT8.*float32"),
+        (changed(lambda m: m.graph.ClearField("output")), "no outputs"),
+        (changed(external_constant), "'secret'.*file"),
         (changed(lambda m: m.graph.node[0].input.__setitem__(0, "nowhere")), "nowhere"),
         (changed(lambda m: setattr(m.opset_import[0], "version", 9)), r"opset from 13 to \d+, got \[9\]"),
         (
             changed(lambda m: setattr(m.graph.input[1].type.tensor_type, "elem_type", TensorProto.DOUBLE)),
-            "'layers.0.weight' must be float32 of a fixed shape, got element type DOUBLE",
+            r"'layers\.0\.weight'.*float32.*DOUBLE",
         ),
         (policy_graph([helper.make_node("Relu", ["observation"], ["q_values"])], {}), "got none"),
         (
             policy_graph([helper.make_node("MatMul", ["observation", "w"], ["q_values"])], {"w": [5, 0]}),
-            r"parameter 'w' must have at least one value, got \[5, 0\]",
+            r"'w'.*\[5, 0\]",
         ),
         (
             policy_graph([helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [5]}, (1, 5)),
-            "first dimension, the batch, is free",
+            "first dimension",
         ),
         (
             policy_graph(
                 [helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [1]}, ("batch", "size", 5)
             ),
-            r"fixed sizes after its batch dimension, got \['size', 5\]",
+            r"batch.*\['size', 5\]",
         ),
         (
             policy_graph([helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [1]}, ("batch", 2**23)),
-            "observations must have at most 16777216 bytes, got 33554432",
+            "observation.* 16777216 .* 33554432",
         ),
         (
             policy_graph([helper.make_node("MatMul", ["observation", "w"], ["q_values"])], {"w": [5, 2**30]}),
-            "must have at most 536870912 bytes with its parameters, got 214748",
+            "parameters.* 536870912 .* 214748|536870912 .*parameters.* 214748",
         ),
         (
             changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),
-            "'observation' must be of booleans, integers, or floats of 16, 32 or 64 bits, got element type STRING",
+            "'observation'.*STRING",
         ),
-        (PolicyGraph(mlp(8).model.replace(b"relu_0", b"relu_\xff"), ("observation",), True), "whose names are UTF-8"),
-        (changed(local_function), "local functions .'helper' is one.; inline them"),
+        (graph_of(mlp(8).model.replace(b"relu_0", b"relu_\xff")), "UTF-8"),
+        (changed(local_function), "functions.*'helper'"),
     ],
 )
-def test_a_wrong_graph_is_refused_with_the_reason(source: PolicyGraph, reason: str) -> None:
-    with pytest.raises(InvalidInputError, match=reason):
+def test_a_wrong_graph_is_refused_with_the_reason(source: PolicyGraph, fact: str) -> None:
+    with pytest.raises(InvalidInputError, match=fact):
         Graph.parse(source)
 
 
@@ -111,8 +111,8 @@ def test_a_constant_of_another_kind_than_a_weight_is_taken() -> None:
         ({**random_observations(), "goal": np.zeros((32, 2), np.float32)}, r"unexpected \['goal'\]"),
         ({"observation": np.zeros((0, 5), np.float32)}, "at least 1"),
         ({"observation": np.float32(1)}, "at least 1"),
-        ({"observation": np.zeros((4, 6), np.float32)}, r"float32\['B', 5\], got float32\[4, 6\]"),
-        ({"observation": np.zeros((4, 5), np.float64)}, "got float64"),
+        ({"observation": np.zeros((4, 6), np.float32)}, r"float32\['B', 5\].*float32\[4, 6\]"),
+        ({"observation": np.zeros((4, 5), np.float64)}, "float64"),
         ({"observation": np.full((4, 5), np.nan, np.float32)}, "finite"),
     ],
 )
@@ -140,7 +140,7 @@ def complete(source: PolicyGraph, parameters: Tensors, as_nodes: bool = False, l
     else:
         model.graph.initializer.extend(tensors)
     if not listed:
-        del model.graph.input[len(source.inputs) :]
+        del model.graph.input[len(source.signature.inputs) :]
     return model.SerializeToString()
 
 
@@ -150,10 +150,10 @@ def test_a_complete_model_becomes_its_graph_and_parameters(name: str, as_nodes: 
     source = GRAPHS[name]
     parameters = random_parameters(source, 1)
 
-    graph, found = Graph.from_model(complete(source, parameters, as_nodes, listed), source.discrete_actions)
+    graph, found = Graph.from_model(complete(source, parameters, as_nodes, listed), source.signature.is_discrete)
 
-    assert graph.source.inputs == source.inputs
-    assert graph.source.discrete_actions == source.discrete_actions
+    assert graph.signature.inputs == source.signature.inputs
+    assert graph.signature.is_discrete == source.signature.is_discrete
     assert graph.parameters == Graph.parse(source).parameters
     assert found.keys() == parameters.keys()
     assert all(np.array_equal(found[key], array) for key, array in parameters.items())
@@ -187,7 +187,7 @@ def test_a_batch_of_one_that_the_graph_insists_on_is_refused() -> None:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
     graph, _ = Graph.from_model(model.SerializeToString())
 
-    with pytest.raises(InvalidInputError, match=r"graph: it does not run on 2 rows of zeros.*Reshape"):
+    with pytest.raises(InvalidInputError, match=r" 2 rows.*Reshape"):
         Reference(graph)
 
 
@@ -198,8 +198,7 @@ def test_a_model_of_another_precision_is_refused(kind: int) -> None:
     weight = model.graph.initializer[0]
     weight.CopyFrom(helper.make_tensor(weight.name, kind, weight.dims, np.zeros(tuple(weight.dims)).ravel()))
 
-    told = f"'layers.0.weight' is {TensorProto.DataType.Name(kind)}; schemes start from float32"
-    with pytest.raises(InvalidInputError, match=told):
+    with pytest.raises(InvalidInputError, match=rf"'layers\.0\.weight'.*{TensorProto.DataType.Name(kind)}.*float32"):
         Graph.from_model(model.SerializeToString())
 
 
@@ -216,12 +215,12 @@ def not_finite(model: onnx.ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (truncated, r"layers.0.weight\) raw_data size \(156 bytes\) is too small"),
-        (not_finite, "'layers.0.weight': expected finite values, got 5 NaN"),
-        (external_constant, "'secret' lies in another file"),
-        (local_function, "inline them"),
+        (truncated, r"layers\.0\.weight.*156 bytes"),
+        (not_finite, r"'layers\.0\.weight'.*finite.* 5 NaN"),
+        (external_constant, "'secret'.*file"),
+        (local_function, "functions.*'helper'"),
         (lambda model: model.graph.initializer.__delitem__(slice(None)), "layers.0.weight"),
-        (lambda model: model.graph.ClearField("output"), "expected an output with the actions, got no outputs"),
+        (lambda model: model.graph.ClearField("output"), "no outputs"),
     ],
 )
 def test_a_damaged_model_is_refused(change: Callable[[onnx.ModelProto], object], reason: str) -> None:
@@ -242,12 +241,12 @@ def test_a_parameter_with_the_name_of_an_output_is_refused_with_a_remedy() -> No
     (expand,) = [node for node in model.graph.node if node.op_type == "Expand"]
     expand.input[0] = "log_std"
 
-    with pytest.raises(InvalidInputError, match=r"'log_std' is the name of a parameter or input.*rename the parameter"):
+    with pytest.raises(InvalidInputError, match=r"'log_std'.*parameter"):
         Graph.from_model(model.SerializeToString())
 
 
 def test_bytes_that_are_no_model_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="expected an ONNX model, got 4 bytes that do not parse"):
+    with pytest.raises(InvalidInputError, match=r"ONNX.* 4 bytes"):
         Graph.from_model(b"\xff\xff\xff\xff")
 
 
@@ -256,8 +255,8 @@ def test_an_operator_that_does_not_exist_is_refused_by_name() -> None:
     model = onnx.ModelProto.FromString(policy_graph(nodes, {"weight": [5, 3]}).model)
     model.opset_import.append(helper.make_opsetid("com.example", 1))
 
-    with pytest.raises(InvalidInputError, match=r"node 'q_values' .* has the operator com\.example\.NoSuchOperator"):
-        Graph.parse(PolicyGraph(model.SerializeToString(), ("observation",), True))
+    with pytest.raises(InvalidInputError, match=r"'q_values'.*com\.example\.NoSuchOperator"):
+        Graph.parse(graph_of(model.SerializeToString()))
 
 
 def test_outputs_that_are_not_batch_first_are_refused_before_any_version() -> None:
@@ -267,7 +266,7 @@ def test_outputs_that_are_not_batch_first_are_refused_before_any_version() -> No
     ]
     graph = Graph.parse(policy_graph(nodes, {"weight": [5, 3]}))
 
-    with pytest.raises(InvalidInputError, match=r"the output .q_values. with 2 rows.*got shape \[3, 2\]"):
+    with pytest.raises(InvalidInputError, match=r"'q_values'.* 2 rows.*\[3, 2\]"):
         Reference(graph)
 
 
@@ -301,7 +300,7 @@ def test_damaged_bytes_are_refused_and_nothing_else_happens(name: str) -> None:
             if name == "mlp":
                 graph, _ = Graph.from_model(bytes(damaged[:end]))
             else:
-                graph = Graph.parse(PolicyGraph(bytes(damaged[:end]), source.inputs, True))
+                graph = Graph.parse(PolicyGraph(bytes(damaged[:end]), source.signature))
             for scheme in SCHEMES:
                 Plan(graph, scheme_named(scheme), Options(ends=True))
         except InvalidInputError:

@@ -113,7 +113,9 @@ def test_a_gemm_is_quantized_either_way_round(middle: list[onnx.NodeProto], weig
         ),
     ],
 )
-def test_what_cannot_be_quantized_stays_in_float_and_is_named(middle: list[onnx.NodeProto], weight: list[int]) -> None:
+def test_a_layer_that_cannot_be_quantized_stays_in_float_and_is_named(
+    middle: list[onnx.NodeProto], weight: list[int]
+) -> None:
     source = three_layers(middle, weight)
 
     assert float_layers(Plan(Graph.parse(source), Int8())) == ("first", "middle", "last")
@@ -133,11 +135,9 @@ def test_a_convolution_stays_in_float_but_is_the_first_layer() -> None:
     plan = Plan(Graph.parse(source), Int8())
     assert float_layers(plan) == ("conv", "head")
     observations = {"observation": np.ones((4, 1, 6, 6), np.float32)}
-    assert [layer.reason for layer in emission(plan, random_parameters(source, 0), observations).layers] == [
-        "convolution: only int8-static quantizes it",
-        "",
-        "last layer",
-    ]
+    first, middle, last = emission(plan, random_parameters(source, 0), observations).layers
+    assert "int8-static" in first.reason
+    assert (middle.reason, last.reason) == ("", "last layer")
     assert operators(source) == ["Conv", "Flatten", "DynamicQuantizeMatMul", "Gemm"]
 
 

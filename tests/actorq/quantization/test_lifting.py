@@ -94,9 +94,7 @@ def test_a_recurrent_weight_that_cannot_be_computed_is_refused(damaged: str) -> 
         (kernel,) = (tensor for tensor in model.graph.initializer if tensor.name == "kernel")
         kernel.dims[0] = 1
 
-    with pytest.raises(
-        InvalidInputError, match=r"model: the weight 'w' cannot be computed from its constants \(.*whole"
-    ):
+    with pytest.raises(InvalidInputError, match=r"weight 'w'.*constants"):
         Graph.from_model(model.SerializeToString())
 
 
@@ -195,7 +193,7 @@ def test_constants_that_would_fill_the_memory_are_refused() -> None:
     constants = {"sizes": np.array([2**24, 5]), "axis": np.array([0])}
     model = complete_model(policy_graph(nodes, {"row": [1, 5]}, constants=constants))
 
-    with pytest.raises(InvalidInputError, match=r"cannot be computed from its constants .*bytes"):
+    with pytest.raises(InvalidInputError, match=r"weight.*constants.*bytes"):
         Graph.from_model(model.SerializeToString())
 
 

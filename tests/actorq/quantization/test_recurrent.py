@@ -94,7 +94,7 @@ def gru(width: int = 32, output: str = "h", bias: bool = True) -> PolicyGraph:
         (features,) = [node for node in model.graph.node if list(node.output) == ["features"]]
         features.input[:] = ["sequence", "both"]
         model.graph.initializer.append(numpy_helper.from_array(np.array([0, 1]), "both"))
-    return PolicyGraph(model.SerializeToString(), source.inputs, source.discrete_actions)
+    return PolicyGraph(model.SerializeToString(), source.signature)
 
 
 @pytest.mark.parametrize("output", ["h", "sequence"])
@@ -117,7 +117,7 @@ def test_one_step_of_a_gru_is_of_integers(output: str, bias: bool, per_tensor_er
         np.testing.assert_allclose(same, found, atol=1e-5)
 
 
-ONE_STEP = "recurrent: int8 needs a GRU of one step, in torch's form and with its state as an input"
+ONE_STEP = "GRU of one step"
 
 
 def changed(**attributes: int) -> PolicyGraph:
@@ -140,19 +140,20 @@ def over_steps() -> PolicyGraph:
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("source", "fact"),
     [
-        (recurrent("RNN"), "recurrent: only int8-weights quantizes it"),
+        (recurrent("RNN"), "int8-weights"),
         (changed(linear_before_reset=0), ONE_STEP),
         (over_steps(), ONE_STEP),
     ],
     ids=["RNN", "another form", "five steps"],
 )
-def test_other_recurrent_layers_stay_in_float(source: PolicyGraph, reason: str) -> None:
+def test_other_recurrent_layers_stay_in_float(source: PolicyGraph, fact: str) -> None:
     made, _ = in_int8(source)
 
     reasons = {layer.name: layer.reason for layer in made.layers}
-    assert reasons["w"] == reasons["r"] == reason
+    assert reasons["w"] == reasons["r"]
+    assert fact in reasons["w"]
 
 
 def test_an_lstm_with_a_shared_weight_stays_in_float() -> None:
@@ -160,13 +161,13 @@ def test_an_lstm_with_a_shared_weight_stays_in_float() -> None:
     model = onnx.ModelProto.FromString(source.model)
     (lstm,) = [node for node in model.graph.node if node.op_type == "LSTM"]
     lstm.input[2] = "w"
-    graph = Graph.parse(PolicyGraph(model.SerializeToString(), source.inputs, source.discrete_actions))
+    graph = Graph.parse(PolicyGraph(model.SerializeToString(), source.signature))
 
     reasons = {
         layer.name: layer.reason for layer in emission(Plan(graph, Int8()), random_parameters(graph.source, 1)).layers
     }
 
-    assert reasons["w"] == "recurrent: its weights are shared or computed"
+    assert "shared" in reasons["w"]
 
 
 @pytest.mark.parametrize("per_tensor_error", [0.0, 1.0])

@@ -51,7 +51,7 @@ def constants(model: bytes) -> Tensors:
 
 @pytest.mark.parametrize(("form", "error"), FORMS.items())
 @pytest.mark.parametrize("shift", [0.0, 100.0, -100.0])
-def test_int8_is_what_its_formulas_say(form: str, error: float, shift: float) -> None:
+def test_int8_computes_its_documented_formulas(form: str, error: float, shift: float) -> None:
     source = bare_layer()
     parameters = random_parameters(source, 0)
     x = batch()["observation"] + np.float32(shift)
@@ -92,7 +92,7 @@ def int8_sums(
 
 
 @pytest.mark.parametrize("error", FORMS.values(), ids=FORMS)
-def test_int8_static_is_what_its_formulas_say(error: float) -> None:
+def test_int8_static_computes_its_documented_formulas(error: float) -> None:
     source = two_layers()
     parameters = random_parameters(source, 1)
     # Further out than the calibration batch, so that values are clipped.

@@ -37,7 +37,7 @@ def gptq(
 @pytest.mark.parametrize("block", [40, 16, 24])
 @pytest.mark.parametrize(("lowest", "highest"), [(-127, 127), (-8, 7)])
 @pytest.mark.parametrize("rows", [200, 20])
-def test_it_gives_the_integers_that_gptq_gives(rows: int, lowest: int, highest: int, block: int) -> None:
+def test_error_feedback_gives_the_integers_of_gptq(rows: int, lowest: int, highest: int, block: int) -> None:
     rng = np.random.default_rng(1)
     weight = rng.standard_normal((30, 40)).astype(np.float32)
     blocks = -(-40 // block)
@@ -51,7 +51,7 @@ def test_it_gives_the_integers_that_gptq_gives(rows: int, lowest: int, highest: 
     assert np.abs(values).max() == max(-lowest, highest)
 
 
-def test_what_the_layer_gives_is_closer_although_its_weights_are_not() -> None:
+def test_error_feedback_lowers_the_error_of_outputs_and_not_of_weights() -> None:
     weight = np.random.default_rng(2).standard_normal((64, 64)).astype(np.float32)
     calibration, others = inputs_of_a_layer(256, 64), inputs_of_a_layer(512, 64)[256:]
 

@@ -105,7 +105,7 @@ def test_frames_that_others_read_too_are_there_in_float_as_well() -> None:
     assert np.abs(outputs_of(emitted(plan, parameters, inputs), inputs) - expected).max() < 0.01 * np.ptp(expected)
 
 
-def test_what_something_else_reads_too_stays_in_float() -> None:
+def test_a_layer_whose_output_is_also_an_output_of_the_policy_is_read_in_float() -> None:
     # "br" is an output besides being the input of the next layer.
     assert operators(static(GRAPHS["two outputs"])) == [
         *("Gemm", "Relu", "QuantizeLinear", "QGemm", "Relu", "QuantizeLinear", "QGemm", "Relu", "Gemm", "Gemm")
@@ -125,7 +125,8 @@ def test_a_layer_on_more_than_two_dimensions_stays_in_float_with_the_reason() ->
     plan = static(GRAPHS["sequence"], ends=True)
 
     reasons = [layer.reason for layer in emission(plan, random_parameters(GRAPHS["sequence"], 0)).layers]
-    assert reasons == [*["input of 3 dimensions instead of 2"] * 2, ""]
+    assert ["3 dimensions" in reason for reason in reasons] == [True, True, False]
+    assert reasons[-1] == ""
 
 
 def scale_and_zero_point(seen: Range, bounds: Range = (-np.inf, np.inf)) -> tuple[float, int]:
@@ -138,7 +139,7 @@ def test_ranges_hold_zero_and_have_a_margin() -> None:
         assert scale_and_zero_point(seen) == (0.01, zero_point)
 
 
-def test_a_range_has_no_margin_beyond_what_can_be() -> None:
+def test_a_range_has_no_margin_beyond_the_bounds_of_the_activation() -> None:
     assert scale_and_zero_point((-0.2, 0.9), (-1.0, 1.0)) == (round(1.3 / 255, 8), 59)
     assert scale_and_zero_point((-0.9, 0.2), (-1.0, 1.0)) == (round(1.3 / 255, 8), 196)
 

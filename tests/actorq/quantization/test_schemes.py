@@ -69,7 +69,7 @@ def test_an_emitted_model_is_valid_and_has_only_data_inputs(plan: Plan, source: 
     model = onnx.ModelProto.FromString(emitted(plan, random_parameters(source, 1)))
 
     onnx.checker.check_model(model)
-    assert tuple(value.name for value in model.graph.input) == source.inputs
+    assert tuple(value.name for value in model.graph.input) == tuple(port.name for port in source.signature.inputs)
     before = onnx.ModelProto.FromString(source.model)
     assert list(model.graph.output) == list(before.graph.output)
 
@@ -140,7 +140,7 @@ def test_every_layer_is_reported_once_with_its_form_or_the_reason(plan: Plan, so
         assert layer.in_float == bool(layer.reason)
 
 
-def test_what_is_reported_as_quantized_is_not_there_in_float(plan: Plan, source: PolicyGraph) -> None:
+def test_a_layer_that_is_reported_as_quantized_has_no_float_weight(plan: Plan, source: PolicyGraph) -> None:
     parameters = random_parameters(source, 8)
     made = emission(plan, parameters)
 
@@ -172,7 +172,7 @@ def test_layers_that_must_stay_in_float_do(scheme: str, source: PolicyGraph) -> 
         open_session(made.model, "emitted policy")
 
 
-def test_with_all_layers_in_float_it_computes_what_fp32_computes(scheme: str, source: PolicyGraph) -> None:
+def test_with_all_layers_in_float_a_scheme_computes_what_fp32_computes(scheme: str, source: PolicyGraph) -> None:
     graph = Graph.parse(source)
     parameters, inputs = random_parameters(source, 10), random_inputs(graph)
     names = frozenset(name.removesuffix(".weight") for name, array in parameters.items() if array.ndim > 1)
@@ -185,7 +185,7 @@ def test_with_all_layers_in_float_it_computes_what_fp32_computes(scheme: str, so
 
 
 def test_keeping_a_layer_that_is_not_there_is_refused(source: PolicyGraph) -> None:
-    with pytest.raises(InvalidInputError, match=r"keep_float: expected names among \[.*got \['nowhere'\]"):
+    with pytest.raises(InvalidInputError, match=r"keep_float.*\['nowhere'\]"):
         Plan(Graph.parse(source), scheme_named("int8"), Options(keep_float=frozenset({"nowhere"})))
 
 
@@ -229,7 +229,7 @@ def test_a_value_that_is_not_finite_is_refused_by_name(plan: Plan, source: Polic
     for value in (np.nan, np.inf, -np.inf):
         parameters[name].flat[0] = value
 
-        with pytest.raises(InvalidInputError, match=f"{name}.*finite.*1 NaN or infinite"):
+        with pytest.raises(InvalidInputError, match=f"{name}.*finite.* 1 NaN"):
             plan.emit(parameters, {}, "run", 1)
 
 
@@ -237,8 +237,8 @@ def test_tensors_that_do_not_fit_are_refused_by_name(plan: Plan, source: PolicyG
     right = random_parameters(source, 15)
     name, array = next(iter(right.items()))
     for wrong, reason in (
-        ({**right, name: array.astype(np.float64)}, f"{name}.*float32.*got float64"),
-        ({**right, name: array[1:]}, rf"{name}.*expected float32\[{len(array)}.*got float32\[{len(array) - 1}"),
+        ({**right, name: array.astype(np.float64)}, f"{name}.*float32.*float64"),
+        ({**right, name: array[1:]}, rf"{name}.*float32\[{len(array)}.*float32\[{len(array) - 1}"),
         ({key: value for key, value in right.items() if key != name}, rf"missing \['{name}'\]"),
         ({**right, "extra": array}, r"unexpected \['extra'\]"),
     ):
@@ -262,6 +262,6 @@ def test_any_batch_size_runs(plan: Plan, source: PolicyGraph) -> None:
         assert all(len(output) == rows for output in all_outputs_of(model, random_inputs(plan.graph, rows)))
 
 
-def test_an_unknown_scheme_is_refused_with_what_there_is() -> None:
-    with pytest.raises(NotFoundError, match="expected one of fp32, int8-weights, int8, int8-static, int4, got 'int2'"):
+def test_an_unknown_scheme_is_refused_with_the_names_of_all_schemes() -> None:
+    with pytest.raises(NotFoundError, match=r"fp32, int8-weights, int8, int8-static, int4.*'int2'"):
         scheme_named("int2")

@@ -44,7 +44,7 @@ def plainly(model: bytes, feeds: Tensors) -> list[NDArray[np.float32]]:
 @pytest.mark.parametrize("ends", [False, True], ids=["ends in float", "ends quantized"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", GRAPHS)
-def test_it_computes_what_the_stored_policy_computes(name: str, scheme: str, ends: bool) -> None:
+def test_the_standard_form_computes_the_outputs_of_the_stored_policy(name: str, scheme: str, ends: bool) -> None:
     model, feeds = emitted_as(scheme, name, ends)
     stored, reference = all_outputs_of(model, feeds), ReferenceEvaluator(standard_form(model)).run(None, feeds)
     # ONNX Runtime computes products of the other encoding wrongly on some processors.
@@ -68,7 +68,7 @@ def test_both_encodings_of_weights_are_the_same_numbers(name: str, scheme: str, 
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_its_operators_are_of_the_standard_and_names_stay(scheme: str) -> None:
+def test_the_standard_form_has_standard_operators_and_the_same_names(scheme: str) -> None:
     model, _ = emitted_as(scheme)
     before, after = onnx.ModelProto.FromString(model), onnx.ModelProto.FromString(standard_form(model))
     assert {(entry.domain, entry.version) for entry in after.opset_import} == {("", 21 if scheme == "int4" else 20)}
@@ -110,7 +110,7 @@ def test_another_opset_can_be_chosen() -> None:
 
 def test_an_opset_that_lacks_an_operator_is_refused() -> None:
     model, _ = emitted_as("int4")
-    with pytest.raises(InvalidInputError, match=r"the policy cannot be in opset 17 \(.*\); choose a newer one"):
+    with pytest.raises(InvalidInputError, match="opset 17"):
         standard_form(model, 17)
 
 
@@ -119,5 +119,5 @@ def test_an_operator_of_another_domain_is_refused() -> None:
     model = onnx.ModelProto()
     model.CopyFrom(source)
     model.graph.node.append(helper.make_node("FastGelu", ["relu_0"], ["more"], domain="com.microsoft"))
-    with pytest.raises(InvalidInputError, match=r"operator FastGelu of com.microsoft has no standard form"):
+    with pytest.raises(InvalidInputError, match=r"FastGelu.*com\.microsoft"):
         standard_form(model.SerializeToString())

@@ -15,7 +15,7 @@ def opened(root: Path, settings: int) -> None:
 def test_a_folder_whose_first_file_did_not_fit_on_the_disk_can_be_taken(tmp_path: Path) -> None:
     partial = tmp_path / ".basis.json.partial"
     partial.symlink_to("/dev/full")
-    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
+    with pytest.raises(UserError, match=f"{tmp_path}.*No space left"):
         opened(tmp_path, 1)
     partial.unlink()
     opened(tmp_path, 1)

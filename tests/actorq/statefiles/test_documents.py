@@ -3,6 +3,7 @@
 import errno
 import json
 import logging
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_no_truncation_goes_unseen(tmp_path: Path) -> None:
     data = path.read_bytes()
     for length in range(len(data)):
         path.write_bytes(data[:length])
-        with pytest.raises(InvalidInputError, match=r"run\.json is damaged"):
+        with pytest.raises(InvalidInputError, match=r"run\.json.*damaged"):
             read_document(path)
 
 
@@ -62,7 +63,7 @@ def test_a_missing_document_is_not_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_document(tmp_path / "run.json")
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(InvalidInputError, match=r"folder\.json is damaged: expected a file"):
+    with pytest.raises(InvalidInputError, match=r"folder\.json.*damaged"):
         read_document(tmp_path / "folder.json")
 
 
@@ -91,16 +92,17 @@ def unreadable(path: Path) -> None:
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
 
 
 @pytest.mark.usefixtures("_at_once")
 def test_a_document_that_cannot_be_read_is_not_a_damaged_one(tmp_path: Path) -> None:
     unreadable(tmp_path / "run.json")
-    with pytest.raises(UnreadableError, match=r"run\.json cannot be read \(.+\), and nothing was changed"):
+    with pytest.raises(UnreadableError, match=r"run\.json.*symbolic links"):
         read_document(tmp_path / "run.json")
 
 
+@pytest.mark.usefixtures("_at_once")
 def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read, faults = tmp_path / "run.json", Path.read_bytes, [errno.EMFILE, errno.EIO]
     write_document(path, VALUES)
@@ -110,7 +112,6 @@ def test_a_fault_that_passes_is_not_noticed(tmp_path: Path, monkeypatch: pytest.
             raise OSError(faults.pop(), "for a moment")
         return read(path)
 
-    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
     monkeypatch.setattr(Path, "read_bytes", fail_at_first)
     assert read_document(path) == VALUES
     assert not faults
@@ -128,17 +129,17 @@ def test_a_copy_counts_where_the_other_one_cannot_be_read(tmp_path: Path, first:
         assert read_either(path) == VALUES
         return
     {"missing": Path.unlink, "damaged": lambda each: each.write_bytes(b"{"), "unreadable": unreadable}[other](rest)
-    with pytest.raises(UnreadableError, match="cannot be read"):
+    with pytest.raises(UnreadableError, match=f"{path.stem}.*cannot be read"):
         read_either(path)
 
 
-def test_two_damaged_copies_are_told_and_none_is_none(tmp_path: Path) -> None:
+def test_two_damaged_copies_are_refused_and_no_copies_are_no_document(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     assert read_either(path) is None
     write_twice(path, VALUES)
     for each in (path, copy_of(path)):
         each.write_bytes(b"{")
-    with pytest.raises(InvalidInputError, match=r"run\.json is damaged"):
+    with pytest.raises(InvalidInputError, match=r"run\.json.*damaged"):
         read_either(path)
     remove_both(path)
     assert not any(tmp_path.iterdir())

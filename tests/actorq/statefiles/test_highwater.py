@@ -1,6 +1,7 @@
 """Numbers that are used once, however often the process that uses them dies."""
 
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -64,19 +65,21 @@ def test_a_closed_mark_leaves_no_gap(tmp_path: Path) -> None:
     assert reopened(path).floor >= 8
 
 
-def test_a_block_that_is_being_reserved_leaves_no_gap_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_ahead = HighWaterMark._write_ahead
-
-    def late(mark: HighWaterMark, number: int) -> None:
+def test_a_block_that_is_being_reserved_leaves_no_gap_either(tmp_path: Path) -> None:
+    def late(*_: object) -> None:
+        """Hold a new thread up at its first call."""
+        sys.setprofile(None)
         threading.Event().wait(0.2)
-        write_ahead(mark, number)
 
-    monkeypatch.setattr(HighWaterMark, "_write_ahead", late)
     path = tmp_path / "mark.json"
     mark = HighWaterMark(path, 0)
-    # From the second half of the block on, a thread reserves the next block.
-    for number in (1, 2 + BLOCK // 2):
-        mark.reserve(number)
+    threading.setprofile(late)
+    try:
+        # From the second half of the block on, a thread reserves the next block.
+        for number in (1, 2 + BLOCK // 2):
+            mark.reserve(number)
+    finally:
+        threading.setprofile(None)
     mark.close()
     for thread in threading.enumerate():
         if thread.name == "high water":
@@ -84,7 +87,7 @@ def test_a_block_that_is_being_reserved_leaves_no_gap_either(tmp_path: Path, mon
     assert HighWaterMark(path, 0).floor == 2 + BLOCK // 2
 
 
-def test_the_mark_is_never_below_what_is_known(tmp_path: Path) -> None:
+def test_the_mark_is_never_below_the_known_number(tmp_path: Path) -> None:
     mark = HighWaterMark(tmp_path / "mark.json", 0)
     mark.reserve(7)
     mark.close()
@@ -105,7 +108,7 @@ def test_a_lost_mark_is_told_and_leapt_over(
     assert again.floor == 10 + LEAP
     (line,) = caplog.messages
     assert "mark.json" in line
-    assert f"go on at {10 + LEAP + 1}" in line
+    assert str(10 + LEAP + 1) in line
 
 
 def test_every_flipped_bit_of_the_file_is_found(tmp_path: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_service_whose_loop_hangs_or_is_gone_still_tells_what_its_process_uses
         assert probe(server, "/healthz") == probe(server, "/readyz") == 503
         server.close()
     stuck.close()
-    assert "metrics: the service has not answered" in caplog.text
+    assert "not answered" in caplog.text
 
 
 def test_probes_tell_whether_it_is_alive_and_whether_it_serves() -> None:
@@ -240,23 +240,19 @@ def test_connections_that_do_nothing_leave_room_for_probes() -> None:
         assert len(server._server._open) <= 32
 
 
-def test_it_listens_on_ipv6_too() -> None:
+def test_the_metrics_server_listens_on_ipv6_too() -> None:
     with open_server([], listen="[::1]:0") as server:
         assert server.address.startswith("[::1]:")
         assert probe(server, "/healthz") == 200
 
 
 def test_a_port_that_is_taken_is_the_users_mistake() -> None:
-    with open_server([]) as server, pytest.raises(UserError) as caught:
+    with open_server([]) as server, pytest.raises(UserError, match=f"--metrics.*{server.address}.*in use"):
         HttpServer("--metrics", server.address, lambda environ, start_response: [])
-    assert str(caught.value) == (
-        f"--metrics: cannot listen on {server.address} (Address already in use); free the port, choose another one, or "
-        "let the system choose with port 0"
-    )
 
 
 def test_an_address_that_is_none_is_the_users_mistake() -> None:
-    with pytest.raises(UserError, match="--metrics: expected HOST:PORT"):
+    with pytest.raises(UserError, match=r"--metrics.*HOST:PORT.*9090"):
         HttpServer("--metrics", "9090", lambda environ, start_response: [])
 
 

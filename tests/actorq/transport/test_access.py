@@ -1,6 +1,7 @@
 """Who is let in by a certificate: its role, its run, its name, and the deny list, also for streams that are open."""
 
 import queue
+import re
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -42,29 +43,28 @@ def server_certificates(authority: Authority, folder: Path) -> Certificates:
 
 
 @pytest.mark.parametrize(
-    ("uris", "reason"),
+    ("uris", "fact"),
     [
-        ((), "expected one URI spiffe://actorq/run/RUN/role/ROLE in the certificate, got 0;"),
-        ((OPERATOR, identity_uri("monitor", "actorq")), "in the certificate, got 2;"),
-        (("spiffe://actorq/run/actorq/role/king",), "with a role of learner, quantizer, relay, actor,"),
-        (("spiffe://actorq/run/actorq/role/operator/a/b",), "got 'spiffe://actorq/run/actorq/role/operator/a/b'"),
-        ((f"{OPERATOR}/{'n' * 3000}",), "with a role of"),
-        (("spiffe://elsewhere/run/actorq/role/operator",), "got 0;"),
-        ((identity_uri("operator", "lab"),), "the certificate is for run lab, expected run actorq, the service's tra"),
-        ((identity_uri("meter", "actorq"),), "meter may not call LearnerService.GetStatus: only monitor, operator may"),
+        ((), "spiffe://actorq/run/RUN/role/ROLE.* 0;"),
+        ((OPERATOR, identity_uri("monitor", "actorq")), "spiffe://actorq/run/RUN/role/ROLE.* 2;"),
+        (("spiffe://actorq/run/actorq/role/king",), "learner, quantizer, relay, actor,.*role/king'"),
+        (("spiffe://actorq/run/actorq/role/operator/a/b",), "'spiffe://actorq/run/actorq/role/operator/a/b'"),
+        ((f"{OPERATOR}/{'n' * 3000}",), "learner, quantizer, relay, actor,.*nnn"),
+        (("spiffe://elsewhere/run/actorq/role/operator",), "spiffe://actorq/run/RUN/role/ROLE.* 0;"),
+        ((identity_uri("operator", "lab"),), "run lab.*run actorq"),
+        ((identity_uri("meter", "actorq"),), r"meter.*LearnerService\.GetStatus.*monitor, operator"),
     ],
 )
 def test_a_certificate_that_does_not_allow_a_call_is_told_why(
-    uris: tuple[str, ...], reason: str, authority: Authority, tmp_path: Path
+    uris: tuple[str, ...], fact: str, authority: Authority, tmp_path: Path
 ) -> None:
     client = Certificates.load(authority.issue(tmp_path, "client", uris=uris))
     with (
         serving(StagedLearner(), server_certificates(authority, tmp_path)) as stage,
         LearnerClient(stage.address, client) as learner,
-        pytest.raises(DeniedError) as caught,
+        pytest.raises(DeniedError, match=fact) as caught,
     ):
         learner.status()
-    assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -105,14 +105,11 @@ def test_a_denied_certificate_is_refused_from_the_next_call_on_and_its_open_stre
         assert next(stream).run_id == "run"
         assert next(other).run_id == "run"
         denied.write_text(f"# left the team\nserial={SERIAL:012X}\n")
-        with pytest.raises(DeniedError) as caught:
+        with pytest.raises(DeniedError, match=f"learner at {stage.address}.*A1B2C3D4E5F"):
             next(mallory.watch())
-        told = f"learner at {stage.address}: the certificate with serial number A1B2C3D4E5F is on the deny list"
-        assert str(caught.value) == told
         # It waits for a message that never comes, so only the end of the stream ends it.
-        with pytest.raises(DeniedError) as caught:
+        with pytest.raises(DeniedError, match=f"learner at {stage.address}.*A1B2C3D4E5F"):
             next(stream)
-        assert str(caught.value) == told
         assert next(alice.watch()).run_id == "run"
         # A list that is gone admits nobody again. An empty one does.
         denied.unlink()
@@ -137,7 +134,7 @@ def test_the_open_stream_of_a_denied_actor_ends_too(authority: Authority, tmp_pa
         next(responses)
         denied.write_text(f"{SERIAL:X}")
         # The server waits for the next request, which never comes.
-        with pytest.raises(DeniedError, match="A1B2C3D4E5F is on the deny list"), translated(learner.peer):
+        with pytest.raises(DeniedError, match="A1B2C3D4E5F"), translated(learner.peer):
             next(responses)
         requests.put(None)
 
@@ -153,10 +150,7 @@ def test_a_refused_call_is_logged_with_the_reason(
     ):
         learner.status()
     (line,) = caplog.messages
-    assert line == (
-        "/actorq.v1.LearnerService/GetStatus refused: meter may not call LearnerService.GetStatus: only monitor, "
-        "operator may"
-    )
+    assert re.search("/actorq.v1.LearnerService/GetStatus .*meter.*monitor, operator", line)
 
 
 def test_the_serial_number_is_that_of_the_certificate(authority: Authority, tmp_path: Path) -> None:
@@ -212,9 +206,9 @@ def test_an_actor_has_the_name_and_the_role_that_its_certificate_allows(authorit
     call = Call({"x509_pem_cert": [pem], "peer_uri": [uri]})
     require_member(call, "actor-1", "actor")
     require_member(call, "actor-1", None)
-    with pytest.raises(DeniedError, match="the certificate is for role actor, got evaluator 'actor-1'"):
+    with pytest.raises(DeniedError, match=r"role actor.*evaluator 'actor-1'"):
         require_member(call, "actor-1", "evaluator")
-    with pytest.raises(DeniedError, match="actor_name: the certificate allows names that begin with actor-, got 'x'"):
+    with pytest.raises(DeniedError, match=r"actor_name.*actor-.*'x'"):
         require_member(call, "x", "actor")
 
 
@@ -224,7 +218,7 @@ def test_without_tls_an_actor_has_any_name() -> None:
     require_member(None, "anything", "evaluator")
 
 
-def test_a_deny_list_takes_what_openssl_prints_and_what_people_write(tmp_path: Path) -> None:
+def test_a_deny_list_takes_the_serial_numbers_of_openssl_and_handwritten_ones(tmp_path: Path) -> None:
     path = tmp_path / "denied"
     path.write_text("serial=0A1B\n\n0a:1c  # of an actor\n  ff\n")
     denied = DenyList(path)
@@ -236,9 +230,9 @@ def test_a_deny_list_takes_what_openssl_prints_and_what_people_write(tmp_path: P
 def test_a_deny_list_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "denied"
     path.write_text("12\nnot a number\n")
-    with pytest.raises(UserError, match=r"^deny list: line 2 of .*/denied must be a serial number in hexadecimal"):
+    with pytest.raises(UserError, match=r"line 2 of .*/denied.*'not a number'"):
         DenyList(path)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=f"{tmp_path}.*directory"):
         DenyList(tmp_path)
 
 
@@ -252,8 +246,7 @@ def test_a_deny_list_that_is_damaged_later_is_told_once_and_the_list_before_stay
     assert 0x12 in denied
     assert 0x13 not in denied
     (line,) = caplog.messages
-    assert line.startswith("deny list: line 2 of ")
-    assert line.endswith("got '13 or 14'; the previous list stays in use")
+    assert re.search(f"line 2 of {path}.*'13 or 14'.*previous list", line)
     path.write_text("13\n")
     assert 0x13 in denied
     assert 0x12 not in denied
@@ -271,8 +264,8 @@ def test_a_deny_list_that_cannot_be_looked_at_admits_nobody_that_it_denied(
     assert 0x12 in denied
     assert 0x12 in denied
     (line,) = caplog.messages
-    assert line.endswith("/denied cannot be read (Too many levels of symbolic links); the previous list stays in use")
-    with pytest.raises(UserError, match="cannot be read"):
+    assert re.search(f"{path}.*symbolic links.*previous list", line)
+    with pytest.raises(UserError, match=f"{path}.*symbolic links"):
         DenyList(path)
     path.unlink()
     assert 0x12 in denied
@@ -293,5 +286,5 @@ def test_a_connection_has_to_be_opened_again_after_its_age(authority: Authority,
         # The client is not of the server's new authority, but its connection is older than that.
         with pytest.raises(UnavailableError):
             next(stream)
-        with pytest.raises(UnavailableError, match="cannot be reached"):
+        with pytest.raises(UnavailableError, match=stage.address):
             next(learner.watch())

@@ -1,5 +1,7 @@
 """What a listening address reaches."""
 
+import re
+
 import pytest
 
 from actorq.errors import UserError
@@ -20,16 +22,14 @@ def test_an_address_has_a_host_and_a_port(address: str, host: str, port: int) ->
 
 
 @pytest.mark.parametrize("address", ["", "9090", ":9090", "host:", "host:http", "host:65536", "host:-1", "host:²"])
-def test_anything_else_is_refused_under_the_name_of_its_flag(address: str) -> None:
-    with pytest.raises(UserError, match=r"^--metrics: expected HOST:PORT, such as 127\.0\.0\.1:50051, got "):
+def test_an_address_without_host_or_port_is_refused_under_the_name_of_its_flag(address: str) -> None:
+    with pytest.raises(UserError, match=f"--metrics.*HOST:PORT.*{address}"):
         split_address("--metrics", address)
 
 
 @pytest.mark.parametrize("address", ["::1:5005", ":::0", "[::1:5005", "localhost:1:2"])
 def test_an_ipv6_address_needs_brackets_because_grpc_would_bind_something_else(address: str) -> None:
-    with pytest.raises(
-        UserError, match=r"^--listen: expected an IPv6 address in brackets, such as \[::1\]:50051, got "
-    ):
+    with pytest.raises(UserError, match=f"--listen.*brackets.*{re.escape(address)}"):
         split_address("--listen", address)
 
 

@@ -51,9 +51,9 @@ def test_a_certificate_names_its_role_and_its_run(role: str, made: Path) -> None
     assert certificates
     certificates.require_role(role, "actorq")
     other = "learner" if role == "actor" else "actor"
-    with pytest.raises(UserError, match=f"the {other} of run actorq needs a certificate with spiffe://actorq/run/"):
+    with pytest.raises(UserError, match=f"{other} of run actorq.*spiffe://actorq/run/.*{role} of run actorq"):
         certificates.require_role(other, "actorq")
-    with pytest.raises(UserError, match=f"has one of the {role} of run actorq; transport.run names the run"):
+    with pytest.raises(UserError, match=rf"{role} of run lab.*{role} of run actorq.*transport\.run"):
         certificates.require_role(role, "lab")
 
 
@@ -98,7 +98,7 @@ def test_every_member_is_reached_through_port_forward(member: str, made: Path) -
     assert {ip_address("127.0.0.1"), ip_address("::1")} <= set(addresses)
 
 
-def test_its_members_talk_to_each_other_and_to_nobody_else(made: Path, tmp_path: Path) -> None:
+def test_members_of_an_authority_talk_to_each_other_and_to_nobody_else(made: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     write_certificates(other, "lab", (), NOW, days=1)
     with serving(StagedLearner(), Certificates.of(made, "learner")) as stage:
@@ -137,7 +137,7 @@ def test_an_actor_is_not_believed_to_be_the_learner(made: Path) -> None:
 
 def test_nothing_is_ever_overwritten(made: Path) -> None:
     before = (made / "ca.crt").read_bytes()
-    with pytest.raises(UserError, match="exists and would be overwritten: choose another folder"):
+    with pytest.raises(UserError, match=f"{made}.*overwritten"):
         write_certificates(made, "lab", (), NOW, days=1)
     assert (made / "ca.crt").read_bytes() == before
 
@@ -150,12 +150,12 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "two words", "-a", "https://learner", "a" * 254, "ü.org", "a..b"])
 def test_a_name_that_is_none_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^certificates: expected a DNS name or an IP address, got "):
+    with pytest.raises(UserError, match=f"DNS name.*{name[:60]}"):
         write_certificates(tmp_path / "new", "lab", (name,), NOW, days=1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_the_users_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file/new: certificates cannot be written there \("):
+    with pytest.raises(UserError, match="file/new"):
         write_certificates(tmp_path / "file" / "new", "lab", (), NOW, days=1)

@@ -42,24 +42,21 @@ def test_a_large_blob_travels_in_messages_that_every_receiver_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "fault"),
+    ("parts", "fact"),
     [
-        ([chunk(DATA)], "blob: expected a header, got a chunk"),
-        ([header(), chunk(b"a "), header()], "blob: expected 6 more bytes, got another header"),
-        ([header(version=8)], "blob: expected version 7, got 8"),
-        ([header(), chunk(b"a "), chunk(b"policy!")], "blob: expected 1 to 6 bytes, got a chunk of 7"),
-        ([header(), chunk(b"")], "blob: expected 1 to 8 bytes, got a chunk of 0"),
-        ([BlobPart()], "blob: expected a header or a chunk, got an empty part"),
-        ([header(), BlobPart()], "blob: expected a header or a chunk, got an empty part"),
+        ([chunk(DATA)], "header.* chunk"),
+        ([header(), chunk(b"a "), header()], " 6 .* header"),
+        ([header(version=8)], "version 7.* 8$"),
+        ([header(), chunk(b"a "), chunk(b"policy!")], " 6 .* 7$"),
+        ([header(), chunk(b"")], " 8 .* 0$"),
+        ([BlobPart()], "empty"),
+        ([header(), BlobPart()], "empty"),
         (
             [header(), chunk(b"a Policy")],
-            f"blob: expected sha256 {hashlib.sha256(DATA).hexdigest()}, got {hashlib.sha256(b'a Policy').hexdigest()}",
+            f"sha256 {hashlib.sha256(DATA).hexdigest()}.* {hashlib.sha256(b'a Policy').hexdigest()}",
         ),
-        (
-            [header(size_bytes=0)],
-            f"blob: expected sha256 {hashlib.sha256(DATA).hexdigest()}, got {hashlib.sha256().hexdigest()}",
-        ),
-        ([header(sha256=b""), chunk(DATA)], f"blob: expected sha256 , got {hashlib.sha256(DATA).hexdigest()}"),
+        ([header(size_bytes=0)], f"sha256 {hashlib.sha256(DATA).hexdigest()}.* {hashlib.sha256().hexdigest()}"),
+        ([header(sha256=b""), chunk(DATA)], f"sha256 .* {hashlib.sha256(DATA).hexdigest()}"),
     ],
     ids=[
         "chunk first",
@@ -74,19 +71,17 @@ def test_a_large_blob_travels_in_messages_that_every_receiver_takes() -> None:
         "no digest",
     ],
 )
-def test_a_malformed_blob_is_refused(parts: list[BlobPart], fault: str) -> None:
+def test_a_malformed_blob_is_refused(parts: list[BlobPart], fact: str) -> None:
     assembler = BlobAssembler(expected_version=7)
     assert [assembler.add(part) for part in parts[:-1]] == [None] * (len(parts) - 1)
-    with pytest.raises(InvalidInputError) as caught:
+    with pytest.raises(InvalidInputError, match=f"blob.*{fact}"):
         assembler.add(parts[-1])
-    assert str(caught.value) == fault
 
 
 def test_a_blob_beyond_the_receivers_limit_is_refused_before_it_comes() -> None:
     assembler = BlobAssembler(expected_version=7, limit_bytes=len(DATA) - 1)
-    with pytest.raises(ExhaustedError) as caught:
+    with pytest.raises(ExhaustedError, match=r"blob.* 7 .* 8$"):
         assembler.add(header())
-    assert str(caught.value) == "blob: expected at most 7 bytes, got 8"
 
 
 def test_a_blob_of_exactly_the_limit_is_taken() -> None:
@@ -124,30 +119,30 @@ def packed_header(**changes: object) -> BlobPart:
     return part
 
 
-def test_packed_bytes_are_bounded_by_what_comes_out_of_them() -> None:
-    with pytest.raises(ExhaustedError, match="expected at most 4799 bytes, got 4800"):
+def test_a_packed_blob_is_bounded_by_its_unpacked_size() -> None:
+    with pytest.raises(ExhaustedError, match=r"blob.* 4799 .* 4800$"):
         BlobAssembler(7, limit_bytes=4799).add(packed_header())
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("changes", "fact"),
     [
-        ({"encoding": 7}, r"expected an encoding among \[0, 1\], got 7; its sender has another version of ActorQ"),
-        ({"encoding": 0}, "expected a plain size from 0 to 0 bytes"),
-        ({"plain_size_bytes": 0}, "in encoding 1, got 0"),
-        ({"plain_size_bytes": 3, "size_bytes": 4}, "expected a plain size from 5 to 4096 bytes for 4 bytes"),
-        ({"plain_size_bytes": 4 * 1024 + 1, "size_bytes": 4}, "to 4096 bytes for 4 bytes in encoding 1, got 4097"),
+        ({"encoding": 7}, r"encoding.*\[0, 1\].* 7"),
+        ({"encoding": 0}, "plain size.* 0 to 0 .*encoding 0.* 4800$"),
+        ({"plain_size_bytes": 0}, "plain size.*encoding 1.* 0$"),
+        ({"plain_size_bytes": 3, "size_bytes": 4}, "plain size.* 5 to 4096 .* 4 .* 3$"),
+        ({"plain_size_bytes": 4 * 1024 + 1, "size_bytes": 4}, "plain size.* 5 to 4096 .* 4 .* 4097$"),
     ],
 )
-def test_a_header_whose_encoding_and_sizes_do_not_fit_is_refused(changes: dict[str, object], fault: str) -> None:
-    with pytest.raises(InvalidInputError, match=fault):
+def test_a_header_whose_encoding_and_sizes_do_not_fit_is_refused(changes: dict[str, object], fact: str) -> None:
+    with pytest.raises(InvalidInputError, match=fact):
         BlobAssembler(7).add(packed_header(**changes))
 
 
-def test_what_comes_out_must_have_the_digest_that_was_announced() -> None:
+def test_an_unpacked_blob_must_have_the_digest_that_was_announced() -> None:
     opening, only = split_blob(mostly_zeros(), 7, encodings=ENCODINGS)
     opening.header.plain_size_bytes += 1
     assembler = BlobAssembler(7)
     assembler.add(opening)
-    with pytest.raises(InvalidInputError, match="blob: expected sha256"):
+    with pytest.raises(InvalidInputError, match="sha256"):
         assembler.add(only)

@@ -46,7 +46,7 @@ def test_a_sealed_call_takes_no_plain_or_empty_message() -> None:
     call = SealedCall(Details("/actorq.v1.LearnerService/Join"), bytes, bytes)
     assert call.deserialize(seal(b"first")) == b"first"
     for changed in (b"plain", b""):
-        with pytest.raises(CorruptedError, match="bytes have changed"):
+        with pytest.raises(CorruptedError, match="CRC-32"):
             call.deserialize(changed)
     assert bytes(unseal(call.serialize(b"answer"))) == b"answer"
 
@@ -128,7 +128,7 @@ def test_a_status_that_changed_on_the_way_is_no_reason_to_give_up() -> None:
         serving(StagedLearner(refuse)) as stage,
         changing_link(stage.address, change) as address,
         LearnerClient(address) as client,
-        pytest.raises(UnavailableError, match=r"understood .*expected 4.*; the connection is broken"),
+        pytest.raises(UnavailableError, match=r"expected 4.*connection"),
     ):
         client.status()
 
@@ -141,7 +141,7 @@ def test_a_call_whose_seal_was_changed_is_no_reason_to_give_up() -> None:
         serving(StagedLearner()) as stage,
         changing_link(stage.address, change) as address,
         LearnerClient(address) as client,
-        pytest.raises(UnavailableError, match=r"must be a message .*; the connection is broken"),
+        pytest.raises(UnavailableError, match=r"message.*connection"),
         translated(client.peer),
     ):
         client.stub.Join(learner_pb2.JoinRequest(actor_name=NAME), timeout=TIMEOUT_S)

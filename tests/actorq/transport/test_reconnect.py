@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import threading
 from collections.abc import Callable
 
@@ -136,7 +137,7 @@ def test_nothing_is_opened_once_it_is_stopped() -> None:
     assert peer.calls == 0
 
 
-def test_whoever_counts_hears_of_each_attempt_that_failed() -> None:
+def test_each_failed_attempt_is_counted() -> None:
     retries: list[int] = []
     peer = Peer(False, True, False)
     keep_connected(peer.connect, Waits(), "quantizer", NoJitter(), BACKOFF, on_retry=lambda: retries.append(peer.calls))
@@ -152,10 +153,9 @@ def test_a_stop_during_a_wait_is_the_end() -> None:
 def test_a_failure_and_the_return_of_the_peer_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "actorq.transport.reconnect"):
         keep(Peer(False, False), Waits())
-    assert [record.getMessage() for record in caplog.records] == [
-        "quantizer cannot be reached; trying again, at least every 8.0 s",
-        "quantizer: connected again after 2 attempts",
-    ]
+    lost, found = caplog.messages
+    assert re.search("quantizer.* 8.0 s", lost)
+    assert re.search("quantizer.* 2 attempts", found)
 
 
 def test_the_same_failure_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,12 +182,10 @@ def test_a_peer_that_does_not_come_within_two_seconds_is_a_warning(caplog: pytes
         # 0, 1 and 3 seconds after the first failure.
         peer = Peer(False, False, False)
         keep_connected(peer.connect, stop, "quantizer", NoJitter(), BACKOFF, lambda: sum(stop.delays))
-    told = "quantizer cannot be reached; trying again, at least every 8.0 s"
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", told),
-        ("WARNING", told),
-        ("INFO", "quantizer: connected again after 3 attempts"),
-    ]
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
+    assert caplog.messages[0] == caplog.messages[1]
+    assert re.search("quantizer.* 8.0 s", caplog.messages[1])
+    assert re.search("quantizer.* 3 attempts", caplog.messages[2])
 
 
 def test_a_stream_that_breaks_all_the_time_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,6 @@
 """Roles: every role times every RPC of every service, over real connections with TLS."""
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -126,7 +127,7 @@ def outcome(channel: grpc.Channel, path: str) -> tuple[grpc.StatusCode, str]:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_each_role_may_call_what_the_contract_allows_and_nothing_else(
+def test_each_role_may_call_the_rpcs_that_the_contract_allows_and_no_others(
     role: str, stage: Stage, called: list[str], authority: Authority, tmp_path: Path
 ) -> None:
     mine = Certificates.load(authority.issue(tmp_path, role, uris=(identity_uri(role, "actorq"),)))
@@ -139,7 +140,7 @@ def test_each_role_may_call_what_the_contract_allows_and_nothing_else(
     for path, details in refused.items():
         service, _, rpc = path.rpartition("/")
         name = f"{service.rpartition('.')[2]}.{rpc}"
-        assert details == f"{role} may not call {name}: only {', '.join(sorted(allowed_roles(path)))} may"
+        assert re.search(f"{role} .*{name}.* {', '.join(sorted(allowed_roles(path)))} ", details)
     assert sorted(called) == sorted(OURS_ONLY & allowed), (
         "a refused call reached its servicer, or an allowed one did not"
     )
@@ -168,7 +169,7 @@ def test_each_rpc_names_its_callers() -> None:
         ("ActorService/Drain", {"operator"}),
     ],
 )
-def test_what_would_hurt_a_run_is_for_few(rpc: str, roles: set[str]) -> None:
+def test_an_rpc_that_changes_a_run_may_be_called_by_few_roles(rpc: str, roles: set[str]) -> None:
     assert allowed_roles(f"/actorq.v1.{rpc}") == roles
 
 
@@ -180,7 +181,7 @@ def test_an_rpc_that_names_no_callers_is_refused(
     with open_channel(stage.address, mine) as channel:
         code, details = outcome(channel, UNKNOWN)
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert details == f"{role} may not call LearnerService.FormatDisk: nobody may"
+    assert re.search(f"{role} .*LearnerService.FormatDisk.*nobody", details)
     assert UNKNOWN not in called
 
 

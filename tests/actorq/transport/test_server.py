@@ -58,7 +58,7 @@ def test_a_server_is_alive_before_its_service_is_ready() -> None:
     assert asyncio.run(run()) == [(SERVING, NOT_SERVING), (SERVING, SERVING), stopped, stopped]
 
 
-def test_a_stopping_server_says_so_before_it_ends_its_calls() -> None:
+def test_a_stopping_server_is_not_serving_before_it_ends_its_calls() -> None:
     with serving(StagedLearner()) as stage, open_channel(stage.address) as channel:
         statuses = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
         next(statuses)
@@ -148,30 +148,24 @@ def test_a_running_call_may_finish_while_the_server_stops() -> None:
 
 
 def test_a_port_in_use_is_the_users_error() -> None:
-    with serving(StagedLearner()) as stage, pytest.raises(UserError) as caught:
+    with serving(StagedLearner()) as stage, pytest.raises(UserError, match=f"--listen.*{stage.address}.*port 0"):
         asyncio.run(started(stage.address))
-    assert str(caught.value) == (
-        f"--listen: cannot listen on {stage.address}: the port is in use or the address is not this host's; "
-        "free it, choose another port, or let the system choose with port 0"
-    )
 
 
 @pytest.mark.parametrize("listen", ["", "50051", ":50051", "127.0.0.1", "127.0.0.1:", "127.0.0.1:http", "h:65536"])
 def test_an_address_to_listen_on_must_be_host_and_port(listen: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"--listen.*HOST:PORT.*{listen!r}"):
         asyncio.run(started(listen))
-    assert str(caught.value) == f"--listen: expected HOST:PORT, such as 127.0.0.1:50051, got {listen!r}"
 
 
 @pytest.mark.parametrize("address", ["", "50051", ":50051", "127.0.0.1", "127.0.0.1:0", "host:-1", "h:65536", "h:²"])
 def test_an_address_to_call_must_be_host_and_port(address: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"address.*HOST:PORT.*{address!r}"):
         open_channel(address)
-    assert str(caught.value) == f"address: expected HOST:PORT, such as 127.0.0.1:50051, got {address!r}"
 
 
 def test_an_ipv6_address_to_call_needs_brackets() -> None:
-    with pytest.raises(UserError, match=r"^address: expected an IPv6 address in brackets, such as \[::1\]:50051, got "):
+    with pytest.raises(UserError, match=r"address.*brackets.*'::1:50051'"):
         open_channel("::1:50051")
     open_channel("[::1]:50051").close()
 
@@ -186,7 +180,7 @@ async def started(listen: str) -> None:
 
 def test_a_message_beyond_the_limit_does_not_leave_the_client() -> None:
     with serving(StagedLearner()) as stage, LearnerClient(stage.address) as client:
-        with pytest.raises(ExhaustedError, match="Sent message larger than max"):
+        with pytest.raises(ExhaustedError, match="larger than max"):
             client.join("a" * MAX_MESSAGE_BYTES, 1, "actor", "0")
         request = learner_pb2.JoinRequest(actor_name="a" * (MAX_MESSAGE_BYTES - 1_000))
         assert client.stub.Join(request, timeout=TIMEOUT_S).run.run_id[:1] == "a"

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq.errors import InvalidInputError
-from actorq.transport.payload import sparse_bytes
 from actorq.transport.payload.sparse_bytes import MOST_GAIN, pack, unpack
 
 
@@ -25,7 +24,7 @@ def packed_of(gaps: bytes, values: bytes) -> bytes:
 
 @settings(deadline=None)
 @given(size=st.integers(0, 5000), density=st.floats(0, 0.8), seed=st.integers(0, 2**16))
-def test_what_is_packed_comes_out_as_it_was(size: int, density: float, seed: int) -> None:
+def test_packed_bytes_are_unpacked_to_the_same_bytes(size: int, density: float, seed: int) -> None:
     data = sparse(size, density, seed)
     packed = pack(data)
     if packed is not None:
@@ -41,13 +40,11 @@ def test_gaps_of_every_length_are_kept(gap: int) -> None:
     assert unpack(packed, len(data)) == data
 
 
-def test_positions_are_kept_across_the_blocks_in_which_they_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_are_kept_across_the_blocks_in_which_they_are_restored() -> None:
     data = sparse(20_000, 0.02)
     packed = pack(data)
     assert packed is not None
-    for block in (1, 2, 7, 100):
-        monkeypatch.setattr(sparse_bytes, "_BLOCK", block)
-        assert unpack(packed, len(data)) == data
+    assert all(unpack(packed, len(data), block_size) == data for block_size in (1, 2, 7, 100))
 
 
 def test_random_positions_and_values_take_little_more_than_their_entropy() -> None:
@@ -67,27 +64,27 @@ def test_bytes_of_which_too_few_are_0_are_left_alone(size: int, densest: float) 
     assert pack(bytes(1024) + sparse(size, 1.0)) is None
 
 
-def test_what_would_look_like_a_bomb_is_left_alone() -> None:
+def test_bytes_that_would_pack_like_a_bomb_are_left_alone() -> None:
     assert pack(bytes(10_000_000)) is None
 
 
 @pytest.mark.parametrize(
-    ("packed", "fault"),
+    ("packed", "fact"),
     [
-        (b"abc", "expected 4 bytes or more, got 3"),
-        (struct.pack("<I", 9) + b"12345678", "expected gaps of 9 bytes, got 8 bytes in all"),
-        (struct.pack("<I", 4) + b"12345678", "expected gaps as a zlib stream, but"),
-        (packed_of(bytes(5), b"12345")[:-3], "expected one whole zlib stream of values"),
-        (packed_of(bytes(5), b"12345") + b"x", "expected one whole zlib stream of values"),
-        (packed_of(bytes(101), b"1"), "expected at most 100 bytes of gaps, got more"),
-        (packed_of(bytes(100), bytes(10_000_000)), "expected at most 100 bytes of values, got more"),
-        (packed_of(bytes([50, 50]), b"12"), "expected 100 bytes, of which 2 are not 0, got gaps for others"),
-        (packed_of(bytes(3), b"12"), "expected 100 bytes, of which 2 are not 0, got gaps for others"),
-        (packed_of(bytes(3), b"1234"), "expected 3 values, one for each gap, got 4"),
+        (b"abc", " 4 bytes.* 3$"),
+        (struct.pack("<I", 9) + b"12345678", "gaps of 9 .* 8 "),
+        (struct.pack("<I", 4) + b"12345678", "gaps.*zlib"),
+        (packed_of(bytes(5), b"12345")[:-3], "zlib.*values"),
+        (packed_of(bytes(5), b"12345") + b"x", "zlib.*values"),
+        (packed_of(bytes(101), b"1"), " 100 bytes of gaps"),
+        (packed_of(bytes(100), bytes(10_000_000)), " 100 bytes of values"),
+        (packed_of(bytes([50, 50]), b"12"), " 100 bytes.* 2 .*gaps"),
+        (packed_of(bytes(3), b"12"), " 100 bytes.* 2 .*gaps"),
+        (packed_of(bytes(3), b"1234"), " 3 values.* 4$"),
     ],
 )
-def test_what_is_not_packed_bytes_of_that_size_is_refused(packed: bytes, fault: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"packed blob: {fault}"):
+def test_packed_bytes_that_do_not_give_that_size_are_refused(packed: bytes, fact: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"packed blob.*{fact}"):
         unpack(packed, 100)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import re
 from pathlib import Path
 
 import grpc
@@ -17,7 +18,7 @@ from actorq.v1 import learner_pb2, learner_pb2_grpc
 from tests.actorq.transport.certificate_authority import END, LATER, MUCH_LATER, START, Authority
 from tests.actorq.transport.staged_servicer import StagedLearner, serving
 
-HUNG_UP = "it closed the connection: with mutual TLS, a peer refuses a certificate that is not of its authority"
+HUNG_UP = "closed the connection.*mutual TLS"
 
 
 async def wait_for_ever() -> None:
@@ -43,11 +44,9 @@ def test_a_client_of_another_authority_gets_nowhere(authority: Authority, tmp_pa
     with (
         serving(StagedLearner(), server) as stage,
         LearnerClient(stage.address, stranger) as learner,
-        pytest.raises(UnavailableError) as caught,
+        pytest.raises(UnavailableError, match=f"learner at {stage.address} .*certificate signature failure"),
     ):
         learner.status()
-    reason = "TLS handshake failed, certificate signature failure"
-    assert str(caught.value) == f"learner at {stage.address} cannot be reached ({reason})"
 
 
 def test_a_client_that_trusts_the_server_but_is_a_stranger_to_it_gets_nowhere(
@@ -94,7 +93,7 @@ def test_a_server_that_shows_a_certificate_of_another_name_is_not_believed(
     with (
         serving(StagedLearner(), server) as stage,
         LearnerClient(stage.address, client) as learner,
-        pytest.raises(UnavailableError, match=r"cannot be reached \(its certificate is for other names\)"),
+        pytest.raises(UnavailableError, match=f"learner at {stage.address} .*certificate.*names"),
     ):
         learner.status()
 
@@ -108,12 +107,8 @@ def test_a_certificate_that_is_not_valid_now_is_refused_before_anybody_else_does
     valid: tuple[datetime.datetime, datetime.datetime], reason: str, authority: Authority, tmp_path: Path
 ) -> None:
     folder = authority.issue(tmp_path, "server", valid=valid)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"{folder / 'tls.crt'}.*{reason}.*clock"):
         Certificates.load(folder)
-    assert str(caught.value) == (
-        f"certificates: no peer would accept {folder / 'tls.crt'} with the authority in ca.crt beside it ({reason}); "
-        "make new certificates, or set this machine's clock"
-    )
 
 
 def test_a_certificate_of_another_authority_than_the_one_beside_it_is_refused(
@@ -121,7 +116,7 @@ def test_a_certificate_of_another_authority_than_the_one_beside_it_is_refused(
 ) -> None:
     folder, other = authority.issue(tmp_path, "server"), Authority().issue(tmp_path, "other")
     (folder / "ca.crt").write_bytes((other / "ca.crt").read_bytes())
-    with pytest.raises(UserError, match=r"no peer would accept .* \(certificate signature failure\)"):
+    with pytest.raises(UserError, match=f"{folder / 'tls.crt'}.*certificate signature failure"):
         Certificates.load(folder)
 
 
@@ -157,7 +152,7 @@ def test_a_closed_client_does_not_connect_again_with_renewed_certificates(author
         learner.close()
         authority.issue(tmp_path, "client")
         # A thread that watched would go on for ever, and whoever closed the client would wait for it.
-        with pytest.raises(UnavailableError, match="this client is closed"):
+        with pytest.raises(UnavailableError, match=f"{stage.address}.*closed"):
             learner.status()
 
 
@@ -172,8 +167,7 @@ def test_renewed_certificates_that_cannot_be_used_are_told_once_and_left(
     assert renewal.take() is None
     assert renewal.take() is None
     (line,) = caplog.messages
-    assert line.startswith(f"certificates: {folder} must hold ca.crt, tls.crt and the key of tls.crt")
-    assert line.endswith("the previous certificates stay in use")
+    assert re.search(f"{folder} .*tls.crt.*previous certificates", line)
     (folder / "tls.key").unlink()
     assert renewal.take() is None
     (folder / "tls.key").write_bytes(key)
@@ -187,12 +181,8 @@ def test_renewed_certificates_that_cannot_be_used_are_told_once_and_left(
 def test_a_missing_file_is_named(name: str, authority: Authority, tmp_path: Path) -> None:
     folder = authority.issue(tmp_path, "server")
     (folder / name).unlink()
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=f"certificates.*{folder / name}.*No such file"):
         Certificates.load(folder)
-    assert str(caught.value) == (
-        f"certificates: {folder} must hold ca.crt, tls.crt and tls.key, but {folder / name} cannot be read "
-        "(No such file or directory)"
-    )
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
@@ -201,7 +191,7 @@ def test_a_file_that_is_no_pem_is_refused_before_anything_is_served(
 ) -> None:
     folder = authority.issue(tmp_path, "server")
     (folder / name).write_text("no PEM")
-    with pytest.raises(UserError, match=f"certificates: {folder} must hold .* all as PEM, but they cannot be used"):
+    with pytest.raises(UserError, match=f"certificates.*{folder} .*PEM"):
         Certificates.load(folder)
 
 
@@ -213,7 +203,7 @@ def test_the_key_of_another_certificate_is_refused(authority: Authority, tmp_pat
 
 
 def test_a_key_with_a_password_is_refused(authority: Authority, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="without a password"):
+    with pytest.raises(UserError, match="password"):
         Certificates.load(authority.issue(tmp_path, "server", password=b"secret"))
 
 
@@ -222,7 +212,7 @@ def test_a_server_without_tls_is_told_apart_from_one_that_is_away(authority: Aut
     with (
         serving(StagedLearner()) as stage,
         LearnerClient(stage.address, mine) as learner,
-        pytest.raises(UnavailableError, match=r"cannot be reached \(it serves without TLS\)"),
+        pytest.raises(UnavailableError, match=f"learner at {stage.address} .*without TLS"),
     ):
         learner.status()
 
@@ -231,12 +221,10 @@ def test_a_server_without_tls_is_told_apart_from_one_that_is_away(authority: Aut
 def test_a_key_that_is_open_to_others_is_refused(mode: int, authority: Authority, tmp_path: Path) -> None:
     folder = authority.issue(tmp_path, "server")
     (folder / "tls.key").chmod(mode)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(
+        UserError, match=f"{folder / 'tls.key'}.*{mode:04o}.*chmod 600.*--transport.allow-readable-keys"
+    ):
         Certificates.load(folder)
-    assert str(caught.value) == (
-        f"certificates: other users may read or replace the key {folder / 'tls.key'} (mode {mode:04o}): chmod 600 it, "
-        "or give a service --transport.allow-readable-keys"
-    )
     assert Certificates.load(folder, readable_key=True).key == (folder / "tls.key").read_bytes()
     assert TransportConfig(certificates=folder, allow_readable_keys=True).certificates_of("server")
 
@@ -256,5 +244,5 @@ def test_a_renewed_key_that_is_open_to_others_is_not_used(
     authority.issue(tmp_path, "server")
     (folder / "tls.key").chmod(0o644)
     assert strict.take() is None
-    assert "chmod 600 it" in caplog.text
+    assert str(folder / "tls.key") in caplog.text
     assert lenient.take() is not None

@@ -1,9 +1,11 @@
 """Domain objects to messages and back, through bytes as on the wire."""
 
 import json
+import pkgutil
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from actorq.domain.trajectory import Episode, Evaluation, PolicySpan, Segment
 from actorq.errors import InvalidInputError
 from actorq.v1 import learner_pb2, tensor_pb2
 from actorq.wire import bounds
+from actorq.wire.fields import Pair
 from benchmarks.faults.fuzz.corpus import EVALUATION, PROCESS, REPORT
 from tests.actorq.wire.wire_values import (
     ARGUMENTS,
@@ -93,7 +96,6 @@ PAIRS: list[tuple[str, object]] = [
     ("stream_answer", wire.StreamAnswer(7, 12, 5, stop=True)),
     ("opening", wire.Opening("run-1", "auto")),
     ("opening", wire.Opening("run-1", "int8", Lineage(2**31 - 1, (0, 2**64 - 1)))),
-    ("graph_header", wire.GraphHeader(bytes(range(32)), ("observations", "noise"), True, (2.0, 0.5))),
     ("checkpoint_header", wire.CheckpointHeader(2**62 - 1, 3500, bytes(range(32)), 1_700_000_001.5)),
     ("ready", wire.Ready(35, (bytes(range(32)), bytes(32)), (tensor_pb2.BLOB_ENCODING_SPARSE,))),
     ("evaluation", EVALUATION),
@@ -109,10 +111,34 @@ def test_a_value_survives_the_wire(name: str, value: object) -> None:
 def test_every_pair_of_converters_is_tried() -> None:
     pairs = {name for name, _ in PAIRS} | {"role", "run_state", "tensor", "segment"}
     halves = {"upload_to_proto", "publication_to_proto", "timestamp_to_proto"}
-    halves |= {"encodings_from_proto", "processes_from_proto", "watch_period_from_proto", "variant_to_proto"}
+    halves |= {"processes_from_proto", "watch_period_from_proto", "variant_to_proto"}
     halves |= {f"{name}_request_from_proto" for name in ("watch", "policy", "fidelity", "page", "hold", "evaluate")}
     converters = {name for name in vars(wire) if name.endswith("_proto")}
     assert {f"{name}_{way}_proto" for name in pairs for way in ("to", "from")} | halves == converters
+
+
+MODULES = [import_module(f"actorq.wire.{module.name}") for module in pkgutil.iter_modules(wire.__path__)]
+FOUND = [getattr(value, "__self__", value) for module in MODULES for value in vars(module).values()]
+DECLARED = {id(pair): pair for pair in FOUND if isinstance(pair, Pair)}.values()
+# Fields that functions convert, that objects make of others, or that do not travel.
+ELSEWHERE = {
+    "EnvironmentSpec": {"parts", "action_parts"},
+    "GetFidelityReportRequest": {"encodings", "weight_encoding"},
+    "Leaf": {"spec", "shape", "dtype"},
+    "NodeEnergy": {"tdp_watts"},
+    "PublishOpen": {"run_id", "scheme", "learner", "epoch", "lineage"},
+    "RunStatus": {"staleness", "staleness_p50", "staleness_p99"},
+    "StreamTrajectoriesResponse": {"stop"},
+}
+
+
+@pytest.mark.parametrize("pair", DECLARED, ids=[pair.message.DESCRIPTOR.name for pair in DECLARED])
+def test_a_pair_has_all_fields_of_its_message_and_its_object(pair: Pair[Any, Any]) -> None:
+    made = pair.domain if isinstance(pair.domain, type) else get_type_hints(pair.domain)["return"]
+    own, theirs = {field[0] for field in pair.fields}, {field[1] for field in pair.fields}
+    elsewhere = ELSEWHERE.get(pair.message.DESCRIPTOR.name, set()) | {"contract"}
+    assert set(get_type_hints(made)) - own <= elsewhere
+    assert set(pair.message.DESCRIPTOR.fields_by_name) - theirs <= elsewhere
 
 
 @pytest.mark.parametrize("state", RunState)
@@ -128,11 +154,11 @@ def test_every_state_on_the_wire_is_a_state_of_a_run() -> None:
 def test_only_actors_and_evaluators_join() -> None:
     assert wire.role_from_proto(wire.role_to_proto("actor")) == "actor"
     assert wire.role_from_proto(wire.role_to_proto("evaluator")) == "evaluator"
-    with pytest.raises(InvalidInputError, match="must be one of actor, evaluator to join a run, got 'standalone'"):
+    with pytest.raises(InvalidInputError, match=r"actor.*evaluator.*standalone"):
         wire.role_to_proto("standalone")
     for value in (learner_pb2.ACTOR_ROLE_UNSPECIFIED, 99):
-        with pytest.raises(InvalidInputError, match="must be ACTOR_ROLE_ACTOR or ACTOR_ROLE_EVALUATOR"):
-            wire.role_from_proto(value)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError, match=r"ACTOR_ROLE_ACTOR.*ACTOR_ROLE_EVALUATOR"):
+            wire.role_from_proto(value)
 
 
 @settings(deadline=None)
@@ -185,7 +211,7 @@ def test_a_segment_with_a_broken_column_is_refused() -> None:
     message = wire.segment_to_proto(segment(4, 3, 5))
     rewards = next(column.values for column in message.columns if column.name == "rewards")
     rewards.data = rewards.data[:-1]
-    with pytest.raises(InvalidInputError, match=r"tensor: float32\[4, 3\] must have 48 bytes, got 47"):
+    with pytest.raises(InvalidInputError, match=r"float32\[4, 3\] .* 48 .* 47"):
         wire.segment_from_proto(message)
 
 

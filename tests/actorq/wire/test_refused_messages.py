@@ -1,5 +1,6 @@
 """Messages whose values are out of range or malformed are refused, with the field and what was expected."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,55 +19,52 @@ from tests.actorq.wire.wire_values import ENVIRONMENT, REFUSED, RUN
 
 @pytest.mark.parametrize("value", [learner_pb2.RUN_STATE_UNSPECIFIED, 99])
 def test_an_unknown_state_is_refused(value: Any) -> None:
-    with pytest.raises(InvalidInputError, match=f"state: must be a state of a run, got run state {value}"):
+    with pytest.raises(InvalidInputError, match=f"state.* {value}$"):
         wire.run_state_from_proto(value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("changes", "fact"),
     [
-        ({"environment_id": ""}, "environment.environment_id: must not be empty"),
-        ({"environment_arguments": "[1]"}, "environment_arguments: expected JSON as"),
-        ({"environment_arguments": "1" * 9000}, "environment_arguments: must have at most 8192 bytes"),
-        ({"observations": tensor_pb2.TensorSpec(shape=[3])}, "tensor: dtype must be one of .*, got data type 0"),
+        ({"environment_id": ""}, "environment_id.*empty"),
+        ({"environment_arguments": "[1]"}, "environment_arguments.*JSON"),
+        ({"environment_arguments": "1" * 9000}, "environment_arguments.* 8192 "),
+        ({"observations": tensor_pb2.TensorSpec(shape=[3])}, "dtype.* 0$"),
         (
             {"actions": tensor_pb2.TensorSpec(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[-3])},
-            r"tensor: shape must not be negative, got \[-3\]",
+            r"shape.*\[-3\]",
         ),
         # Images have no goals.
-        (
-            {"goal": trajectory_pb2.Goal(achieved=0, desired=3, size=3)},
-            "environment.goal: must be two parts of a vector",
-        ),
+        ({"goal": trajectory_pb2.Goal(achieved=0, desired=3, size=3)}, r"environment\.goal.*vector"),
     ],
 )
-def test_a_malformed_environment_is_refused(changes: dict[str, Any], fault: str) -> None:
+def test_a_malformed_environment_is_refused(changes: dict[str, Any], fact: str) -> None:
     message = wire.environment_to_proto(ENVIRONMENT)
     for name, value in changes.items():
         message.ClearField(name)
         message.MergeFrom(trajectory_pb2.EnvironmentSpec(**{name: value}))
-    with pytest.raises(InvalidInputError, match=fault):
+    with pytest.raises(InvalidInputError, match=fact):
         wire.environment_from_proto(message)
 
 
 def test_an_environment_of_a_dtype_that_cannot_travel_is_not_sent() -> None:
     spec = replace(ENVIRONMENT, observations=ArraySpec((3,), "float16"))
-    with pytest.raises(InvalidInputError, match="got float16"):
+    with pytest.raises(InvalidInputError, match="float16"):
         wire.environment_to_proto(spec)
 
 
 @pytest.mark.parametrize(
-    ("returns", "lengths", "fault"),
+    ("returns", "lengths", "fact"),
     [
-        ((), (), "at least one, got 0 returns and 0 lengths"),
-        ((1.0, 2.0), (3,), "as many returns as lengths .* got 2 returns and 1 lengths"),
-        ((1.0, float("nan")), (3, 4), r"returns: must be -1e\+30 to 1e\+30, got nan"),
-        ((float("-inf"),), (3,), r"returns: must be -1e\+30 to 1e\+30, got -inf"),
+        ((), (), "0 returns .* 0 lengths"),
+        ((1.0, 2.0), (3,), "2 returns .* 1 lengths"),
+        ((1.0, float("nan")), (3, 4), r"returns.* 1e\+30.* nan"),
+        ((float("-inf"),), (3,), r"returns.* 1e\+30.* -inf"),
     ],
 )
-def test_a_malformed_evaluation_is_refused(returns: tuple[float, ...], lengths: tuple[int, ...], fault: str) -> None:
+def test_a_malformed_evaluation_is_refused(returns: tuple[float, ...], lengths: tuple[int, ...], fact: str) -> None:
     message = wire.evaluation_to_proto(replace(EVALUATION, returns=returns, lengths=lengths))
-    with pytest.raises(InvalidInputError, match=f"evaluation.*{fault}"):
+    with pytest.raises(InvalidInputError, match=f"evaluation.*{fact}"):
         wire.evaluation_from_proto(message)
 
 
@@ -83,14 +81,14 @@ def test_a_malformed_evaluation_is_refused(returns: tuple[float, ...], lengths: 
 def test_an_impossible_figure_is_refused(name: str, value: Any, field: str, figure: float) -> None:
     message = getattr(wire, f"{name}_to_proto")(value)
     setattr(message, field, figure)
-    with pytest.raises(InvalidInputError, match=rf"[a-z]+\.{field}: must be 0\.0 to 1000000000000\.0, got"):
+    with pytest.raises(InvalidInputError, match=rf"\.{field}.* 1000000000000.*{figure}"):
         getattr(wire, f"{name}_from_proto")(message)
 
 
 @pytest.mark.parametrize("figure", [float("nan"), float("inf"), -1.0])
 def test_an_impossible_activation_time_is_refused(figure: float) -> None:
     message = wire.actor_report_to_proto(replace(REPORT, activation_seconds=(0.1, figure)))
-    with pytest.raises(InvalidInputError, match=r"report\.[a-z_]+: must be 0\.0 to 1000000000000\.0, got"):
+    with pytest.raises(InvalidInputError, match=f"report.*activation.* 1000000000000.*{figure}"):
         wire.actor_report_from_proto(message)
 
 
@@ -104,12 +102,12 @@ def test_an_impossible_divergence_is_refused(figure: float) -> None:
         replace(REFUSED.fidelity, refused=(replace(rung, max_kl=figure),)),
     ):
         message = wire.descriptor_to_proto(replace(REFUSED, fidelity=fidelity))
-        with pytest.raises(InvalidInputError, match=r"fidelity\.(mean|max)_kl: must be 0\.0 to 1e\+30, got"):
+        with pytest.raises(InvalidInputError, match=rf"_kl.* 1e\+30.*{re.escape(str(figure))}"):
             wire.descriptor_from_proto(message)
 
 
 def test_energy_of_no_node_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"energy\.node: must not be empty"):
+    with pytest.raises(InvalidInputError, match=r"energy\.node.*empty"):
         wire.node_energy_from_proto(process_pb2.NodeEnergy(method="meter"))
 
 
@@ -131,11 +129,11 @@ def test_goals_that_are_no_parts_of_the_observations_are_refused(achieved: int, 
     spec = EnvironmentSpec("Reach-v0", ArraySpec((7,), "float32"), ArraySpec((), "int64"), 2, 50)
     message = wire.environment_to_proto(spec)
     message.goal.CopyFrom(trajectory_pb2.Goal(achieved=achieved, desired=desired, size=size))
-    with pytest.raises(InvalidInputError, match=r"environment.goal: must be two parts of a vector of .* \[7\]"):
+    with pytest.raises(InvalidInputError, match=r"environment\.goal.* \[7\]"):
         wire.environment_from_proto(message)
 
 
 def test_an_evaluation_tells_of_the_success_of_all_episodes_or_of_none() -> None:
     message = wire.evaluation_to_proto(Evaluation(1, 35, 3500, "int8", (1.0, 2.0), (3, 4), 1.0, (True,)))
-    with pytest.raises(InvalidInputError, match="as many successes as returns, or none, got 1 for 2 returns"):
+    with pytest.raises(InvalidInputError, match=r"success.* 1 .* 2 returns"):
         wire.evaluation_from_proto(message)

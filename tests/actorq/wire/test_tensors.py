@@ -60,61 +60,51 @@ def test_a_tensor_costs_little_more_than_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "fault"),
+    ("message", "fact"),
     [
-        (
-            tensor_pb2.Tensor(shape=[1], data=bytes(4)),
-            "tensor: dtype must be one of float32, float64, uint8, int8, int32, int64, bool, got data type 0",
-        ),
+        (tensor_pb2.Tensor(shape=[1], data=bytes(4)), "float32, .* bool.* 0$"),
         (
             tensor_pb2.Tensor(dtype=99, shape=[1], data=bytes(4)),  # type: ignore[arg-type]
-            "tensor: dtype must be one of float32, float64, uint8, int8, int32, int64, bool, got data type 99",
+            "float32, .* bool.* 99$",
         ),
         (
             tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_FLOAT32, shape=[2, 3], data=bytes(23)),
-            "tensor: float32[2, 3] must have 24 bytes, got 23",
+            r"float32\[2, 3\] .* 24 .* 23$",
         ),
-        (
-            tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_INT64, shape=[], data=b""),
-            "tensor: int64[] must have 8 bytes, got 0",
-        ),
+        (tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_INT64, shape=[], data=b""), r"int64\[\] .* 8 .* 0$"),
         (
             tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[2**62, 2**62], data=bytes(1)),
-            f"tensor: shape must have at most 2097152 bytes, got [{2**62}, {2**62}]",
+            f"shape.* 2097152 .*{2**62}, {2**62}",
         ),
         (
             tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=[-1, -1], data=bytes(1)),
-            "tensor: shape must not be negative, got [-1, -1]",
+            "shape.*-1, -1",
         ),
-        (
-            tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_BOOL, shape=[3], data=b"\0\1\2"),
-            "tensor: bool elements must be 0 or 1",
-        ),
+        (tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_BOOL, shape=[3], data=b"\0\1\2"), "bool.* 0 or 1"),
     ],
 )
-def test_a_malformed_tensor_is_refused(message: tensor_pb2.Tensor, fault: str) -> None:
-    with pytest.raises(InvalidInputError) as caught:
+def test_a_malformed_tensor_is_refused(message: tensor_pb2.Tensor, fact: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"tensor.*{fact}"):
         wire.tensor_from_proto(message)
-    assert str(caught.value) == fault
 
 
 @pytest.mark.parametrize(
-    ("shape", "fault"),
-    [([0, 2**62, 2**62], "shape must have at most 2097152 bytes"), ([1] * 33, "must have at most 32 dimensions")],
+    ("shape", "fact"),
+    [([0, 2**62, 2**62], "2097152 bytes"), ([1] * 33, "32 dimensions")],
 )
-def test_a_shape_that_no_message_can_hold_is_refused(shape: list[int], fault: str) -> None:
+def test_a_shape_that_no_message_can_hold_is_refused(shape: list[int], fact: str) -> None:
     data = b"" if 0 in shape else b"1"
     message = tensor_pb2.Tensor(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=shape, data=data)
-    with pytest.raises(InvalidInputError, match=f"tensor: {fault}"):
+    with pytest.raises(InvalidInputError, match=f"tensor.* {fact}"):
         wire.tensor_from_proto(message)
     spec = tensor_pb2.TensorSpec(dtype=tensor_pb2.DATA_TYPE_UINT8, shape=shape)
     environment = wire.environment_to_proto(ENVIRONMENT)
     environment.observations.CopyFrom(spec)
-    with pytest.raises(InvalidInputError, match=f"tensor: {fault}"):
+    with pytest.raises(InvalidInputError, match=f"tensor.* {fact}"):
         wire.environment_from_proto(environment)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "uint16", "complex64", "U3", "datetime64[s]", "O"])
 def test_an_array_of_another_dtype_is_not_sent(dtype: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"tensor: dtype must be one of float32, .*, bool, got "):
+    with pytest.raises(InvalidInputError, match=r"tensor.*float32, .* bool"):
         wire.tensor_to_proto(np.zeros(2, dtype))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,10 @@ CONFIG = RunConfig(environment="Own-v0")
 
 def test_the_lines_of_a_good_environment() -> None:
     lines = dict(lines_of(SPEC, FIGURES, CONFIG))
-    assert lines["observations"].startswith("a vector of 3 numbers (float32); from -1 to 2")
-    assert lines["episodes"] == "2 ended (10 terminated, 0 truncated), 200 steps on average; no limit of steps"
-    assert lines["returns"] == "2 on average, from 1 to 3"
-    assert lines["speed"].startswith("4,000 steps per second")
+    assert re.match("a vector of 3 .*float32.* -1 to 2", lines["observations"])
+    assert re.match("2 .*10 terminated, 0 truncated.* 200 steps.*no limit", lines["episodes"])
+    assert re.match("2 .* 1 to 3", lines["returns"])
+    assert lines["speed"].startswith("4,000 ")
     takes, refuses = lines["algorithms"].split(";")
     assert {"dqn", "ppo", "impala"} <= set(takes.replace(",", "").split())
     assert "sac" in refuses
@@ -48,24 +49,24 @@ def test_the_lines_of_a_good_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "remedy"),
+    ("changes", "fact"),
     [
-        ({"faults": {"NaN": 3}}, "3 of 2,000 steps failed: NaN"),
-        ({"repeats": False}, "reset(seed=...)"),
+        ({"faults": {"NaN": 3}}, "3 of 2,000 .*NaN"),
+        ({"repeats": False}, r"reset\(seed="),
         ({"lengths": [], "returns": []}, "max_episode_steps"),
-        ({"observations": [-400.0, 2.0]}, "observations reach 400: give --normalize-observations"),
-        ({"constant": [0, 2]}, "2 of 3 numbers of an observation never changed (0, 2)"),
-        ({"rewards": [0.0, 0.0]}, "no random step had a reward"),
-        ({"rewards": [-5000.0, 1.0]}, "rewards reach -5000"),
-        ({"seconds": 20.0}, "10 ms per step: give more --actors"),
+        ({"observations": [-400.0, 2.0]}, "observations .* 400.*--normalize-observations"),
+        ({"constant": [0, 2]}, r"2 of 3 .*observation.*\b0, 2\b"),
+        ({"rewards": [0.0, 0.0]}, "no .*reward"),
+        ({"rewards": [-5000.0, 1.0]}, "rewards .*-5000"),
+        ({"seconds": 20.0}, "10 ms .*--actors"),
     ],
 )
-def test_each_warning_has_its_remedy(changes: dict[str, Any], remedy: str) -> None:
+def test_each_warning_has_its_number_and_its_remedy(changes: dict[str, Any], fact: str) -> None:
     (warning,) = warnings_of(SPEC, {**FIGURES, **changes}, CONFIG)
-    assert remedy in warning
+    assert re.search(fact, warning)
 
 
-def test_what_a_setting_has_mended_is_no_warning() -> None:
+def test_a_fault_that_a_setting_has_mended_is_no_warning() -> None:
     far = {**FIGURES, "observations": [-400.0, 2.0]}
     normalized = settings.build(RunConfig, {"environment": "Own-v0", "normalize_observations": True})
     assert not list(warnings_of(SPEC, far, normalized))
@@ -77,7 +78,7 @@ def test_images_are_told_with_their_layout_and_their_bytes_are_no_fault() -> Non
     images = replace(SPEC, observations=ArraySpec((40, 40, 3), "uint8"))
     figures = {**FIGURES, "observations": [0.0, 255.0], "components": 4800, "constant": [7]}
     lines = dict(lines_of(images, figures, CONFIG))
-    assert lines["observations"].startswith("images of 40 x 40 pixels with 3 channels, channels last (uint8)")
+    assert re.match("images of 40 x 40 .* 3 channels, channels last .*uint8", lines["observations"])
     assert "--image-layout channels-last" in lines["settings"]
     assert not list(warnings_of(images, figures, CONFIG))
 
@@ -86,11 +87,11 @@ def test_an_environment_is_tried_and_printed(capsys: pytest.CaptureFixture[str])
     assert check.run(["Pendulum-v1", "--steps", "400"]) == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[0] == "Pendulum-v1"
-    assert "a vector of 1 number from -2 to 2" in printed
-    assert "sac unless you choose" in printed
+    assert re.search("vector of 1 .* -2 to 2", printed)
+    assert "sac" in printed
 
 
-def test_its_answer_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_figures_of_an_environment_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.run(["--environment", "CartPole-v1", "--steps", "200", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert EnvironmentSpec.from_json(content["spec"]).discrete_actions == 2
@@ -109,6 +110,6 @@ def test_a_broken_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     ("arguments", "named"),
     [(["A-v0", "--environment", "B-v0"], "--environment"), (["CartPole-v1", "--algorithm", "sac"], "continuous")],
 )
-def test_a_mistake_is_told(arguments: list[str], named: str) -> None:
+def test_two_environments_or_an_algorithm_that_does_not_fit_are_refused(arguments: list[str], named: str) -> None:
     with pytest.raises(UserError, match=named):
         check.run(arguments)

@@ -1,6 +1,7 @@
 """The commands as processes, with small fake services in the place of the real ones."""
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -161,7 +162,8 @@ def test_a_run_ends_with_its_result_and_its_directory(command: Command, learner:
     returned, output, errors = command.run(*TRAIN, learner=learner)
     lines = output.splitlines()
     assert (returned, errors, lines[-1]) == (code, "", "run")
-    assert f"{verdict}: evaluation return 486.2 (target 475.0) over 20 episodes, policy v35 int8" in lines, output
+    result = rf"{verdict}: .* 486\.2 .*475\.0.* 20 episodes, policy v35 int8"
+    assert any(re.match(result, line) for line in lines), output
     assert (command.folder / "run" / "config.yaml").is_file()
     assert not (command.folder / "run" / "addresses.json").exists()
 
@@ -180,7 +182,7 @@ def test_ctrl_c_saves_and_tells_how_to_go_on_and_resume_does(command: Command) -
     command.process.send_signal(signal.SIGINT)
     code, output, _ = command.finish()
     assert code == 130
-    assert output.splitlines()[-2:] == ["to go on: actorq train --resume --run-directory run", "run"]
+    assert output.endswith(": actorq train --resume --run-directory run\nrun\n")
     command.start(*TRAIN, "--resume")
     command.hear("learner resumed", *ALL[1:])
     command.process.send_signal(signal.SIGTERM)
@@ -188,12 +190,12 @@ def test_ctrl_c_saves_and_tells_how_to_go_on_and_resume_does(command: Command) -
     assert "seed: 7\n" in (command.folder / "run" / "config.yaml").read_text()
 
 
-def test_ctrl_c_twice_ends_even_what_does_not_listen(command: Command) -> None:
+def test_ctrl_c_twice_ends_even_a_learner_that_ignores_signals(command: Command) -> None:
     process = command.start(*TRAIN, learner="stubborn")
     command.hear(*ALL)
     process.send_signal(signal.SIGINT)
     assert process.stdout
-    assert any("SIGINT: saving" in line for line in process.stdout)
+    assert any("SIGINT" in line for line in process.stdout)
     process.send_signal(signal.SIGINT)
     assert command.finish()[0] == 130
 
@@ -211,7 +213,7 @@ def test_a_killed_learner_is_restarted_to_resume(command: Command) -> None:
     command.hear("learner resumed")
     process.send_signal(signal.SIGINT)
     _, output, _ = command.finish()
-    assert "learner died (SIGKILL), restarting" in output
+    assert re.search("learner .*SIGKILL.*restarting", output)
 
 
 def test_a_learner_that_somebody_interrupts_is_started_again_and_the_run_goes_on(command: Command) -> None:
@@ -221,9 +223,9 @@ def test_a_learner_that_somebody_interrupts_is_started_again_and_the_run_goes_on
     process.send_signal(signal.SIGINT)
     code, output, errors = command.finish()
     assert (code, errors) == (130, "")
-    assert "learner was interrupted, restarting in" in output
-    assert "\ninterrupted: evaluation return 486.2" in output
-    assert output.splitlines()[-2:] == ["to go on: actorq train --resume --run-directory run", "run"]
+    assert re.search("learner .*interrupted.*restarting", output)
+    assert re.search(r"\ninterrupted: .* 486\.2", output)
+    assert output.endswith(": actorq train --resume --run-directory run\nrun\n")
 
 
 def test_a_service_that_tells_of_a_mistake_speaks_for_the_command(command: Command) -> None:
@@ -243,9 +245,7 @@ def test_an_existing_directory_is_left_alone(command: Command) -> None:
     (command.folder / "run" / "mine").write_text("dear")
     code, _, errors = command.run(*TRAIN)
     assert code == 2
-    assert errors == (
-        "error: run directory run exists: pass --resume to go on with its run, or another --run-directory\n"
-    )
+    assert re.match("error: .* run .*--resume .*--run-directory\n$", errors)
     assert [path.name for path in (command.folder / "run").iterdir()] == ["mine"]
 
 
@@ -257,24 +257,28 @@ def test_an_empty_directory_may_be_used(command: Command) -> None:
 def test_one_run_has_one_launcher(command: Command) -> None:
     first = command.start(*TRAIN)
     command.hear(*ALL)
-    assert command.run(*TRAIN, "--resume")[::2] == (2, "error: run directory run is in use by another actorq train\n")
+    code, _, errors = command.run(*TRAIN, "--resume")
+    assert code == 2
+    assert re.match("error: .* run .*in use .*actorq train\n$", errors)
     first.send_signal(signal.SIGINT)
     command.process = first
     assert command.finish()[0] == 130
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "code", "message"),
+    ("behaviour", "code", "fact"),
     [
-        ("mistake", 2, "error: environment 'CartPole-v1' needs gymnasium\n"),
-        ("crash", 1, "error: actor ended (exit code 1) before the evaluation did; its last lines:\n  out of memory\n"),
+        ("mistake", 2, "error: environment 'CartPole-v1' needs gymnasium\n$"),
+        ("crash", 1, "error: actor .*exit code 1.*\n  out of memory\n$"),
     ],
 )
-def test_an_evaluation_whose_actor_fails_tells_why(command: Command, behaviour: str, code: int, message: str) -> None:
+def test_an_evaluation_whose_actor_fails_tells_why(command: Command, behaviour: str, code: int, fact: str) -> None:
     run = RunDirectory(command.folder / "run")
     run.create(RunConfig())
     (run.policies / "1").mkdir(parents=True)
-    assert command.run("evaluate", "run", learner=behaviour) == (code, "", message)
+    *ended, errors = command.run("evaluate", "run", learner=behaviour)
+    assert ended == [code, ""]
+    assert re.match(fact, errors)
 
 
 def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_of_it(command: Command) -> None:
@@ -288,27 +292,27 @@ def test_an_evaluation_only_reads_the_runs_policies_and_a_signal_leaves_nothing_
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "fact"),
     [
-        (["--record", "run"], "error: --record: expected a name that ends in .mp4, got run\n"),
-        (["--record", "no/film.mp4"], "error: --record: there is no folder {folder}/no\n"),
-        (["--record", "film.txt"], "error: --record: expected a name that ends in .mp4, got film.txt\n"),
-        (["--record", "run/film.mp4"], "error: --record: run/film.mp4 is there already; give another name\n"),
-        (
-            ["--episodes", "10001"],
-            "error: setting 'episodes': value should be less than or equal to 10000, got '10001'\n",
-        ),
-        (["--seed", "2147483648"], "error: setting 'seed': value should be less than 2147483648, got '2147483648'\n"),
+        (["--record", "run"], r"--record.*\.mp4.* run$"),
+        (["--record", "no/film.mp4"], "--record.*{folder}/no$"),
+        (["--record", "film.txt"], r"--record.*\.mp4.* film\.txt$"),
+        (["--record", "run/film.mp4"], r"--record.*run/film\.mp4 .*already"),
+        (["--episodes", "10001"], "'episodes'.* 10000,.*'10001'$"),
+        (["--seed", "2147483648"], "'seed'.* 2147483648,.*'2147483648'$"),
     ],
 )
-def test_what_an_evaluation_cannot_do_is_said_before_it_begins(
-    command: Command, flags: list[str], message: str
+def test_a_wrong_flag_of_an_evaluation_is_refused_before_it_begins(
+    command: Command, flags: list[str], fact: str
 ) -> None:
     run = RunDirectory(command.folder / "run")
     run.create(RunConfig())
     (run.policies / "1").mkdir(parents=True)
     (run.root / "film.mp4").touch()
-    assert command.run("evaluate", "run", *flags) == (2, "", message.format(folder=command.folder))
+    code, output, errors = command.run("evaluate", "run", *flags)
+    (line,) = errors.splitlines()
+    assert (code, output) == (2, "")
+    assert re.match(f"error: .*{fact.replace('{folder}', str(command.folder))}", line)
 
 
 def test_while_a_run_goes_on_the_newest_version_is_evaluated_not_that_of_an_earlier_life(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The environments of an actor are fewer where a message does not hold a step of all of them."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -23,17 +24,16 @@ def fitted(spec: EnvironmentSpec, environments: int) -> tuple[int, list[str]]:
     return fitting.environments_per_actor, told
 
 
-def test_they_are_as_many_as_fit_and_that_is_told() -> None:
+def test_an_actor_has_as_many_environments_as_fit_and_fewer_are_told() -> None:
     assert fitted(GAME, 8) == (8, [])
-    assert fitted(GAME, 64) == (
-        10,
-        ["environments per actor: 10 instead of 64: a message holds no more observations of 98.4 KiB"],
-    )
+    environments, (told,) = fitted(GAME, 64)
+    assert environments == 10
+    assert re.search("environments per actor.* 10 .* 64.* 98.4 KiB", told)
     # An observation of 900 KiB before and after the step.
     assert fitted(SCREEN, 8)[0] == 1
     assert most_environments(replace(GAME, frame_stack=4)) == 4
 
 
 def test_an_observation_that_does_not_fit_is_refused_with_the_limit() -> None:
-    with pytest.raises(UserError, match=r"has 5\.9 MiB, but a segment of one step needs 2 of"):
+    with pytest.raises(UserError, match=r" 5\.9 MiB.* 2 "):
         fitted(VIDEO, 1)

@@ -1,5 +1,6 @@
 """`actorq evaluate` on a processor that may compute the policy's scheme wrongly."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,8 +49,8 @@ def test_a_scheme_that_is_computed_wrongly_in_each_encoding_is_told(
     monkeypatch.setattr(evaluate, "arithmetic", lambda: Arithmetic(exact))
     monkeypatch.setattr(evaluate, "evaluate_run", evaluated)
     assert evaluate.run([str(run.root)]) == 0
-    told = f"this processor computes {scheme} wrongly: take --scheme int8-weights"
-    assert (told in capsys.readouterr().out) == warns
+    told = re.search(f" {scheme} wrongly.*--scheme int8-weights", capsys.readouterr().out)
+    assert bool(told) == warns
 
 
 def test_a_run_imports_no_module_of_the_working_directory_that_is_not_allowed(
@@ -59,11 +60,11 @@ def test_a_run_imports_no_module_of_the_working_directory_that_is_not_allowed(
     (tmp_path / "oddities.py").write_text("raise SystemExit('imported')\n")
     run = RunDirectory(tmp_path / "run")
     run.create(RunConfig(environment="oddities:Odd-v0", algorithm="dqn"))
-    with pytest.raises(UserError, match="would import oddities from the working directory; give --allow-modules"):
+    with pytest.raises(UserError, match=r"oddities .*--allow-modules"):
         evaluate.run([str(run.root)])
     # Allowed, it is the run that lacks something.
-    with pytest.raises(UserError, match="has no policies"):
+    with pytest.raises(UserError, match=str(run.policies)):
         evaluate.run([str(run.root), "--allow-modules", "oddities"])
     (tmp_path / "oddities.py").unlink()
-    with pytest.raises(UserError, match="has no policies"):
+    with pytest.raises(UserError, match=str(run.policies)):
         evaluate.run([str(run.root)])

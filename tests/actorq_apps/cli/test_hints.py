@@ -1,5 +1,7 @@
 """Hints to the user come once, and only when they help."""
 
+import re
+
 from actorq.domain.status import RunStatus
 from actorq_apps.cli.display.hints import EpisodeHint
 from actorq_apps.local.observer import ProcessView
@@ -30,8 +32,7 @@ def test_episodes_that_never_end_are_told_once() -> None:
     for steps in (4_100, 4_200):
         hint.status(run_status(environment_steps=steps, episodes=0))
     (event,) = recorder.events
-    assert event.startswith("no episode has ended in 4,100 steps")
-    assert event.endswith("--environment-args max_episode_steps=1000")
+    assert re.search("no episode .* 4,100 steps.*--environment-args max_episode_steps=1000$", event)
 
 
 def test_episodes_that_end_are_no_news() -> None:
@@ -49,5 +50,4 @@ def test_evaluations_that_never_end_are_told_once() -> None:
     for elapsed_s in (101.0, 200.0):
         hint.status(run_status(environment_steps=9_000, episodes=3, elapsed_s=elapsed_s, policy_version=6))
     (event,) = recorder.events
-    assert event.startswith("no evaluation has ended in 61 s")
-    assert event.endswith("--environment-args max_episode_steps=1000")
+    assert re.search("no evaluation .* 61 s.*--environment-args max_episode_steps=1000$", event)

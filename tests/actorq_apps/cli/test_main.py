@@ -1,5 +1,6 @@
 import errno
 import fcntl
+import re
 from pathlib import Path
 
 import pytest
@@ -77,124 +78,118 @@ def test_the_help_of_train_fits_a_screen_and_names_every_section(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "fact"),
     [
-        ([], "a command is missing; see actorq --help"),
-        (["trian"], "unknown command 'trian'; did you mean train?"),
-        (["train", "--sed", "1"], "unknown argument '--sed'; did you mean '--seed'?"),
-        (["train", "--max-env", "9"], "unknown argument '--max-env'; did you mean '--max-environment-steps'?"),
-        (["train", "--batch-size", "9"], "unknown argument '--batch-size'; did you mean '--dqn.batch-size'?"),
-        (
-            ["train", "--algorithm", "sac", "--batch-size", "9"],
-            "unknown argument '--batch-size'; did you mean '--sac.batch-size'?",
-        ),
-        (["train", "--replay.capcity", "9"], "unknown argument '--replay.capcity'; did you mean '--replay.capacity'?"),
-        (["train", "--seed", "x"], "setting 'seed': "),
-        (["train", "--seed", str(2**63)], "setting 'seed': value should be less than or equal to 9223372036854775807"),
+        ([], "command .*actorq --help"),
+        (["trian"], "'trian'.*train"),
+        (["train", "--sed", "1"], "'--sed'.*'--seed'"),
+        (["train", "--max-env", "9"], "'--max-env'.*'--max-environment-steps'"),
+        (["train", "--batch-size", "9"], "'--batch-size'.*'--dqn.batch-size'"),
+        (["train", "--algorithm", "sac", "--batch-size", "9"], "'--batch-size'.*'--sac.batch-size'"),
+        (["train", "--replay.capcity", "9"], "'--replay.capcity'.*'--replay.capacity'"),
+        (["train", "--seed", "x"], "'seed'.*'x'"),
+        (["train", "--seed", str(2**63)], f"'seed'.* {2**63 - 1},.*'{2**63}'"),
         (
             ["sweep", "--directory", "s", "--search", "dqn.n_step=1..3", "--namespace", "lab"],
-            "--namespace: without --template the runs are processes of this machine",
+            "--namespace.*--template",
         ),
         (
             ["sweep", "--directory", "s", "--search", "dqn.n_step=1..3", "--sampler-seed", "-1"],
-            "argument --sampler-seed: expected 0 to 4294967295, got '-1'",
+            "--sampler-seed.* 4294967295,.*'-1'",
         ),
-        (["train", "--actors", "0"], "setting 'actors': "),
-        (["train", "--algorithm", "reinforce"], "setting 'algorithm': expected one of dqn, "),
-        (["train", "--actor-module", "no.such.module"], "--actor-module: expected a module"),
-        (["train", "--config", "nope.yaml"], "--config: cannot read nope.yaml: No such file or directory"),
-        (["train", "--resume"], "--resume needs --run-directory DIR"),
-        (["train", "--resume", "--run-directory", "nope"], "run directory nope does not exist"),
-        (["evaluate"], "the following arguments are required: RUN_DIR"),
-        (["evaluate", "nope"], "run directory nope does not exist"),
-        (["evaluate", "nope", "--episodes", "0"], "setting 'episodes': value should be greater than 0, got '0'"),
+        (["train", "--actors", "0"], "'actors'.*'0'"),
+        (["train", "--algorithm", "reinforce"], "'algorithm'.* dqn, .*reinforce"),
+        (["train", "--actor-module", "no.such.module"], "--actor-module.*no.such.module"),
+        (["train", "--config", "nope.yaml"], "--config.*nope.yaml.*No such file"),
+        (["train", "--resume"], "--resume .*--run-directory"),
+        (["train", "--resume", "--run-directory", "nope"], "directory nope "),
+        (["evaluate"], "required: RUN_DIR"),
+        (["evaluate", "nope"], "directory nope "),
+        (["evaluate", "nope", "--episodes", "0"], "'episodes'.* 0,.*'0'"),
         (
             ["evaluate", "nope", "--scheme", "int3"],
-            "setting 'scheme': value should be 'fp32', 'int8-weights', 'int8', 'int8-static', 'int4' or 'auto', got "
-            "'int3'",
+            "'scheme'.*'fp32', 'int8-weights', 'int8', 'int8-static', 'int4' or 'auto'.*'int3'",
         ),
-        (["evaluate", "nope", "--versio", "3"], "unknown argument '--versio'; did you mean '--version'?"),
-        (["status"], "no run is going on under runs/: pass --learner HOST:PORT for one elsewhere"),
-        (["status", "--learner", "here"], "address: expected HOST:PORT"),
+        (["evaluate", "nope", "--versio", "3"], "'--versio'.*'--version'"),
+        (["status"], "runs/.*--learner"),
+        (["status", "--learner", "here"], "address.*HOST:PORT.*'here'"),
     ],
 )
-def test_a_mistake_gets_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
-    assert error_of(capsys, *arguments).startswith(expected)
+def test_a_wrong_command_or_flag_gets_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], fact: str
+) -> None:
+    assert re.search(fact, error_of(capsys, *arguments))
 
 
 def test_an_unknown_setting_in_the_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.yaml").write_text("dqn: {batchsize: 3}\n")
-    assert error_of(capsys, "train", "--config", "run.yaml") == (
-        "unknown setting 'dqn.batchsize'; did you mean 'dqn.batch_size'?"
-    )
+    assert re.search(r"'dqn\.batchsize'.*'dqn\.batch_size'", error_of(capsys, "train", "--config", "run.yaml"))
 
 
 def test_an_unknown_variable_of_the_project_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACTORQ_SEDE", "3")
-    assert error_of(capsys, "train").startswith("environment variable ACTORQ_SEDE is no setting")
+    assert "ACTORQ_SEDE" in error_of(capsys, "train")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "fact"),
     [
-        (["--environment", "Acrobot-v1"], "environment CartPole-v1 as in run/config.yaml, got Acrobot-v1"),
-        (["--dqn.hidden-sizes", "32,32"], "dqn.hidden_sizes 64,64 as in run/config.yaml, got 32,32"),
-        (["--no-dqn.dueling"], "dqn.dueling True as in run/config.yaml, got False"),
-        (["--replay.capacity", "9000"], "replay.capacity 7000 as in run/config.yaml, got 9000"),
+        (["--environment", "Acrobot-v1"], "environment CartPole-v1 .* Acrobot-v1"),
+        (["--dqn.hidden-sizes", "32,32"], r"dqn\.hidden_sizes 64,64 .* 32,32"),
+        (["--no-dqn.dueling"], r"dqn\.dueling True .* False"),
+        (["--replay.capacity", "9000"], r"replay\.capacity 7000 .* 9000"),
         (
             ["--environment-args", "sutton_barto_reward=yes"],
-            'environment_args {} as in run/config.yaml, got {"sutton_barto_reward": true}',
+            r'environment_args \{\} .* \{"sutton_barto_reward": true\}',
         ),
         (
             ["--environment-wrappers", "[{my:Wrap: {by: 2}}]"],
-            'environment_wrappers [] as in run/config.yaml, got [{"my:Wrap": {"by": 2}}]',
+            r'environment_wrappers \[\] .* \[\{"my:Wrap": \{"by": 2\}\}\]',
         ),
-        (["--sparsity.method", "rigl"], "sparsity.method dense as in run/config.yaml, got rigl"),
+        (["--sparsity.method", "rigl"], r"sparsity\.method dense .* rigl"),
     ],
 )
 def test_a_setting_that_a_run_cannot_change_is_refused_before_anything_is_written(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], fact: str
 ) -> None:
     RunDirectory(Path("run")).create(
         RunConfig(dqn=DQNConfig(hidden_sizes=(64, 64), dueling=True), replay=ReplayConfig(capacity=7_000))
     )
     before = {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")}
     message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
-    assert message == (
-        f"--resume: expected {expected}; leave the setting out, or start a new run with another --run-directory"
-    )
+    assert re.match(f"--resume.*{fact}; .*--run-directory$", message)
     assert {path: path.stat().st_mtime_ns for path in Path("run").rglob("*")} == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "fact"),
     [
-        (["--sparsity.actor", "0.5"], "sparsity.actor 0.9 as in run/config.yaml, got 0.5"),
-        (["--sparsity.structured"], "sparsity.structured False as in run/config.yaml, got True"),
+        (["--sparsity.actor", "0.5"], r"sparsity\.actor 0\.9 .* 0\.5"),
+        (["--sparsity.structured"], r"sparsity\.structured False .* True"),
     ],
 )
-def test_a_sparse_run_keeps_its_masks(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str) -> None:
+def test_a_sparse_run_keeps_its_masks(capsys: pytest.CaptureFixture[str], arguments: list[str], fact: str) -> None:
     RunDirectory(Path("run")).create(RunConfig.model_validate({"sparsity": {"method": "rigl", "period_updates": 10}}))
     arguments = ["--sparsity.method", "rigl", *arguments]
     message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
-    assert message.startswith(f"--resume: expected {expected}; leave the setting out, or start a new run")
+    assert re.match(f"--resume.*{fact}; ", message)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "fact"),
     [
-        (["--ppo.epochs", "4"], "ppo.epochs 10 as in run/config.yaml, got 4"),
-        (["--ppo.rollout-size", "4096"], "ppo.rollout_size 2048 as in run/config.yaml, got 4096"),
-        (["--ppo.gae-lambda", "0.9"], "ppo.gae_lambda 0.95 as in run/config.yaml, got 0.9"),
-        (["--ppo.discount", "0.9"], "ppo.discount 0.99 as in run/config.yaml, got 0.9"),
-        (["--ppo.squash"], "ppo.squash False as in run/config.yaml, got True"),
-        (["--actor.segment-length", "16"], "actor.segment_length 64 as in run/config.yaml, got 16"),
+        (["--ppo.epochs", "4"], r"ppo\.epochs 10 .* 4"),
+        (["--ppo.rollout-size", "4096"], r"ppo\.rollout_size 2048 .* 4096"),
+        (["--ppo.gae-lambda", "0.9"], r"ppo\.gae_lambda 0\.95 .* 0\.9"),
+        (["--ppo.discount", "0.9"], r"ppo\.discount 0\.99 .* 0\.9"),
+        (["--ppo.squash"], r"ppo\.squash False .* True"),
+        (["--actor.segment-length", "16"], r"actor\.segment_length 64 .* 16"),
     ],
 )
 def test_an_on_policy_run_keeps_its_horizon(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], fact: str
 ) -> None:
     RunDirectory(Path("run")).create(
         RunConfig(
@@ -204,7 +199,7 @@ def test_an_on_policy_run_keeps_its_horizon(
         )
     )
     message = error_of(capsys, "train", "--resume", "--run-directory", "run", *arguments)
-    assert message.startswith(f"--resume: expected {expected}; leave the setting out, or start a new run")
+    assert re.match(f"--resume.*{fact}; ", message)
 
 
 @pytest.mark.parametrize(
@@ -235,17 +230,15 @@ def test_settings_of_the_other_kind_of_algorithm_are_told_to_have_no_effect(
     given = Sources.read(models, parser.parse_args(["--algorithm", algorithm, *arguments, "--evaluation.sampled"]))
     assert resolved_config(given).algorithm == algorithm
     told = capsys.readouterr().err.splitlines()
-    assert told == [f"warning: {name} has no effect: the algorithm is {algorithm}" for name in warned]
+    for name, line in zip(warned, told, strict=True):
+        assert re.match(f"warning: {re.escape(name)} .* {algorithm}$", line)
 
 
 @pytest.mark.parametrize(
     ("wrapper", "warned"),
     [
-        ("gymnasium.wrappers:NormalizeReward", "warning: evaluations leave out gymnasium.wrappers:NormalizeReward: "),
-        (
-            "gymnasium.wrappers:NormalizeObservation",
-            "warning: gymnasium.wrappers:NormalizeObservation keeps statistics ",
-        ),
+        ("gymnasium.wrappers:NormalizeReward", "warning: evaluations .*gymnasium.wrappers:NormalizeReward"),
+        ("gymnasium.wrappers:NormalizeObservation", "warning: gymnasium.wrappers:NormalizeObservation .*statistics"),
         ("gymnasium.wrappers:TimeAwareObservation", ""),
     ],
 )
@@ -255,7 +248,7 @@ def test_wrappers_that_evaluations_need_care_with_are_told(
     parser = argument_parser("test", "", (RunConfig,))
     resolved_config(Sources.read((RunConfig,), parser.parse_args(["--environment-wrappers", wrapper])))
     told = capsys.readouterr().err
-    assert told.startswith(warned)
+    assert re.match(warned, told)
     assert told.count("\n") == bool(warned)
 
 
@@ -280,31 +273,27 @@ def test_the_file_of_a_run_has_no_setting_in_vain(
 def test_a_run_keeps_the_settings_of_an_algorithm_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
     RunDirectory(Path("run")).create(RunConfig(algorithm="my:Own", algorithm_args={"rate": 1}))
     message = error_of(capsys, "train", "--resume", "--run-directory", "run", "--algorithm-args", "rate=2")
-    assert message.startswith('--resume: expected algorithm_args {"rate": 1} as in run/config.yaml, got {"rate": 2}; ')
+    assert re.match(r'--resume.*algorithm_args \{"rate": 1\} .* \{"rate": 2\}; ', message)
 
 
 def test_the_folder_and_resume_of_train_come_from_the_file_too(capsys: pytest.CaptureFixture[str]) -> None:
     Path("run.yaml").write_text("process: {run_directory: nope, resume: true, store: of/another}\n")
-    assert error_of(capsys, "train", "--config", "run.yaml") == "run directory nope does not exist"
-    assert error_of(capsys, "evaluate", "--config", "run.yaml") == "run directory nope does not exist"
+    assert "directory nope " in error_of(capsys, "train", "--config", "run.yaml")
+    assert "directory nope " in error_of(capsys, "evaluate", "--config", "run.yaml")
     Path("run.yaml").write_text("process: {run_directry: nope}\n")
-    assert error_of(capsys, "train", "--config", "run.yaml").startswith("unknown setting 'run_directry'; did you mean")
+    assert "'run_directry'" in error_of(capsys, "train", "--config", "run.yaml")
 
 
 @pytest.mark.parametrize(
-    ("command", "variables", "expected"),
+    ("command", "variables", "fact"),
     [
-        ("train", {"RUN_DIRECTORY": "nope", "RESUME": "true"}, "run directory nope does not exist"),
-        ("train", {"LEARNER": "127.0.0.1:1", "RESUME": "yes"}, "--resume needs --run-directory DIR"),
-        ("evaluate", {"RUN_DIRECTORY": "nope"}, "run directory nope does not exist"),
-        (
-            "evaluate",
-            {"RUN_DIRECTORY": "nope", "VERSION": "0"},
-            "setting 'version': value should be 'best', 'newest' or a number",
-        ),
-        ("evaluate", {"EPISODES": "0"}, "setting 'episodes': value should be greater than 0"),
-        ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "address: expected HOST:PORT"),
-        ("status", {"WATCH": "maybe"}, "setting 'watch': value should be a valid boolean"),
+        ("train", {"RUN_DIRECTORY": "nope", "RESUME": "true"}, "directory nope "),
+        ("train", {"LEARNER": "127.0.0.1:1", "RESUME": "yes"}, "--resume .*--run-directory"),
+        ("evaluate", {"RUN_DIRECTORY": "nope"}, "directory nope "),
+        ("evaluate", {"RUN_DIRECTORY": "nope", "VERSION": "0"}, "'version'.*'best', 'newest'.*'0'"),
+        ("evaluate", {"EPISODES": "0"}, "'episodes'.* 0,.*'0'"),
+        ("status", {"LEARNER": "here", "RUN_DIRECTORY": "run"}, "address.*HOST:PORT.*'here'"),
+        ("status", {"WATCH": "maybe"}, "'watch'.*boolean.*'maybe'"),
     ],
 )
 def test_settings_of_a_command_come_from_the_environment_too(
@@ -312,24 +301,26 @@ def test_settings_of_a_command_come_from_the_environment_too(
     monkeypatch: pytest.MonkeyPatch,
     command: str,
     variables: dict[str, str],
-    expected: str,
+    fact: str,
 ) -> None:
     for name, value in variables.items():
         monkeypatch.setenv(f"ACTORQ_{name}", value)
-    assert error_of(capsys, command).startswith(expected)
+    assert re.search(fact, error_of(capsys, command))
 
 
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("train", "folder of the run (default: runs/ENVIRONMENT-YYYYmmdd-HHMMSS)"),
-        ("train", "4 stopped by an operator"),
-        ("evaluate", "(default: the run's own; of an auto run the one evaluated last when it has ended, else auto)"),
-        ("status", "HOST:PORT of the learner (default: that of the newest run here)"),
-        ("reset-environment", "HOST:PORT of the learner (default: that of the newest run here)"),
+        ("train", "(default: runs/ENVIRONMENT-YYYYmmdd-HHMMSS)"),
+        ("train", "4 stopped"),
+        ("evaluate", "(default: the run's own; "),
+        ("status", "of the learner (default: that of the newest run"),
+        ("reset-environment", "of the learner (default: that of the newest run"),
     ],
 )
-def test_help_tells_the_real_defaults(capsys: pytest.CaptureFixture[str], command: str, expected: str) -> None:
+def test_help_tells_the_real_defaults_and_exit_codes(
+    capsys: pytest.CaptureFixture[str], command: str, expected: str
+) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
     shown = capsys.readouterr().out
@@ -339,14 +330,14 @@ def test_help_tells_the_real_defaults(capsys: pytest.CaptureFixture[str], comman
 
 def test_masks_that_would_never_change_are_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     error = error_of(capsys, "train", "--sparsity.method", "rigl", "--max-environment-steps", "1200")
-    assert error.startswith("sparsity.period_updates: expected fewer than the ")
+    assert "sparsity.period_updates" in error
     assert not Path("runs").exists()
 
 
 def test_a_replay_that_would_never_drop_anything_is_told_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
     run = ("--environment", "Pendulum-v1", "--algorithm", "td3", "--replay.capacity", "1000000")
     error = error_of(capsys, "train", *run, "--dynamic-capacity.enabled")
-    assert error.startswith("dynamic_capacity.min_size must be below max_environment_steps (20000), got 100000: ")
+    assert re.search(r"dynamic_capacity\.min_size .*max_environment_steps.*20000.* 100000", error)
     assert not Path("runs").exists()
 
 
@@ -357,7 +348,7 @@ def test_a_resumed_run_keeps_its_kind_of_replay_also_where_it_follows_from_the_m
     run.create(RunConfig(environment="Pendulum-v1", algorithm="td3", sparsity={"method": "rlx2"}))
     before = run.config.read_bytes()
     error = error_of(capsys, "train", "--run-directory", "run", "--resume", "--no-dynamic-capacity.enabled")
-    assert error.startswith(f"--resume: expected dynamic_capacity.enabled True as in {run.config}, got False; leave")
+    assert re.match(f"--resume.*dynamic_capacity.enabled True .*{run.config}.* False; ", error)
     assert run.config.read_bytes() == before
 
 
@@ -367,26 +358,24 @@ def test_a_run_whose_budget_is_used_up_is_not_resumed(capsys: pytest.CaptureFixt
     summary = {"state": "budget ended", "environment_steps": 5_121}
     write_document(run.summary, summary)
     error = error_of(capsys, "train", "--resume", "--run-directory", "run")
-    assert error == (
-        "--resume: the budget of 5,000 environment steps is used up (5,121): give a larger --max-environment-steps"
-    )
+    assert re.match("--resume.* 5,000 .*5,121.*--max-environment-steps$", error)
 
 
 def test_a_folder_that_is_no_run_is_not_resumed(capsys: pytest.CaptureFixture[str]) -> None:
     Path("run").mkdir()
-    assert "has no config.yaml" in error_of(capsys, "train", "--resume", "--run-directory", "run")
+    assert "config.yaml" in error_of(capsys, "train", "--resume", "--run-directory", "run")
 
 
 def test_a_run_without_policies_cannot_be_evaluated(capsys: pytest.CaptureFixture[str]) -> None:
     RunDirectory(Path("run")).create(RunConfig())
-    assert error_of(capsys, "evaluate", "run").startswith("run/policies has no policies")
+    assert "run/policies " in error_of(capsys, "evaluate", "run")
 
 
 def test_a_learner_that_is_away_is_told_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--learner", "127.0.0.1:1"]) == 2
     message = capsys.readouterr().err
-    assert "learner at 127.0.0.1:1 cannot be reached" in message
-    assert "--learner HOST:PORT" in message
+    assert "learner at 127.0.0.1:1 " in message
+    assert "--learner" in message
 
 
 def test_a_disk_without_locks_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +385,7 @@ def test_a_disk_without_locks_is_one_line(capsys: pytest.CaptureFixture[str], mo
     RunDirectory(Path("run")).create(RunConfig())
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert main(["train", "--resume", "--run-directory", "run"]) == 1
-    assert capsys.readouterr().err.endswith("cannot be read or written: No locks available\n")
+    assert capsys.readouterr().err.endswith("No locks available\n")
 
 
 def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,4 +393,5 @@ def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     run.create(RunConfig())
     Path("run/.config.yaml.partial").symlink_to("/dev/full")
     assert main(["train", "--resume", "--run-directory", "run"]) == 1
-    assert capsys.readouterr().err == "error: run/config.yaml cannot be read or written: No space left on device\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match("error: run/config.yaml .*No space left", line)

@@ -1,6 +1,7 @@
 """`actorq policies` on a run's folder and on a quantizer; the versions that other commands find."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -92,27 +93,25 @@ def test_a_damaged_version_is_skipped(
     copied = shutil.copytree(run.root, tmp_path / "run")
     (copied / "policies" / "00000003" / "checkpoint.json").write_text("{}")
     assert [row["version"] for row in json.loads(printed(capsys, str(copied), "--json"))] == [4, 2, 1]
-    assert "version 3 skipped" in caplog.text
+    assert "version 3 " in caplog.text
 
 
 def test_mistakes_are_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert error_of(capsys) == "expected RUN_DIR or --quantizer HOST:PORT; see actorq policies --help"
-    assert error_of(capsys, str(tmp_path / "no")) == f"run directory {tmp_path / 'no'} does not exist"
-    assert ": start it, or name one that runs with --quantizer HOST:PORT" in error_of(
-        capsys, "--quantizer", "127.0.0.1:1"
-    )
+    assert re.search("RUN_DIR .*--quantizer.*actorq policies --help", error_of(capsys))
+    assert re.search(f"{tmp_path / 'no'} .*exist", error_of(capsys, str(tmp_path / "no")))
+    assert re.search(r"127\.0\.0\.1:1 .*--quantizer", error_of(capsys, "--quantizer", "127.0.0.1:1"))
     empty = RunDirectory(tmp_path / "empty")
     empty.create(RunConfig())
-    assert error_of(capsys, str(empty.root)) == f"{empty.policies} has no policies: the run has not published any yet"
+    assert f"{empty.policies} has no policies" in error_of(capsys, str(empty.root))
     with running_quantizer(tmp_path / "store") as address:
-        assert error_of(capsys, "--quantizer", address).startswith(f"quantizer at {address} has no policies")
+        assert re.search(f"{address} has no policies", error_of(capsys, "--quantizer", address))
 
 
 def test_a_choice_finds_its_version(run: RunDirectory) -> None:
     policies = RunPolicies(run)
     choices = ("", "best", "newest", "3")
     assert [policies.find(choice).version for choice in choices] == [2, 2, 4, 3]
-    with pytest.raises(UserError, match=f"^version 9 is not in {run.root}; actorq policies {run.root} lists the versi"):
+    with pytest.raises(UserError, match=f"version 9 .*{run.root}.*actorq policies {run.root}"):
         policies.find("9")
 
 
@@ -122,19 +121,17 @@ def test_a_version_that_is_replaced_meanwhile_is_not_called_damaged(run: RunDire
     found = policies.find("1")
     model = copied.policies / "00000001" / f"policy-{INT8_HERE}.onnx"
     model.write_bytes(b"changed")
-    with pytest.raises(UserError, match=rf"policy-{INT8_HERE}\.onnx: expected sha256 .*; the file is damaged"):
+    with pytest.raises(UserError, match=rf"policy-{INT8_HERE}\.onnx.*sha256"):
         policies.stored(found, "int8")
     shutil.rmtree(model.parent)
-    with pytest.raises(UserError, match=r"newer versions have just replaced version 1 of .*; try again"):
+    with pytest.raises(UserError, match=r"version 1 .*try again"):
         policies.stored(found, "int8")
 
 
 def test_without_an_evaluation_there_is_a_newest_version_and_no_best_one(tmp_path: Path) -> None:
     policies = RunPolicies(stored_run(tmp_path / "run", GRAPH, [checkpoint(GRAPH, version) for version in (1, 2)]))
     assert policies.find().version == 2
-    with pytest.raises(
-        UserError, match=r"no version of .* has an evaluation: give newest or a number; actorq policies"
-    ):
+    with pytest.raises(UserError, match=r"no version .*evaluation.*newest.*actorq policies"):
         policies.find("best")
 
 
@@ -150,5 +147,5 @@ def test_the_scheme_of_an_auto_run_is_the_one_that_was_evaluated(tmp_path: Path)
 
 def test_evaluate_names_the_command_that_lists_versions(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", str(run.root), "--version", "77"]) == 2
-    expected = f"error: version 77 is not in {run.root}; actorq policies {run.root} lists the versions\n"
-    assert capsys.readouterr().err == expected
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: version 77 .*{run.root}.*actorq policies {run.root}", line)

@@ -19,7 +19,7 @@ _TRAINING = Counters(2.5, 0.5, 20_000, 400, 20, actors_s=0.4, learner_s=1.8, qua
 
 
 @pytest.mark.parametrize(("exact", "scheme"), [((), "int8-weights"), ((UNSIGNED,), "int8")])
-def test_what_actors_use_here_is_measured(
+def test_the_scheme_that_actors_use_on_this_processor_is_measured(
     exact: tuple[str, ...], scheme: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(config: RunConfig, seconds: float, tell: Callable[[str], None], servers: object) -> None:
@@ -29,8 +29,7 @@ def test_what_actors_use_here_is_measured(
     monkeypatch.setattr(profile, "measure", measured)
     with pytest.raises(UserError, match=f"^measured in {scheme}$"):
         profile.run(["--scheme", "int8"])
-    told = "actors act with int8-weights instead of int8: this processor computes it wrongly"
-    assert (told in capsys.readouterr().out) == (scheme != "int8")
+    assert ("int8-weights instead of int8" in capsys.readouterr().out) == (scheme != "int8")
 
 
 def test_tables_are_not_cut_in_a_terminal_of_80_columns(

@@ -1,6 +1,7 @@
 """`actorq verify`: what it says of whole and damaged runs, and that it changes nothing."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.policy import Checkpoint, PolicyGraph
+from actorq.domain.policy import Checkpoint
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import RunState
 from actorq.domain.trajectory import Evaluation, PolicySpan, Segment
@@ -27,9 +28,10 @@ from learner_service.run.identity import RunClock, RunIdentity
 from learner_service.run.outcome import Outcome
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from quantizer_service.store.store import PolicyStore
+from tests.builders.graphs import graph_of
 
 SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
-GRAPH = PolicyGraph(b"a graph", ("observations",), True)
+GRAPH = graph_of(b"\xffa graph", ("observations",))
 
 
 def fill(root: Path) -> None:
@@ -131,28 +133,28 @@ def flip_at(path: Path, offset: int) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
-    "config.yaml": (flip, "config.yaml", "the other copy is used"),
-    "run.copy.json": (empty, "run.copy.json", "the other copy is used"),
-    "environment.json": (flip, "environment.json", "the other copy is used"),
-    "outcome.json": (Path.unlink, "outcome.json", "the other copy is used"),
-    "clock.json": (empty, "clock.json", "continues from the newest checkpoint or evaluation"),
-    "evaluations.jsonl": (flip, "evaluations.jsonl", "the others count"),
+    "config.yaml": (flip, "config.yaml", "other copy"),
+    "run.copy.json": (empty, "run.copy.json", "other copy"),
+    "environment.json": (flip, "environment.json", "other copy"),
+    "outcome.json": (Path.unlink, "outcome.json", "other copy"),
+    "clock.json": (empty, "clock.json", "newest checkpoint or evaluation"),
+    "evaluations.jsonl": (flip, "evaluations.jsonl", "others count"),
     "evaluations.count.json": (empty, "evaluations.count.json", "written again"),
-    "published.json": (flip, "published.json", "far above the known ones"),
+    "published.json": (flip, "published.json", "far above"),
     "policy_graph.json": (flip, "policy_graph.json", "exported again"),
-    "policies/high_water.json": (flip, "policies/high_water.json", "far above the known ones"),
-    "replay/meta.json": (flip, "replay/meta.json", "the other copy is used"),
-    "replay/observations.bin": (lambda path: flip_at(path, 2), "replay", "all others are kept"),
+    "policies/high_water.json": (flip, "policies/high_water.json", "far above"),
+    "replay/meta.json": (flip, "replay/meta.json", "other copy"),
+    "replay/observations.bin": (lambda path: flip_at(path, 2), "replay", "others are kept"),
     "summary.json": (flip, "summary.json", "written again"),
-    "checkpoints/000000000016/state.json": (flip, "checkpoints/000000000016", "a whole checkpoint is used"),
-    "checkpoints/000000000016/tensors.safetensors": (flip, "checkpoints/000000000016", "a whole checkpoint is used"),
-    "policies/run.json": (flip, "policies/run.json", "the other copy is used"),
-    "policies/00000002/checkpoint.json": (flip, "policies/00000002/checkpoint.json", "its number stays taken"),
+    "checkpoints/000000000016/state.json": (flip, "checkpoints/000000000016", "whole checkpoint"),
+    "checkpoints/000000000016/tensors.safetensors": (flip, "checkpoints/000000000016", "whole checkpoint"),
+    "policies/run.json": (flip, "policies/run.json", "other copy"),
+    "policies/00000002/checkpoint.json": (flip, "policies/00000002/checkpoint.json", "number stays taken"),
     "policies/00000002/evaluation.json": (flip, "policies/00000002/evaluation.json", "not evaluated"),
     f"policies/graphs/{GRAPH.topology.hex()}.onnx": (
         flip,
         f"policies/graphs/{GRAPH.topology.hex()[:16]}",
-        "the learner sends the graph again",
+        "sends the graph again",
     ),
 }
 
@@ -183,7 +185,8 @@ def test_a_checkpoint_whose_replacement_was_killed_is_one_that_a_resume_puts_bac
     newest.rename(newest.with_suffix(".replaced"))
     code, findings = found(root, capsys)
     replaced = findings["checkpoints/000000000016.replaced"]
-    assert (code, replaced["state"], replaced["detail"]) == (0, "whole", "16 updates; a resume puts it back")
+    assert (code, replaced["state"]) == (0, "whole")
+    assert re.match("16 updates.*puts it back", replaced["detail"])
 
 
 def test_a_damaged_checkpoint_behind_a_whole_one_stays_where_it_is(
@@ -191,35 +194,38 @@ def test_a_damaged_checkpoint_behind_a_whole_one_stays_where_it_is(
 ) -> None:
     flip(root / "checkpoints" / "000000000008" / "state.json")
     _, findings = found(root, capsys)
-    assert findings["checkpoints/000000000008"]["on_resume"] == "a newer whole checkpoint is used"
+    assert "newer whole checkpoint" in findings["checkpoints/000000000008"]["on_resume"]
     Checkpoints(root / "checkpoints", 3).load_newest()
     assert (root / "checkpoints" / "000000000008").exists()
 
 
-def test_what_the_quantizer_refuses_is_not_whole(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_or_version_that_the_quantizer_refuses_is_not_whole(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for path in root.glob("policies/run*.json"):
         write_document(path, {**read_document(path), "format": 2})
     checkpoint = root / "policies" / "00000001" / "checkpoint.json"
     write_document(checkpoint, {**read_document(checkpoint), "schemes": ["int8"]})
     code, findings = found(root, capsys)
     store, version = findings["policies/run.json"], findings["policies/00000001"]
-    assert (code, store["state"], store["on_resume"]) == (1, "damaged", "the store is refused")
-    assert store["detail"] == "expected format 3, got 2 of another version of ActorQ"
-    assert (version["state"], version["detail"]) == ("missing", "expected a policy in ['int8'], got none")
+    assert (code, store["state"], version["state"]) == (1, "damaged", "missing")
+    assert "refused" in store["on_resume"]
+    assert re.search("format 3.* 2 ", store["detail"])
+    assert "['int8']" in version["detail"]
     assert [each.version for each in retained_policies(root / "policies")] == [2]
 
 
-def test_without_a_whole_copy_it_says_what_is_lost(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_whole_copy_it_tells_what_a_resume_loses(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("run", "environment", "outcome"):
         for path in root.glob(f"{name}*.json"):
             empty(path)
     for path in root.glob("checkpoints/*/state.json"):
         flip(path)
     _, findings = found(root, capsys)
-    assert "a resume is refused" in findings["run.json"]["on_resume"]
-    assert findings["environment.json"]["on_resume"] == "the next actor decides it"
-    assert "as if it were not over" in findings["outcome.copy.json"]["on_resume"]
-    assert "a resume is refused without --checkpoint.new-networks" in findings["checkpoints/000000000008"]["on_resume"]
+    assert "refused" in findings["run.json"]["on_resume"]
+    assert "next actor" in findings["environment.json"]["on_resume"]
+    assert "not over" in findings["outcome.copy.json"]["on_resume"]
+    assert "refused without --checkpoint.new-networks" in findings["checkpoints/000000000008"]["on_resume"]
 
 
 def test_a_file_that_cannot_be_read_is_neither_whole_nor_damaged(
@@ -233,8 +239,8 @@ def test_a_file_that_cannot_be_read_is_neither_whole_nor_damaged(
     assert code == 1
     for name in ("checkpoints/000000000016", "outcome.json", "policies/00000001/checkpoint.json"):
         assert findings[name]["state"] == "unreadable", name
-    assert findings["checkpoints/000000000016"]["on_resume"] == "a resume ends, and changes nothing"
-    assert "the other copy is used" in findings["outcome.json"]["on_resume"]
+    assert "changes nothing" in findings["checkpoints/000000000016"]["on_resume"]
+    assert "other copy" in findings["outcome.json"]["on_resume"]
 
 
 def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_in_a_pipe(
@@ -248,7 +254,7 @@ def test_the_table_has_a_line_for_each_file_and_no_colour_or_control_character_i
     assert any(line.startswith("run.json") and " whole " in line for line in lines)
     clock = next(number for number, line in enumerate(lines) if line.startswith("clock.json"))
     assert " damaged " in lines[clock]
-    assert "on resume: the time continues from" in lines[clock + 1]
+    assert "on resume: the time " in lines[clock + 1]
     assert "1 damaged" in lines[-1]
 
 
@@ -258,14 +264,13 @@ def test_damage_in_a_run_that_goes_on_may_be_unfinished_files(root: Path, capsys
     assert "the run goes on" not in capsys.readouterr().out
     with RunDirectory(root).locked(on_wait=pytest.fail):
         assert main(["verify", str(root)]) == 1
-    told = "the run goes on, so its newest files may be incomplete: stop it and check again"
-    assert capsys.readouterr().out.splitlines()[-1] == told
+    assert "the run goes on" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_folder_of_no_run_is_a_users_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, reason in ((tmp_path, "it is no run"), (tmp_path / "absent", "does not exist")):
+    for name, reason in ((tmp_path, "no run"), (tmp_path / "absent", "not exist")):
         assert main(["verify", str(name)]) == 2
-        assert reason in capsys.readouterr().err
+        assert re.search(f"{name} .*{reason}", capsys.readouterr().err)
     assert not any(tmp_path.iterdir())
 
 

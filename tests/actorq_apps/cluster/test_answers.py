@@ -23,7 +23,7 @@ def test_an_answer_of_usual_depth_is_read_as_it_is(tree: Any) -> None:
     assert json.loads(shallow(data)) == tree
 
 
-def test_what_is_too_deep_is_null_and_the_rest_is_there() -> None:
+def test_levels_that_are_too_deep_are_null_and_the_rest_is_there() -> None:
     text = (
         f'{{"items": [{{"name": "good"}}, {{"name": "bad", "spec": {nested(DEEP)}}}, {{"name": "]{{\\"["}}], "end": 1}}'
     )

@@ -1,5 +1,6 @@
 """`actorq cluster` as a person gives it, against an API server that a kubeconfig names."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,7 +40,7 @@ def test_actors_are_scaled_and_nothing_else(api: ClusterApi, capsys: pytest.Capt
     api.add("apps/v1", "deployments", actor)
     assert main(["cluster", "scale", "actors", "4"]) == 0
     assert actor["spec"]["replicas"] == 4
-    assert capsys.readouterr().out == "actors: 1 -> 4 pods\n"
+    assert "1 -> 4 " in capsys.readouterr().out
 
 
 def two_runs(api: ClusterApi) -> None:
@@ -54,7 +55,7 @@ def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest
     two_runs(api)
     assert main(["cluster", "status", "--run", "wide"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "run wide in namespace lab"
+    assert re.search("wide .* lab", lines[0])
     assert [line.split()[0] for line in lines[2:4]] == ["wide-learner-0", "wide-actor-1"]
     run = {"metadata": {"name": "wide"}, "kind": "TrainingRun", "spec": {"actors": {"replicas": 2}}}
     api.add("actorq.dev/v1alpha1", "trainingruns", run)
@@ -62,7 +63,7 @@ def test_one_of_several_runs_is_shown_and_scaled(api: ClusterApi, capsys: pytest
     actor = {"kind": "Deployment", "metadata": {"name": "wide-actor", "labels": labels}, "spec": {"replicas": 2}}
     api.add("apps/v1", "deployments", owned(actor, "TrainingRun", "wide"))
     assert main(["cluster", "scale", "actors", "6", "--run", "wide"]) == 0
-    assert capsys.readouterr().out == "actors: 2 -> 6 pods\n"
+    assert "2 -> 6 " in capsys.readouterr().out
     assert run["spec"] == {"actors": {"replicas": 6}}
     assert actor["spec"] == {"replicas": 2}, "the operator sets it"
 
@@ -80,34 +81,35 @@ def test_the_end_of_a_training_run_is_known_after_its_pods_are_gone(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "fact"),
     [
-        (["status"], "namespace lab has runs small, wide: choose one with --run"),
-        (["status", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
-        (["wait", "--run", "tall"], "namespace lab has no pods of run tall: name another with -n"),
-        (["wait", "--timeout", "-1"], "argument --timeout: expected 0 or more seconds, got '-1'"),
-        (["scale", "actors", "3", "--run", "tall"], "namespace lab has no Deployment of actors of run tall: name"),
+        (["status"], "namespace lab .*small, wide.*--run"),
+        (["status", "--run", "tall"], "namespace lab .*pods of run tall"),
+        (["wait", "--run", "tall"], "namespace lab .*pods of run tall"),
+        (["wait", "--timeout", "-1"], "--timeout.* 0 .*'-1'"),
+        (["scale", "actors", "3", "--run", "tall"], "namespace lab .*Deployment .*run tall"),
     ],
 )
 def test_a_run_must_be_one_of_the_namespace(
-    arguments: list[str], line: str, api: ClusterApi, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], fact: str, api: ClusterApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two_runs(api)
     assert main(["cluster", *arguments]) == 2
-    assert line in capsys.readouterr().err
+    assert re.search(fact, capsys.readouterr().err)
 
 
 def test_status_shows_pods_while_the_learner_is_not_ready(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("v1", "pods", pod("learner-0", "learner"))
     api.add("v1", "pods", ready_pod("actor-1", "actor", restarts=2))
     assert main(["cluster", "status"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "run in namespace lab",
+    title, *pods, status = capsys.readouterr().out.splitlines()
+    assert title.endswith(" lab")
+    assert pods == [
         "POD        ROLE     PHASE    POLICY  STALENESS  STEPS/S  RESTARTS",
         "learner-0  learner  Pending  -       -          -        0",
         "actor-1    actor    Running  -       -          -        2",
-        "the run's status is not known: the learner's pod is not ready",
     ]
+    assert re.search("learner.*not ready", status)
 
 
 def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,8 +117,7 @@ def test_a_learner_that_hangs_up_may_want_a_certificate(api: ClusterApi, capsys:
     api.answer = lambda _: None
     assert main(["cluster", "status"]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("the run's status is not known: learner at 127.0.0.1:")
-    assert line.endswith("; if the run uses mutual TLS, give --certificates DIR")
+    assert re.search(r"learner at 127\.0\.0\.1:\d+ .*TLS.*--certificates", line)
 
 
 def test_logs_name_their_pods(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,16 +142,14 @@ def test_logs_from_before_a_restart_are_those_of_pods_that_had_one(
     assert main(["cluster", "logs", "actor-2", "--previous"]) == 0
     assert capsys.readouterr().out == "one\ntwo\n"
     assert main(["cluster", "logs", "actor-1", "--previous"]) == 2
-    assert capsys.readouterr().err == "error: --previous: no container of actor-1 has been restarted\n"
+    assert re.match("error: --previous.*actor-1", capsys.readouterr().err)
 
 
 def test_a_pod_that_has_no_log_says_why(api: ClusterApi, capsys: pytest.CaptureFixture[str]) -> None:
     api.add("v1", "pods", pod("learner-0", "learner"))
     assert main(["cluster", "logs"]) == 2
-    assert capsys.readouterr().err == (
-        'error: the cluster refuses to read the log of pod learner-0: container "service" in pod "learner-0" is '
-        "waiting to start: image can't be pulled\n"
-    )
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match("error: .*log of pod learner-0.*image can't be pulled$", line)
 
 
 def test_up_fails_in_one_line_and_down_removes_what_it_made(
@@ -160,14 +159,11 @@ def test_up_fails_in_one_line_and_down_removes_what_it_made(
     rendered.write_text(yaml.safe_dump_all(overlay()))
     assert main(["cluster", "up", str(rendered), "--timeout", "0"]) == 1
     shown = capsys.readouterr()
-    assert shown.out.startswith("run demo applied in namespace lab: 6 objects\n")
-    assert shown.err == (
-        "error: no progress in 0 s: there is no pod of the learner; `kubectl describe statefulset` may say why\n"
-    )
+    assert re.match("run demo .* lab.* 6 objects\n", shown.out)
+    (line,) = shown.err.splitlines()
+    assert re.match("error: .* 0 s: .*no pod of the learner.*`kubectl describe statefulset`", line)
     assert main(["cluster", "down"]) == 0
-    assert capsys.readouterr().out == (
-        "run demo is gone from namespace lab; `up` continues with its volumes, `down --delete-volume` deletes them\n"
-    )
+    assert re.match("run demo .* lab.*`down --delete-volume`", capsys.readouterr().out)
     assert main(["cluster", "down", "--delete-volume"]) == 0
     assert not api.objects
 
@@ -182,17 +178,19 @@ def test_runs_of_one_overlay_share_a_namespace_by_their_names(
     assert api.names("statefulsets") == {"small-learner", "wide-learner"}
     assert main(["cluster", "scale", "actors", "3", "--run", "wide"]) == 0
     assert main(["cluster", "scale", "actors", "3"]) == 2
-    assert capsys.readouterr().err.endswith("namespace lab has actors of small, wide: choose one with --run\n")
+    assert re.search("namespace lab .*actors .*small, wide.*--run\n$", capsys.readouterr().err)
     assert main(["cluster", "down"]) == 2
-    assert capsys.readouterr().err.endswith("error: namespace lab has runs small, wide: choose one with --run\n")
+    assert re.search("error: namespace lab .*runs small, wide.*--run\n$", capsys.readouterr().err)
     assert main(["cluster", "down", "--run", "small", "--delete-volume"]) == 0
     assert api.names("deployments") == {"wide-actor", "wide-quantizer"}
     assert api.names("persistentvolumeclaims") == {"data-wide-learner-0"}
     assert main(["cluster", "scale", "actors", "5"]) == 0, "the only run has a name"
-    assert capsys.readouterr().out.endswith("actors: 3 -> 5 pods\n")
+    assert "3 -> 5 " in capsys.readouterr().out
 
 
-def test_up_prints_what_it_would_apply(api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_with_print_prints_the_objects_and_applies_none(
+    api: ClusterApi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rendered = tmp_path / "demo.yaml"
     rendered.write_text(yaml.safe_dump_all(overlay()))
     assert main(["cluster", "up", str(rendered), "--name", "wide", "--print"]) == 0
@@ -235,38 +233,37 @@ def test_relays_are_a_role_like_the_others(api: ClusterApi, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fault"),
+    ("arguments", "fact"),
     [
-        ([], "a command is missing: up, status, wait, scale, logs, forward, down"),
-        (
-            ["stop"],
-            "unknown command 'stop': expected up, status, wait, scale, logs, forward, down; see actorq cluster --help",
-        ),
-        (["status"], "namespace lab has no pods of a run: name another with -n, or start one with"),
-        (["logs", "-n", "default"], "namespace default has no pods of a run"),
-        (["forward"], "namespace lab has no pods of a run"),
-        (["down"], "namespace lab has no run of `actorq cluster up`"),
-        (["scale", "actors", "4"], "namespace lab has no Deployment of actors: name another with -n"),
-        (["scale", "actors", "-1"], "argument N: expected 0 or more, got '-1'; see actorq cluster scale --help"),
-        (["logs", "-f", "--previous"], "--previous: a container that has ended logs nothing more; leave out --follow"),
-        (["forward", "--learner-port", "65536"], "argument --learner-port: expected 0 to 65535, got '65536'"),
-        (["logs", "--tail", "-3"], "argument --tail: expected 0 or more, got '-3'; see actorq cluster logs --help"),
-        (["up", "x", "--timeout", "nan"], "argument --timeout: expected 0 or more seconds, got 'nan'"),
-        (["scale", "learner", "2"], "argument actors: invalid choice: 'learner'"),
-        (["up", "/nowhere"], "overlay /nowhere cannot be read (No such file or directory)"),
-        (["up", "/nowhere", "--name", "a b"], "name of the run: expected a letter and up to 43 of a-z, 0-9 and inner"),
-        (["status", "--namespce", "x"], "unknown argument '--namespce'; did you mean '--namespace'?"),
+        ([], "up, status, wait, scale, logs, forward, down"),
+        (["stop"], "'stop'.*up, status, wait, scale, logs, forward, down.*actorq cluster --help"),
+        (["status"], "namespace lab .*pods.* -n"),
+        (["logs", "-n", "default"], "namespace default .*pods"),
+        (["forward"], "namespace lab .*pods"),
+        (["down"], "namespace lab .*`actorq cluster up`"),
+        (["scale", "actors", "4"], "namespace lab .*Deployment .* -n"),
+        (["scale", "actors", "-1"], "argument N.* 0 .*'-1'.*actorq cluster scale --help"),
+        (["logs", "-f", "--previous"], "--previous.*--follow"),
+        (["forward", "--learner-port", "65536"], "--learner-port.* 65535.*'65536'"),
+        (["logs", "--tail", "-3"], "--tail.* 0 .*'-3'.*actorq cluster logs --help"),
+        (["up", "x", "--timeout", "nan"], "--timeout.* 0 .*'nan'"),
+        (["scale", "learner", "2"], "argument actors.*'learner'"),
+        (["up", "/nowhere"], "/nowhere .*No such file"),
+        (["up", "/nowhere", "--name", "a b"], "name of the run.* 43 .*'a b'"),
+        (["status", "--namespce", "x"], "'--namespce'.*'--namespace'"),
     ],
 )
-def test_a_mistake_is_one_line(
-    api: ClusterApi, arguments: list[str], fault: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_command_or_flag_is_one_line(
+    api: ClusterApi, arguments: list[str], fact: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["cluster", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {fault}")
+    assert re.match(f"error: .*{fact}", line)
 
 
-def test_without_a_cluster_that_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_kubeconfig_is_an_error_without_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     assert main(["cluster", "status"]) == 2
     assert capsys.readouterr().err.startswith("error: no cluster: ")
@@ -289,30 +286,26 @@ PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-c
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "fact"),
     [
-        ("a: [", "is not a readable kubeconfig (while parsing"),
-        ("hello", "is not a readable kubeconfig ("),
-        ("[1]", "is not a readable kubeconfig ("),
-        ("current-context: x", "Invalid kube-config file"),
-        (
-            kubeconfig("https://127.0.0.1:1", exec=PLUGIN),
-            "the command for your credentials fails ([Errno 2] No such file or directory: 'no-such-command')",
-        ),
-        (kubeconfig("http://127.0.0.1:1"), "http://127.0.0.1:1 cannot be reached (Connection refused)"),
-        (kubeconfig("127.0.0.1:1"), "`server` of the current context: expected https://HOST, got '127.0.0.1:1'; set"),
+        ("a: [", "kubeconfig.*while parsing"),
+        ("hello", "kubeconfig"),
+        ("[1]", "kubeconfig"),
+        ("current-context: x", "kube-config"),
+        (kubeconfig("https://127.0.0.1:1", exec=PLUGIN), "credentials.*No such file.*'no-such-command'"),
+        (kubeconfig("http://127.0.0.1:1"), r"http://127\.0\.0\.1:1 .*refused"),
+        (kubeconfig("127.0.0.1:1"), r"`server`.*https://HOST.*'127\.0\.0\.1:1'"),
     ],
     ids=["no YAML", "text", "list", "no context", "no credentials", "no server", "no address"],
 )
 def test_a_kubeconfig_that_leads_nowhere_is_one_line(
-    text: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    text: str, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kubeconfig").write_text(text)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     assert main(["cluster", "status", "-n", "lab"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: no cluster: ")
-    assert fault in line
+    assert re.match(f"error: no cluster: .*{fact}", line)
 
 
 def test_a_folder_is_no_kubeconfig(
@@ -320,7 +313,7 @@ def test_a_folder_is_no_kubeconfig(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path))
     assert main(["cluster", "status"]) == 2
-    assert "is not a readable kubeconfig ([Errno 21] Is a directory" in capsys.readouterr().err
+    assert re.search(f"{tmp_path} .*kubeconfig.*Is a directory", capsys.readouterr().err)
 
 
 def test_another_web_server_is_no_cluster(
@@ -346,8 +339,7 @@ def test_another_web_server_is_no_cluster(
         finally:
             server.shutdown()
             thread.join()
-    expected = f"error: no cluster: the server at {address} is no Kubernetes API server; check the `server` of the "
-    assert capsys.readouterr().err.startswith(expected)
+    assert re.match(f"error: no cluster: .*{address} .*`server`", capsys.readouterr().err)
 
 
 def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
@@ -366,7 +358,7 @@ def test_logs_end_quietly_when_nobody_reads_them(api: ClusterApi) -> None:
         process.stderr.close()
 
 
-def test_a_pod_is_shown_with_what_the_learner_knows_of_it() -> None:
+def test_a_pod_is_shown_with_the_figures_that_the_learner_has_of_it() -> None:
     pods = [
         PodView("learner-0", "learner", "Running", True, 0),
         PodView("actor-1", "actor", "Running", True, 1),

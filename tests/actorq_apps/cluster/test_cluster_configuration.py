@@ -1,6 +1,5 @@
 """A changed configuration replaces the pods that read it, and is refused where the run keeps a setting."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,60 +78,63 @@ def test_other_annotations_of_a_pod_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "fault"),
+    ("changes", "fact"),
     [
-        (
-            {"environment": "MountainCar-v0"},
-            r"environment is 'CartPole-v1' and cannot become 'MountainCar-v0': the run",
-        ),
-        ({"replay": {"capacity": 9_000}}, r"replay\.capacity is \d+ and cannot become 9000: the run keeps it; set it "),
-        ({"environment_args": {"g": 5}}, r"environment_args\.g is None and cannot become 5: the run keeps it; set it"),
-        ({"environment_wrappers": ["a:B"]}, r"environment_wrappers is \[\] and cannot become \[\{'a:B'"),
-        ({"dqn": {"hidden_sizes": [8]}}, r"dqn\.hidden_sizes is \[.+\] and cannot become \[8\]: the run keeps it; set"),
+        ({"environment": "MountainCar-v0"}, "environment .*'CartPole-v1' .*'MountainCar-v0'"),
+        ({"replay": {"capacity": 9_000}}, r"replay\.capacity .*\d+ .* 9000\b"),
+        ({"environment_args": {"g": 5}}, r"environment_args\.g .*None .* 5\b"),
+        ({"environment_wrappers": ["a:B"]}, r"environment_wrappers .*\[\] .*\[\{'a:B'"),
+        ({"dqn": {"hidden_sizes": [8]}}, r"dqn\.hidden_sizes .*\[.+\] .*\[8\]"),
     ],
 )
-def test_what_a_run_keeps_is_not_changed_once_it_has_begun(
-    api: ClusterApi, changes: dict[str, Any], fault: str
+def test_a_setting_that_a_run_keeps_is_not_changed_once_it_has_begun(
+    api: ClusterApi, changes: dict[str, Any], fact: str
 ) -> None:
     up(api, configured())
     before = dict(api.objects)
-    with pytest.raises(UserError, match=rf"^{fault}"):
+    with pytest.raises(UserError, match=fact):
         up(api, configured(**changes), begun=True)
     assert api.objects == before
 
 
-@pytest.mark.parametrize("changes", [{"ppo": {"activation": "relu"}}, {"actor": {"segment_length": 16}}])
-def test_a_run_of_an_on_policy_algorithm_keeps_more(api: ClusterApi, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "fact"),
+    [
+        ({"ppo": {"activation": "relu"}}, r"ppo\.activation .*'relu'"),
+        ({"actor": {"segment_length": 16}}, r"actor\.segment_length .* 16\b"),
+    ],
+)
+def test_a_run_of_an_on_policy_algorithm_keeps_more(api: ClusterApi, changes: dict[str, Any], fact: str) -> None:
     up(api, configured(algorithm="ppo"))
-    with pytest.raises(UserError, match=r"^(ppo\.activation|actor\.segment_length) is .* and cannot become "):
+    with pytest.raises(UserError, match=fact):
         up(api, configured(algorithm="ppo", **changes), begun=True)
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "fault"),
+    ("before", "after", "fact"),
     [
-        ({}, {"dynamic_capacity": {"enabled": True}}, "dynamic_capacity.enabled is False and cannot become True: "),
+        ({}, {"dynamic_capacity": {"enabled": True}}, r"dynamic_capacity\.enabled .*False .*True\b"),
         (
             {"sparsity": {"method": "rlx2"}},
             {"sparsity": {"method": "rlx2"}, "dynamic_capacity": {"enabled": False}},
-            "dynamic_capacity.enabled is True and cannot become False: ",
+            r"dynamic_capacity\.enabled .*True .*False\b",
         ),
         (
             {"sparsity": {"method": "set"}},
             {"sparsity": {"method": "set", "structured": True}},
-            "sparsity.structured is False and cannot become True: ",
+            r"sparsity\.structured .*False .*True\b",
         ),
     ],
 )
-def test_what_decides_a_column_of_the_replay_or_the_masks_is_kept(
-    api: ClusterApi, before: dict[str, Any], after: dict[str, Any], fault: str
+def test_a_setting_that_decides_a_column_of_the_replay_or_the_masks_is_kept(
+    api: ClusterApi, before: dict[str, Any], after: dict[str, Any], fact: str
 ) -> None:
     up(api, configured(algorithm="td3", **before))
-    with pytest.raises(UserError, match=rf"^{re.escape(fault)}"):
+    with pytest.raises(UserError, match=fact):
         up(api, configured(algorithm="td3", **after), begun=True)
 
 
-def test_what_follows_from_the_method_may_also_be_given(api: ClusterApi) -> None:
+def test_a_setting_that_follows_from_the_method_may_also_be_given(api: ClusterApi) -> None:
     rlx2 = {"sparsity": {"method": "rlx2"}}
     up(api, configured(algorithm="td3", **rlx2))
     up(api, configured(algorithm="td3", **rlx2, dynamic_capacity={"enabled": True}), begun=True)
@@ -143,7 +145,7 @@ def test_dense_networks_have_no_masks_to_keep(api: ClusterApi) -> None:
     up(api, configured(sparsity={"method": "dense", "actor": 0.5}), begun=True)
 
 
-def test_a_mistake_in_a_run_that_never_began_can_be_put_right(api: ClusterApi) -> None:
+def test_a_wrong_environment_of_a_run_that_never_began_can_be_changed(api: ClusterApi) -> None:
     up(api, configured(environment="CartPole-v7"))
     up(api, configured())
     (text,) = (each["data"]["config.yaml"] for path, each in api.objects.items() if path.endswith("/run-config"))
@@ -162,24 +164,21 @@ def test_other_settings_may_change_and_nobody_asks_whether_the_run_has_begun(api
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"),
+    ("text", "fact"),
     [
-        ("sed: 1", "config.yaml of ConfigMap run-config: unknown setting 'sed'; did you mean 'seed'?"),
-        ("a: [", "config.yaml of ConfigMap run-config is not YAML: while parsing"),
-        ("seed: 2020-13-45", "config.yaml of ConfigMap run-config is not YAML: month must be in 1..12"),
-        ("hello", "config.yaml of ConfigMap run-config: expected settings, such as `environment: CartPole-v1`, got"),
+        ("sed: 1", "'sed'.*'seed'"),
+        ("a: [", "YAML"),
+        ("seed: 2020-13-45", "YAML.*month"),
+        ("hello", "settings.*hello"),
     ],
 )
-def test_a_configuration_that_is_none_is_refused_before_anything_is_made(
-    api: ClusterApi, text: str, fault: str
-) -> None:
-    with pytest.raises(UserError) as caught:
+def test_a_wrong_configuration_is_refused_before_anything_is_made(api: ClusterApi, text: str, fact: str) -> None:
+    with pytest.raises(UserError, match=rf"config\.yaml .*run-config.*{fact}"):
         up(api, run_of(text))
-    assert str(caught.value).startswith(fault)
     assert not api.objects
 
 
-def test_a_mistake_that_is_there_can_be_put_right(api: ClusterApi) -> None:
+def test_a_wrong_configuration_in_the_cluster_can_be_replaced(api: ClusterApi) -> None:
     up(api, configured())
     found = next(each for path, each in api.objects.items() if path.endswith("/configmaps/run-config"))
     found["data"]["config.yaml"] = "sed: 1"
@@ -197,8 +196,7 @@ def test_pods_get_more_time_to_end_than_their_services_take(api: ClusterApi) -> 
     for each in objects:
         if each["kind"] == "Deployment":
             each["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 45
-    fault = r"^transport\.drain_s is 45 s, but the cluster kills pods of Deployment actor after 45 s: lower transport"
-    with pytest.raises(UserError, match=fault):
+    with pytest.raises(UserError, match=r"transport\.drain_s .* 45 s.*Deployment actor .* 45 s"):
         up(api, objects)
     assert not api.objects
     for each in objects:

@@ -49,7 +49,7 @@ def test_a_request_to_a_server_that_hangs_is_made_once_and_ends(
 ) -> None:
     cluster = impatient(api)
     with hanging(api, lambda verb, kind: True) as requests:
-        with pytest.raises(UnreachableError, match=r"^no cluster: .* cannot be reached \(.*timed out"):
+        with pytest.raises(UnreachableError, match=f"no cluster: .*{api.server_address[1]}.*timed out"):
             request_of(cluster)
         # The server may be later than the client's patience.
         assert requests.begun.wait(DEADLINE_S)
@@ -63,7 +63,7 @@ def test_an_answer_that_breaks_off_is_a_lost_connection(
     api.add("v1", "pods", POD)
     cluster = impatient(api).at("lab", timeout_s=DEADLINE_S)
     api.cut_bytes = 10
-    with pytest.raises(UnreachableError, match=r"^no cluster: .* cannot be reached \(.*IncompleteRead"):
+    with pytest.raises(UnreachableError, match=f"no cluster: .*{api.server_address[1]}.*IncompleteRead"):
         request_of(cluster)
 
 

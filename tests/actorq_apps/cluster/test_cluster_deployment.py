@@ -46,9 +46,10 @@ def test_down_leaves_nothing_but_the_volume(api: ClusterApi) -> None:
     api.add("v1", "pods", ready_pod("learner-0", "learner"))
     api.add("v1", "pods", evicted_pod("actor-0", "actor"))
     api.add("v1", "configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "somebody-elses"}})
-    assert down(api) == ["waiting for pods (2) to end"]
+    (told,) = down(api)
+    assert "pods (2)" in told
     assert {path.rpartition("/")[2] for path in api.objects} == {"data-learner-0", "somebody-elses"}
-    with pytest.raises(UserError, match=r"namespace lab has no run of `actorq cluster up`"):
+    with pytest.raises(UserError, match=r"namespace lab .*`actorq cluster up`"):
         down(api)
 
 
@@ -56,24 +57,21 @@ def test_the_volume_goes_when_told_even_after_the_run(api: ClusterApi) -> None:
     up(api)
     down(api)
     # It is gone only once the cluster has let go of it.
-    assert down(api, delete_volume=True) == ["waiting for volumes (1) to end"]
+    (told,) = down(api, delete_volume=True)
+    assert "volumes (1)" in told
     assert not api.objects
 
 
 @pytest.mark.parametrize("labels", [{}, {"actorq/run": "other"}])
-def test_what_somebody_else_has_made_is_neither_changed_nor_deleted(api: ClusterApi, labels: Object) -> None:
+def test_an_object_of_somebody_else_is_neither_changed_nor_deleted(api: ClusterApi, labels: Object) -> None:
     service: Object = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "learner", "labels": labels}}
     api.add("v1", "services", service)
-    fault = (
-        r"^Service learner in namespace lab is not of run demo, which needs this name: choose another namespace "
-        r"with -n, or another name with --name, or delete it with `kubectl delete service learner -n lab`$"
-    )
-    with pytest.raises(UserError, match=fault):
+    with pytest.raises(UserError, match=r"Service learner.* lab .* demo.*`kubectl delete service learner -n lab`"):
         up(api)
     assert list(api.objects.values()) == [service]
 
 
-def test_what_a_training_run_of_the_same_name_owns_stays(api: ClusterApi) -> None:
+def test_an_object_of_a_training_run_of_the_same_name_stays(api: ClusterApi) -> None:
     up(api)
     service: Object = {
         "apiVersion": "v1",
@@ -88,7 +86,8 @@ def test_what_a_training_run_of_the_same_name_owns_stays(api: ClusterApi) -> Non
     pod = ready_pod("demo-learner-0", "learner")
     pod["metadata"]["labels"]["actorq/run"] = "demo"
     api.add("v1", "pods", pod)
-    assert down(api, delete_volume=True) == ["waiting for volumes (1) to end"]
+    (told,) = down(api, delete_volume=True)
+    assert "volumes (1)" in told
     assert api.names("services") == {"s"}
     assert api.names("persistentvolumeclaims") == {"data-demo-learner-0"}
 
@@ -122,15 +121,14 @@ def test_the_same_run_may_be_applied_again(api: ClusterApi) -> None:
 def test_a_second_run_is_refused(api: ClusterApi) -> None:
     up(api)
     before = dict(api.objects)
-    fault = r"^namespace lab has another run \(StatefulSet learner\): choose another namespace with -n; runs share a"
-    with pytest.raises(UserError, match=fault):
+    with pytest.raises(UserError, match=r"namespace lab .*StatefulSet learner\b.* -n"):
         up(api, name="other")
     assert api.objects == before
 
 
 def test_a_run_that_was_applied_in_another_way_is_left_alone(api: ClusterApi) -> None:
     api.add("apps/v1", "statefulsets", workload("StatefulSet", "learner"))
-    with pytest.raises(UserError, match=r"^namespace lab has another run \(StatefulSet learner\)"):
+    with pytest.raises(UserError, match=r"namespace lab .*StatefulSet learner\b"):
         up(api)
 
 
@@ -139,9 +137,9 @@ def test_runs_with_names_of_their_own_share_a_namespace(api: ClusterApi) -> None
         up(api, prepared(named(overlay(), name, name), name, "lab"), name)
     assert api.names("deployments") == {"demo-actor", "demo-quantizer", "wide-actor", "wide-quantizer"}
     before = dict(api.objects)
-    with pytest.raises(UserError, match=r"^namespace lab has another run \(StatefulSet \w+-learner\)"):
+    with pytest.raises(UserError, match=r"namespace lab .*StatefulSet \w+-learner\b"):
         up(api, name="third")
-    with pytest.raises(UserError, match=r"^namespace lab has runs demo, wide: choose one with --run$"):
+    with pytest.raises(UserError, match=r"namespace lab .*demo, wide.*--run$"):
         down(api)
     assert api.objects == before
 
@@ -149,21 +147,17 @@ def test_runs_with_names_of_their_own_share_a_namespace(api: ClusterApi) -> None
 def test_the_volume_of_another_run_is_refused(api: ClusterApi) -> None:
     up(api)
     down(api)
-    with pytest.raises(UserError, match=r"^PersistentVolumeClaim data-learner-0 in namespace lab is not of run other,"):
+    with pytest.raises(UserError, match=r"PersistentVolumeClaim data-learner-0 .*lab .* other"):
         up(api, name="other")
     assert api.names("configmaps") == set()
 
 
-def test_a_volume_that_a_training_run_has_left_is_called_that(api: ClusterApi) -> None:
+def test_the_volume_of_a_training_run_is_refused_with_its_name(api: ClusterApi) -> None:
     objects = prepared(named(overlay(), "demo", "demo"), "demo", "lab")
     volume = next(each for each in objects if each["kind"] == "PersistentVolumeClaim")
     metadata = {**volume["metadata"], "annotations": {"actorq/digest": "of the operator"}}
     api.add("v1", "persistentvolumeclaims", {**volume, "metadata": metadata})
-    fault = (
-        r"^PersistentVolumeClaim data-demo-learner-0 in namespace lab is of TrainingRun demo, which goes on from it "
-        r"when it is made again: choose another namespace with -n, or another name with --name, or delete it with "
-    )
-    with pytest.raises(UserError, match=fault):
+    with pytest.raises(UserError, match=r"PersistentVolumeClaim data-demo-learner-0 .*lab .*TrainingRun demo"):
         up(api, objects)
     assert api.names("configmaps") == set()
 
@@ -178,7 +172,7 @@ def test_without_a_permission_nothing_is_left_half_made(api: ClusterApi, verb: s
         up(api)
         down(api)
 
-    with pytest.raises(UserError, match=f"no permission: ada may not {verb} {plural}{group} in namespace lab"):
+    with pytest.raises(UserError, match=f"ada .*{verb} {plural}{group} .* lab"):
         up_and_down()
     api.forbidden.clear()
     if api.objects:
@@ -188,25 +182,25 @@ def test_without_a_permission_nothing_is_left_half_made(api: ClusterApi, verb: s
 
 def test_a_kind_that_the_cluster_lacks_is_named_before_anything_is_made(api: ClusterApi) -> None:
     monitor = {"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor", "metadata": {"name": "learner"}}
-    with pytest.raises(UserError, match=r"the cluster has no kind ServiceMonitor \(monitoring\.coreos\.com/v1\)"):
+    with pytest.raises(UserError, match=r"ServiceMonitor.*monitoring\.coreos\.com/v1"):
         up(api, [*ready(), monitor])
     assert not api.objects
 
 
 def test_a_namespace_that_is_not_there_is_named(api: ClusterApi) -> None:
-    with pytest.raises(UserError, match=r"namespace elsewhere does not exist: make it with `kubectl create"):
+    with pytest.raises(UserError, match=r"namespace elsewhere .*`kubectl create"):
         deployment.apply(api.cluster("elsewhere"), ready(), "demo", lambda: False)
 
 
-def test_what_runs_share_stays(api: ClusterApi) -> None:
+def test_an_object_that_runs_share_stays(api: ClusterApi) -> None:
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "actorq-learner"}}
     up(api, [priority, *ready()])
     down(api)
     assert api.names("priorityclasses") == {"actorq-learner"}
 
 
-def test_a_cluster_that_is_not_there_is_said_so() -> None:
+def test_a_cluster_that_does_not_listen_is_named_with_its_address() -> None:
     with cluster_api() as server:
         cluster: Cluster = server.cluster()
-    with pytest.raises(UserError, match=r"^no cluster: http://127\.0\.0\.1:\d+ cannot be reached \(.*refused\); check"):
+    with pytest.raises(UserError, match=f"no cluster: http://127.0.0.1:{server.server_address[1]} .*refused"):
         cluster.list("v1", "Pod")

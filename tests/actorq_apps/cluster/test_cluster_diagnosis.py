@@ -1,5 +1,6 @@
 """What keeps a pod from running becomes a line that says so."""
 
+import re
 from datetime import datetime
 
 import pytest
@@ -42,37 +43,36 @@ def line(found: Object, now: float = NOW + 60) -> str | None:
 
 def test_a_missing_image_is_named() -> None:
     found = pod("actor-1", "actor", container(waiting("ImagePullBackOff", 'Back-off pulling image "actorq-actor:9"')))
-    assert line(found) == (
-        'pod actor-1 cannot pull image actorq-actor:9 (Back-off pulling image "actorq-actor:9"): push it, or choose '
-        "another under `images` in kustomization.yaml or in the TrainingRun"
-    )
+    assert re.search("pod actor-1 .*image actorq-actor:9 .*Back-off.*`images`", line(found) or "")
 
 
 def test_a_container_that_cannot_start_says_why() -> None:
     found = pod("learner-0", "learner", container(waiting("CreateContainerConfigError", 'secret "tls" not found')))
-    assert line(found) == 'pod learner-0 cannot start: secret "tls" not found'
+    assert re.search('pod learner-0 .*: secret "tls" not found$', line(found) or "")
 
 
 @pytest.mark.parametrize("state", [container(terminated(2)), crash_loop(2, restarts=1)], ids=["ended", "waiting"])
-def test_a_mistake_in_the_settings_is_told_at_once(state: Object) -> None:
-    expected = "pod learner-0 ended at once (exit code 2: its settings do not work): last words"
-    assert line(pod("learner-0", "learner", state)) == expected
+def test_an_end_with_exit_code_2_is_a_fault_at_once(state: Object) -> None:
+    told = line(pod("learner-0", "learner", state)) or ""
+    assert re.search("pod learner-0 .*exit code 2\\b.*settings.*: last words$", told)
 
 
 def test_a_crash_loop_comes_with_the_last_log_line() -> None:
-    expected = "pod quantizer-a is crash looping (exit code 1, 3 restarts): last words"
-    assert line(pod("quantizer-a", "quantizer", crash_loop(1, restarts=3))) == expected
+    told = line(pod("quantizer-a", "quantizer", crash_loop(1, restarts=3))) or ""
+    assert re.search("pod quantizer-a .*looping .*exit code 1, 3 restarts.*: last words$", told)
 
 
 def test_crashes_between_long_lives_are_no_loop() -> None:
     found = pod("learner-0", "learner", crashed_late(137, restarts=2))
-    assert line(found) == "pod learner-0 has crashed (exit code 137, 2 restarts): last words"
+    told = line(found) or ""
+    assert re.search("pod learner-0 .*exit code 137, 2 restarts.*: last words$", told)
+    assert "looping" not in told
     assert [len(faults) for faults in serious([found], NOW)] == [0, 1]
 
 
 def test_running_out_of_memory_is_called_that() -> None:
     found = pod("learner-0", "learner", crash_loop(137, restarts=2, reason="OOMKilled"))
-    assert line(found) == "pod learner-0 is crash looping (killed, OOMKilled, 2 restarts): last words"
+    assert re.search("pod learner-0 .*looping .*OOMKilled, 2 restarts.*: last words$", line(found) or "")
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_running_out_of_memory_is_called_that() -> None:
     ],
     ids=["creating", "crashed once", "ended once", "running again", "new", "ready", "replaced"],
 )
-def test_what_may_still_mend_itself_is_no_fault(found: Object) -> None:
+def test_a_state_that_may_still_mend_itself_is_no_fault(found: Object) -> None:
     assert line(found) is None
 
 
 def test_an_unschedulable_pod_gets_a_moment() -> None:
     found = unschedulable("actor-1", "actor", SINCE)
     assert line(found, NOW + 19) is None
-    assert line(found, NOW + 20) == "pod actor-1 cannot be scheduled: 0/3 nodes are available: 3 Insufficient cpu"
+    assert re.search("pod actor-1 .*: 0/3 nodes are available: 3 Insufficient cpu$", line(found, NOW + 20) or "")
 
 
 def test_a_pod_that_others_make_room_for_is_no_fault() -> None:
@@ -103,7 +103,7 @@ def test_a_pod_that_others_make_room_for_is_no_fault() -> None:
     found["status"]["nominatedNodeName"] = "node-2"
     assert line(found, NOW + 3_600) is None
     events = [event("learner-0", "FailedScheduling", "0/3 nodes are available", SINCE)]
-    assert waiting_for(found, events) == "other pods make room for it on node node-2"
+    assert "node-2" in waiting_for(found, events)
 
 
 def test_a_pod_that_is_being_removed_is_no_fault() -> None:
@@ -136,7 +136,7 @@ def test_pods_that_a_workload_may_not_make_are_explained() -> None:
     refused["status"] = {"conditions": [{"type": "ReplicaFailure", "status": "True", "message": quota}]}
     fault = workload_fault(refused, [])
     assert fault
-    assert fault.line() == f"Deployment actor cannot create pods: {quota}"
+    assert re.search(f"Deployment actor .*: {quota}$", fault.line())
 
 
 def test_a_statefulset_explains_itself_by_events_while_it_has_no_pods() -> None:
@@ -149,12 +149,12 @@ def test_a_statefulset_explains_itself_by_events_while_it_has_no_pods() -> None:
     ]
     fault = workload_fault(refused, events)
     assert fault
-    assert fault.line() == "StatefulSet learner cannot create pods: violates PodSecurity"
+    assert re.search("StatefulSet learner .*: violates PodSecurity$", fault.line())
     refused["status"] = {"replicas": 1}
     assert workload_fault(refused, events) is None
 
 
-def test_what_a_pod_waits_for_is_its_newest_warning() -> None:
+def test_a_waiting_pod_is_explained_by_its_newest_warning() -> None:
     found = pod("learner-0", "learner", container(waiting("ContainerCreating")))
     mount = 'MountVolume.SetUp failed for volume "certificates" : secret "learner-tls" not found'
     events = [event("learner-0", "Scheduled", "ok", SINCE, "Normal"), event("learner-0", "FailedMount", mount, SINCE)]

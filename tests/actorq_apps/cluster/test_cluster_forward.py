@@ -1,6 +1,7 @@
 """`actorq cluster forward` as a process: it prints addresses, and Ctrl-C ends it well."""
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def talk(address: str, text: bytes) -> bytes:
         return peer.recv(1)
 
 
-def test_it_prints_an_address_for_each_service_and_pod_until_ctrl_c(tmp_path: Path) -> None:
+def test_forward_prints_an_address_for_each_service_and_pod_until_ctrl_c(tmp_path: Path) -> None:
     with cluster_api() as api, forwarding(api, tmp_path) as (process, lines):
         api.answer = bytes.upper
         assert [line[0] for line in lines] == ["learner", "quantizer", "actor-1", "Ctrl-C"]
@@ -60,14 +61,12 @@ def test_it_prints_an_address_for_each_service_and_pod_until_ctrl_c(tmp_path: Pa
         assert end(process) == (0, "")
 
 
-def test_it_says_why_an_address_leads_nowhere(tmp_path: Path) -> None:
+def test_the_reason_why_an_address_leads_nowhere_is_told(tmp_path: Path) -> None:
     with cluster_api() as api, forwarding(api, tmp_path) as (process, lines):
         api.forbidden.add(("get", "pods/portforward"))
         address = lines[0][1]
         assert talk(address, b"") == b""
         code, told = end(process)
     assert code == 0
-    assert told == (
-        f"{address}: no permission: ada may not get pods/portforward in namespace lab; ask for a Role with the verb "
-        "get on pods/portforward\n"
-    )
+    (line,) = told.splitlines()
+    assert re.match(f"{address}: .*ada .*get pods/portforward .* lab; .*Role ", line)

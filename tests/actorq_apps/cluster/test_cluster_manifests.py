@@ -28,7 +28,7 @@ def test_everything_carries_the_name_of_the_run() -> None:
     assert "actorq/run" not in pods, "a selector of an existing run would no longer fit"
 
 
-def test_workloads_come_after_what_they_need() -> None:
+def test_workloads_come_after_the_objects_that_they_need() -> None:
     kinds = [each["kind"] for each in manifests.prepared(overlay(), "demo", "lab")]
     assert kinds == ["PersistentVolumeClaim", "Service", "ConfigMap", "Deployment", "Deployment", "StatefulSet"]
 
@@ -39,7 +39,7 @@ def test_the_overlay_itself_stays_as_it_was() -> None:
     assert given == overlay()
 
 
-def test_what_is_in_a_configuration_is_not_touched() -> None:
+def test_the_text_of_a_configuration_is_not_touched() -> None:
     given = overlay()
     by_kind(given, "ConfigMap")["data"] = {"config.yaml": "address: learner.actorq:50051"}
     assert by_kind(manifests.prepared(given, "demo", "lab"), "ConfigMap")["data"] == {
@@ -59,14 +59,14 @@ def odd_shapes() -> list[Object]:
 
 
 @pytest.mark.parametrize("given", [odd_shapes(), named(odd_shapes(), "demo", "demo")], ids=["as it is", "named"])
-def test_what_is_of_no_use_is_left_to_the_api_server_to_refuse(given: list[Object]) -> None:
+def test_fields_of_a_wrong_type_are_left_to_the_api_server_to_refuse(given: list[Object]) -> None:
     ready = manifests.prepared(given, "demo", "lab")
     assert {each["metadata"]["labels"]["actorq/run"] for each in ready} == {"demo"}
 
 
-def test_a_workload_that_is_none_is_said_so() -> None:
+def test_an_overlay_without_a_valid_statefulset_is_refused() -> None:
     learner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "learner"}, "spec": 5}
-    with pytest.raises(UserError, match="is no overlay of a run: it has no StatefulSet"):
+    with pytest.raises(UserError, match=r"run\.yaml .*StatefulSet"):
         manifests.parse(yaml.safe_dump_all([learner, *overlay()[:2]]), "run.yaml")
 
 
@@ -82,7 +82,7 @@ def test_a_run_lives_in_the_namespace_of_its_overlay_or_of_the_flag(
 
 @pytest.mark.parametrize(("written", "given"), [(("a", "b"), None), (("a",), "b")])
 def test_a_run_lives_in_one_namespace(written: tuple[str, ...], given: str | None) -> None:
-    with pytest.raises(UserError, match=r"^a run lives in one namespace, but the overlay and -n name a, b: set `names"):
+    with pytest.raises(UserError, match=r"namespace.* a, b\b"):
         manifests.namespace_of(in_namespaces(*written), given)
 
 
@@ -118,15 +118,15 @@ def test_a_rendered_file_is_read(tmp_path: Path) -> None:
     assert manifests.render(write(tmp_path / "run.yaml", overlay())) == overlay()
 
 
-def test_a_file_that_is_not_there_is_said_so() -> None:
-    with pytest.raises(UserError, match=r"^overlay nowhere cannot be read \(No such file or directory\)$"):
+def test_an_overlay_that_does_not_exist_is_named() -> None:
+    with pytest.raises(UserError, match=r"overlay nowhere .*No such file"):
         manifests.render("nowhere")
 
 
 def test_kubectl_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: []")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match="kubectl is needed to render an overlay and is not on the PATH"):
+    with pytest.raises(UserError, match=r"kubectl .*PATH"):
         manifests.render(str(tmp_path))
 
 
@@ -138,14 +138,14 @@ def test_kubectl_is_asked_for_where_it_is_missing(tmp_path: Path, monkeypatch: p
     ],
     ids=["plain", "logged"],
 )
-def test_what_kubectl_says_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+def test_the_error_of_kubectl_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     # The tests need no kubectl: this one ends as real ones do for a missing base.
     (tmp_path / "kustomization.yaml").write_text("resources: [../missing]")
     fake = tmp_path / "kubectl"
     fake.write_text(f"#!/bin/sh\necho warning >&2\ncat >&2 <<'END'\n{said}\nEND\nexit 1\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(UserError, match=r"cannot be rendered: no such directory '\.\./missing'$"):
+    with pytest.raises(UserError, match=rf"{tmp_path}.*: no such directory '\.\./missing'$"):
         manifests.render(str(tmp_path))
 
 

@@ -116,7 +116,7 @@ def test_closing_ends_open_connections_and_frees_the_port() -> None:
 def test_a_port_in_use_is_a_mistake() -> None:
     with PortForward(lambda: None) as forward:
         port = int(forward.address.rpartition(":")[2])
-        with pytest.raises(UserError, match=rf"^port {port} of this machine cannot be used \(Address already in use\)"):
+        with pytest.raises(UserError, match=f"port {port} .*in use"):
             PortForward(lambda: None, port)
 
 
@@ -170,5 +170,5 @@ def test_a_connection_that_ends_on_both_sides_ends_without_a_word(caplog: pytest
 
 
 def test_a_pod_that_is_gone_is_said_in_the_servers_words() -> None:
-    with cluster_api() as api, pytest.raises(ActorQError, match=r'^cannot forward port 1 of pod x: "portforward" not'):
+    with cluster_api() as api, pytest.raises(ActorQError, match=r'port 1 of pod x: "portforward" not'):
         open_pod_port(api.cluster(), "x", 1)

@@ -1,6 +1,7 @@
 """`up` waits for environment steps, and ends with one line when they will not come."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +14,6 @@ from actorq.domain.status import RunState, RunStatus
 from actorq.errors import ActorQError, UserError
 from actorq.transport.server import Server
 from actorq.v1 import learner_pb2, learner_pb2_grpc
-from actorq_apps.cluster import progress
 from actorq_apps.cluster.access import forwarded, learner_of, matching
 from actorq_apps.cluster.diagnosis import view
 from actorq_apps.cluster.progress import await_progress
@@ -76,7 +76,7 @@ def wait(
     seen = Seen()
     with LearnerClient(learner) as client:
         try:
-            end = await_progress(api.cluster(), client.status, timeout_s, seen, until_over=until_over)
+            end = await_progress(api.cluster(), client.status, timeout_s, seen, until_over=until_over, away_s=0.0)
             assert isinstance(end, RunStatus)
             return end, seen, ""
         except ActorQError as error:
@@ -99,7 +99,7 @@ def wait_for(api: ClusterApi, learner: Counting, **options: Any) -> tuple[RunSta
     return asyncio.run(serve())
 
 
-def test_it_returns_once_steps_have_grown(api: ClusterApi) -> None:
+def test_the_wait_returns_once_steps_have_grown(api: ClusterApi) -> None:
     status, seen, _ = wait_for(api, Counting([100, 100, 164]))
     assert status
     assert status.environment_steps == 164
@@ -149,11 +149,10 @@ def test_a_pod_that_crashes_again_after_hours_ends_no_wait(api: ClusterApi) -> N
     end = learner_pb2.RUN_STATE_SOLVED
     status, seen, _ = wait_for(api, Counting([500], end), until_over=True)
     assert status
-    assert seen.events[-1] == "pod actor-2 has crashed (exit code 137, 2 restarts)"
+    assert re.search("pod actor-2 .*exit code 137, 2 restarts", seen.events[-1])
 
 
-def test_an_api_server_that_is_away_for_a_while_ends_nothing(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_CHANGE_S", 0)
+def test_an_api_server_that_is_away_for_a_while_ends_nothing(api: ClusterApi) -> None:
     outages = {200: [(503, "etcdserver: leader changed")] * 3, 400: [(429, "too many requests")]}
 
     class Flaky(Counting):
@@ -175,18 +174,14 @@ def test_an_api_server_that_is_away_for_a_while_ends_nothing(api: ClusterApi, mo
 
     status, seen, line = wait_for(api, Flaky([100, 200, 300, 400, 500]), until_over=True)
     assert (status and status.state, line) == (RunState.SOLVED, "")
-    told = [each.partition(" (")[0] for each in seen.events if each.startswith("no news")]
-    assert told == [
-        "no news of the run: cannot watch Pods: etcdserver: leader changed",
-        f"no news of the run: no cluster: http://127.0.0.1:{api.server_address[1]} cannot be reached",
-        "no news of the run: cannot watch Pods: too many requests",
-    ]
+    told = [each for each in seen.events if each.startswith("no news")]
+    facts = ("etcdserver: leader changed", f"http://127.0.0.1:{api.server_address[1]} ", "too many requests")
+    assert all(fact in each for fact, each in zip(facts, told, strict=True))
 
 
 def test_an_api_server_that_stays_away_ends_the_wait_in_time(api: ClusterApi) -> None:
     api.refuse = lambda verb, kind, name: (503, "down")
-    line = "no news of the run in 0 s: cannot list StatefulSet: down"
-    assert wait(api, timeout_s=0.0, until_over=True)[2] == line
+    assert re.search(" 0 s: .*list StatefulSet: down$", wait(api, timeout_s=0.0, until_over=True)[2])
 
 
 def test_a_run_that_was_taken_down_ends_the_wait(api: ClusterApi) -> None:
@@ -198,7 +193,7 @@ def test_a_run_that_was_taken_down_ends_the_wait(api: ClusterApi) -> None:
             return await super().GetStatus(request, context)
 
     _, _, line = wait_for(api, Leaving([100]), until_over=True)
-    assert line == "the run is gone: namespace lab has none of its objects"
+    assert re.search("run is gone.*namespace lab", line)
 
 
 def training_run(api: ClusterApi, **status: Any) -> Object:
@@ -223,8 +218,7 @@ def wait_for_training_run(api: ClusterApi) -> tuple[RunState | None, list[str], 
             return None, seen.events, str(error)
 
 
-def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_LONG_CHANGE_S", 0)
+def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi) -> None:
     made = training_run(api)
 
     def end(verb: str, kind: str, name: str) -> None:
@@ -238,10 +232,7 @@ def test_the_end_of_a_training_run_is_that_of_its_object(api: ClusterApi, monkey
     assert wait_for_training_run(api) == (RunState.SOLVED, [], "")
 
 
-def test_the_learner_of_an_earlier_training_run_of_the_name_ends_nothing(
-    api: ClusterApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(progress, "_LONG_CHANGE_S", 0)
+def test_the_learner_of_an_earlier_training_run_of_the_name_ends_nothing(api: ClusterApi) -> None:
     made = training_run(api)
     (learner,) = (each for path, each in api.objects.items() if "statefulsets" in path)
     learner["status"] = {"updateRevision": "a", "currentRevision": "a"}
@@ -268,19 +259,22 @@ def test_a_training_run_that_is_deleted_ends_the_wait(api: ClusterApi) -> None:
             api.objects.clear()
 
     api.refuse = delete
-    line = "TrainingRun wide in namespace lab is gone: it was deleted before its end was seen"
-    assert wait_for_training_run(api) == (None, [], line)
+    state, events, line = wait_for_training_run(api)
+    assert (state, events) == (None, [])
+    assert re.search("TrainingRun wide .* lab .*deleted", line)
 
 
 def test_a_training_run_that_cannot_begin_ends_the_wait(api: ClusterApi) -> None:
     training_run(api, conditions=[{"type": "Failed", "status": "True"}], reason="spec config: unknown setting 'x'")
-    line = "TrainingRun wide in namespace lab cannot begin: spec config: unknown setting 'x'"
-    assert wait_for_training_run(api) == (None, [], line)
+    state, events, line = wait_for_training_run(api)
+    assert (state, events) == (None, [])
+    assert re.search("TrainingRun wide .* lab .*: spec config: unknown setting 'x'$", line)
 
 
 def test_a_run_that_is_not_over_in_time_ends_the_wait(api: ClusterApi) -> None:
     status, _, line = wait_for(api, Counting([100]), until_over=True, timeout_s=0.0)
-    assert (status, line) == (None, "the run is not over in 0 s: it is training")
+    assert status is None
+    assert re.search(" 0 s: .*training", line)
 
 
 def test_a_run_that_is_over_is_not_waited_for(api: ClusterApi) -> None:
@@ -295,13 +289,13 @@ def test_an_evicted_pod_that_was_replaced_ends_nothing(api: ClusterApi) -> None:
     assert status
     assert seen.events == ["learner-0: ready", "quantizer-1: ready", "actor-1: ready"]
     api.add("v1", "pods", pod("learner-0", "learner"))
-    assert wait(api, timeout_s=0)[2] == "no progress in 0 s: pod learner-0 is not ready (Pending)"
+    assert re.search(" 0 s: pod learner-0 .*Pending", wait(api, timeout_s=0)[2])
 
 
 def test_a_missing_image_ends_it_in_a_line(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", container(waiting("ErrImagePull", "not found"))))
     _, _, line = wait(api)
-    assert line.startswith("pod learner-0 cannot pull image actorq-actor:9 (not found): push it, or choose another")
+    assert re.search("pod learner-0 .*image actorq-actor:9 .*not found", line)
 
 
 def test_the_fault_of_a_pod_that_is_being_replaced_ends_nothing(api: ClusterApi) -> None:
@@ -313,23 +307,22 @@ def test_the_fault_of_a_pod_that_is_being_replaced_ends_nothing(api: ClusterApi)
     broken = owned(pod("learner-0", "learner", container(waiting("ErrImagePull", "no"))), "StatefulSet", "learner")
     broken["metadata"]["labels"]["controller-revision-hash"] = "a"
     api.add("v1", "pods", broken)
-    assert wait(api, timeout_s=0)[2] == "no progress in 0 s: pod learner-0 is not ready (ErrImagePull)"
+    assert re.search(" 0 s: pod learner-0 .*ErrImagePull", wait(api, timeout_s=0)[2])
     learner["status"]["observedGeneration"] = 2
-    assert wait(api)[2].startswith("pod learner-0 cannot pull image")
+    assert re.search("^pod learner-0 .*image", wait(api)[2])
 
 
 def test_a_crash_ends_it_with_the_error_of_the_log(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
     api.logs["learner-0"] = "INFO began\nerror: unknown setting 'dqn.bach_size'\n\n"
-    expected = "pod learner-0 ended at once (exit code 2: its settings do not work): unknown setting 'dqn.bach_size'"
-    assert wait(api)[2] == expected
+    assert re.search("pod learner-0 .*exit code 2\\b.*: unknown setting 'dqn.bach_size'$", wait(api)[2])
 
 
 def test_the_error_of_one_that_was_started_again_meanwhile_is_in_the_log_before(api: ClusterApi) -> None:
     api.add("v1", "pods", pod("learner-0", "learner", crash_loop(2, restarts=1)))
     api.logs["learner-0"] = ""
     api.previous_logs["learner-0"] = "error: unknown setting 'dqn.bach_size'\n"
-    assert wait(api)[2].endswith("(exit code 2: its settings do not work): unknown setting 'dqn.bach_size'")
+    assert re.search("exit code 2\\b.*: unknown setting 'dqn.bach_size'$", wait(api)[2])
 
 
 def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
@@ -337,22 +330,22 @@ def test_a_workload_that_may_make_no_pods_ends_it(api: ClusterApi) -> None:
     learner["metadata"]["uid"] = "uid-learner"
     api.add("apps/v1", "statefulsets", learner)
     api.add("v1", "events", event("learner", "FailedCreate", "exceeded quota", "2026-01-02T03:04:05Z"))
-    assert wait(api)[2] == "StatefulSet learner cannot create pods: exceeded quota"
+    assert re.search("StatefulSet learner .*: exceeded quota$", wait(api)[2])
 
 
 @pytest.mark.parametrize(
     ("ready", "reason"),
     [
-        (False, "pod learner-0 is not ready (no volume yet)"),
-        (True, "the learner's pod is ready but does not answer; where the run uses mutual TLS, give the folder"),
+        (False, "pod learner-0 .*no volume yet"),
+        (True, "learner's pod is ready .*mutual TLS"),
     ],
     ids=["pod", "learner"],
 )
-def test_running_out_of_time_says_what_is_missing(api: ClusterApi, ready: bool, reason: str) -> None:
+def test_the_end_of_the_time_names_the_missing_pod_or_answer(api: ClusterApi, ready: bool, reason: str) -> None:
     found = ready_pod("learner-0", "learner") if ready else pod("learner-0", "learner")
     api.add("v1", "pods", found)
     api.add("v1", "events", event("learner-0", "FailedMount", "no volume yet", "2026-01-02T03:04:05Z"))
-    assert wait(api, timeout_s=0)[2].startswith(f"no progress in 0 s: {reason}")
+    assert re.search(f" 0 s: .*{reason}", wait(api, timeout_s=0)[2])
 
 
 def test_a_forwarded_port_without_a_ready_pod_is_no_connection(api: ClusterApi) -> None:
@@ -360,15 +353,15 @@ def test_a_forwarded_port_without_a_ready_pod_is_no_connection(api: ClusterApi) 
     with (
         forwarded(api.cluster(), "learner") as forward,
         LearnerClient(forward.address) as learner,
-        pytest.raises(ActorQError, match="cannot be reached"),
+        pytest.raises(ActorQError, match=forward.address),
     ):
         learner.status()
 
 
-def test_a_connection_that_a_permission_keeps_closed_says_so(api: ClusterApi) -> None:
+def test_a_connection_without_the_permission_to_list_pods_names_it(api: ClusterApi) -> None:
     # The fake refuses to list the pods that a port would lead to.
     api.forbidden.add(("list", "pods"))
-    with learner_of(api.cluster(), None) as learner, pytest.raises(UserError, match="no permission: ada may not list"):
+    with learner_of(api.cluster(), None) as learner, pytest.raises(UserError, match=r"ada .*list pods"):
         learner.status()
 
 
@@ -379,5 +372,5 @@ def test_pods_are_chosen_by_role_or_name() -> None:
     assert [each.name for each in matching(views, None)] == ["learner-0", "a-1", "a-2"]
     assert [each.name for each in matching(views, "actors")] == ["a-1", "a-2"]
     assert [each.name for each in matching(views, "a-2")] == ["a-2"]
-    with pytest.raises(UserError, match=r"no pod is called 'meter' or has that role: there are learner-0, a-1, a-2$"):
+    with pytest.raises(UserError, match=r"'meter'.*learner-0, a-1, a-2$"):
         matching(views, "meter")

@@ -1,6 +1,7 @@
 """What an API server refuses becomes a line that says what to do."""
 
 import json
+import re
 
 import pytest
 from kubernetes.client.exceptions import ApiException
@@ -16,31 +17,29 @@ def refused(status: int, message: str) -> ActorQError:
 
 
 @pytest.mark.parametrize(
-    ("message", "line"),
+    ("message", "fact"),
     [
         (
             'deployments.apps "actor" is forbidden: User "ada" cannot patch resource "deployments" in API group "apps" '
             'in the namespace "lab"',
-            "no permission: ada may not patch deployments.apps in namespace lab; ask for a Role with the verb patch on "
-            "deployments.apps",
+            r"ada .*patch deployments\.apps .* lab; .* Role .*patch .*deployments\.apps",
         ),
         (
             'pods is forbidden: User "ada" cannot list resource "pods" in API group "" in the namespace "lab"',
-            "no permission: ada may not list pods in namespace lab; ask for a Role with the verb list on pods",
+            "ada .*list pods .* lab; .* Role .*list .*pods",
         ),
         (
             'namespaces is forbidden: User "system:serviceaccount:lab:bot" cannot create resource "namespaces" in API '
             'group "" at the cluster scope',
-            "no permission: system:serviceaccount:lab:bot may not create namespaces in the cluster; ask for a "
-            "ClusterRole with the verb create on namespaces",
+            "system:serviceaccount:lab:bot .*create namespaces .*cluster; .* ClusterRole .*create .*namespaces",
         ),
     ],
     ids=["group", "core", "cluster scope"],
 )
-def test_a_missing_permission_is_named(message: str, line: str) -> None:
+def test_a_missing_permission_is_named(message: str, fact: str) -> None:
     error = refused(403, message)
     assert isinstance(error, UserError)
-    assert str(error) == line
+    assert re.search(fact, str(error))
 
 
 def test_a_refused_port_forward_names_its_permission_too() -> None:
@@ -50,41 +49,36 @@ def test_a_refused_port_forward_names_its_permission_too() -> None:
         'cannot get resource \\"pods/portforward\\" in API group \\"\\" in the namespace \\"lab\\""}\''
     )
     error = explained(ApiException(status=0, reason=body), "forward port 50051")
-    assert str(error) == (
-        "no permission: ada may not get pods/portforward in namespace lab; ask for a Role with the verb get on "
-        "pods/portforward"
-    )
+    assert re.search("ada .*get pods/portforward .* lab; .* Role .*get .*pods/portforward", str(error))
 
 
 def test_other_refusals_keep_the_servers_words() -> None:
     quota = refused(403, 'pods "x" is forbidden: exceeded quota')
-    assert str(quota) == 'the cluster refuses to apply Service learner: pods "x" is forbidden: exceeded quota'
+    assert str(quota).endswith('apply Service learner: pods "x" is forbidden: exceeded quota')
     assert isinstance(quota, QuotaError)
     assert isinstance(refused(403, 'pods "x" is forbidden: status unknown for quota: lab'), QuotaError)
     assert not isinstance(refused(403, "denied by a webhook"), QuotaError)
     assert isinstance(refused(404, "not there"), NotFoundError)
     assert isinstance(refused(409, "it exists"), ConflictError)
-    assert str(refused(422, "spec.ports:\n  Required")) == (
-        "the cluster refuses to apply Service learner: spec.ports: Required"
-    )
-    assert str(refused(500, "broken")) == "cannot apply Service learner: broken"
-    assert str(explained(ApiException(status=503, reason="Unavailable"), "look")) == "cannot look: Unavailable"
+    assert str(refused(422, "spec.ports:\n  Required")).endswith("apply Service learner: spec.ports: Required")
+    assert str(refused(500, "broken")).endswith("apply Service learner: broken")
+    assert str(explained(ApiException(status=503, reason="Unavailable"), "look")).endswith("look: Unavailable")
 
 
-def test_unknown_credentials_are_said_so() -> None:
-    assert "the cluster does not accept your credentials" in str(refused(401, "Unauthorized"))
+def test_refused_credentials_are_named() -> None:
+    assert "credentials" in str(refused(401, "Unauthorized"))
 
 
-def test_a_missing_namespace_is_said_so() -> None:
-    assert str(refused(404, 'namespaces "lab" not found')).startswith("namespace lab does not exist: make it with")
+def test_a_missing_namespace_is_named_with_the_command_that_makes_it() -> None:
+    assert re.search("namespace lab .*kubectl create namespace lab", str(refused(404, 'namespaces "lab" not found')))
 
 
-def test_a_volume_that_cannot_grow_is_said_so() -> None:
+def test_a_volume_that_cannot_grow_is_named_with_the_reason() -> None:
     said = (
         'persistentvolumeclaims "policies" is forbidden: only dynamically provisioned pvc can be resized and the '
         "storageclass that provisions the pvc must support resize"
     )
-    assert str(refused(403, said)).startswith("volume policies cannot grow: its StorageClass does not allow that")
+    assert re.search("volume policies .*StorageClass", str(refused(403, said)))
 
 
 def test_a_statefulset_that_cannot_change_comes_with_a_way_out() -> None:
@@ -92,6 +86,4 @@ def test_a_statefulset_that_cannot_change_comes_with_a_way_out() -> None:
         'StatefulSet.apps "learner" is invalid: spec: Forbidden: updates to statefulset spec for fields other than '
         "'replicas', 'template' and 'updateStrategy' are forbidden"
     )
-    assert str(refused(422, said)).endswith(
-        "are forbidden; set them back, or `kubectl delete statefulset NAME --cascade=orphan` and apply again: pods stay"
-    )
+    assert re.search("are forbidden; .*`kubectl delete statefulset NAME --cascade=orphan`", str(refused(422, said)))

@@ -44,7 +44,7 @@ def test_finished_runs_are_kept_and_the_others_are_begun_anew(tmp_path: Path) ->
 
 def test_a_folder_without_recorded_gpus_is_continued_where_there_are_none(tmp_path: Path) -> None:
     assert "gpus" not in (opened(tmp_path).root / "basis.json").read_text()
-    with pytest.raises(UserError, match=r"another machine \(gpus: nothing there, \['NVIDIA H200'\] here\)"):
+    with pytest.raises(UserError, match=r"machine.*gpus.*\['NVIDIA H200'\]"):
         ComparisonFolder(tmp_path / "comparison").open(SETTINGS, replace(MACHINE, gpus=["NVIDIA H200"]))
 
 
@@ -57,16 +57,14 @@ def test_a_comparison_that_is_complete_makes_nothing(tmp_path: Path) -> None:
         raise AssertionError(planned)
 
     make_runs(folder, plan, config_of, told.append)
-    assert told[0] == "run 1 of 4: fp32, seed 1: kept"
+    assert told[0].endswith("1 of 4: fp32, seed 1: kept")
     assert len(told) == 4
 
 
 def test_a_run_that_cannot_be_made_ends_the_comparison_with_its_own_line(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     config = RunConfig(environment="Nowhere-v0")
-    with pytest.raises(
-        UserError, match=r"int8-seed1: .*Nowhere.* \(see .*int8-seed1.log\); the same command continues"
-    ):
+    with pytest.raises(UserError, match=r"int8-seed1: .*Nowhere.*int8-seed1\.log"):
         make_runs(folder, [PLANNED], lambda _: config, lambda _: None)
     assert "Nowhere" in folder.log(PLANNED).read_text()
 
@@ -74,7 +72,7 @@ def test_a_run_that_cannot_be_made_ends_the_comparison_with_its_own_line(tmp_pat
 def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     root = ended(folder, PLANNED, "interrupted")
-    with folder.run(PLANNED).locked(lambda: None), pytest.raises(UserError, match="is in use by another actorq train"):
+    with folder.run(PLANNED).locked(lambda: None), pytest.raises(UserError, match=r"in use .*actorq train"):
         folder.clear(PLANNED)
     assert root.exists()
 
@@ -85,44 +83,44 @@ def test_the_same_settings_on_the_same_machine_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "fact"),
     [
-        ({"cpu": "Other"}, r"cpu: Processor 3000 there, Other here"),
-        ({"cores": 4}, r"cores: 2 there, 4 here"),
-        ({"packages": {"torch": "2.14.0", "numpy": "2.4.6"}}, r"packages\.torch: 2\.13\.0 there, 2\.14\.0 here"),
+        ({"cpu": "Other"}, "cpu: Processor 3000 .* Other "),
+        ({"cores": 4}, "cores: 2 .* 4 "),
+        ({"packages": {"torch": "2.14.0", "numpy": "2.4.6"}}, r"packages\.torch: 2\.13\.0 .* 2\.14\.0 "),
     ],
 )
-def test_runs_of_another_machine_are_refused(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+def test_runs_of_another_machine_are_refused(tmp_path: Path, changes: dict[str, Any], fact: str) -> None:
     folder = opened(tmp_path)
-    with pytest.raises(UserError, match=rf"has runs of another machine \({told}\): ratios never mix machines"):
+    with pytest.raises(UserError, match=f"machine.*{fact}"):
         folder.open(SETTINGS, replace(MACHINE, **changes))
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "fact"),
     [
-        ({**SETTINGS, "time_to": 400.0}, "time_to: nothing there, 400.0 here"),
+        ({**SETTINGS, "time_to": 400.0}, "time_to: .*400.0 "),
         (
             {**SETTINGS, "variants": {"int8": {"dqn": {"batch_size": 32}}}},
-            r"variants\.int8\.dqn\.batch_size: 64 there, 32 here",
+            r"variants\.int8\.dqn\.batch_size: 64 .* 32 ",
         ),
-        ({**SETTINGS, "variants": {**SETTINGS["variants"], "fp32": {}}}, r"variants\.fp32: nothing there"),
+        ({**SETTINGS, "variants": {**SETTINGS["variants"], "fp32": {}}}, r"variants\.fp32: "),
     ],
 )
-def test_other_settings_are_refused(tmp_path: Path, settings: dict[str, Any], told: str) -> None:
+def test_other_settings_are_refused(tmp_path: Path, settings: dict[str, Any], fact: str) -> None:
     folder = opened(tmp_path)
-    with pytest.raises(UserError, match=rf"was made with other settings \({told}"):
+    with pytest.raises(UserError, match=f"settings.*{fact}"):
         folder.open(settings, MACHINE)
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="expected a folder of actorq compare or an empty one"):
+    with pytest.raises(UserError, match=f"actorq compare.*{tmp_path}"):
         ComparisonFolder(tmp_path).open(SETTINGS, MACHINE)
 
 
-def test_a_damaged_basis_is_told(tmp_path: Path) -> None:
+def test_a_damaged_basis_is_refused(tmp_path: Path) -> None:
     folder = opened(tmp_path)
     (folder.root / "basis.json").write_text("{}")
-    with pytest.raises(UserError, match=r"basis\.json cannot be read"):
+    with pytest.raises(UserError, match=r"basis\.json "):
         folder.open(SETTINGS, MACHINE)

@@ -62,29 +62,30 @@ def test_one_number_is_a_count_of_seeds(given: list[int], seeds: tuple[int, ...]
 
 
 def test_too_many_seeds_are_refused() -> None:
-    with pytest.raises(UserError, match="--seeds: expected a count of at most 10000"):
+    with pytest.raises(UserError, match=r"--seeds.* 10000"):
         seeds_of([99_999_999_999])
 
 
 @pytest.mark.parametrize("given", [[0], [-1], [2, 2], [-1, 3], [1, 2**63]])
 def test_no_seeds_and_equal_seeds_are_refused(given: list[int]) -> None:
-    with pytest.raises(UserError, match="--seeds: expected a count or different seeds"):
+    with pytest.raises(UserError, match=f"--seeds.*different.* {' '.join(map(str, given))}$"):
         seeds_of(given)
 
 
 @pytest.mark.parametrize(
-    ("schemes", "varied", "message"),
+    ("schemes", "varied", "fact"),
     [
-        (["int3"], [], "--schemes: expected some of fp32, .*, torch, got 'int3'"),
-        (["int8", "int8"], [], "expected each scheme and each value once"),
-        (["int8"], [["dqn.n-step"]], "--vary: expected a setting and its values"),
-        (["int8"], [["seed", "1", "2"]], "--vary: all variants share seed; give --seeds"),
-        (["int8"], [["--target_return", "1", "2"]], "--vary: all variants share target-return; make a comparison"),
-        (["int8"], [["dqn.n-step", "3", "3"]], "expected each scheme and each value once"),
-        (["int8"], [["dqn.n-steps", "3", "5"]], "--vary: unknown setting 'dqn.n-steps'; did you mean 'dqn.n-step'"),
-        (["int8"], [["directory", "a", "b"]], "--vary: unknown setting 'directory'"),
+        (["int3"], [], "--schemes.* fp32, .*, torch, .*'int3'"),
+        (["int8", "int8"], [], "--schemes and --vary.*once"),
+        (["int8"], [["dqn.n-step"]], r"--vary.* dqn\.n-step$"),
+        (["int8"], [["seed", "1", "2"]], "--vary.* seed; .*--seeds"),
+        (["int8"], [["--target_return", "1", "2"]], "--vary.* target-return;"),
+        (["int8"], [["dqn.n-step", "3", "3"]], "--schemes and --vary.*once"),
+        (["int8"], [["dqn.n-steps", "3", "5"]], r"--vary.*'dqn\.n-steps'.*'dqn\.n-step'"),
+        (["int8"], [["directory", "a", "b"]], "--vary.*'directory'"),
     ],
 )
-def test_mistakes_get_one_line(schemes: list[str], varied: list[list[str]], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_a_wrong_grid_is_refused_in_one_line(schemes: list[str], varied: list[list[str]], fact: str) -> None:
+    with pytest.raises(UserError, match=fact) as caught:
         grid(schemes, varied)
+    assert "\n" not in str(caught.value)

@@ -69,11 +69,11 @@ def test_the_page_needs_nothing_else_and_is_whole(text: str) -> None:
     assert "&lt;x&gt;" in text
 
 
-def test_the_page_tells_ratios_limits_and_what_was_published(text: str) -> None:
-    assert "<b>int8, dqn.n-step 7</b> against fp32 (ONNX Runtime): 1.97 times the throughput" in text
+def test_the_page_tells_ratios_limits_and_published_figures(text: str) -> None:
+    assert re.search(r"<b>int8, dqn\.n-step 7</b> .*fp32 .* 1\.97 .*throughput", text)
     assert "1.5 to 5.41" in text
     assert "1.9 to 3.76" in text
-    assert "Theirs is of at most 200." in text
+    assert re.search(r" at most 200\b", text)
     assert "prefers-color-scheme: dark" in text
 
 
@@ -144,7 +144,8 @@ def test_methods_of_energy_that_differ_in_one_runs_figures_are_told_once(tmp_pat
         return {"kwh": 1e-6, "co2_kg": 1e-6, "method": method, "per_service": {}}
 
     told = rendered(comparison(run("int8", 1, energy=energy("2.0")), run("fp32", 1, energy=energy("1.7"))), tmp_path)
-    assert "<dd>a model; the first seconds of each run at the mean power of the seconds after them.</dd>" in told
+    assert told.count("<dd>a model; ") == 1
+    assert not re.search(r"<dd>a model; [^<]*\d", told)
 
 
 def test_schemes_of_installed_packages_are_drawn_too(tmp_path: Path) -> None:
@@ -153,14 +154,14 @@ def test_schemes_of_installed_packages_are_drawn_too(tmp_path: Path) -> None:
 
 
 def test_one_seed_is_told_to_have_no_interval() -> None:
-    assert any("One seed: no interval can be given" in text for text in warnings(three_schemes(seeds=1)))
+    assert any("no interval" in text for text in warnings(three_schemes(seeds=1)))
     assert any("too narrow" in text for text in warnings(three_schemes(seeds=2)))
     assert not any("interval" in text for text in warnings(three_schemes(seeds=5)))
 
 
 def test_a_missed_target_is_told() -> None:
     of = comparison(run("int8", 1, returns=(100.0,)), run("fp32", 1))
-    assert any("Not every run reached the target: int8." in text for text in warnings(of))
+    assert any(re.search("target: int8", text) for text in warnings(of))
 
 
 def test_the_figures_are_json() -> None:

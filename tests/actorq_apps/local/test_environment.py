@@ -1,6 +1,7 @@
 """The spec of an environment, asked of a process of its own, and what is told of environments that do not work."""
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,7 @@ from actor_service.environments import describe_environment
 from actorq.config.run_config import RunConfig
 from actorq.config.sections import ActorConfig
 from actorq.errors import UserError
-from actorq_apps.local import environment as module
-from actorq_apps.local.environment import environment_of
+from actorq_apps.local.environment import environment_of, try_environment
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,7 +25,7 @@ def run_in(environment: str, limit_s: float = 60.0) -> RunConfig:
     return RunConfig(environment=environment, actor=ActorConfig(environment_timeout_s=limit_s))
 
 
-def test_what_an_environment_writes_is_no_part_of_its_spec() -> None:
+def test_the_output_of_an_environment_is_no_part_of_its_spec() -> None:
     quiet = describe_environment("environment_doubles:Counting-v0")
     environment = "noisy_environments:Chatty-v0"
     assert environment_of(run_in(environment)) == replace(quiet, environment_id=environment)
@@ -36,41 +36,26 @@ def test_an_environment_that_fails_with_some_actions_works() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "fact"),
     [
-        (
-            "noisy_environments:Exiting-v0",
-            r"cannot be made: the environment called sys\.exit\(1\) \(.*noisy_environments\.py:\d+\); its last line: "
-            "license not found$",
-        ),
-        (
-            "noisy_environments:Leaving-v0",
-            "its first step ended the process with exit code 3; its last line: out of texture memory$",
-        ),
-        (
-            "noisy_environments:Crashing-v0",
-            r"its constructor was killed by SIGSEGV \(.*noisy_environments\.py:\d+\); its last line: imported$",
-        ),
+        ("noisy_environments:Exiting-v0", r"sys\.exit\(1\).*noisy_environments\.py:\d+.*: license not found$"),
+        ("noisy_environments:Leaving-v0", "first step .*exit code 3.*: out of texture memory$"),
+        ("noisy_environments:Crashing-v0", r"constructor .*SIGSEGV.*noisy_environments\.py:\d+.*: imported$"),
         (
             "noisy_environments:Failing-v0",
-            r"cannot be made: AssertionError: assert signal is None \(.*noisy_environments\.py:\d+\)$",
+            r"AssertionError: assert signal is None .*noisy_environments\.py:\d+",
         ),
-        ("environment_doubles:AlwaysNaN-v0", "does not work: NaN or a number beyond .* in the first observation"),
+        ("environment_doubles:AlwaysNaN-v0", "NaN .*first observation"),
     ],
 )
-def test_an_environment_that_does_not_work_is_told_with_its_last_line(name: str, expected: str) -> None:
-    with pytest.raises(UserError, match=expected) as refused:
+def test_an_environment_that_does_not_work_is_told_with_its_last_line(name: str, fact: str) -> None:
+    with pytest.raises(UserError, match=f"{name}.*{fact}") as refused:
         environment_of(run_in(name))
     assert "\n" not in str(refused.value)
 
 
-def test_a_call_that_hangs_is_told_and_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "_SLOW_S", 0.1)
-    with pytest.raises(
-        UserError, match=r"constructor has not returned for 0\.2 s \(.*environment_doubles\.py:\d+\); -"
-    ):
-        environment_of(run_in("environment_doubles:HangingWhenMade-v0", 0.2))
+def test_a_call_that_hangs_is_told_and_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"constructor .* 0\.2 s .*environment_doubles\.py:\d+.*--"):
+        try_environment(run_in("environment_doubles:HangingWhenMade-v0", 0.2), slow_s=0.1)
     warning = capsys.readouterr().err
-    assert "environment_doubles:HangingWhenMade-v0: its constructor has not returned for 0.1 s; it has 0.2 s" in warning
+    assert re.search(r"environment_doubles:HangingWhenMade-v0: .*constructor .* 0\.1 s; .* 0\.2 s", warning)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -210,8 +211,9 @@ def test_a_killed_process_is_restarted_with_its_restart_command(stage: Stage) ->
     stage.hear("actor-1", "started --resume")
     stage.interrupt()
     assert stage.end().exit_code == 130
-    assert stage.recorder.events[0] == "actor-1 died (SIGKILL), restarting in 0.0 s: a line of actor-1"
-    assert stage.recorder.events[1] == "actor-1 restarted 1x"
+    died, restarted, *_ = stage.recorder.events
+    assert re.match(r"actor-1 .*SIGKILL.* 0\.0 s: a line of actor-1$", died)
+    assert re.match(r"actor-1 .*\b1x", restarted)
 
 
 def test_a_learner_that_somebody_interrupted_is_restarted_and_the_others_stay(stage: Stage) -> None:
@@ -222,20 +224,20 @@ def test_a_learner_that_somebody_interrupted_is_restarted_and_the_others_stay(st
         os.kill(stage.hear("learner", text), signal.SIGTERM)
     outcome = stage.end()
     assert outcome.error is not None
-    assert outcome.error.startswith("learner was interrupted after 1 restarts")
-    assert stage.recorder.events[0] == "learner was interrupted, restarting in 0.0 s"
+    assert re.match("learner .*interrupted .* 1 restarts", outcome.error)
+    assert re.match(r"learner .*interrupted.* 0\.0 s$", stage.recorder.events[0])
     assert stage.hear("actor-0", "drained") == actor
 
 
-def test_a_process_that_hung_is_restarted_with_a_word(stage: Stage) -> None:
+def test_the_restart_of_a_process_that_hung_is_told(stage: Stage) -> None:
     stage.start(limit=1, learner="serve", actor_0=f"leave{EXIT_HUNG}")
     for _ in range(2):
         os.kill(stage.hear("actor-0", "started"), signal.SIGTERM)
     stage.end()
-    assert stage.recorder.events[0] == "actor-0 hung in a call, or was stopped, restarting in 0.0 s"
+    assert re.match(r"actor-0 hung .* 0\.0 s$", stage.recorder.events[0])
 
 
-def test_whoever_waits_for_the_ended_learner_is_told_that_nobody_is_left(stage: Stage) -> None:
+def test_processes_that_wait_for_the_ended_learner_lose_their_lifeline(stage: Stage) -> None:
     stage.start(learner="serve", actor_0="stubborn")
     stage.hear("learner", "started")
     stage.hear("actor-0", "started")
@@ -267,7 +269,8 @@ def test_a_learner_that_dies_after_it_told_and_wrote_the_end_has_no_other_life(
     write_document(stage.run.summary, {"state": state.value})
     os.kill(learner, signal.SIGKILL)
     assert stage.end() == Outcome(code)
-    assert stage.recorder.events == [f"learner died (SIGKILL) after the run was over: {state.value}"]
+    (event,) = stage.recorder.events
+    assert re.match(f"learner .*SIGKILL.* over: {state.value}$", event)
 
 
 def test_a_summary_of_an_earlier_life_of_the_run_is_no_end(stage: Stage) -> None:
@@ -285,7 +288,7 @@ def test_a_process_that_dies_too_often_fails_the_run_and_its_log_is_quoted(stage
     outcome = stage.end()
     assert outcome.exit_code == 1
     assert outcome.error is not None
-    assert outcome.error.startswith("quantizer died (exit code 7) after 2 restarts")
+    assert re.match("quantizer .*exit code 7.* 2 restarts", outcome.error)
     assert str(stage.run.log("quantizer")) in outcome.error
     assert outcome.error.endswith("\n  a line of quantizer")
 
@@ -298,7 +301,9 @@ def test_a_users_mistake_ends_the_run_without_a_restart(stage: Stage) -> None:
 
 def test_a_disk_without_room_at_the_start_is_a_users_mistake(stage: Stage) -> None:
     stage.start(learner="full")
-    assert stage.end() == Outcome(2, "--run-directory: run cannot be written or read: No space left on device")
+    outcome = stage.end()
+    assert outcome.exit_code == 2
+    assert re.match("--run-directory: run .*: No space left", outcome.error or "")
 
 
 def test_a_disk_that_is_full_at_a_restart_may_have_room_at_the_next_one(stage: Stage) -> None:
@@ -309,14 +314,15 @@ def test_a_disk_that_is_full_at_a_restart_may_have_room_at_the_next_one(stage: S
     outcome = stage.end()
     assert outcome.exit_code == 1
     assert outcome.error is not None
-    assert outcome.error.startswith("learner died (exit code 2) after 2 restarts")
+    assert re.match("learner .*exit code 2.* 2 restarts", outcome.error)
     assert outcome.error.endswith("No space left on device")
 
 
 def test_the_log_with_the_traceback_of_users_code_is_named(stage: Stage) -> None:
     stage.start(learner="broken")
-    told = f"--seed: expected a number; the traceback is in {stage.run.log('learner')}"
-    assert stage.end() == Outcome(2, told)
+    outcome = stage.end()
+    assert outcome.exit_code == 2
+    assert re.match(f"--seed: expected a number; .*{stage.run.log('learner')}$", outcome.error or "")
 
 
 def test_the_run_goes_on_without_its_meter(stage: Stage) -> None:
@@ -344,7 +350,7 @@ def test_a_learner_saves_the_run_when_nobody_reads_the_display(stage: Stage) -> 
     stage.end_broken()
 
 
-def test_a_second_interrupt_kills_what_does_not_end(stage: Stage) -> None:
+def test_a_second_interrupt_kills_processes_that_do_not_end(stage: Stage) -> None:
     stage.start(learner="stubborn", actor_0="stubborn")
     stage.hear("learner", "started")
     stage.interrupt()
@@ -352,7 +358,7 @@ def test_a_second_interrupt_kills_what_does_not_end(stage: Stage) -> None:
     assert stage.end() == Outcome(130)
 
 
-def test_what_does_not_end_within_the_drain_time_is_killed(stage: Stage) -> None:
+def test_a_process_that_does_not_end_within_the_drain_time_is_killed(stage: Stage) -> None:
     stage.start(drain_s=-0.9, learner="stubborn")
     stage.hear("learner", "started")
     stage.interrupt()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from actorq_apps.meter.node_meter import Earlier, NodeMeter
+from actorq_apps.meter.node_meter import NodeMeter
 from actorq_apps.meter.tracker import CodecarbonTracker, EnergyTracker, TrackerError, TrackerTotals
 
 CODECARBON = partial(CodecarbonTracker, None, None, None)
@@ -65,7 +65,7 @@ def test_a_reading_joins_energy_and_busy_time_since_the_start() -> None:
 
 def test_the_runs_time_before_the_meter_counts_at_the_mean_power_up_to_the_first_reading() -> None:
     clock = Clock()
-    meter = NodeMeter("n", SteadyTracker, earlier=Earlier(3.0, 90.0), clock=clock, busy_cpu_seconds=lambda: 96.0)
+    meter = NodeMeter("n", SteadyTracker, earlier_s=3.0, busy_at_start=90.0, clock=clock, busy_cpu_seconds=lambda: 96.0)
     clock.now += 1.0
     first, second = meter.read(), meter.read()
     # Measured over 2 s; the 4 s before them add twice as much.
@@ -83,14 +83,8 @@ def test_a_tracker_that_starts_slowly_adds_its_own_time_to_what_was_before() -> 
         clock.now += 3.0
         return SteadyTracker()
 
-    meter = NodeMeter("n", start, earlier=Earlier(1.0, 0.0), clock=clock)
+    meter = NodeMeter("n", start, earlier_s=1.0, busy_at_start=0.0, clock=clock)
     assert meter.read().method.startswith("a steady hand; the first 5.0 s")
-
-
-def test_the_first_reading_waits_for_an_interval_of_power() -> None:
-    clock = Clock()
-    assert NodeMeter("n", SteadyTracker, minimum_interval_s=3.0, clock=clock).wait_s == 2.0
-    assert NodeMeter("n", fail, minimum_interval_s=3.0, clock=clock).wait_s == 0.0
 
 
 def test_readings_in_quick_succession_repeat_the_last_one() -> None:
@@ -135,20 +129,13 @@ def test_counters_that_jump_back_do_not_make_the_reading_fall() -> None:
     assert meter.read().kwh == before.kwh
 
 
-def test_busy_time_that_cannot_be_read_stands_still() -> None:
-    values = iter([10.0, 12.0])
-    meter = NodeMeter("n", SteadyTracker, clock=Clock(), busy_cpu_seconds=lambda: next(values))
-    assert [meter.read().busy_cpu_seconds for _ in range(2)] == [2.0, 2.0]
-
-
-def test_closing_never_raises_and_later_readings_say_that_it_is_closed() -> None:
+def test_closing_never_raises_and_later_readings_repeat_the_last_one() -> None:
     tracker = SteadyTracker()
     meter = NodeMeter("n", lambda: tracker, clock=Clock())
-    meter.read()
+    last = meter.read()
     meter.close()
     assert tracker.closed
-    assert meter.read().method == "unavailable: the meter is closed"
-    assert meter.read().cpu_kwh == 1.0
+    assert meter.read() == last
     failing = SteadyTracker()
     failing.failure = OSError("gone")
     NodeMeter("n", lambda: failing).close()
@@ -160,12 +147,11 @@ def test_a_tracker_that_cannot_start_gives_a_meter_without_energy() -> None:
     assert energy.kwh == energy.co2_kg == 0.0
 
 
-def test_without_codecarbon_there_is_busy_time_but_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_codecarbon_there_is_no_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "codecarbon", None)
     energy = NodeMeter("n", CODECARBON, clock=Clock()).read()
     assert energy.method.startswith("unavailable: codecarbon cannot be imported")
     assert energy.kwh == 0.0
-    assert energy.busy_cpu_seconds >= 0.0
 
 
 def test_the_reason_is_told_although_codecarbon_swallows_it(monkeypatch: pytest.MonkeyPatch) -> None:

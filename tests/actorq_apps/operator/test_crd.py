@@ -1,5 +1,6 @@
 """The kind TrainingRun: what an API server says of its definition, of objects, and of their updates."""
 
+import re
 from copy import deepcopy
 from typing import Any
 
@@ -39,7 +40,7 @@ def test_the_definition_is_valid_and_of_the_kind_that_the_operator_reads() -> No
     assert names["shortNames"] == ["tr"]
 
 
-def test_the_file_is_what_the_models_say() -> None:
+def test_the_file_of_the_definition_is_generated_from_the_models() -> None:
     assert (MANIFESTS / "operator" / "crd.yaml").read_text() == text()
 
 
@@ -71,7 +72,9 @@ def test_a_default_is_judged_without_the_defaults_nested_in_it() -> None:
         (("metadata",), {"required": ["name"]}, "metadata: may only be an object"),
     ],
 )
-def test_what_a_server_refuses_in_a_definition_is_found(path: tuple[str, ...], change: Object, reason: str) -> None:
+def test_a_fault_for_which_a_server_refuses_a_definition_is_found(
+    path: tuple[str, ...], change: Object, reason: str
+) -> None:
     broken = deepcopy(CRD)
     found = broken["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for name in path:
@@ -106,7 +109,7 @@ def test_only_the_run_settings_may_have_fields_that_the_schema_does_not_know() -
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_what_the_server_stores_means_the_same(name: str) -> None:
+def test_a_specification_as_the_server_stores_it_means_the_same(name: str) -> None:
     given = manifest(**SPECS[name])
     assert faults(given, SCHEMA) == []
     kept = stored(given, SCHEMA)
@@ -214,7 +217,7 @@ def with_changes(changes: Object) -> Object:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_server_refuses_what_the_operator_would_refuse(name: str) -> None:
+def test_a_server_refuses_specifications_that_the_operator_would_refuse(name: str) -> None:
     spec = with_changes(REFUSED[name])
     assert accepted(spec)
     # The models read texts such as "3" and "yes" as files and flags have them.
@@ -224,7 +227,7 @@ def test_a_server_refuses_what_the_operator_would_refuse(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_a_server_takes_what_the_operator_takes(name: str) -> None:
+def test_a_server_takes_specifications_that_the_operator_takes(name: str) -> None:
     spec = with_changes(ACCEPTED[name])
     assert accepted(spec) == []
     assert TrainingRun.of({**manifest(), "spec": spec})
@@ -241,12 +244,13 @@ def test_a_server_takes_updates_that_a_run_can_follow_and_no_others(name: str) -
     found = accepted(with_changes(after), with_changes(before))
     assert (found == []) is taken, found
     if not taken and "too many" not in name:
-        assert "cannot be changed: take another TrainingRun" in found[0]
+        assert "cannot be changed" in found[0]
 
 
 @pytest.mark.parametrize("name", ["AAA", "1run", "a" * 45, "a.b", "run-", ""])
 def test_a_server_refuses_names_that_the_objects_of_a_run_cannot_carry(name: str) -> None:
-    assert accepted(RUN, name=name) == ["metadata.name has a letter and up to 43 of a-z, 0-9 and inner dashes"]
+    (fault,) = accepted(RUN, name=name)
+    assert re.match(r"metadata\.name .* 43 ", fault)
 
 
 @pytest.mark.parametrize("name", ["a", "a-1", "a" * 44])
@@ -262,7 +266,7 @@ def test_each_field_with_a_default_means_the_same_with_and_without_it() -> None:
         assert TrainingRun.of({**manifest(), "spec": without}) == TrainingRun.of({**manifest(), "spec": kept})
 
 
-def test_kubectl_scales_actors_and_shows_what_people_look_for() -> None:
+def test_kubectl_scales_actors_and_shows_the_columns_of_a_run() -> None:
     scale = SERVED["subresources"]["scale"]
     columns = {each["name"]: each["jsonPath"] for each in SERVED["additionalPrinterColumns"]}
     assert list(columns) == ["State", "Return", "Steps", "Steps/s", "Actors", "Age"]

@@ -1,5 +1,6 @@
 """The operator at the end of a run, and afterwards."""
 
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 
@@ -65,13 +66,10 @@ def test_a_finished_run_stays_finished_with_a_higher_budget_and_says_how_to_go_o
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 0
     status = world.api.status("tiny")
     assert (status["state"], world.api.condition("tiny", "Finished")["status"]) == ("BudgetEnded", "True")
-    assert status["reason"] == (
-        "the run is over: BudgetEnded; spec max_environment_steps is 20000 and cannot become 30000, because the run is "
-        "over; to go on from its volumes, delete the TrainingRun and make it again with the new settings"
-    )
+    assert re.search("BudgetEnded; .*max_environment_steps .* 20000 .* 30000.*delete the TrainingRun", status["reason"])
     world.run(config={"max_environment_steps": 20_000})
     world.settle()
-    assert world.api.status("tiny")["reason"] == "the run is over: BudgetEnded"
+    assert world.api.status("tiny")["reason"].endswith("BudgetEnded")
 
 
 def test_a_budget_that_is_raised_as_the_run_ends_comes_too_late(world: World) -> None:

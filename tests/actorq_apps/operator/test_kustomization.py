@@ -53,25 +53,24 @@ def test_a_null_in_a_patch_removes_a_field(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "reason"),
+    ("more", "fact"),
     [
-        ({"namePrefix": "x-"}, "the operator does not know namePrefix"),
-        ({"resources": ["missing.yaml"]}, "missing.yaml cannot be read: No such file or directory"),
-        ({"patches": [{"path": "broken.yaml"}]}, "broken.yaml is not YAML: "),
-        ({"patches": [{"patch": "{kind: Service, metadata: {name: x}}"}]}, "finds no object"),
+        ({"namePrefix": "x-"}, "namePrefix"),
+        ({"resources": ["missing.yaml"]}, r"missing\.yaml .*No such file"),
+        ({"patches": [{"path": "broken.yaml"}]}, r"broken\.yaml .*YAML"),
+        ({"patches": [{"patch": "{kind: Service, metadata: {name: x}}"}]}, "no object"),
         (
             {"patches": [{"target": {"kind": "Service"}, "patch": "[{op: test, path: /spec/a, value: 2}]"}]},
-            "the patch of {'kind': 'Service'} does not fit: ",
+            r"patch of \{'kind': 'Service'\}",
         ),
         (
             {"patches": [{"target": {"kind": "Service"}, "patch": "[{op: remove, path: /spec/b}]"}]},
-            "the patch of {'kind': 'Service'} does not fit: ",
+            r"patch of \{'kind': 'Service'\}",
         ),
     ],
 )
-def test_manifests_that_cannot_be_built_are_one_line(more: dict[str, object], reason: str, tmp_path: Path) -> None:
+def test_manifests_that_cannot_be_built_are_one_line(more: dict[str, object], fact: str, tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [")
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=fact) as caught:
         build(base(tmp_path, **more))
-    assert reason in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -144,7 +144,7 @@ def test_an_older_version_refuses_to_follow_a_newer_one(api: KubeApi) -> None:
     newer, older = leader(api, "a", clock, "0.10.0"), leader(api, "b", clock, "0.9.1")
     assert newer.try_once()
     newer.release()
-    with pytest.raises(NewerVersionError, match=r"version 0\.10\.0 of the operator was here: this is version 0\.9\.1"):
+    with pytest.raises(NewerVersionError, match=r"\b0\.10\.0 .*\b0\.9\.1"):
         older.acquire()
     assert leader(api, "c", clock, "0.10.0").acquire()
 
@@ -161,5 +161,5 @@ def test_a_newer_version_takes_over_from_an_older_one(api: KubeApi) -> None:
 def test_a_missing_permission_names_the_rule_to_add(api: KubeApi) -> None:
     said = 'User "operator" cannot get resource "leases" in API group "coordination.k8s.io" in the namespace "lab"'
     api.refuse = lambda verb, kind, name: (403, said)
-    with pytest.raises(ActorQError, match="ask for a Role with the verb get on leases"):
+    with pytest.raises(ActorQError, match=r"Role .*get .*leases"):
         leader(api, "a", Clock()).try_once()

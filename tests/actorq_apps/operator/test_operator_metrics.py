@@ -34,14 +34,14 @@ class Replica:
         return {(each.name, *each.labels.values()): each.value for family in found for each in family.samples}
 
 
-def test_it_tells_what_is_documented(world: World) -> None:
+def test_the_operator_has_the_documented_metrics(world: World) -> None:
     replica = Replica(world)
     told = {(each.name, each.type) for each in operator_metrics(replica.leader, replica.controller, replica.queue)}
     documented = metrics.of_service(metrics.OPERATOR)
     assert told == {(each.name.removesuffix("_total"), each.kind) for each in documented}
 
 
-def test_it_tells_who_leads(world: World) -> None:
+def test_the_leading_replica_is_a_metric(world: World) -> None:
     replica = Replica(world)
     assert replica.samples()["actorq_operator_leading",] == 0
     assert replica.leader.acquire()

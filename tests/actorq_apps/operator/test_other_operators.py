@@ -1,5 +1,6 @@
 """Two operators never work on one run: the one of its namespace does, and the other says so."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -39,15 +40,12 @@ def test_the_runs_of_a_namespace_with_an_operator_of_its_own_are_left_to_it(
     assert {kind for kind, _ in world.api.there} == {"TrainingRun", "Event", "Lease"}
     assert "status" not in world.api.get("TrainingRun", "tiny")
     assert world.api.reasons() == ["OtherOperator"]
-    said = (
-        "lab/tiny: the operator in namespace lab looks after this run, and the one in namespace actorq-system leaves "
-        "it alone: uninstall one of them, if that is not meant"
-    )
-    assert [each.getMessage() for each in caplog.records if "looks after" in each.getMessage()] == [said]
+    (told,) = [each for each in caplog.messages if "looks after" in each]
+    assert re.match("lab/tiny: .*namespace lab .*namespace actorq-system", told)
 
 
 @pytest.mark.parametrize("released", [True, False])
-def test_they_are_taken_over_when_that_operator_is_gone(world: World, released: bool) -> None:
+def test_runs_are_taken_over_when_the_operator_of_their_namespace_is_gone(world: World, released: bool) -> None:
     renew(world)
     world.run()
     world.look()

@@ -1,6 +1,7 @@
 """The operator against an API server that refuses, and against changes and deaths at any time."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -54,15 +55,13 @@ def test_a_specification_that_is_nested_too_deeply_is_a_condition_of_this_run_al
         controller.look(key)
     assert controller.looks == {"done": 2, "conflict": 0, "failed": 0}
     failed = world.api.condition("tiny", "Failed")
-    assert (failed["reason"], failed["message"]) == (
-        "InvalidConfiguration",
-        "spec expected at most 32 levels of lists and mappings, got more",
-    )
+    assert failed["reason"] == "InvalidConfiguration"
+    assert re.match("spec .* 32 levels", failed["message"])
     assert world.api.condition("good", "Failed")["status"] == "False"
     assert world.api.names("StatefulSet") == {"good-learner"}
 
 
-def test_a_name_in_use_is_told_and_what_has_it_stays(world: World) -> None:
+def test_a_name_in_use_is_told_and_the_object_that_has_it_stays(world: World) -> None:
     taken = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "tiny-learner"}, "spec": {"mine": True}}
     world.api.put(taken)
     world.run()
@@ -133,7 +132,7 @@ def test_a_run_that_trains_is_followed_although_its_new_specification_has_a_faul
     assert world.api.status("tiny")["environmentSteps"] == 5000
 
 
-def test_a_suspended_run_that_the_server_refuses_to_change_says_so(world: World) -> None:
+def test_a_suspended_run_that_the_server_refuses_to_change_is_not_ready(world: World) -> None:
     said = 'User "operator" cannot patch resource "deployments" in API group "apps" in the namespace "lab"'
     world.start()
     world.api.refuse = lambda verb, kind, name: (
@@ -168,7 +167,7 @@ def test_a_missing_permission_names_the_rule_to_add(world: World) -> None:
     world.look()
     ready = world.api.condition("tiny", "Ready")
     assert ready["reason"] == "NoPermission"
-    assert "ask for a Role with the verb patch on deployments.apps" in ready["message"]
+    assert re.search("Role .*patch .*deployments.apps", ready["message"])
 
 
 @pytest.mark.parametrize("secrets_too", [True, False])
@@ -187,11 +186,11 @@ def test_a_namespace_that_the_operator_is_not_allowed_in_names_the_command(world
     ready = world.api.condition("tiny", "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "NoPermission")
     kinds = "statefulsets" if secrets_too else "secrets"
-    assert ready["message"] == (
-        f"the operator: no permission: {account} may not list {kinds} in namespace lab; an administrator allows runs "
-        "there with `kubectl create rolebinding actorq-operator-runs -n lab "
+    command = (
+        "`kubectl create rolebinding actorq-operator-runs -n lab "
         "--clusterrole=actorq-operator-runs --serviceaccount=actorq-system:actorq-operator`"
     )
+    assert re.search(f"{account} .*list {kinds} .* lab; .*{command}", ready["message"])
     assert world.api.reasons() == ["NoPermission"]
     assert not world.api.names("Pod")
     world.api.refuse = lambda *_: None
@@ -230,10 +229,7 @@ def test_a_missing_cert_manager_is_a_condition_until_it_is_there(world: World) -
     world.look()
     failed = world.api.condition("tiny", "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "KindMissing")
-    assert failed["message"] == (
-        "the operator: the cluster has no kind Certificate (cert-manager.io/v1): install cert-manager, or make another "
-        "TrainingRun with tls.mode generated"
-    )
+    assert re.search("Certificate .*cert-manager.io/v1.*tls.mode generated", failed["message"])
     assert world.api.reasons() == ["KindMissing"]
     assert not world.api.names("Deployment")
     world.api.kinds["cert-manager.io/v1"] = [("Certificate", "certificates", True)]
@@ -258,13 +254,13 @@ def test_a_permission_that_is_missing_to_list_objects_is_a_condition(world: Worl
     assert world.look() == PERIOD_S
     ready = world.api.condition("tiny", "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "NoPermission")
-    assert f"ask for a Role with the verb list on {resource}" in ready["message"]
+    assert re.search(f"Role .*list .*{resource}", ready["message"])
     world.api.refuse = lambda *_: None
     world.look()
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
 
 
-def test_an_operator_that_may_not_see_pods_leaves_what_was_known_of_the_run(world: World) -> None:
+def test_an_operator_that_may_not_see_pods_leaves_the_figures_of_the_run(world: World) -> None:
     world.start()
     world.settle()
     before = world.api.status("tiny")
@@ -289,7 +285,7 @@ def test_an_operator_that_may_not_see_the_pods_of_a_finished_run_looks_again_in_
     world.at += 60
     assert world.look() == world.look() == PERIOD_S
     assert world.api.status("tiny")["state"] == "Solved"
-    assert "ask for a Role" in world.api.condition("tiny", "Ready")["message"]
+    assert re.search("Role .*list .*pods", world.api.condition("tiny", "Ready")["message"])
 
 
 def test_pods_without_an_image_are_a_condition(world: World) -> None:

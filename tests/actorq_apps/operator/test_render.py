@@ -211,7 +211,7 @@ def test_a_changed_setting_replaces_pods_and_a_changed_number_of_actors_does_not
     assert templates[0] == templates[1] != templates[2]
 
 
-def test_a_run_that_is_over_keeps_what_serves_status_and_policies() -> None:
+def test_a_run_that_is_over_keeps_learner_and_quantizer() -> None:
     run = training_run(relays={"replicas": 2})
     assert replicas(objects(run)) == {**REPLICAS, "relay": 2}
     assert replicas(objects(run, WORKERS)) == {
@@ -360,6 +360,6 @@ def test_images_that_a_run_does_not_name_come_from_the_operators_registry() -> N
         (Images("lab", digests={"actorq-actor": "sha256:1"}), f"lab/actorq-actor:{__version__}@sha256:1"),
     ],
 )
-def test_what_the_operator_is_not_told_stays(images: Images, name: str) -> None:
+def test_images_that_the_operator_is_not_told_stay(images: Images, name: str) -> None:
     assert images.named(f"actorq-actor:{__version__}") == name
     assert objects(training_run(), images=Images()) == objects(training_run())

@@ -18,94 +18,95 @@ def test_a_run_is_read_from_its_object(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason"),
+    ("spec", "fact"),
     [
-        ({"environment": ""}, "setting 'spec.environment': String should have at least 1 character, got ''"),
-        ({"actor": {}}, "unknown setting 'spec.actor'; did you mean"),
-        ({"actors": {"replica": 3}}, "unknown setting 'spec.actors.replica'; did you mean 'spec.actors.replicas'?"),
-        ({"actors": {"replicas": -1}}, "'spec.actors.replicas': value should be greater than or equal to 0, got -1"),
-        ({"actors": 3}, "setting 'spec.actors': expected a section of settings, got 3"),
+        ({"environment": ""}, r"'spec\.environment'.* 1 .*''"),
+        ({"actor": {}}, r"'spec\.actor'"),
+        ({"actors": {"replica": 3}}, r"'spec\.actors\.replica'.*'spec\.actors\.replicas'"),
+        ({"actors": {"replicas": -1}}, r"'spec\.actors\.replicas'.* 0,.* -1"),
+        ({"actors": 3}, r"'spec\.actors'.*section.* 3"),
         (
             {"activeDeadlineSeconds": 60, "config": {"max_seconds": 5}},
-            "spec.config.max_seconds: leave it out, because there is spec.activeDeadlineSeconds",
+            r"spec\.config\.max_seconds.*spec\.activeDeadlineSeconds",
         ),
-        ({"actors": {"pod": {"env": [{"name": "A"}]}}}, "env A: expected one of value, valueFrom, got 0"),
+        ({"actors": {"pod": {"env": [{"name": "A"}]}}}, r"env A\b.* value, valueFrom.* 0"),
         (
             {"learner": {"pod": {"env": [{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}}},
-            "env A: expected one of value, valueFrom, got 2",
+            r"env A\b.* value, valueFrom.* 2",
         ),
-        ({"actors": {"pod": {"volumes": [{"name": "v"}]}}}, "volume v: expected one of"),
-        ({"actors": {"pod": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}}}, "v is none of the volumes here"),
-        ({"actors": {"pod": {"labels": {"actorq.dev/run": "other"}}}}, "actorq.dev/run is the operator's own"),
-        ({"actors": {"tolerations": [{"operator": "Like"}]}}, "setting 'spec.actors.tolerations.0.operator': "),
-        ({"learner": {"storage": "many"}}, "setting 'spec.learner.storage': "),
-        ({"learner": {"storage": 0}}, "'spec.learner.storage': expected a size above 0 such as 10Gi, got 0"),
-        ({"quantizer": {"storage": -1}}, "'spec.quantizer.storage': expected a size above 0 such as 10Gi, got -1"),
-        ({"actors": {"resources": {"requests": {"cpu": -1}}}}, "expected an amount such as 500m, 2 or 4Gi, got -1"),
+        ({"actors": {"pod": {"volumes": [{"name": "v"}]}}}, r"volume v\b.*one of"),
+        ({"actors": {"pod": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}}}, r"\bv .*volumes"),
+        ({"actors": {"pod": {"labels": {"actorq.dev/run": "other"}}}}, r"actorq\.dev/run .*operator"),
+        ({"actors": {"tolerations": [{"operator": "Like"}]}}, r"'spec\.actors\.tolerations\.0\.operator'.*'Like'"),
+        ({"learner": {"storage": "many"}}, r"'spec\.learner\.storage'.*'many'"),
+        ({"learner": {"storage": 0}}, r"'spec\.learner\.storage'.* above 0 .* 0"),
+        ({"quantizer": {"storage": -1}}, r"'spec\.quantizer\.storage'.* above 0 .* -1"),
+        ({"actors": {"resources": {"requests": {"cpu": -1}}}}, r"requests.*cpu'.* -1"),
         (
             {"config": {"environment_args": {"x": [[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}}},
-            "at most 32 levels",
+            " 32 levels",
         ),
-        ({"learner": {"resources": {"limits": {"cpu": True}}}}, "setting 'spec.learner.resources.limits.cpu': "),
-        ({"images": {"actor": "a b"}}, "setting 'spec.images.actor': "),
-        ({"imagePullSecrets": ["registry"]}, "setting 'spec.imagePullSecrets.0': expected a section of settings"),
-        ({"evaluator": {"replicas": 2}}, "setting 'spec.evaluator.replicas': "),
-        ({"tls": {"mode": "issuer"}}, "tls.mode is issuer: tls.issuer is for mode issuer, which needs it"),
-        ({"tls": {"issuer": {"name": "ca"}}}, "tls.mode is generated: tls.issuer is for mode issuer"),
-        ({"policyExport": {"url": "https://bucket"}}, "setting 'spec.policyExport.url': "),
-        ({"policyExport": {"url": "s3://a/b", "scheme": "auto"}}, "spec.config: setting 'policy_export.scheme': "),
+        ({"learner": {"resources": {"limits": {"cpu": True}}}}, r"'spec\.learner\.resources\.limits\.cpu'.*True"),
+        ({"images": {"actor": "a b"}}, r"'spec\.images\.actor'.*'a b'"),
+        ({"imagePullSecrets": ["registry"]}, r"'spec\.imagePullSecrets\.0'.*section.*registry"),
+        ({"evaluator": {"replicas": 2}}, r"'spec\.evaluator\.replicas'.* 2"),
+        ({"tls": {"mode": "issuer"}}, r"tls\.mode .*issuer.*tls\.issuer"),
+        ({"tls": {"issuer": {"name": "ca"}}}, r"tls\.mode .*generated.*tls\.issuer"),
+        ({"policyExport": {"url": "https://bucket"}}, r"'spec\.policyExport\.url'.*https://bucket"),
+        ({"policyExport": {"url": "s3://a/b", "scheme": "auto"}}, r"spec\.config.*'policy_export\.scheme'.*'auto'"),
         (
             {"policyExport": {"url": "s3://a/b"}, "config": {"policy_export": {"url": "s3://a/c"}}},
-            "spec.config.policy_export: leave it out, because there is spec.policyExport",
+            r"spec\.config\.policy_export.*spec\.policyExport",
         ),
-        ({"config": {"sed": 1}}, "spec.config: unknown setting 'sed'; did you mean 'seed'?"),
-        ({"config": {"seed": -1}}, "spec.config: setting 'seed': value should be greater than or equal to 0, got -1"),
+        ({"config": {"sed": 1}}, r"spec\.config.*'sed'.*'seed'"),
+        ({"config": {"seed": -1}}, r"spec\.config.*'seed'.* 0,.* -1"),
         (
             {"config": {"environment": "Pong"}},
-            "spec.config.environment is 'Pong', but spec.environment is 'CartPole-v1'",
+            r"spec\.config\.environment .*'Pong'.*spec\.environment .*'CartPole-v1'",
         ),
-        ({"algorithm": "dqn", "config": {"algorithm": "sac"}}, "spec.config.algorithm is 'sac', but spec.algorithm is"),
-        ({"learner": {"gpu": 1}, "config": {"learner": {"device": "cpu"}}}, "spec.config.learner.device is cpu, but"),
-        ({"config": {"learner": {"device": "cuda"}}}, "spec.config.learner.device is cuda, but spec.learner.gpu is 0"),
-        ({"config": {"learner": 3}, "learner": {"gpu": 1}}, "spec.config: setting 'learner': expected a section"),
+        (
+            {"algorithm": "dqn", "config": {"algorithm": "sac"}},
+            r"spec\.config\.algorithm .*'sac'.*spec\.algorithm .*'dqn'",
+        ),
+        (
+            {"learner": {"gpu": 1}, "config": {"learner": {"device": "cpu"}}},
+            r"spec\.config\.learner\.device .*cpu.*spec\.learner\.gpu .* 1",
+        ),
+        ({"config": {"learner": {"device": "cuda"}}}, r"spec\.config\.learner\.device .*cuda.*spec\.learner\.gpu .* 0"),
+        ({"config": {"learner": 3}, "learner": {"gpu": 1}}, r"spec\.config.*'learner'.*section.* 3"),
     ],
 )
-def test_a_wrong_specification_is_one_line(spec: Object, reason: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_a_wrong_specification_is_one_line(spec: Object, fact: str) -> None:
+    with pytest.raises(UserError, match=fact) as caught:
         training_run(**spec)
-    assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason"),
+    ("spec", "fact"),
     [
         (
             {"actors": {"resources": {"requests": {"cpu": 4}}}},
-            "spec.actors.resources: requests.cpu is 4, above limits.cpu, 1",
+            r"spec\.actors\.resources.*requests\.cpu .* 4\b.*limits\.cpu.* 1\b",
         ),
-        (
-            {"config": {"transport": {"drain_s": 45}}},
-            "transport.drain_s is 45 s, but the cluster kills pods of Deployment alpha-",
-        ),
+        ({"config": {"transport": {"drain_s": 45}}}, r"transport\.drain_s .* 45 s.*Deployment alpha-"),
     ],
 )
-def test_settings_that_the_manifests_cannot_keep_are_one_line(spec: Object, reason: str) -> None:
-    with pytest.raises(UserError) as caught:
+def test_settings_that_the_manifests_cannot_keep_are_one_line(spec: Object, fact: str) -> None:
+    with pytest.raises(UserError, match=fact) as caught:
         objects(training_run(**spec))
-    assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("spec", [None, 3, [], "x"])
 def test_an_object_without_a_specification_is_one_line(spec: Any) -> None:
-    with pytest.raises(UserError, match=r"^spec: expected a section of settings"):
+    with pytest.raises(UserError, match=r"^spec: .*section"):
         TrainingRun.of({**manifest(), "spec": spec})
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a.b", "Alpha", "alpha-", "a" * (LONGEST_RUN_NAME + 1)])
 def test_names_that_the_objects_of_a_run_cannot_carry_are_refused(name: str) -> None:
-    with pytest.raises(UserError, match="name of the run: expected a letter and up to 43 of a-z, 0-9 and inner dashes"):
+    with pytest.raises(UserError, match=f"name of the run.* 43 .*'{name}'"):
         training_run(name)
 
 
@@ -120,5 +121,5 @@ def test_the_longest_name_fits_all_labels() -> None:
 
 
 def test_a_name_that_is_too_long_with_its_namespace_is_refused() -> None:
-    with pytest.raises(UserError, match="with its namespace it has 81 characters, expected at most 63"):
+    with pytest.raises(UserError, match=r"namespace.* 81 .* 63\b"):
         objects(training_run("a" * 40, "n" * 40))

@@ -89,10 +89,7 @@ def test_down_deletes_no_volume_of_a_training_run_and_says_how(world: World, run
     if not lives:
         world.api.delete("TrainingRun", "tiny")
     before = dict(world.api.objects)
-    told = (
-        r"^tiny in namespace lab is no run of `actorq cluster up` but a TrainingRun: delete it with `kubectl delete "
-        r"trainingrun tiny -n lab`, and its volumes with `kubectl delete pvc -l actorq/run=tiny -n lab`$"
-    )
-    with pytest.raises(UserError, match=told):
+    commands = "`kubectl delete trainingrun tiny -n lab`.*`kubectl delete pvc -l actorq/run=tiny -n lab`"
+    with pytest.raises(UserError, match=f"tiny .* lab .*TrainingRun.*{commands}"):
         deployment.delete(world.api.cluster(run=run), True, print)
     assert world.api.objects == before

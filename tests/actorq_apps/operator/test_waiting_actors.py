@@ -1,5 +1,6 @@
 """Actors, relays and evaluator have no pods before learner and quantizer have nodes."""
 
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 
@@ -9,7 +10,7 @@ from actorq_apps.operator.reconcile import PERIOD_S, PLACING_PERIOD_S
 from actorq_apps.operator.status.look import timestamp
 from tests.actorq_apps.operator.operator_world import World, operator_world
 
-WAITING = "actors wait until learner and quantizer have nodes"
+WAITING = "actors wait .*learner and quantizer"
 
 
 @pytest.fixture
@@ -36,13 +37,14 @@ def displace(world: World, pod: str) -> None:
     world.api.put(changed)
 
 
-def test_they_begin_when_both_have_nodes(world: World) -> None:
+def test_actors_begin_when_learner_and_quantizer_have_nodes(world: World) -> None:
     world.run(relays={"replicas": 1})
     assert world.look() == PLACING_PERIOD_S
     workers = {"tiny-actor": 0, "tiny-evaluator": 0, "tiny-relay": 0}
     assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, **workers}
     ready = world.api.condition("tiny", "Ready")
-    assert (ready["reason"], ready["message"]) == ("Starting", WAITING)
+    assert ready["reason"] == "Starting"
+    assert re.match(WAITING, ready["message"])
     world.api.kubelet()
     displace(world, "tiny-quantizer-0")
     assert world.look() == PLACING_PERIOD_S
@@ -57,7 +59,7 @@ def test_they_begin_when_both_have_nodes(world: World) -> None:
     # Nothing is said of a learner that may still answer its first question.
     world.at += 10
     world.look()
-    assert world.api.condition("tiny", "Ready")["message"] == "the learner does not answer yet"
+    assert "learner does not answer" in world.api.condition("tiny", "Ready")["message"]
 
 
 def test_a_learner_without_room_is_the_fault_and_holds_no_actors(world: World) -> None:
@@ -69,11 +71,11 @@ def test_a_learner_without_room_is_the_fault_and_holds_no_actors(world: World) -
     assert world.look() == PERIOD_S
     ready = world.api.condition("tiny", "Ready")
     assert ready["reason"] == "Unschedulable"
-    assert ready["message"] == f"pod tiny-learner-0 cannot be scheduled: no GPU; {WAITING}"
+    assert re.match(f"pod tiny-learner-0 .*: no GPU; {WAITING}", ready["message"])
     assert replicas(world)["tiny-actor"] == 0
 
 
-def test_they_stay_while_the_learner_moves(world: World) -> None:
+def test_actors_stay_while_the_learner_moves(world: World) -> None:
     world.start()
     displace(world, "tiny-learner-0")
     world.at += 60
@@ -86,7 +88,7 @@ def test_they_stay_while_the_learner_moves(world: World) -> None:
     assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, "tiny-actor": 2, "tiny-evaluator": 1}
 
 
-def test_they_wait_again_when_a_suspended_run_goes_on(world: World) -> None:
+def test_actors_wait_again_when_a_suspended_run_goes_on(world: World) -> None:
     world.start()
     world.run(suspend=True)
     world.settle()
@@ -94,7 +96,7 @@ def test_they_wait_again_when_a_suspended_run_goes_on(world: World) -> None:
     world.run()
     world.look()
     assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, "tiny-actor": 0, "tiny-evaluator": 0}
-    assert world.api.condition("tiny", "Ready")["message"] == WAITING
+    assert re.match(WAITING, world.api.condition("tiny", "Ready")["message"])
     world.api.kubelet()
     world.settle()
     assert replicas(world)["tiny-actor"] == 2

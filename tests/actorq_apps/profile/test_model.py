@@ -66,7 +66,7 @@ def test_some_limit_is_reached(costs: Costs, work: Workload, actors: int, cores:
 
 
 @given(costs, works, actors, cores, st.floats(0.1, 1.0))
-def test_what_costs_less_is_never_slower(costs: Costs, work: Workload, actors: int, cores: float, share: float) -> None:
+def test_cheaper_steps_are_never_slower(costs: Costs, work: Workload, actors: int, cores: float, share: float) -> None:
     cheaper = replace(costs, actor=replace(costs.actor, step_s=share * costs.actor.step_s))
     before, after = (predict(each, work, actors, cores).steps_per_s for each in (costs, cheaper))
     assert after >= before * (1 - 1e-9)

@@ -2,6 +2,7 @@
 
 import copy
 import queue
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,7 @@ def test_an_object_that_could_not_be_deleted_is_deleted_by_the_next_process(api:
     class Killed(Controller):
         def line(self, text: str) -> None:
             super().line(text)
-            if text.startswith("trying again: cannot delete "):
+            if "trying again" in text and "delete" in text:
                 raise KeyboardInterrupt
 
     serve, api.refuse = api.refuse, refuse
@@ -153,8 +154,7 @@ def test_an_object_that_could_not_be_deleted_is_deleted_by_the_next_process(api:
     with pytest.raises(KeyboardInterrupt):
         sweep(study, runs_on(api, killed := Killed(api, bad=(5, 6), steps=500)), killed, 8)
     name = f"cartpole-a1b2c3-00{study.results()[-1].number}"
-    refusal = f"cannot delete TrainingRun {name}: the API server restarts"
-    assert killed.lines[-1] == f"TrainingRun {name} goes on until the same command deletes it: {refusal}"
+    assert re.match(f"TrainingRun {name} .*: the API server restarts$", killed.lines[-1])
     assert name in objects(api)
     api.refuse = serve
     study = study_in(tmp_path, space=SPACE, pruner="median")
@@ -210,7 +210,7 @@ def test_a_queue_decides_when_a_suspended_object_of_a_template_begins(api: Clust
     assert begin()[1] == [True, True]
 
 
-def test_an_interruption_leaves_what_is_over_or_gone(api: ClusterApi) -> None:
+def test_an_interruption_leaves_objects_that_are_over_or_gone(api: ClusterApi) -> None:
     runs = runs_on(api, lines := Lines())
     for number in (0, 1):
         runs.start(Trial(number, {"dqn.learning_rate": 0.001}))
@@ -252,7 +252,8 @@ def test_a_failed_object_is_suspended_before_its_trial_is_over(api: ClusterApi) 
     found["status"] = {"reason": "no such image", "conditions": [{"type": "Failed", "status": "True"}]}
     api.refuse = lambda verb, kind, name: (503, "the API server restarts") if verb == "patch" else None
     assert [runs.progress(trial).end for _ in range(2)] == [None, None]
-    assert lines.lines == ["trying again: cannot change TrainingRun cartpole-a1b2c3-000: the API server restarts"]
+    (line,) = lines.lines
+    assert re.search("trying again.*TrainingRun cartpole-a1b2c3-000: the API server restarts$", line)
     api.refuse = lambda verb, kind, name: None
     assert runs.progress(trial) == Progress(end=RunEnd.FAILED, reason="no such image")
     assert objects(api)["cartpole-a1b2c3-000"]["spec"]["suspend"]
@@ -279,7 +280,7 @@ def test_a_run_is_made_and_deleted_once_the_cluster_can_be_reached(api: ClusterA
     api.refuse = there
     assert runs.progress(trial).end is RunEnd.FAILED
     assert objects(api) == {}
-    assert all(line.startswith("trying again: ") for line in lines.lines)
+    assert all("trying again" in line for line in lines.lines)
 
 
 @pytest.mark.parametrize(
@@ -301,10 +302,8 @@ def test_an_object_that_a_quota_refuses_is_made_later_and_the_other_trials_go_on
     study = study_in(tmp_path, space=SPACE, several=True)
     sweep(study, runs_on(api, controller := Controller(api)), controller, 6, 3)
     assert [result.state for result in study.results()] == [TrialState.COMPLETE] * 6
-    assert [line for line in controller.lines if said[1] in line] == [
-        f"trying again: {'the cluster refuses to' if said[0] == 403 else 'cannot'} apply TrainingRun "
-        f"cartpole-a1b2c3-002: {said[1]}"
-    ]
+    (line,) = [line for line in controller.lines if said[1] in line]
+    assert re.search("trying again.*apply TrainingRun cartpole-a1b2c3-002: ", line)
 
 
 def test_a_return_that_stays_is_no_further_evaluation(api: ClusterApi) -> None:
@@ -327,11 +326,12 @@ def test_without_the_cluster_nothing_is_lost(api: ClusterApi) -> None:
     api.forbidden.add(("get", "trainingruns"))
     assert [runs.progress(trial), runs.progress(trial)] == [known, known]
     (line,) = lines.lines
-    assert line.startswith("trying again: ")
+    assert "trying again" in line
     api.forbidden.clear()
     del api.objects["/apis/actorq.dev/v1alpha1/namespaces/lab/trainingruns/cartpole-a1b2c3-000"]
     gone = runs.progress(trial)
-    assert (gone.end, gone.reason) == (RunEnd.FAILED, "TrainingRun cartpole-a1b2c3-000 was deleted")
+    assert gone.end is RunEnd.FAILED
+    assert re.search("TrainingRun cartpole-a1b2c3-000 .*deleted", gone.reason)
 
 
 def test_values_that_do_not_fit_together_make_no_object(api: ClusterApi) -> None:
@@ -339,34 +339,33 @@ def test_values_that_do_not_fit_together_make_no_object(api: ClusterApi) -> None
     runs.start(trial)
     progress = runs.progress(trial)
     assert progress.end is RunEnd.FAILED
-    assert progress.reason.startswith("replay.capacity must be at least twice replay.min_size")
+    assert re.search(r"replay\.capacity .*replay\.min_size.*4000.* 5000", progress.reason)
     assert objects(api) == {}
 
 
 def test_the_best_run_can_be_applied_again(api: ClusterApi, tmp_path: Path) -> None:
     runs = runs_on(api, Lines())
     line = runs.keep_best(Trial(3, {"dqn.learning_rate": 0.001}), tmp_path)
-    assert line.startswith("the best policy: in TrainingRun cartpole-a1b2c3-003; its manifest is ")
+    assert re.search(f"TrainingRun cartpole-a1b2c3-003; .*{tmp_path}", line)
     again = read_template(tmp_path / "trainingrun.yaml")
     assert settings.build(RunConfig, template_tree(again)).dqn.learning_rate == 0.001
     assert settings.from_file(tmp_path / "config.yaml")["dqn"]["learning_rate"] == 0.001
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "fact"),
     [
-        ({"kind": "Pod"}, "--template: expected one TrainingRun of actorq.dev/v1alpha1 in "),
-        ({"metadata": {}}, "--template: expected metadata.name with 1 to 32 characters, got None"),
-        ({"metadata": {"name": "a" * 33}}, "--template: expected metadata.name with 1 to 32 characters"),
-        ({"spec": {"config": 3}}, "--template: expected spec with config as a mapping in "),
+        ({"kind": "Pod"}, r"TrainingRun .*actorq\.dev/v1alpha1"),
+        ({"metadata": {}}, r"metadata\.name .* 32 .* None"),
+        ({"metadata": {"name": "a" * 33}}, r"metadata\.name .* 32 .*a{33}"),
+        ({"spec": {"config": 3}}, "spec .*config"),
     ],
 )
-def test_a_wrong_template_gets_one_line(tmp_path: Path, change: Any, expected: str) -> None:
+def test_a_wrong_template_gets_one_line(tmp_path: Path, change: Any, fact: str) -> None:
     file = tmp_path / "template.yaml"
     file.write_text(yaml.safe_dump({**TEMPLATE, **change}))
-    with pytest.raises(UserError) as found:
+    with pytest.raises(UserError, match=f"--template.*{fact}"):
         read_template(file)
-    assert str(found.value).startswith(expected)
 
 
 class Solving(Controller):
@@ -395,4 +394,4 @@ def test_a_solved_run_whose_status_lacks_the_time_is_not_the_fastest(api: Cluste
     sweep(study, runs_on(api, controller := Older(api)), controller, 2)
     first, second = study.results()
     assert (first.state, second.state) == (TrialState.FAILED, TrialState.COMPLETE)
-    assert first.reason == "status.elapsedSeconds is missing: upgrade the operator and the kind TrainingRun"
+    assert "status.elapsedSeconds" in first.reason

@@ -1,6 +1,7 @@
 """Runs of trials on this machine: what is read from their folders, and what starts no process."""
 
 import queue
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def test_values_that_do_not_fit_together_fail_without_a_process(runs: Processes)
     runs.start(trial)
     progress = runs.progress(trial)
     assert progress.end is RunEnd.FAILED
-    assert progress.reason.startswith("replay.capacity must be at least twice replay.min_size")
+    assert re.search(r"replay\.capacity .*replay\.min_size.*4000.* 5000", progress.reason)
     assert not runs.run(trial).root.exists()
 
 
@@ -61,7 +62,7 @@ def test_the_best_policy_is_one_that_the_gate_let_pass(runs: Processes, tmp_path
     best.mkdir()
     (best / "policy.onnx").write_text("of an earlier best run")
     (best / "notes").mkdir()
-    assert runs.keep_best(TRIAL, best) == f"the best policy: {best / 'policy.onnx'}"
+    assert runs.keep_best(TRIAL, best).endswith(str(best / "policy.onnx"))
     assert load_policy(best / "policy.onnx").scheme == "fp32"
     # A folder or file of the user stays.
     assert {path.name for path in best.iterdir()} == {"config.yaml", "notes", "policy.json", "policy.onnx"}
@@ -71,8 +72,7 @@ def test_without_the_folder_of_the_best_run_its_earlier_export_stays(runs: Proce
     best = tmp_path / "best"
     best.mkdir()
     (best / "policy.onnx").write_text("exported before")
-    told = f"the best policy cannot be exported: {runs.run(TRIAL).root} is gone; {best} stays as it is"
-    assert runs.keep_best(TRIAL, best) == told
+    assert re.search(f"{runs.run(TRIAL).root} .*{best} ", runs.keep_best(TRIAL, best))
     assert (best / "policy.onnx").read_text() == "exported before"
 
 

@@ -51,54 +51,52 @@ def test_a_file_has_the_same_and_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "fact"),
     [
-        ("dqn.learning_rat=1..2", "--search: unknown setting 'dqn.learning_rat'; did you mean 'dqn.learning_rate'?"),
-        ("dqn.learning_rate", "--search: expected NAME=LOW..HIGH, "),
-        ("dqn.learning_rate=2..1", "--search dqn.learning_rate: expected low below high, got 2 to 1"),
-        ("dqn.learning_rate=a..b", "--search dqn.learning_rate: setting 'low': value should be a valid number"),
-        ("dqn.learning_rate=log:0..1", "--search dqn.learning_rate: expected low above 0 and no step for type log"),
-        ("dqn.learning_rate=0..1..2", "--search dqn.learning_rate: expected a step above 0 and at most high - low"),
-        ("dqn.learning_rate=1", "--search dqn.learning_rate: expected at least two different values"),
-        ("dqn.batch_size=1.5..8", "--search dqn.batch_size: expected whole numbers, got 1.5 to 8"),
-        ("dqn.hidden_sizes=16..64", "--search dqn.hidden_sizes: expected values, such as A|B"),
-        ("dqn.batch_size=0..8", "--search dqn.batch_size: 0 does not fit: setting 'dqn.batch_size': value should be"),
-        ("dqn.double=true|perhaps", "--search dqn.double: perhaps does not fit: setting 'dqn.double': value should"),
-        ("ppo.learning_rate=0.1..0.2", "--search ppo.learning_rate: it has no effect, because the algorithm is dqn"),
-        ("exploration.noise=0.1..0.2", "--search exploration.noise: it has no effect, because the algorithm is dqn"),
-        ("queue.max_policy_lag=1..2", "--search queue.max_policy_lag: it has no effect, because the algorithm is dqn"),
-        ("target_return=1..2", "--search target_return: trials that differ in it cannot be compared"),
-        ("dqn.n_step=1..3", "--search dqn.n_step: the setting is also given; leave one of them out"),
+        ("dqn.learning_rat=1..2", r"'dqn\.learning_rat'.*'dqn\.learning_rate'"),
+        ("dqn.learning_rate", r"NAME=LOW\.\.HIGH.*dqn\.learning_rate"),
+        ("dqn.learning_rate=2..1", r"dqn\.learning_rate.* 2 to 1\b"),
+        ("dqn.learning_rate=a..b", r"dqn\.learning_rate.*'low'.*number.*'a'"),
+        ("dqn.learning_rate=log:0..1", r"dqn\.learning_rate.* above 0 .*log"),
+        ("dqn.learning_rate=0..1..2", r"dqn\.learning_rate.* step .*high - low"),
+        ("dqn.learning_rate=1", r"dqn\.learning_rate.* two "),
+        ("dqn.batch_size=1.5..8", r"dqn\.batch_size.* whole .* 1\.5 to 8"),
+        ("dqn.hidden_sizes=16..64", r"dqn\.hidden_sizes.* A\|B"),
+        ("dqn.batch_size=0..8", r"dqn\.batch_size: 0 .*'dqn\.batch_size'"),
+        ("dqn.double=true|perhaps", r"dqn\.double: perhaps .*'dqn\.double'"),
+        ("ppo.learning_rate=0.1..0.2", r"ppo\.learning_rate.* effect.* dqn"),
+        ("exploration.noise=0.1..0.2", r"exploration\.noise.* effect.* dqn"),
+        ("queue.max_policy_lag=1..2", r"queue\.max_policy_lag.* effect.* dqn"),
+        ("target_return=1..2", "target_return.* compared"),
+        ("dqn.n_step=1..3", r"dqn\.n_step.* also given"),
     ],
 )
-def test_a_mistake_gets_one_line(text: str, expected: str) -> None:
-    with pytest.raises(UserError) as found:
+def test_a_wrong_search_is_refused_in_one_line(text: str, fact: str) -> None:
+    with pytest.raises(UserError, match=f"--search.*{fact}") as found:
         read_space((text,), None).check(config_of, {"dqn": {"n_step": 3}}, "dqn")
-    assert str(found.value).startswith(expected)
     assert "\n" not in str(found.value)
 
 
 def test_a_file_with_a_mistake_gets_one_line(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
-    for text, expected in (
-        ("3: {type: int, low: 1, high: 2}", "--search: unknown setting '3'"),
-        ("dqn.batch_size: 3", "--search dqn.batch_size: expected type with low and high, or with values, got 3"),
-        ("dqn.batch_size: {type: real}", "--search dqn.batch_size: setting 'type': value should be 'float', 'log'"),
-        ("dqn.batch_size: {type: int, low: 1}", "--search dqn.batch_size: expected low and high for type int"),
-        ("dqn.batch_size: {type: float, low: 1, high: 2}", "--search dqn.batch_size: expected type int or log"),
+    for text, fact in (
+        ("3: {type: int, low: 1, high: 2}", "'3'"),
+        ("dqn.batch_size: 3", r"dqn\.batch_size.*type.* 3$"),
+        ("dqn.batch_size: {type: real}", r"dqn\.batch_size.*'type'.*'float', 'log'.*'real'"),
+        ("dqn.batch_size: {type: int, low: 1}", r"dqn\.batch_size.*low and high .*int"),
+        ("dqn.batch_size: {type: float, low: 1, high: 2}", r"dqn\.batch_size.*int or log"),
     ):
         file.write_text(text)
-        with pytest.raises(UserError) as found:
+        with pytest.raises(UserError, match=f"--search.*{fact}"):
             read_space((), file)
-        assert str(found.value).startswith(expected)
-    with pytest.raises(UserError, match="--search-file: cannot read"):
+    with pytest.raises(UserError, match=r"--search-file.*missing\.yaml"):
         read_space((), tmp_path / "missing.yaml")
-    with pytest.raises(UserError, match="--search: expected at least one setting"):
+    with pytest.raises(UserError, match="--search: "):
         read_space((), None)
 
 
 def test_a_setting_is_searched_once() -> None:
-    with pytest.raises(UserError, match=r"--search dqn\.batch-size: the setting is given twice"):
+    with pytest.raises(UserError, match=r"dqn\.batch-size.*twice"):
         read_space(("dqn.batch_size=1..2", "dqn.batch-size=3..4"), None)
 
 
@@ -117,9 +115,9 @@ def test_a_grid_needs_steps_or_values() -> None:
     grid = read_space(texts, None).grid()
     assert [len(values) for values in grid.values()] == [3, 3, 2]
     assert grid["replay.priority_exponent"] == (0.1, 0.2, 0.3)
-    with pytest.raises(UserError, match=r"--sampler grid: dqn\.learning_rate needs values, or a range with a step"):
+    with pytest.raises(UserError, match=r"--sampler grid.*dqn\.learning_rate .*step"):
         read_space(("dqn.learning_rate=log:1e-4..1e-2",), None).grid()
-    with pytest.raises(UserError, match=r"--sampler grid: dqn\.learning_rate has more than 10000 values"):
+    with pytest.raises(UserError, match=r"--sampler grid.*dqn\.learning_rate .* 10000 "):
         read_space(("dqn.learning_rate=1e-9..1e-2..1e-9",), None).grid()
-    with pytest.raises(UserError, match=r"--sampler grid: expected at most 10000 cells, got 40000; give larger steps"):
+    with pytest.raises(UserError, match=r"--sampler grid.* 10000 cells.* 40000\b"):
         read_space(("dqn.n_step=1..200..1", "dqn.batch_size=1..200..1"), None).grid()

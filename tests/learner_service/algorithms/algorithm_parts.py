@@ -13,7 +13,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.limits import LARGEST_NUMBER
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms import Algorithm, make_algorithm
-from learner_service.replay import NStepBatch, WindowBatch
+from learner_service.batch import Batch
 
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def random_actions(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -
     return rng.uniform(low, high, (size, *spec.actions.shape)).astype(spec.actions.dtype)
 
 
-def random_batch(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> NStepBatch:
+def random_batch(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> Batch:
     """Random transitions; about a third of them end in a terminal state."""
 
     def observations() -> NDArray[Any]:
@@ -89,7 +89,7 @@ def random_batch(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> 
             return rng.integers(256, size=shape, dtype=np.uint8)
         return rng.standard_normal(shape).astype(spec.observations.dtype)
 
-    return NStepBatch(
+    return Batch(
         observations=observations(),
         actions=random_actions(rng, spec, size),
         returns=rng.standard_normal(size, np.float32),
@@ -99,13 +99,13 @@ def random_batch(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> 
     )
 
 
-def with_windows(rng: np.random.Generator, batch: NStepBatch, n_step: int) -> WindowBatch:
+def with_windows(rng: np.random.Generator, batch: Batch, n_step: int) -> Batch:
     """The same transitions with random observations in between, and windows of all lengths up to n."""
     size = len(batch.returns)
     steps = rng.integers(1, n_step + 1, size)
     later = np.arange(1, n_step)
-    return WindowBatch(
-        **vars(batch),
+    return Batch(
+        **batch.columns,
         between_observations=rng.standard_normal((size, n_step - 1, *batch.observations.shape[1:]), np.float32),
         between_discounts=np.where(later < steps[:, None], 0.9**later, 0.0).astype(np.float32),
     )
@@ -138,9 +138,9 @@ def ones(size: int = BATCH) -> NDArray[np.float32]:
     return np.ones(size, np.float32)
 
 
-def rows(batch: NStepBatch, chosen: slice) -> NStepBatch:
+def rows(batch: Batch, chosen: slice) -> Batch:
     """Some rows of a batch."""
-    return NStepBatch(**{name: getattr(batch, name)[chosen] for name in NStepBatch.__dataclass_fields__})
+    return batch[chosen]
 
 
 def values(algorithm: Algorithm, observations: NDArray[Any], actions: NDArray[Any]) -> NDArray[np.float32]:
@@ -152,7 +152,7 @@ def values(algorithm: Algorithm, observations: NDArray[Any], actions: NDArray[An
     size = len(observations)
     padded = -(-size // algorithm.batch_size) * algorithm.batch_size
     index = np.arange(padded) % size
-    probe = NStepBatch(
+    probe = Batch(
         observations=observations[index],
         actions=actions[index],
         returns=np.full(padded, LOWEST, np.float32),
@@ -170,7 +170,7 @@ def values(algorithm: Algorithm, observations: NDArray[Any], actions: NDArray[An
     return priorities[:size] + np.float32(LOWEST)
 
 
-def _probe(algorithm: Algorithm, batch: NStepBatch, before: dict[str, torch.Tensor]) -> NDArray[np.float32]:
+def _probe(algorithm: Algorithm, batch: Batch, before: dict[str, torch.Tensor]) -> NDArray[np.float32]:
     priorities = algorithm.update(batch, ones(algorithm.batch_size)).priorities
     algorithm.load_state(before)
     return priorities

@@ -1,7 +1,6 @@
 """Small on-policy algorithms, rollouts for them, and small tasks in which they act themselves."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms.impala import IMPALA
 from learner_service.algorithms.policy_gradient import PolicyGradient
 from learner_service.algorithms.ppo import PPO
-from learner_service.rollouts import Trajectories
+from learner_service.batch import Batch
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, CONTINUOUS, DEVICE, DISCRETE, on_device
 
 torch.set_num_threads(1)
@@ -42,7 +41,7 @@ def make(name: str, spec: EnvironmentSpec = DISCRETE, seed: int = 1, **changes: 
 
 def random_trajectories(
     rng: np.random.Generator, spec: EnvironmentSpec, steps: int = T, environments: int = N
-) -> Trajectories:
+) -> Batch:
     """Random observations, actions and rewards. Some episodes end, each with a reset after it."""
     rows = steps, environments
     shape = (steps + 1, environments, *spec.policy_observations.shape)
@@ -58,7 +57,7 @@ def random_trajectories(
     actions: NDArray[Any] = rng.standard_normal((*rows, *spec.actions.shape)).astype(np.float32)
     if spec.discrete_actions:
         actions = rng.integers(spec.discrete_actions, size=rows)
-    return Trajectories(
+    return Batch(
         observations=observations,
         actions=actions,
         rewards=rng.standard_normal(rows).astype(np.float32),
@@ -71,16 +70,16 @@ def random_trajectories(
     )
 
 
-def random_rollout(rng: np.random.Generator, spec: EnvironmentSpec) -> list[Trajectories]:
+def random_rollout(rng: np.random.Generator, spec: EnvironmentSpec) -> list[Batch]:
     """Two segments."""
     return [random_trajectories(rng, spec) for _ in range(2)]
 
 
-def as_acted(algorithm: PolicyGradient, steps: Trajectories) -> Trajectories:
+def as_acted(algorithm: PolicyGradient, steps: Batch) -> Batch:
     """The same trajectories with the probabilities of the present policy."""
     rows = steps.rewards.shape
     seen, actions = (each.reshape(-1, *each.shape[2:]) for each in (steps.observations[:-1], steps.actions))
-    return replace(steps, log_probabilities=algorithm.log_probabilities(seen, actions, {}).reshape(rows))
+    return steps.with_columns(log_probabilities=algorithm.log_probabilities(seen, actions, {}).reshape(rows))
 
 
 def trained(algorithm: PolicyGradient, spec: EnvironmentSpec, rollouts: int = 2) -> PolicyGradient:

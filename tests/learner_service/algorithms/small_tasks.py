@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from learner_service.algorithms.policy_gradient import PolicyGradient
-from learner_service.rollouts import Trajectories
+from learner_service.batch import Batch
 from tests.learner_service.algorithms.on_policy_parts import draw
 
 STATES = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [0, 1, 1]], np.float32)
@@ -39,7 +39,7 @@ class Chain:
 
 def collect(
     actor: PolicyGradient, chain: Chain, rng: np.random.Generator, steps: int, temperature: float = 1.0
-) -> Trajectories:
+) -> Batch:
     """A rollout in which `actor` acts; see `draw` for the temperature."""
     observations, rows = [STATES[chain.places]], []
     for _ in range(steps):
@@ -47,7 +47,7 @@ def collect(
         rows.append((actions, logarithms, *chain.step(actions)))
         observations.append(STATES[chain.places])
     actions, logarithms, rewards, terminated, truncated, valid = map(np.stack, zip(*rows, strict=True))
-    return Trajectories(
+    return Batch(
         observations=np.stack(observations),
         actions=actions,
         rewards=rewards,
@@ -66,7 +66,7 @@ BEST = np.array([[0.5, -0.25], [-0.5, 0.75]], np.float32)
 
 def bandit(
     actor: PolicyGradient, rng: np.random.Generator, steps: int, environments: int, temperature: float = 1.0
-) -> Trajectories:
+) -> Batch:
     """One continuous action in one of two contexts, and the end. The reward is minus its squared distance from BEST.
 
     Values beyond the bounds count as they were drawn, so that no reward is constant there.
@@ -76,7 +76,7 @@ def bandit(
     rows = steps, environments
     actions = actions.reshape(*rows, -1)
     always = np.ones(rows, np.bool_)
-    return Trajectories(
+    return Batch(
         observations=CONTEXTS[contexts],
         actions=actions,
         rewards=-np.square(actions - BEST[contexts[:-1]]).sum(2).astype(np.float32),

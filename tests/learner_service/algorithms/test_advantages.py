@@ -5,21 +5,21 @@ import pytest
 from numpy.typing import NDArray
 
 from learner_service.algorithms.advantages import generalized_advantages, vtrace
-from learner_service.rollouts import Trajectories
+from learner_service.batch import Batch
 from tests.learner_service.algorithms.algorithm_parts import DISCRETE
 from tests.learner_service.algorithms.on_policy_parts import random_trajectories
 
 Floats = NDArray[np.float32]
 
 
-def steps_of(rewards: list[float], terminated: list[int], truncated: list[int], valid: list[int]) -> Trajectories:
+def steps_of(rewards: list[float], terminated: list[int], truncated: list[int], valid: list[int]) -> Batch:
     """One environment."""
     size = len(rewards)
 
     def flags(values: list[int]) -> NDArray[np.bool_]:
         return np.array(values, np.bool_)[:, None]
 
-    return Trajectories(
+    return Batch(
         observations=np.zeros((size + 1, 1, 3), np.float32),
         actions=np.zeros((size, 1), np.int64),
         rewards=np.array(rewards, np.float32)[:, None],
@@ -83,7 +83,7 @@ def test_lambda_one_gives_discounted_returns_and_lambda_zero_errors_of_one_step(
 
 
 def written_out(
-    steps: Trajectories, values: Floats, weights: Floats, decay: float, max_rho: float, max_c: float
+    steps: Batch, values: Floats, weights: Floats, decay: float, max_rho: float, max_c: float
 ) -> NDArray[np.float64]:
     """v_s = V(s) + sum_t gamma^(t - s) (prod_{s <= i < t} c_i) delta_t V (arXiv 1802.01561, eq. 1), each sum by itself.
 

@@ -11,12 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actorq.domain.policy import INT8_PER_TENSOR, NOISE_INPUT, OBSERVATIONS_INPUT, LayerReport
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import INT8_PER_TENSOR, LayerReport
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import PolicySpan, Segment
+from learner_service.batch import Batch
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.quantization.fake_quantization import FakeQuantization
-from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, assemble
+from learner_service.replay import ReplayStore, Returns, SegmentSource, assemble
 from tests.learner_service.algorithms.algorithm_parts import (
     ALGORITHMS,
     BATCH,
@@ -72,10 +75,10 @@ def test_the_exported_graph_computes_the_policy(name: str, kind: str, normalize:
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     parameters = snapshot_parameters(algorithm.policy)
     for batch in (1, 7):
-        inputs: dict[str, NDArray[Any]] = {OBSERVATIONS_INPUT: random_batch(rng, spec, batch).observations}
+        inputs: dict[str, NDArray[Any]] = {OBSERVATIONS: random_batch(rng, spec, batch).observations}
         if algorithm.stochastic:
-            inputs[NOISE_INPUT] = rng.standard_normal((batch, 2), np.float32)
-        assert graph.inputs == tuple(inputs)
+            inputs[Role.NOISE] = rng.standard_normal((batch, 2), np.float32)
+        assert [port.name for port in graph.signature.inputs] == [*inputs]
         (actual,) = session.run(None, {**inputs, **parameters})
         with torch.no_grad():
             expected = algorithm.policy(*map(on_device, inputs.values())).cpu().numpy()
@@ -140,9 +143,9 @@ def test_all_layers_of_the_policy_can_be_trained_as_actors_run_them(name: str, s
 CONTEXTS = np.array([[1.0, 0.0, -1.0], [-1.0, 1.0, 0.0]], np.float32)
 
 
-def bandit(contexts: NDArray[Any], actions: NDArray[Any], rewards: NDArray[Any]) -> NStepBatch:
+def bandit(contexts: NDArray[Any], actions: NDArray[Any], rewards: NDArray[Any]) -> Batch:
     """One step in one of two contexts, and the end."""
-    return NStepBatch(
+    return Batch(
         observations=CONTEXTS[contexts],
         actions=actions,
         returns=rewards.astype(np.float32),
@@ -296,7 +299,7 @@ def test_priorities_are_the_errors_of_the_values(name: str) -> None:
     batch = random_batch(np.random.default_rng(0), spec, BATCH)
     believed = values(algorithm, batch.observations, batch.actions)
     # Below all that either critic believes, so that the mean error is the error of the mean.
-    terminal = replace(batch, returns=np.full(BATCH, -6.0, np.float32), bootstrap_discounts=0 * ones())
+    terminal = batch.with_columns(returns=np.full(BATCH, -6.0, np.float32), bootstrap_discounts=0 * ones())
     priorities = algorithm.update(terminal, ones()).priorities
     assert priorities.dtype == np.float32
     np.testing.assert_allclose(priorities, believed + 6.0, atol=1e-4)
@@ -325,7 +328,7 @@ def test_observations_of_other_types_are_trained_on_as_float32(name: str, dtype:
     for kind in ("float32", dtype):
         algorithm = make(name, observations_as(spec, kind))
         algorithm.update(
-            replace(batch, **{key: value.astype(kind) for key, value in observations.items()}), ones(4 * BATCH)
+            batch.with_columns(**{key: value.astype(kind) for key, value in observations.items()}), ones(4 * BATCH)
         )
         states.append(algorithm)
     assert_equal_states(*states)
@@ -337,8 +340,8 @@ def test_bounds_are_those_of_each_component(name: str) -> None:
     low, high = BOUNDED.actions.bounds()
     plain, bounded = make(name, CONTINUOUS), make(name, BOUNDED)
     batch = random_batch(np.random.default_rng(0), CONTINUOUS, 4 * BATCH)
-    renamed = replace(
-        batch, actions=(low + (high - low) * (np.asarray(batch.actions, np.float32) + 1) / 2).astype(np.float32)
+    renamed = batch.with_columns(
+        actions=(low + (high - low) * (np.asarray(batch.actions, np.float32) + 1) / 2).astype(np.float32)
     )
     expected, losses = plain.update(batch, ones(4 * BATCH)), bounded.update(renamed, ones(4 * BATCH))
     np.testing.assert_allclose(losses.priorities, expected.priorities, rtol=1e-3, atol=1e-3)

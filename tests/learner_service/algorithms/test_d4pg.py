@@ -13,7 +13,7 @@ from actorq.config.settings import build
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms.d4pg import D4PG
-from learner_service.replay import NStepBatch
+from learner_service.batch import Batch
 from tests.learner_service.learner_parts import ones
 
 BATCH = 8
@@ -38,8 +38,8 @@ def make(**changes: Any) -> D4PG:
     return D4PG(config, SPEC, torch.device("cpu"))
 
 
-def random_batch(rng: np.random.Generator, size: int, returns: float = 1.0) -> NStepBatch:
-    return NStepBatch(
+def random_batch(rng: np.random.Generator, size: int, returns: float = 1.0) -> Batch:
+    return Batch(
         observations=rng.standard_normal((size, 3), np.float32),
         actions=rng.uniform((-2.0, 0.0), (2.0, 1.0), (size, 2)).astype(np.float32),
         returns=returns * rng.standard_normal(size, np.float32),
@@ -88,7 +88,7 @@ class Reference:
         self._updates = 0
         self.values = torch.linspace(-3, 3, 7)
 
-    def update(self, batch: NStepBatch, weights: np.ndarray[Any, Any]) -> list[float]:
+    def update(self, batch: Batch, weights: np.ndarray[Any, Any]) -> list[float]:
         losses, errors = [], []
         for i in range(BATCH):
             observation, following = (
@@ -142,7 +142,7 @@ def test_updates_agree_with_a_slow_reference(delay: int) -> None:
         expected: list[float] = []
         for start in (0, BATCH):
             rows = slice(start, start + BATCH)
-            minibatch = NStepBatch(**{name: column[rows] for name, column in vars(batch).items()})
+            minibatch = batch[rows]
             expected += reference.update(minibatch, weights[rows])
         np.testing.assert_allclose(losses.priorities, expected, atol=1e-4)
     state = d4pg.state()

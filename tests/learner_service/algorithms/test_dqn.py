@@ -18,7 +18,8 @@ from actorq.domain.trajectory import PolicySpan, Segment
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.dqn import DQN
-from learner_service.replay import NStepBatch, ReplayStore, Returns, SegmentSource, assemble
+from learner_service.batch import Batch
+from learner_service.replay import ReplayStore, Returns, SegmentSource, assemble
 from tests.learner_service.learner_parts import SPEC, ones, random_batch
 
 BATCH = 16
@@ -63,7 +64,7 @@ class Reference:
         self._adam = torch.optim.Adam(list(self.online.values()), lr=config.learning_rate, fused=False)
         self._updates = 0
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> list[float]:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> list[float]:
         losses, errors = [], []
         for i in range(len(batch.returns)):
             following = torch.from_numpy(batch.bootstrap_observations[i : i + 1])
@@ -114,7 +115,7 @@ def test_fifty_updates_agree_with_a_slow_reference(dueling: bool, double: bool) 
         expected: list[float] = []
         for start in (0, BATCH):
             rows = slice(start, start + BATCH)
-            minibatch = NStepBatch(**{name: column[rows] for name, column in vars(batch).items()})
+            minibatch = batch[rows]
             expected += reference.update(minibatch, weights[rows])
         np.testing.assert_allclose(losses.priorities, expected, atol=1e-5)
     online, target = (named(dqn, dqn.state()[which]) for which in ("online.parameters", "target"))

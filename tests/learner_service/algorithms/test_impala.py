@@ -1,6 +1,5 @@
 """IMPALA's update against its losses as they are written, by autograd."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,7 @@ def test_weights_are_one_where_the_learners_policy_acted(spec: EnvironmentSpec) 
 
 def test_uncorrected_it_ignores_who_acted(spec: EnvironmentSpec) -> None:
     steps = random_trajectories(np.random.default_rng(0), spec)
-    other = replace(steps, log_probabilities=steps.log_probabilities - 1)
+    other = steps.with_columns(log_probabilities=steps.log_probabilities - 1)
     uncorrected = [make("impala", spec, correct=False) for _ in range(2)]
     assert uncorrected[0].learn([steps], 0.0) == uncorrected[1].learn([other], 0.0)
     assert_equal_states(*uncorrected)

@@ -1,7 +1,7 @@
 """What every on-policy algorithm must do, whatever its update."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from actorq.domain.policy import INT8_PER_TENSOR, OBSERVATIONS_INPUT, LayerReport
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import INT8_PER_TENSOR, LayerReport
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 from learner_service.quantization.fake_quantization import FakeQuantization
-from learner_service.rollouts import Trajectories
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DEVICE, DISCRETE, on_device, spoil
 from tests.learner_service.algorithms.on_policy_parts import (
     CLASSES,
@@ -61,7 +61,7 @@ def test_the_exported_graph_tells_the_distribution(
     rng, shape = np.random.default_rng(0), spec.observations.shape
     algorithm.normalize(rng.standard_normal(shape), 0.1 + rng.random(shape))
     graph = export_policy_graph(algorithm.policy, spec)
-    assert graph.inputs == (OBSERVATIONS_INPUT,)
+    assert [port.name for port in graph.signature.inputs] == [OBSERVATIONS]
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     assert names == (["logits"] if spec.discrete_actions else ["actions", "mean", "log_std"])
@@ -72,7 +72,7 @@ def test_the_exported_graph_tells_the_distribution(
     for rows in (1, 7):
         steps = random_trajectories(rng, spec, rows, 1)
         observations, actions = steps.observations[:-1, 0], steps.actions[:, 0]
-        outputs: Any = session.run(None, {OBSERVATIONS_INPUT: observations, **parameters})
+        outputs: Any = session.run(None, {OBSERVATIONS: observations, **parameters})
         with torch.no_grad():
             expected: Any = algorithm.policy(on_device(observations))
         expected = expected if isinstance(expected, tuple) else (expected,)
@@ -188,8 +188,7 @@ def test_resets_teach_nothing(name: str, spec: EnvironmentSpec) -> None:
     expected = learned.learn(rollout, 0.0)
     assert expected.updates == learned.updates > 0
     changed = [
-        replace(
-            steps,
+        steps.with_columns(
             actions=np.where(steps.valid.reshape(T, N, *[1] * (steps.actions.ndim - 2)), steps.actions, 0),
             rewards=np.where(steps.valid, steps.rewards, 100).astype(np.float32),
             log_probabilities=np.where(steps.valid, steps.log_probabilities, -50).astype(np.float32),
@@ -205,7 +204,7 @@ def test_a_rollout_of_resets_only_makes_no_update(name: str, spec: EnvironmentSp
     steps = random_trajectories(np.random.default_rng(0), spec, 1, 4)
     algorithm = make(name, spec)
     before = algorithm.state()["policy.parameters"]
-    learned = algorithm.learn([replace(steps, valid=np.zeros((1, 4), np.bool_))], 0.0)
+    learned = algorithm.learn([steps.with_columns(valid=np.zeros((1, 4), np.bool_))], 0.0)
     assert (learned.loss, learned.updates) == (0.0, 0)
     assert torch.equal(algorithm.state()["policy.parameters"], before)
 
@@ -215,8 +214,8 @@ def test_a_rollout_that_cannot_be_written_is_read(name: str, spec: EnvironmentSp
     steps = random_trajectories(np.random.default_rng(0), spec)
     plain, frozen = make(name, spec), make(name, spec)
     expected = plain.learn([steps], 0.0)
-    for field in fields(Trajectories):
-        getattr(steps, field.name).flags.writeable = False
+    for column in steps.columns.values():
+        column.flags.writeable = False
     assert frozen.learn([steps], 0.0) == expected
 
 
@@ -251,7 +250,7 @@ def test_observations_of_other_types_are_trained_on_as_float32(name: str, spec: 
     made = []
     for kind in ("float32", dtype):
         algorithm = make(name, replace(spec, observations=ArraySpec((3,), kind)))
-        algorithm.learn([replace(each, observations=(each.observations % 3).astype(kind)) for each in whole], 0.0)
+        algorithm.learn([each.with_columns(observations=(each.observations % 3).astype(kind)) for each in whole], 0.0)
         made.append(algorithm)
     assert_equal_states(*made)
 
@@ -259,7 +258,7 @@ def test_observations_of_other_types_are_trained_on_as_float32(name: str, spec: 
 @pytest.mark.parametrize("mu", [-200.0, 0.5], ids=["hardly ever", "more than certain"])
 def test_weights_of_extreme_probabilities_stay_bounded(name: str, mu: float) -> None:
     rollout = [
-        replace(each, log_probabilities=np.full((T, N), mu, np.float32))
+        each.with_columns(log_probabilities=np.full((T, N), mu, np.float32))
         for each in random_rollout(np.random.default_rng(0), DISCRETE)
     ]
     algorithm = make(name)

@@ -41,7 +41,7 @@ def values(algorithm: PolicyGradient) -> Any:
     """Of the states of the chain."""
     rollout = collect(algorithm, Chain(1), np.random.default_rng(0), 1)
     observations = np.stack([STATES, STATES])
-    return algorithm.present_values(type(rollout)(**{**vars(rollout), "observations": observations}))[0]
+    return algorithm.present_values(rollout.with_columns(observations=observations))[0]
 
 
 @pytest.mark.parametrize("kind", ["newest", "old and noisy"])

@@ -12,8 +12,7 @@ from torch.nn import functional
 from actorq.domain.leaves import Leaf, views
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms.dqn import DQN
-from learner_service.replay import NStepBatch
-from learner_service.rollouts import Trajectories
+from learner_service.batch import Batch
 from tests.builders.structured import (
     ALL,
     CATEGORY,
@@ -47,13 +46,13 @@ def spec_of(name: str, leaves: str, choices: tuple[int, ...], masked: bool = Tru
     return discrete(*_LEAVES[leaves], choices=choices, masked=masked)
 
 
-def batch_of(spec: EnvironmentSpec, rng: np.random.Generator, size: int = 2 * BATCH) -> NStepBatch:
+def batch_of(spec: EnvironmentSpec, rng: np.random.Generator, size: int = 2 * BATCH) -> Batch:
     actions: NDArray[Any] = (
         random_choices(rng, spec, size)
         if spec.sizes
         else rng.uniform(-1, 1, (size, *spec.actions.shape)).astype(np.float32)
     )
-    return NStepBatch(
+    return Batch(
         observations=random_observations(rng, spec, size),
         actions=actions,
         returns=rng.standard_normal(size, np.float32),
@@ -82,7 +81,7 @@ def test_entropies_in_between_are_those_of_the_arrays_in_between() -> None:
     spec = spec_of("sac", "all", ())
     algorithm, rng = make("sac", spec, n_step=3), np.random.default_rng(0)
     batch = with_windows(rng, batch_of(spec, rng), 3)
-    batch = replace(batch, between_observations=random_observations(rng, spec, 2 * BATCH, 2))
+    batch = batch.with_columns(between_observations=random_observations(rng, spec, 2 * BATCH, 2))
     assert np.isfinite(algorithm.update(batch, ones(2 * BATCH)).loss)
 
 
@@ -132,7 +131,7 @@ _SPECS = {
 }
 
 
-def rollout_of(spec: EnvironmentSpec, algorithm: Any, steps: int = 16, environments: int = 8) -> Trajectories:
+def rollout_of(spec: EnvironmentSpec, algorithm: Any, steps: int = 16, environments: int = 8) -> Batch:
     """Random steps whose actions are allowed, with the probabilities of the present policy."""
     rng, rows = np.random.default_rng(0), (steps, environments)
     plain = replace(spec, choices=(), actions=CONTINUOUS.actions, discrete_actions=0)
@@ -145,8 +144,8 @@ def rollout_of(spec: EnvironmentSpec, algorithm: Any, steps: int = 16, environme
             starts = np.cumsum((0, *spec.sizes[:-1]))
             chosen = actions.reshape(*rows, -1)[..., : len(spec.sizes)].astype(np.int64) + starts
             np.put_along_axis(mask[:-1], chosen, True, axis=-1)
-        found = replace(found, observations=observations)
-    return on_policy_parts.as_acted(algorithm, replace(found, actions=actions))
+        found = found.with_columns(observations=observations)
+    return on_policy_parts.as_acted(algorithm, found.with_columns(actions=actions))
 
 
 @pytest.mark.parametrize("name", on_policy_parts.CLASSES)
@@ -156,7 +155,9 @@ def test_on_policy_updates_make_rewarded_actions_more_probable(name: str, spec: 
     steps = rollout_of(spec, algorithm)
     assert np.isfinite(steps.log_probabilities).all()
     first = steps.actions.reshape(*steps.rewards.shape, -1)[..., 0] == 0
-    steps = replace(steps, rewards=first.astype(np.float32), terminated=np.ones_like(first), valid=np.ones_like(first))
+    steps = steps.with_columns(
+        rewards=first.astype(np.float32), terminated=np.ones_like(first), valid=np.ones_like(first)
+    )
 
     def of_first() -> float:
         """The mean probability of the first part's first choice."""

@@ -1,6 +1,5 @@
 """PPO: the paper's update to the last bit without staleness, and what staleness and rounding change."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ from torch import Tensor
 
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.algorithms.policy_gradient import PolicyGradient
+from learner_service.batch import Batch
 from learner_service.kernels.parameters import Adam, FlatParameters, clipping_divisor
-from learner_service.rollouts import Trajectories
 from tests.learner_service.algorithms.algorithm_parts import BOUNDED, DISCRETE, of_the_cpu
 from tests.learner_service.algorithms.on_policy_parts import (
     N,
@@ -60,7 +59,7 @@ class PlainPPO:
         distribution = policy.distribution(observations)
         return policy.log_probabilities(actions, *distribution), policy.entropies(*distribution)
 
-    def learn(self, steps: Trajectories) -> None:
+    def learn(self, steps: Batch) -> None:
         observations, actions = torch.from_numpy(steps.observations), torch.from_numpy(steps.actions).flatten(0, 1)
         with torch.no_grad():
             values = self.value(observations.flatten(0, 1)).view(T + 1, N).numpy()
@@ -133,10 +132,10 @@ def assert_networks_are(ours: PolicyGradient, reference: PlainPPO, exactly: bool
             torch.testing.assert_close(actual, flat.vector, rtol=1e-3, atol=1e-4)
 
 
-def episodes(rng: np.random.Generator, spec: EnvironmentSpec) -> Trajectories:
+def episodes(rng: np.random.Generator, spec: EnvironmentSpec) -> Batch:
     """Some with terminal states, and none with a reset."""
     never = np.zeros((T, N), np.bool_)
-    return replace(random_trajectories(rng, spec), truncated=never, valid=~never)
+    return random_trajectories(rng, spec).with_columns(truncated=never, valid=~never)
 
 
 @pytest.mark.parametrize("entropy_cost", [0.0, 0.25])
@@ -163,7 +162,7 @@ def test_stale_transitions_are_weighted_and_values_are_clipped(spec: Environment
     for _ in range(3):
         steps = as_acted(ours, episodes(rng, spec))
         noise = rng.standard_normal((T, N)).astype(np.float32)
-        steps = replace(steps, log_probabilities=steps.log_probabilities + noise)
+        steps = steps.with_columns(log_probabilities=steps.log_probabilities + noise)
         learned = ours.learn([steps], 0.0)
         weights = np.exp(-noise)
         assert learned.figures["truncated_share"] == pytest.approx((weights > 2).mean())
@@ -174,7 +173,7 @@ def test_stale_transitions_are_weighted_and_values_are_clipped(spec: Environment
 
 def test_uncorrected_it_ignores_who_acted(spec: EnvironmentSpec) -> None:
     steps = [episodes(np.random.default_rng(seed), spec) for seed in range(2)]
-    others = [replace(each, log_probabilities=each.log_probabilities - 1) for each in steps]
+    others = [each.with_columns(log_probabilities=each.log_probabilities - 1) for each in steps]
     uncorrected = [make("ppo", spec, correct=False) for _ in range(2)]
     assert uncorrected[0].learn(steps, 0.0) == uncorrected[1].learn(others, 0.0)
     assert_equal_states(*uncorrected)

@@ -11,9 +11,9 @@ from torch import Tensor
 from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import ArraySpec
 from learner_service.algorithms import GradientAlgorithm
-from learner_service.algorithms.base import Minibatch
 from learner_service.algorithms.ppo import PPO
 from learner_service.algorithms.td3 import TD3
+from learner_service.batch import Batch
 from tests.learner_service.algorithms import on_policy_parts
 from tests.learner_service.algorithms.algorithm_parts import (
     ALGORITHMS,
@@ -161,7 +161,7 @@ def test_ppos_recorded_updates_are_the_same_where_products_change_with_the_numbe
     rng = np.random.default_rng(0)
     for rows in (400, 250, 260, 256, 257, 383, 512, 10, 250):
         steps = [on_policy_parts.random_trajectories(rng, DISCRETE, rows, 1)]
-        valid = replace(steps[0], valid=np.ones((rows, 1), np.bool_))
+        valid = steps[0].with_columns(valid=np.ones((rows, 1), np.bool_))
         for algorithm in (recorded, by_autograd):
             algorithm.learn([valid], 0.0)
         on_policy_parts.assert_equal_states(recorded, by_autograd)
@@ -176,7 +176,7 @@ def test_an_algorithm_of_another_package_is_not_recorded() -> None:
 
         share = 0.0
 
-        def _critic_loss(self, batch: Minibatch, targets: Tensor) -> tuple[Tensor, Tensor]:
+        def _critic_loss(self, batch: Batch, targets: Tensor) -> tuple[Tensor, Tensor]:
             loss, errors = super()._critic_loss(batch, targets)
             self.share += 1.0
             return self.share * loss, errors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from learner_service.algorithms.td3 import TD3
-from learner_service.replay import NStepBatch
+from learner_service.batch import Batch
 from tests.learner_service.algorithms.algorithm_parts import (
     BATCH,
     CONTINUOUS,
@@ -52,7 +52,7 @@ class Reference:
         self._generator = torch.Generator().manual_seed(1)
         self._delay, self._updates = delay, 0
 
-    def update(self, batch: NStepBatch, weights: Any) -> list[float]:
+    def update(self, batch: Batch, weights: Any) -> list[float]:
         noise = NOISE * torch.randn(BATCH, 2, generator=self._generator)
         losses, priorities = [], []
         for i in range(BATCH):
@@ -153,7 +153,7 @@ def test_smoothed_target_actions_have_the_configured_noise_within_the_bounds() -
         td3.load_state({**state, "generator": generator})
         part = rows(batch, slice(start, start + BATCH))
         # What the critics think of the action that was taken is 0 here, so that the error is the target.
-        probe = NStepBatch(
+        probe = Batch(
             observations=part.observations,
             actions=0 * part.actions,
             returns=10 * ones(),

@@ -1,377 +1,243 @@
-"""How the energy of machines is shared out to the processes of a run."""
+"""How the energy of machines is shared out to the services of a run."""
 
 import json
 import random
 
 import pytest
 
-from actorq.domain.processes import NodeEnergy
-from actorq.errors import ExhaustedError, InvalidInputError
-from learner_service.energy.ledger import EnergyLedger, LedgerLimits
+from actorq.domain.processes import NodeEnergy, ProcessStats
+from actorq.errors import ExhaustedError
+from learner_service.energy.ledger import EnergyLedger
+
+
+def process(cpu: float, role: str = "actor", name: str = "x", *, node: str = "a", life: int = 1) -> ProcessStats:
+    return ProcessStats(name, role, node, life, 0.0, cpu, 0, 0)
 
 
 def reading(
-    node: str = "a",
-    *,
-    cpu: float = 0.0,
-    ram: float = 0.0,
-    gpu: float = 0.0,
-    co2: float = 0.0,
-    busy: float = 0.0,
-    method: str = "RAPL",
+    cpu: float, busy: float | None = None, *, node: str = "a", gpu: float = 0.0, method: str = "RAPL"
 ) -> NodeEnergy:
-    return NodeEnergy(node, cpu, ram, gpu, co2, busy, method)
+    """Half of the energy is memory's. The machine is busy for a second per kWh, and a kWh is 0.1 kg of CO2."""
+    return NodeEnergy(node, cpu / 2, cpu / 2, gpu, 0.1 * (cpu + gpu), cpu if busy is None else busy, method)
 
 
 def kwh(ledger: EnergyLedger) -> dict[str, float]:
-    return {name: process.kwh for name, process in ledger.snapshot().per_process.items()}
+    return {role: amount.kwh for role, amount in ledger.services().items()}
 
 
-def of_machines(ledger: EnergyLedger, part: str = "total") -> list[float]:
-    """kWh and kg of CO2 of all machines, or the part of them that processes were charged for."""
-    nodes = ledger.state()["nodes"].values()
-    return [sum(node[part][place] for node in nodes) for place in range(2)]
-
-
-def of_no_process(ledger: EnergyLedger) -> list[float]:
-    pairs = zip(of_machines(ledger), of_machines(ledger, "charged"), strict=True)
-    return [total - charged for total, charged in pairs]
-
-
-def cpu_seconds(ledger: EnergyLedger) -> dict[str, float]:
-    return {"/".join(entry["key"]): entry["cpu_seconds"] for entry in ledger.state()["processes"]}
-
-
-def test_a_process_pays_its_part_of_the_busy_time_and_the_rest_is_other() -> None:
+def test_a_service_pays_its_part_of_the_busy_time_and_the_rest_is_nobodys() -> None:
     ledger = EnergyLedger()
-    ledger.report_process("l", "learner", "a", 2.0, incarnation="1")
-    ledger.report_process("x", "actor", "a", 4.0, incarnation="1")
-    ledger.report_node(reading(cpu=6.0, ram=2.0, co2=0.8, busy=8.0), meter="m")
-    snapshot = ledger.snapshot()
-    assert kwh(ledger) == pytest.approx({"learner/l": 2.0, "actor/x": 4.0})
-    assert snapshot.co2_kg == pytest.approx(0.6)
-    assert snapshot.kwh == pytest.approx(6.0)
-    assert of_no_process(ledger) == pytest.approx([2.0, 0.2])
-    assert of_machines(ledger)[0] == 8.0
+    for stats in (process(2.0, "learner"), process(1.0), process(3.0, name="y")):
+        ledger.report_process(stats)
+    ledger.report_node(reading(16.0, busy=8.0), meter="m")
+    assert kwh(ledger) == pytest.approx({"learner": 4.0, "actor": 8.0})
+    assert ledger.services()["actor"].co2_kg == pytest.approx(0.8)
+    ledger.report_process(process(4.0, "learner"))
+    ledger.report_node(reading(20.0, busy=12.0), meter="m")
+    assert kwh(ledger) == pytest.approx({"learner": 6.0, "actor": 8.0})
 
 
 def test_processes_that_report_more_than_the_node_was_busy_share_its_energy_and_no_more() -> None:
     ledger = EnergyLedger()
-    ledger.report_process("l", "learner", "a", 3.0, incarnation="1")
-    ledger.report_process("x", "actor", "a", 9.0, incarnation="1")
-    ledger.report_node(reading(cpu=8.0, busy=4.0), meter="m")
-    assert kwh(ledger) == pytest.approx({"learner/l": 2.0, "actor/x": 6.0})
-    assert of_no_process(ledger)[0] == 0.0
+    ledger.report_process(process(3.0, "learner"))
+    ledger.report_process(process(9.0))
+    ledger.report_node(reading(8.0, busy=4.0), meter="m")
+    assert kwh(ledger) == pytest.approx({"learner": 2.0, "actor": 6.0})
 
 
-def test_two_nodes_are_shared_apart_and_services_add_up_over_them() -> None:
+def test_nodes_are_shared_apart_and_a_service_adds_up_over_them() -> None:
     ledger = EnergyLedger()
-    ledger.report_process("0", "actor", "a", 1.0, incarnation="1")
-    ledger.report_process("1", "actor", "b", 3.0, incarnation="1")
-    ledger.report_process("l", "learner", "b", 1.0, incarnation="1")
-    ledger.report_node(reading("a", cpu=10.0, busy=2.0), meter="ma")
-    ledger.report_node(reading("b", cpu=4.0, busy=4.0, method="load x TDP 65 W (configured)"), meter="mb")
-    snapshot = ledger.snapshot()
-    assert kwh(ledger) == pytest.approx({"actor/0": 5.0, "actor/1": 3.0, "learner/l": 1.0})
-    assert {role: share.kwh for role, share in snapshot.per_service.items()} == pytest.approx(
-        {"actor": 8.0, "learner": 1.0}
-    )
-    assert cpu_seconds(ledger) == {"actor/0": 1.0, "actor/1": 3.0, "learner/l": 1.0}
-    assert snapshot.method == "a: RAPL | b: load x TDP 65 W (configured)"
+    for stats in (process(1.0), process(3.0, name="y", node="b"), process(1.0, "learner", node="b")):
+        ledger.report_process(stats)
+    ledger.report_node(reading(10.0, busy=2.0), meter="ma")
+    ledger.report_node(reading(4.0, node="b", method="load"), meter="mb")
+    assert kwh(ledger) == pytest.approx({"actor": 8.0, "learner": 1.0})
+    assert ledger.method() == "a: RAPL | b: load"
 
 
-def test_only_what_is_new_since_the_last_reading_is_shared() -> None:
+@pytest.mark.parametrize(
+    ("reports", "total"),
+    [
+        ([(1, 5.0), (2, 1.0)], 6.0),
+        ([(1, 4.0), (1, 3.0), (1, 4.0), (2, 2.0), (1, 4.0), (2, 1.0)], 6.0),
+        ([(1, 4.0), (2, 1.0), (1, 4.5)], 5.5),
+    ],
+    ids=["restarted", "late and repeated", "something new in a late one"],
+)
+def test_each_life_of_a_process_counts_from_zero_and_once(reports: list[tuple[int, float]], total: float) -> None:
     ledger = EnergyLedger()
-    ledger.report_process("x", "actor", "a", 1.0, incarnation="1")
-    ledger.report_node(reading(cpu=1.0, busy=1.0), meter="m")
-    ledger.report_process("x", "actor", "a", 2.0, incarnation="1")
-    ledger.report_node(reading(cpu=5.0, busy=3.0), meter="m")
-    assert kwh(ledger) == pytest.approx({"actor/x": 1.0 + 4.0 * 1.0 / 2.0})
+    for life, cpu in reports:
+        ledger.report_process(process(cpu, life=life))
+    ledger.report_node(reading(100.0), meter="m")
+    assert kwh(ledger) == pytest.approx({"actor": total})
 
 
-def test_a_restarted_process_starts_from_zero_and_its_total_goes_on() -> None:
+def test_each_life_of_a_meter_counts_from_zero_and_once() -> None:
     ledger = EnergyLedger()
-    ledger.report_process("x", "actor", "a", 5.0, incarnation="first")
-    ledger.report_node(reading(cpu=5.0, busy=5.0), meter="m")
-    ledger.report_process("x", "actor", "a", 1.0, incarnation="second")
-    ledger.report_node(reading(cpu=7.0, busy=7.0), meter="m")
-    assert cpu_seconds(ledger) == {"actor/x": 6.0}
-    assert kwh(ledger) == pytest.approx({"actor/x": 6.0})
-
-
-def test_late_and_repeated_process_reports_add_nothing() -> None:
-    ledger = EnergyLedger()
-    for incarnation, seconds in (("1", 4.0), ("1", 3.0), ("1", 4.0), ("2", 2.0), ("1", 4.0), ("2", 1.0)):
-        ledger.report_process("x", "actor", "a", seconds, incarnation=incarnation)
-    assert cpu_seconds(ledger)["actor/x"] == 6.0
-
-
-def test_a_late_report_of_the_life_before_still_counts_what_was_new_in_it() -> None:
-    ledger = EnergyLedger()
-    for incarnation, seconds in (("1", 4.0), ("2", 1.0), ("1", 4.5)):
-        ledger.report_process("x", "actor", "a", seconds, incarnation=incarnation)
-    assert cpu_seconds(ledger)["actor/x"] == 5.5
-
-
-def test_late_and_repeated_readings_add_nothing() -> None:
-    ledger = EnergyLedger()
-    ledger.report_node(reading(cpu=4.0, busy=4.0), meter="m")
-    ledger.report_node(reading(cpu=3.0, busy=3.0), meter="m")
-    ledger.report_node(reading(cpu=4.0, busy=4.0), meter="m")
-    assert of_machines(ledger)[0] == 4.0
-
-
-def test_a_restarted_meter_counts_on_from_zero_and_a_last_word_of_the_old_one_is_ignored() -> None:
-    ledger = EnergyLedger()
-    ledger.report_node(reading(cpu=4.0, busy=4.0), meter="old")
-    ledger.report_node(reading(cpu=1.0, busy=1.0), meter="new")
-    ledger.report_node(reading(cpu=4.5, busy=4.5), meter="old")
-    ledger.report_node(reading(cpu=2.0, busy=2.0), meter="new")
-    assert of_machines(ledger)[0] == pytest.approx(6.0)
+    readings = (("old", 4.0), ("old", 3.0), ("old", 4.0), ("new", 1.0), ("old", 4.5), ("new", 2.0))
+    for number, (meter, energy) in enumerate(readings, start=1):
+        ledger.report_process(process(10.0 * number))
+        ledger.report_node(reading(energy), meter=meter)
+    assert kwh(ledger) == pytest.approx({"actor": 6.0})
 
 
 def test_cpu_time_that_no_meter_saw_does_not_claim_what_others_used_before() -> None:
     ledger = EnergyLedger()
-    ledger.report_node(reading(cpu=100.0, busy=100.0), meter="old")
-    ledger.report_process("x", "actor", "a", 50.0, incarnation="1")
-    ledger.report_node(reading(cpu=1.0, busy=1.0), meter="new")
-    assert kwh(ledger) == pytest.approx({"actor/x": 1.0})
+    ledger.report_node(reading(100.0), meter="old")
+    ledger.report_process(process(50.0))
+    ledger.report_node(reading(1.0), meter="new")
+    ledger.report_node(reading(9.0), meter="new")
+    assert kwh(ledger) == pytest.approx({"actor": 1.0})
 
 
 def test_a_process_that_reports_seldom_pays_as_much_as_one_that_reports_often() -> None:
     ledger = EnergyLedger()
     for second in range(1, 21):
-        ledger.report_process("often", "actor", "a", 0.5 * second, incarnation="1")
+        ledger.report_process(process(0.5 * second, "often"))
         if second % 10 == 0:
-            ledger.report_process("seldom", "actor", "a", 0.5 * second, incarnation="1")
-        ledger.report_node(reading(cpu=3.0 * second, busy=1.5 * second), meter="m")
-    # Each burnt 0.5 of 1.5 busy CPU seconds a second, 20 times, of 3 kWh each.
-    assert kwh(ledger) == pytest.approx({"actor/often": 20.0, "actor/seldom": 20.0})
-    assert of_no_process(ledger)[0] == pytest.approx(20.0)
+            ledger.report_process(process(0.5 * second, "seldom"))
+        ledger.report_node(reading(3.0 * second, busy=1.5 * second), meter="m")
+    assert sum(kwh(ledger).values()) == pytest.approx(40.0)
+    assert kwh(ledger)["seldom"] == pytest.approx(20.0, rel=0.1)
 
 
-def test_an_idle_node_is_nobodys() -> None:
+def test_idle_processors_are_nobodys_and_a_repeated_reading_loses_no_report() -> None:
     ledger = EnergyLedger()
-    ledger.report_process("x", "actor", "a", 0.0, incarnation="1")
-    ledger.report_node(reading(cpu=2.0, ram=1.0, busy=0.0), meter="m")
-    ledger.report_process("x", "actor", "a", 1.0, incarnation="1")
-    ledger.report_node(reading(cpu=3.0, ram=1.0, busy=0.0), meter="m")
-    assert kwh(ledger) == {"actor/x": 0.0}
-    assert of_no_process(ledger)[0] == 4.0
+    ledger.report_node(reading(3.0, busy=0.0), meter="m")
+    ledger.report_process(process(1.0))
+    ledger.report_node(reading(4.0, busy=0.0), meter="m")
+    assert kwh(ledger) == {"actor": 0.0}
+    ledger.report_node(reading(6.0, busy=2.0), meter="m")
+    assert kwh(ledger) == pytest.approx({"actor": 1.0})
 
 
-def test_accelerators_are_paid_by_those_that_use_them() -> None:
-    ledger = EnergyLedger()
-    ledger.report_process("l", "learner", "a", 1.0, incarnation="1", uses_gpu=True)
-    ledger.report_process("x", "actor", "a", 3.0, incarnation="1")
-    ledger.report_node(reading(cpu=4.0, gpu=6.0, co2=1.0, busy=4.0), meter="m")
-    snapshot = ledger.snapshot()
-    assert kwh(ledger) == pytest.approx({"learner/l": 7.0, "actor/x": 3.0})
-    assert snapshot.per_service["learner"].co2_kg == pytest.approx(0.7)
-
-
-def test_accelerators_that_nobody_claims_are_shared_like_the_rest() -> None:
-    ledger = EnergyLedger()
-    ledger.report_process("x", "actor", "a", 1.0, incarnation="1")
-    ledger.report_node(reading(cpu=4.0, gpu=6.0, busy=4.0), meter="m")
-    assert kwh(ledger) == pytest.approx({"actor/x": 2.5})
+def test_accelerators_are_paid_by_those_that_use_them_or_shared_like_the_rest() -> None:
+    used, unused = EnergyLedger(), EnergyLedger()
+    for ledger in (used, unused):
+        ledger.report_process(process(1.0, "learner"), uses_gpu=ledger is used)
+        ledger.report_process(process(3.0))
+        ledger.report_node(reading(4.0, gpu=6.0), meter="m")
+    assert kwh(used) == pytest.approx({"learner": 7.0, "actor": 3.0})
+    assert kwh(unused) == pytest.approx({"learner": 2.5, "actor": 7.5})
+    assert used.services()["learner"].co2_kg == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_shares_and_other_always_add_up_to_the_nodes_and_never_fall(seed: int) -> None:
-    random_ = random.Random(seed)
-    ledger = EnergyLedger()
-    cpu = {f"p{i}": 0.0 for i in range(5)}
-    lives = dict.fromkeys(cpu, 0)
-    meters = {node: [0, 0.0, 0.0, 0.0] for node in "ab"}
-    last_kwh = 0.0
+def test_totals_never_fall_nor_exceed_the_meters_whatever_restarts(seed: int) -> None:
+    random_, ledger = random.Random(seed), EnergyLedger()
+    cpu, lives = dict.fromkeys("pqrst", 0.0), dict.fromkeys("pqrst", 0)
+    counters = {node: [0, 0.0, 0.0, 0.0] for node in "ab"}
+    metered = last = 0.0
     for step in range(300):
-        name = random_.choice(list(cpu))
+        name, node = random_.choice(list(cpu)), random_.choice("ab")
         if random_.random() < 0.05:
             cpu[name], lives[name] = 0.0, lives[name] + 1
         cpu[name] += random_.choice((0.0, random_.expovariate(1.0)))
-        node = random_.choice("ab")
-        ledger.report_process(name, name[:1], node, cpu[name], incarnation=str(lives[name]), uses_gpu=name == "p0")
+        ledger.report_process(process(cpu[name], name, name, node=node, life=lives[name]), uses_gpu=name == "p")
         if step % 3 == 0:
-            meter = meters[node]
+            meter = counters[node]
             if random_.random() < 0.1:
                 meter[:] = [meter[0] + 1, 0.0, 0.0, 0.0]
-            meter[1:] = [figure + random_.choice((0.0, random_.random())) for figure in meter[1:]]
-            energy = reading(node, cpu=meter[1], ram=meter[1], gpu=meter[2], co2=meter[1] + meter[2], busy=meter[3])
-            ledger.report_node(energy, meter=str(meter[0]))
-        snapshot = ledger.snapshot()
-        shares = sum(process.kwh for process in snapshot.per_process.values())
-        assert [shares, snapshot.co2_kg] == pytest.approx(of_machines(ledger, "charged"))
-        assert min(of_no_process(ledger)) >= -1e-9
-        assert snapshot.kwh == pytest.approx(sum(service.kwh for service in snapshot.per_service.values()))
-        assert snapshot.kwh >= last_kwh
-        last_kwh = snapshot.kwh
+            cpu_kwh, gpu_kwh, busy = (random_.choice((0.0, random_.random())) for _ in range(3))
+            metered += cpu_kwh + gpu_kwh
+            meter[1:] = [meter[1] + cpu_kwh, meter[2] + gpu_kwh, meter[3] + busy]
+            ledger.report_node(reading(meter[1], meter[3], node=node, gpu=meter[2]), meter=str(meter[0]))
+        if step % 50 == 0:
+            ledger = EnergyLedger.from_state(json.loads(json.dumps(ledger.state())))
+        total = sum(kwh(ledger).values())
+        assert last <= total <= metered + 1e-9
+        last = total
 
 
 def test_a_ledger_goes_on_from_its_state_as_if_it_had_never_stopped() -> None:
-    def first_half(ledger: EnergyLedger) -> None:
-        ledger.report_process("l", "learner", "a", 1.0, incarnation="1", uses_gpu=True)
-        ledger.report_node(reading(cpu=2.0, gpu=1.0, co2=0.3, busy=3.0), meter="m")
-        ledger.report_process("x", "actor", "a", 1.5, incarnation="1")
-
-    def second_half(ledger: EnergyLedger) -> None:
-        ledger.report_process("x", "actor", "a", 2.5, incarnation="1")
-        ledger.report_node(reading(cpu=3.0, gpu=2.0, co2=0.5, busy=5.0), meter="m")
-
-    unbroken, before = EnergyLedger(), EnergyLedger()
-    first_half(unbroken)
-    first_half(before)
-    after = EnergyLedger.from_state(json.loads(json.dumps(before.state())))
-    assert after.snapshot() == before.snapshot()
-    second_half(unbroken)
-    second_half(after)
-    assert after.snapshot() == unbroken.snapshot()
-    assert after.state() == unbroken.state()
+    unbroken, broken = EnergyLedger(), EnergyLedger()
+    for ledger in (unbroken, broken):
+        ledger.report_process(process(1.0, "learner"))
+        ledger.report_node(reading(2.0, busy=3.0), meter="m")
+        ledger.report_process(process(1.5))
+    broken = EnergyLedger.from_state(json.loads(json.dumps(broken.state())))
+    for ledger in (unbroken, broken):
+        ledger.report_process(process(3.5))
+        ledger.report_node(reading(3.0, busy=5.0), meter="m")
+    assert broken.services() == unbroken.services()
+    assert broken.state() == unbroken.state()
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        {},
-        {"version": 2},
-        {"version": 1},
-        {"version": 1, "nodes": {}, "processes": [{"key": ["actor"]}]},
-        {"version": 1, "nodes": [], "processes": []},
-        {
-            "version": 1,
-            "nodes": {},
-            "processes": [{"key": ["actor", "x"], "energy": [-1.0, 0.0], "cpu_seconds": 0.0, "seen": {}}],
-        },
-    ],
-)
-def test_a_state_that_is_none_is_refused(state: dict[str, object]) -> None:
-    with pytest.raises(InvalidInputError, match="energy state"):
-        EnergyLedger.from_state(state)
+@pytest.mark.parametrize("state", [{}, {"version": 1, "nodes": {}, "processes": []}, {"version": 2, "services": []}])
+def test_a_state_of_another_form_begins_a_new_account(
+    state: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = EnergyLedger.from_state(state)
+    assert ledger.services() == {}
+    assert len(caplog.messages) == 1
+    assert "a new one begins" in caplog.text
 
 
 def test_a_run_without_meters_says_so() -> None:
     ledger = EnergyLedger()
-    assert ledger.snapshot().method.startswith("unavailable")
-    ledger.report_process("x", "actor", "a", 1.0, incarnation="1")
-    ledger.report_node(reading("b", cpu=1.0, busy=1.0), meter="m")
-    snapshot = ledger.snapshot()
-    assert snapshot.method == "a: unavailable: no meter has reported | b: RAPL"
-
-
-def flooded(ledger: EnergyLedger, processes: int, role: str = "actor", node: str = "a") -> None:
-    for number in range(processes):
-        ledger.report_process(f"{role}-{number}", role, node, 1.0, incarnation="1")
-
-
-def test_processes_beyond_the_limit_share_an_account_and_no_energy_is_lost() -> None:
-    ledger = EnergyLedger(LedgerLimits(processes=10))
-    flooded(ledger, 5)
-    ledger.report_node(reading(cpu=1.0, busy=5.0), meter="m")
-    before = ledger.snapshot()
-    flooded(ledger, 1000)
-    ledger.report_node(reading(cpu=2.0, busy=2000.0), meter="m")
-    after = ledger.snapshot()
-    assert len(after.per_process) == 11
-    assert "actor/(others)" in after.per_process
-    assert {f"actor/actor-{number}" for number in range(990, 1000)} <= set(after.per_process)
-    assert after.kwh >= before.kwh == pytest.approx(1.0)
-    assert after.kwh + of_no_process(ledger)[0] == pytest.approx(of_machines(ledger)[0])
-    assert sum(cpu_seconds(ledger).values()) == pytest.approx(1000.0)
-    assert EnergyLedger.from_state(ledger.state()).snapshot() == after
-
-
-def test_a_process_that_reports_keeps_its_account_whatever_others_do() -> None:
-    ledger = EnergyLedger(LedgerLimits(processes=10))
-    for number in range(100):
-        ledger.report_process("mine", "actor", "a", float(number), incarnation="1")
-        ledger.report_process(f"other-{number}", "actor", "a", 1.0, incarnation="1")
-    assert cpu_seconds(ledger)["actor/mine"] == 99.0
-
-
-def test_machines_without_a_reading_make_room_and_metered_ones_stay() -> None:
-    ledger = EnergyLedger(LedgerLimits(nodes=3))
-    ledger.report_node(reading("metered", cpu=1.0), meter="m")
-    for number in range(100):
-        ledger.report_process("x", "actor", f"node-{number}", 1.0, incarnation="1")
-    ledger.report_node(reading("second", cpu=1.0), meter="m")
-    ledger.report_node(reading("third", cpu=1.0), meter="m")
-    with pytest.raises(ExhaustedError, match="at most 3 nodes with meters"):
-        ledger.report_node(reading("fourth", cpu=1.0), meter="m")
-    # A process must go on with its run although its machine cannot be accounted for.
-    ledger.report_process("x", "actor", "fourth", 1.0, incarnation="1")
-    assert of_machines(ledger)[0] == 3.0
-
-
-def test_roles_beyond_the_limit_are_not_accounted_for() -> None:
-    ledger = EnergyLedger(LedgerLimits(roles=2))
-    for role in ("actor", "learner", "forged", "actor"):
-        ledger.report_process("x", role, "a", 1.0, incarnation="1")
-    assert set(ledger.snapshot().per_service) == {"actor", "learner"}
+    assert ledger.method() == "unavailable: no meter has reported"
+    ledger.report_process(process(1.0))
+    ledger.estimate_to_now(elapsed_s=7.0)
+    assert kwh(ledger) == {"actor": 0.0}
+    ledger.report_node(reading(1.0, node="b"), meter="m")
+    assert ledger.method() == "a: unavailable: no meter has reported | b: RAPL"
 
 
 def test_the_methods_of_many_machines_are_told_in_short() -> None:
     ledger = EnergyLedger()
     for number in range(200):
-        ledger.report_node(reading(f"node-{number:03}", cpu=1.0, method=f"{number} " + "x" * 900), meter="m")
-    method = ledger.snapshot().method
-    assert len(method) <= 1000
-    few = EnergyLedger()
-    for number in range(20):
-        few.report_node(reading(f"node-{number:02}", cpu=1.0, method=f"TDP {number} W"), meter="m")
-    assert few.snapshot().method.endswith("node-07: TDP 7 W | 12 more nodes")
+        ledger.report_node(reading(1.0, node=f"node-{number:03}", method=f"TDP {number} W"), meter="m")
+    assert ledger.method().startswith("node-000: TDP 0 W | node-001: TDP 1 W | ")
+    assert len(ledger.method()) <= 1000
 
 
-class Clock:
-    """Seconds that are set."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_the_end_of_a_run_counts_as_its_meters_last_interval_did() -> None:
-    clock = Clock()
-    ledger = EnergyLedger(clock=clock)
-    for clock.now, busy in ((10.0, 4.0), (12.0, 8.0)):
-        ledger.report_process("l", "learner", "a", busy, incarnation="1")
-        ledger.report_node(reading(cpu=busy, co2=busy / 2, busy=busy), meter="m")
-    clock.now = 13.0
-    ledger.report_process("l", "learner", "a", 9.0, incarnation="1")
-    ledger.report_process("x", "actor", "a", 1.0, incarnation="1")
-    ledger.estimate_to_now(elapsed_s=13.0)
-    assert kwh(ledger) == pytest.approx({"learner/l": 9.0, "actor/x": 1.0})
-    assert of_machines(ledger)[0] == pytest.approx(10.0)
-    assert ledger.snapshot().co2_kg == pytest.approx(5.0)
-
-
-def test_a_reading_after_an_estimate_adds_only_what_exceeds_it() -> None:
-    clock = Clock()
-    ledger = EnergyLedger(clock=clock)
-    for clock.now, energy in ((1.0, 2.0), (2.0, 4.0)):
-        ledger.report_node(reading(cpu=energy, busy=energy), meter="m")
-    clock.now = 3.0
-    ledger.estimate_to_now(elapsed_s=3.0)
-    assert of_machines(ledger)[0] == pytest.approx(6.0)
-    ledger.report_node(reading(cpu=5.0, busy=5.0), meter="m")
-    assert of_machines(ledger)[0] == pytest.approx(6.0)
-    ledger.report_node(reading(cpu=7.0, busy=7.0), meter="m")
-    assert of_machines(ledger)[0] == pytest.approx(7.0)
-
-
-def test_the_power_up_to_the_only_reading_of_a_run_counts_to_its_end() -> None:
-    clock = Clock()
-    ledger = EnergyLedger(clock=clock)
-    clock.now = 4.0
-    ledger.report_node(reading(cpu=8.0, busy=8.0), meter="m")
-    clock.now = 5.0
-    ledger.estimate_to_now(elapsed_s=5.0)
-    assert of_machines(ledger)[0] == pytest.approx(10.0)
-
-
-def test_without_a_reading_there_is_nothing_to_estimate() -> None:
+def test_of_too_many_processes_the_longest_silent_are_forgotten_and_no_energy_is_lost() -> None:
     ledger = EnergyLedger()
-    ledger.report_process("l", "learner", "a", 3.0, incarnation="1")
-    ledger.estimate_to_now(elapsed_s=7.0)
-    assert of_machines(ledger)[0] == 0.0
+    for number in range(1, 40_001):
+        ledger.report_process(process(1.0, name=f"other-{number}"))
+        if number % 10_000 == 0:
+            ledger.report_process(process(float(number), name="mine"))
+    assert len(ledger.state()["processes"]) == 32_768
+    ledger.report_node(reading(1e6), meter="m")
+    assert kwh(ledger) == pytest.approx({"actor": 80_000.0})
+
+
+def test_machines_without_a_reading_make_room_and_metered_ones_stay() -> None:
+    ledger = EnergyLedger()
+    metered = [f"metered-{number}" for number in range(1_000)]
+    for number, node in enumerate(metered):
+        ledger.report_process(process(1.0, node=f"silent-{number}"))
+        ledger.report_process(process(1.0, node=f"silent-{number}-too"))
+        ledger.report_node(reading(1.0, node=node), meter="m")
+    with pytest.raises(ExhaustedError, match="at most 1000 nodes with meters"):
+        ledger.report_node(reading(1.0, node="another"), meter="m")
+    # A process must go on with its run although its machine cannot be accounted for.
+    ledger.report_process(process(1.0, node="another"))
+    assert ledger.state()["nodes"].keys() == set(metered)
+
+
+def test_roles_beyond_the_limit_are_not_accounted_for() -> None:
+    ledger = EnergyLedger()
+    for number in range(100):
+        ledger.report_process(process(1.0, f"role-{number}"))
+    assert set(ledger.services()) == {f"role-{number}" for number in range(16)}
+
+
+@pytest.mark.parametrize("readings", [(10.0,), (10.0, 12.0)], ids=["one reading", "two readings"])
+def test_the_end_of_a_run_counts_as_the_time_before_the_last_reading_did(readings: tuple[float, ...]) -> None:
+    now = 0.0
+    ledger = EnergyLedger(clock=lambda: now)
+    for now in readings:
+        ledger.report_process(process(2 * now))
+        ledger.report_node(reading(2 * now), meter="m")
+    end = now = readings[-1] + 1.0
+    ledger.report_process(process(2 * end))
+    ledger.estimate_to_now(elapsed_s=end)
+    assert kwh(ledger) == pytest.approx({"actor": 2 * end})
+    # A later reading adds only what exceeds the estimate.
+    ledger.report_process(process(100.0))
+    ledger.report_node(reading(2 * end - 1.0), meter="m")
+    assert kwh(ledger) == pytest.approx({"actor": 2 * end})
+    ledger.report_process(process(200.0))
+    ledger.report_node(reading(2 * end + 1.0), meter="m")
+    assert kwh(ledger) == pytest.approx({"actor": 2 * end + 1.0})

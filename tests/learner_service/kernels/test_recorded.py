@@ -5,12 +5,13 @@ import subprocess
 import sys
 from bisect import bisect_right
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from learner_service.batch import Batch
 from learner_service.kernels.recorded import Recorded, is_recording, record
 
 LAYER = torch.nn.Linear(3, 2)
@@ -105,24 +106,16 @@ def test_other_inputs_are_not_computed_with_the_same_recording() -> None:
         assert same(recorded(*inputs), scaled(*inputs))
 
 
-class Columns(NamedTuple):
-    """Inputs that belong together."""
-
-    x: Tensor
-    weights: Tensor
-    more: Tensor | None = None
-
-
-def test_inputs_may_be_named_tuples_and_none() -> None:
-    def weighted(columns: Columns, more: Tensor | None, share: Tensor) -> tuple[Tensor, ...]:
-        assert columns.more is more is None
-        return (columns.weights * LAYER(columns.x).sum(1) * share,)
+def test_inputs_may_be_batches_and_none() -> None:
+    def weighted(batch: Batch, more: Tensor | None, share: Tensor) -> tuple[Tensor, ...]:
+        assert more is None
+        return (batch.weights * LAYER(batch.x).sum(1) * share,)
 
     recorded = Recorded(weighted)
     for _ in range(3):
-        columns, share = Columns(torch.randn(4, 3), torch.rand(4)), torch.rand(())
+        batch, share = Batch(x=torch.randn(4, 3), weights=torch.rand(4)), torch.rand(())
         with torch.no_grad():
-            assert same(recorded(columns, None, share), weighted(columns, None, share))
+            assert same(recorded(batch, None, share), weighted(batch, None, share))
 
 
 def test_memory_that_is_written_and_views_of_it_are_written_by_the_recording() -> None:
@@ -247,19 +240,6 @@ def test_a_function_that_cannot_be_recorded_is_called_and_logged_once(
         assert same(recorded(x), function(x))
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert reason in caplog.text
-
-
-@pytest.mark.parametrize("name", ["Graph", "_create_function_from_graph", "_jit_set_fusion_strategy"])
-def test_without_a_private_name_of_torch_the_function_is_called(
-    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delattr(torch._C, name)
-    recorded = Recorded(lambda x: (LAYER(x).detach(),))
-    for _ in range(3):
-        x = torch.randn(4, 3)
-        assert same(recorded(x), (LAYER(x),))
-    (told,) = caplog.messages
-    assert name in told
 
 
 def test_an_input_that_comes_twice_is_not_recorded() -> None:

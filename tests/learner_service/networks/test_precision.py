@@ -14,12 +14,12 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm
+from learner_service.batch import Batch
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.kernels.sparse_products import ActiveWeights
 from learner_service.networks import Linear, mlp
 from learner_service.networks.precision import Seconds, Shape, has_instructions, measure, use_precision
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
-from learner_service.replay import NStepBatch
 
 DISCRETE = EnvironmentSpec("Discrete-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
 CONTINUOUS = EnvironmentSpec(
@@ -55,7 +55,7 @@ def updated(algorithm: Algorithm, updates: int = 3) -> Algorithm:
         return rng.standard_normal((BATCH, *shape), np.float32)
 
     for _ in range(updates):
-        batch = NStepBatch(
+        batch = Batch(
             observations=numbers(3),
             actions=rng.integers(3, size=BATCH) if discrete else np.clip(numbers(2), -1, 1),
             returns=numbers(),

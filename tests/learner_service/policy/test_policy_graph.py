@@ -65,13 +65,13 @@ def test_its_inputs_are_the_observations_and_every_parameter_by_name(exported: E
     inputs = {
         value.name: [d.dim_value for d in value.type.tensor_type.shape.dim] for value in exported.model.graph.input
     }
-    assert exported.graph.inputs == ("observations",)
+    assert [port.name for port in exported.graph.signature.inputs] == ["observations"]
     assert next(iter(inputs)) == "observations"
     assert set(inputs) == {"observations", *parameters}
     for name, value in parameters.items():
         assert tuple(inputs[name]) == value.shape
     assert [output.name for output in exported.model.graph.output] == ["q_values"]
-    assert exported.graph.discrete_actions
+    assert exported.graph.signature.is_discrete
 
 
 def test_it_holds_no_weights_and_nothing_of_this_machine(exported: Exported) -> None:
@@ -141,7 +141,7 @@ def test_a_stochastic_policy_takes_noise_and_buffers_are_published_as_parameters
     torch.manual_seed(0)
     policy = Noisy()
     graph = export_policy_graph(policy, ARMS, stochastic=True)
-    assert graph.inputs == ("observations", "noise")
+    assert [port.role for port in graph.signature.inputs] == ["observation", "noise"]
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     assert {value.name for value in session.get_inputs()} == {"observations", "noise", *policy.state_dict()}
     rng = np.random.default_rng(0)
@@ -245,7 +245,9 @@ def test_the_graph_tells_the_ranges_of_continuous_actions(
     actions: ArraySpec, discrete: int, spans: tuple[float, ...]
 ) -> None:
     spec = EnvironmentSpec("Any-v0", BOX, actions, discrete_actions=discrete)
-    assert export_policy_graph(nn.Linear(3, discrete or int(np.prod(actions.shape))), spec).action_spans == spans
+    assert (
+        export_policy_graph(nn.Linear(3, discrete or int(np.prod(actions.shape))), spec).signature.acting.spans == spans
+    )
 
 
 def test_parameters_of_equal_values_stay_apart() -> None:

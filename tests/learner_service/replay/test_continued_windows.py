@@ -48,7 +48,8 @@ def insert(store: ReplayStore, segment: Segment, name: str = "actor-0", incarnat
 def window_steps(store: ReplayStore, n_step: int = 3) -> NDArray[np.int64]:
     """Steps of the windows of all transitions in order of their rows: their rewards are 1."""
     batch = assemble(store, np.flatnonzero(store.flags & VALID), Returns(n_step, 1.0))
-    return batch.returns.astype(np.int64)
+    steps: NDArray[np.int64] = batch.returns.astype(np.int64)
+    return steps
 
 
 def test_a_window_leads_through_several_short_segments(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from actorq.domain.goals import Goal, HindsightColumns
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import Segment
 from actorq.errors import ConflictError
+from learner_service.batch import Batch
 from learner_service.replay import (
-    NStepBatch,
     OtherGoals,
     PrioritizedSampler,
     RateLimiter,
@@ -61,7 +61,7 @@ def _buffer(
     return buffer
 
 
-def _relabeled(batch: NStepBatch) -> np.ndarray:
+def _relabeled(batch: Batch) -> np.ndarray:
     """Which transitions have another goal: one of 100 and more."""
     return np.asarray(batch.observations.reshape(len(batch.returns), -1)[:, 2], np.float64) >= 100
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from actorq.domain.spaces import ArraySpec
 from actorq.domain.trajectory import Segment
 from actorq.errors import UserError
-from learner_service.replay import NStepBatch, ReplayStore, Returns, assemble, empty_batch
+from learner_service.batch import Batch
+from learner_service.replay import ReplayStore, Returns, assemble, empty_batch
 from learner_service.replay.storage.columns import VALID
 from tests.learner_service.replay.replay_episodes import LINKS, Lives, insert_all, steps_of
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
@@ -69,7 +70,7 @@ def test_every_row_agrees_with_the_reference(
     store.close()
 
 
-def _assembled(tmp_path: Path, segment: Segment, n: int = 3) -> NStepBatch:
+def _assembled(tmp_path: Path, segment: Segment, n: int = 3) -> Batch:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     store.insert(segment, source(0))
     return assemble(store, np.array([0]), Returns(n, 0.5))
@@ -118,7 +119,7 @@ def test_given_arrays_are_filled_and_returned(tmp_path: Path) -> None:
     out = empty_batch(SPEC, 3, Returns(2, 0.9))
     assert assemble(store, rows, Returns(2, 0.9), out) is out
     fresh = assemble(store, rows, Returns(2, 0.9))
-    for name, column in vars(fresh).items():
+    for name, column in fresh.columns.items():
         filled = getattr(out, name)
         assert filled.dtype == column.dtype
         np.testing.assert_array_equal(filled, column)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from actorq.errors import ConflictError
+from learner_service.batch import Batch
 from learner_service.replay import (
     Drawn,
-    NStepBatch,
     Prefetcher,
     PrioritizedSampler,
     RateLimiter,
@@ -19,7 +19,6 @@ from learner_service.replay import (
     ReplayStore,
     Returns,
     Sampled,
-    empty_batch,
 )
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, source
 
@@ -35,7 +34,7 @@ class Draws:
         sampler = PrioritizedSampler(store, self.rng)
         limiter = RateLimiter(4.0, 4, 16.0 + ahead, clock=lambda: 0.0)
         self.replay = ReplayBuffer(store, sampler, limiter, Returns(1, 0.9))
-        self.prefetcher = Prefetcher(self.replay, SIZE, lambda size: empty_batch(SPEC, size, Returns(1, 0.9)))
+        self.prefetcher = Prefetcher(self.replay, SIZE)
         self._inserted = 0
 
     def insert(self, segments: int) -> None:
@@ -96,7 +95,7 @@ def test_a_batch_stays_while_a_thread_draws_the_next_and_arrays_are_used_again(
     drawn, draw = threading.Semaphore(0), draws.replay.draw
     threads: list[str] = []
 
-    def telling(size: int, out: NStepBatch | None = None) -> tuple[NStepBatch, Sampled]:
+    def telling(size: int, out: Batch | None = None) -> tuple[Batch, Sampled]:
         threads.append(threading.current_thread().name)
         result = draw(size, out)
         drawn.release()
@@ -145,7 +144,7 @@ def test_dropping_what_is_ahead_makes_the_next_batch_the_one_that_a_restored_lea
 
 
 def test_a_failing_draw_is_raised_to_who_takes_it(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(size: int, out: NStepBatch | None = None) -> None:
+    def fail(size: int, out: Batch | None = None) -> None:
         raise OSError("disk")
 
     draws.insert(2)

@@ -20,16 +20,16 @@ def stats(name: str, role: str = "actor", **changes: Any) -> ProcessStats:
 
 
 def peaks(resources: Resources) -> dict[str, int]:
-    return {usage.process.name: usage.process.peak_resident_bytes for usage in resources.usages()}
+    return {process.name: process.peak_resident_bytes for process in resources.processes()}
 
 
 def test_a_peak_outlives_the_process_that_had_it() -> None:
     resources = Resources()
     resources.note(stats("actor-0", pid=1, peak_resident_bytes=500, resident_bytes=400))
     resources.note(stats("actor-0", pid=2, peak_resident_bytes=100, resident_bytes=90))
-    (usage,) = resources.usages()
-    assert usage.process.peak_resident_bytes == 500
-    assert (usage.process.pid, usage.process.resident_bytes) == (2, 90)
+    (process,) = resources.processes()
+    assert process.peak_resident_bytes == 500
+    assert (process.pid, process.resident_bytes) == (2, 90)
     resources.note(stats("actor-0", pid=2, peak_resident_bytes=700))
     assert peaks(resources) == {"actor-0": 700}
 
@@ -45,8 +45,9 @@ def test_of_too_many_processes_the_last_to_report_are_kept() -> None:
 def test_the_learner_tells_of_itself() -> None:
     resources = Resources()
     resources.note_self()
-    (usage,) = resources.usages()
-    assert (usage.process.name, usage.process.role, usage.kwh) == ("learner", "learner", 0.0)
+    (process,) = resources.processes()
+    assert (process.name, process.role) == ("learner", "learner")
+    assert resources.energy().kwh_per_service == {"learner": 0.0}
 
 
 def test_an_actor_with_the_name_of_the_learner_has_its_own_row_and_energy() -> None:
@@ -56,10 +57,11 @@ def test_an_actor_with_the_name_of_the_learner_has_its_own_row_and_energy() -> N
     resources.report_energy(energy(0.0, 0.0), (meter,))
     resources.note(replace(namesake, cpu_seconds=1e9))
     resources.report_energy(energy(2.0, 1e9), (meter,))
-    usages = {usage.process.role: usage for usage in resources.usages()}
-    assert usages["actor"].kwh == pytest.approx(2.0)
-    assert usages["learner"].kwh == pytest.approx(0.0, abs=1e-3)
-    assert usages["learner"].process.peak_resident_bytes < usages["actor"].process.peak_resident_bytes == 2**60
+    kwh = resources.energy().kwh_per_service
+    assert kwh["actor"] == pytest.approx(2.0)
+    assert kwh["learner"] == pytest.approx(0.0, abs=1e-3)
+    peak = {process.role: process.peak_resident_bytes for process in resources.processes()}
+    assert peak["learner"] < peak["actor"] == 2**60
 
 
 def energy(cpu_kwh: float, busy_cpu_seconds: float) -> NodeEnergy:
@@ -77,16 +79,12 @@ def metered() -> Resources:
     return resources
 
 
-def test_energy_is_attributed_to_processes_and_services() -> None:
-    resources = metered()
-    usages = {usage.process.name: usage.kwh for usage in resources.usages()}
-    assert usages["actor-0"] == pytest.approx(1.5)
-    assert usages["meter-0"] == pytest.approx(0.5)
-    whole = resources.energy()
+def test_energy_is_attributed_to_services() -> None:
+    whole = metered().energy()
     assert whole.kwh == pytest.approx(2.0)
     assert whole.co2_kg == pytest.approx(1.0)
     assert "elsewhere: a test's own meter" in whole.method
-    assert whole.kwh_per_service["actor"] == pytest.approx(1.5)
+    assert whole.kwh_per_service == pytest.approx({"actor": 1.5, "meter": 0.5, "learner": 0.0}, abs=1e-3)
 
 
 @pytest.mark.parametrize(("on_gpu", "kwh"), [(True, 1.0), (False, 0.0)])
@@ -98,13 +96,14 @@ def test_a_learner_on_a_gpu_is_charged_for_it(monkeypatch: pytest.MonkeyPatch, o
             NODE, cpu_kwh=0.0, ram_kwh=0.0, gpu_kwh=read, co2_kg=0.0, busy_cpu_seconds=1e6 * read, method="its own"
         )
         resources.report_energy(energy, (stats("meter", "meter"), stats("actor-0", cpu_seconds=1e6 * read)))
-    assert resources.ledger.snapshot().per_service["learner"].kwh == pytest.approx(kwh, abs=1e-3)
+    assert resources.energy().kwh_per_service["learner"] == pytest.approx(kwh, abs=1e-3)
 
 
 def test_energy_outlives_the_learner() -> None:
     before = metered()
     after = Resources(EnergyLedger.from_state(json.loads(json.dumps(before.ledger.state()))))
     assert after.energy() == before.energy()
-    # Who reports again gets its energy back, and is charged for nothing twice.
+    # A process that reports again is charged for nothing twice.
     after.note(stats("actor-0", cpu_seconds=75.0))
-    assert next(usage.kwh for usage in after.usages()) == pytest.approx(1.5)
+    after.report_energy(energy(4.0, 200.0), ())
+    assert after.energy().kwh_per_service["actor"] == pytest.approx(1.5)

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from actorq.domain.trajectory import PolicySpan, Segment
+from learner_service.batch import Batch
 from learner_service.replay import ObservationMoments, RateLimiter, ReplayStore
-from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue, Trajectories
+from learner_service.rollouts import PublishedVersions, RewardScale, RolloutQueue
 from tests.learner_service.replay.replay_segments import SPEC, expected_ages, random_segment, source
 
 
@@ -64,14 +65,14 @@ def insert(queue: RolloutQueue, *segments: Segment, actor: str = "actor-0") -> N
         assert queue.insert(segment, source(segment.sequence, actor), size) is not None
 
 
-def take(queue: RolloutQueue) -> tuple[Trajectories, ...]:
+def take(queue: RolloutQueue) -> tuple[Batch, ...]:
     """The next rollout, which is there."""
     rollout = queue.take(timeout=0)
     assert rollout is not None
     return rollout
 
 
-def used(rollout: tuple[Trajectories, ...]) -> list[float]:
+def used(rollout: tuple[Batch, ...]) -> list[float]:
     """The log probabilities of a rollout, which tell its segments apart, sorted."""
     return sorted(float(value) for part in rollout for value in part.log_probabilities.ravel())
 

@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from learner_service.rollouts import Mismatch, PublishedVersions, Trajectories
+from learner_service.batch import Batch
+from learner_service.rollouts import Mismatch, PublishedVersions
 
 PRESENT = 5.0
 
@@ -22,10 +23,10 @@ def of_parameters(
     return (parameter + observations[:, 0]).astype(np.float32)
 
 
-def trajectories(versions: list[int], observation: float = 0.0, drawn: float = 0.0, valid: bool = True) -> Trajectories:
+def trajectories(versions: list[int], observation: float = 0.0, drawn: float = 0.0, valid: bool = True) -> Batch:
     """One environment; each step acted by one version."""
     steps, shape = len(versions), (len(versions), 1)
-    return Trajectories(
+    return Batch(
         observations=np.full((steps + 1, 1, 1), observation, np.float32),
         actions=np.zeros(shape, np.int64),
         rewards=np.zeros(shape, np.float32),

@@ -26,7 +26,7 @@ def test_a_rollout_is_a_segment_as_it_was_sent(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(got, name), expected)
         assert getattr(got, name).dtype == sent.columns[name].dtype
     np.testing.assert_array_equal(got.policy_versions, np.ones((4, 2), np.int64))
-    assert got.steps == 8
+    assert got.rewards.size == 8
 
 
 def test_stacks_are_those_that_the_replay_would_give(tmp_path: Path) -> None:

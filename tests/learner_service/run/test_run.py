@@ -175,7 +175,7 @@ async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_pat
             assert run.records.scaling.blocked_fraction == (0.0 if role == "actor" else None)
             run.connections.close_stream(stream)
         status = Reporter(run).status()
-        assert {usage.process.name for usage in status.processes} == {"learner", *roles}
+        assert {process.name for process in status.processes} == {"learner", *roles}
         assert status.activation_s == 0.5
 
 

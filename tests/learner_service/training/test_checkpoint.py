@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,7 +219,7 @@ def test_a_checkpoint_that_cannot_be_read_does_not_count_as_damaged(
             raise OSError(number, os.strerror(number), str(path))
         return read(path)
 
-    monkeypatch.setattr("actorq.statefiles.files._PAUSE_S", 0.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(Path, "read_bytes", refuse)
     with pytest.raises(UnreadableError, match=f"{name} .*{os.strerror(number)}"):
         checkpoints.load_newest()

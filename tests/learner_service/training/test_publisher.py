@@ -19,6 +19,7 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError
 from actorq_apps.local.services import reserved_addresses
 from learner_service.training.publisher import Publisher, Snapshot
+from tests.builders.graphs import graph_of
 from tests.learner_service.learner_servers import DEADLINE_S, running_quantizer
 
 SHAPES = {"0.weight": [8, 4], "0.bias": [8], "1.weight": [2, 8], "1.bias": [2]}
@@ -36,7 +37,7 @@ def policy_graph() -> PolicyGraph:
     outputs = [helper.make_tensor_value_info("q_values", TensorProto.FLOAT, ["batch", 2])]
     body = helper.make_graph(nodes, "policy", inputs, outputs)
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    return PolicyGraph(model.SerializeToString(), ("observations",), discrete_actions=True)
+    return graph_of(model.SerializeToString(), ("observations",))
 
 
 def snapshot(step: int) -> Snapshot:

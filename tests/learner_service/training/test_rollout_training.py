@@ -95,7 +95,7 @@ def test_each_rollout_is_learned_from_once_and_a_policy_published(
         algorithm = learned(training, rollout + 1)
         training.trainer.resume()
     assert [progress for _, progress in algorithm.rollouts] == [0.05, 0.1, 0.15]
-    assert [sum(part.steps for part in rollout) for rollout, _ in algorithm.rollouts] == [16, 16, 16]
+    assert [sum(part.rewards.size for part in rollout) for rollout, _ in algorithm.rollouts] == [16, 16, 16]
     # Two epochs of one update each.
     assert training.trainer.updates == 6
     assert training.trainer.figures == {"rollouts": 3.0}

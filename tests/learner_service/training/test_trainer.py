@@ -13,11 +13,11 @@ from actorq.domain.spaces import ArraySpec
 from actorq.errors import ConflictError
 from learner_service.algorithms import Losses, make_algorithm
 from learner_service.algorithms.dqn import DQN
+from learner_service.batch import Batch
 from learner_service.policy.policy_graph import export_policy_graph
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import (
-    NStepBatch,
     ObservationMoments,
     PrioritizedSampler,
     RateLimiter,
@@ -78,7 +78,7 @@ def test_no_policy_that_is_due_is_skipped(
 class Constant(DQN):
     """Its loss is always the same."""
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         return Losses(7.0, np.ones(len(weights), np.float32))
 
 
@@ -165,7 +165,7 @@ class Scripted(DQN):
         super().__init__(*arguments)
         self.normalized: list[NDArray[Any]] = []
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         return replace(super().update(batch, weights), priorities=np.full(len(weights), 7.0, np.float32))
 
     def normalize(self, mean: NDArray[Any], deviation: NDArray[Any]) -> None:

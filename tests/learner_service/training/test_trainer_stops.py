@@ -21,7 +21,8 @@ from actorq.domain.spaces import ArraySpec
 from actorq.errors import ConflictError, UnavailableError
 from learner_service.algorithms import Losses, make_algorithm
 from learner_service.algorithms.dqn import DQN
-from learner_service.replay import NStepBatch, ReplayBuffer
+from learner_service.batch import Batch
+from learner_service.replay import ReplayBuffer
 from learner_service.training.trainer import Trainer
 from learner_service.training.training import build_training
 from tests.learner_service.learner_parts import DEADLINE_S, SPEC, ManualClock, await_samples, config
@@ -94,7 +95,7 @@ class Gated(DQN):
         super().__init__(CONFIG, SPEC, CPU)
         self.began, self.may_end = threading.Semaphore(0), threading.Semaphore(0)
 
-    def update(self, batch: NStepBatch, weights: NDArray[np.float32]) -> Losses:
+    def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         self.began.release()
         assert self.may_end.acquire(timeout=DEADLINE_S)
         return super().update(batch, weights)

@@ -51,7 +51,7 @@ def build(
     training, graph = build_training(
         settings or config(), spec, directory, wire.Opening("run", "int8"), client, state, save, lambda _: None
     )
-    assert graph.inputs
+    assert graph.signature.inputs
     return training
 
 

@@ -182,7 +182,7 @@ def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
         {name: array.astype(np.float64) for name, array in zip(names, all_outputs_of(each, feeds), strict=True)}
         for each in (complete.SerializeToString(), output.read_bytes())
     )
-    rows = divergence(expected, emitted, source.discrete_actions)
+    rows = divergence(expected, emitted, source.signature)
     assert rows is not None
     assert Compared(printed, model, output).row("int8")[7:9] == [f"{rows.mean():.1e}", f"{rows.max():.1e}"]
     assert command.run([*given, "--gate.max-mean-kl", "1e-12"]) == 7

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from actorq.process import main
 from actorq.rundirectory import RunDirectory
 from actorq.weightencoding import weight_encoding_of
 from quantizer_service.command import export
+from tests.builders.graphs import resigned
 from tests.builders.processors import INT8_HERE
 from tests.builders.stored_policies import CONTINUOUS, DISCRETE, stored_run
 from tests.quantizer_service.policy_graphs import ACTIONS, OBSERVATION_SIZE, categorical, d4pg, mlp
@@ -235,7 +235,7 @@ def test_the_standard_form_has_signed_weights_unless_others_are_asked_for(
 
 
 def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path: Path) -> None:
-    graph: PolicyGraph = replace(d4pg(), action_spans=(2.0,) * ACTIONS)
+    graph: PolicyGraph = resigned(d4pg(), spans=(2.0,) * ACTIONS)
     run = stored_run(tmp_path / "run", graph, [checkpoint(graph, 1)], spec=CONTINUOUS)
     policy = actorq.load_policy(run.root)
     rows = random_observations(4)["observation"]

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
 import actorq
-from actorq.domain.policy import NOISE_INPUT, OBSERVATIONS_INPUT, SCHEMES, Checkpoint
+from actorq.domain.leaves import OBSERVATIONS
+from actorq.domain.policy import SCHEMES, Checkpoint
+from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.rundirectory import RunDirectory
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
@@ -91,15 +93,16 @@ def stored_on_policy(name: str, kind: str, root: Path) -> Policy:
 
 
 def observations(spec: EnvironmentSpec) -> NDArray[Any]:
-    return random_batch(np.random.default_rng(2), spec, ROWS).observations
+    found: NDArray[Any] = random_batch(np.random.default_rng(2), spec, ROWS).observations
+    return found
 
 
 def feeds(session: onnxruntime.InferenceSession, spec: EnvironmentSpec) -> dict[str, NDArray[Any]]:
     """Observations, and noise for a policy that takes it."""
     rng = np.random.default_rng(3)
-    given = {OBSERVATIONS_INPUT: observations(spec)}
-    if NOISE_INPUT in [each.name for each in session.get_inputs()]:
-        given[NOISE_INPUT] = rng.standard_normal((ROWS, *spec.actions.shape), np.float32)
+    given = {OBSERVATIONS: observations(spec)}
+    if Role.NOISE in [each.name for each in session.get_inputs()]:
+        given[Role.NOISE] = rng.standard_normal((ROWS, *spec.actions.shape), np.float32)
     return given
 
 

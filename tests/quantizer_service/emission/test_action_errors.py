@@ -1,7 +1,5 @@
 """Which errors of actions count, and relative to what."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -16,11 +14,12 @@ from quantizer_service.emission.action_errors import are_actions, legal_actions,
 from quantizer_service.emission.fidelity import measure
 from quantizer_service.emission.inference import checked_outputs
 from quantizer_service.emission.reference import Reference
+from tests.builders.graphs import resigned
 from tests.quantizer_service.policy_graphs import mlp, policy_graph
 from tests.quantizer_service.policy_runs import emission, random_observations, random_parameters
 
 VALUES = mlp(16, 16)
-ACTIONS = replace(VALUES, discrete_actions=False)
+ACTIONS = resigned(VALUES, discrete=False)
 OBSERVATIONS = random_observations(64)
 PARAMETERS = random_parameters(VALUES, 1)
 
@@ -33,7 +32,7 @@ def outputs() -> NDArray[np.float64]:
 def report(expected: NDArray[np.float64], discrete: bool) -> FidelityReport:
     source = VALUES if discrete else ACTIONS
     made = emission(Plan(Graph.parse(source), Fp32()), PARAMETERS)
-    return measure(made, {"q_values": expected}, OBSERVATIONS, source)
+    return measure(made, {"q_values": expected}, OBSERVATIONS, source.signature)
 
 
 def test_each_component_is_compared_with_its_own_range() -> None:
@@ -134,7 +133,7 @@ def test_a_single_action_always_agrees() -> None:
     expected = Reference(graph).run(parameters, OBSERVATIONS)["q_values"]
 
     made = emission(Plan(graph, Fp32()), {name: 1.1 * array for name, array in parameters.items()})
-    found = measure(made, {"q_values": expected}, OBSERVATIONS, source)
+    found = measure(made, {"q_values": expected}, OBSERVATIONS, source.signature)
 
     assert found.max_error > 0
     assert (found.argmax_agreement, found.value_loss) == (1, 0)

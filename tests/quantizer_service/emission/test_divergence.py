@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from actorq.domain.signature import Signature, signature_of
 from quantizer_service.emission.divergence import LARGEST, divergence, tells_distribution
 from quantizer_service.emission.reference import Outputs
 
@@ -22,8 +23,12 @@ def gaussian(mean: Array, log_std: Array) -> Outputs:
     return {"actions": np.zeros_like(mean), "mean": mean, "log_std": log_std}
 
 
+def told_by(outputs: Outputs, discrete: bool | None = None) -> Signature:
+    return signature_of(["observations"], outputs, discrete)
+
+
 def found(expected: Outputs, emitted: Outputs) -> list[float]:
-    result = divergence(expected, emitted, discrete_actions=False)
+    result = divergence(expected, emitted, told_by(expected))
     assert result is not None
     assert result.dtype == np.float64
     return list(map(float, result))
@@ -107,15 +112,15 @@ VALUES, ACTIONS = np.zeros((4, 3)), np.zeros((4, 2))
     ids=["values", "one logit", "only mean", "only log_std", "other components", "auxiliary logits", "auxiliary mean"],
 )
 def test_other_outputs_tell_no_distribution(outputs: Outputs) -> None:
-    assert not tells_distribution(outputs, discrete_actions=False)
-    assert divergence(outputs, outputs, discrete_actions=False) is None
+    assert not tells_distribution(outputs, told_by(outputs))
+    assert divergence(outputs, outputs, told_by(outputs)) is None
 
 
 def test_a_gaussian_tells_nothing_of_discrete_actions() -> None:
     outputs = {"q_values": VALUES, "mean": VALUES, "log_std": VALUES}
-    assert not tells_distribution(outputs, discrete_actions=True)
-    assert divergence(outputs, outputs, discrete_actions=True) is None
-    assert tells_distribution(outputs, discrete_actions=False)
+    assert not tells_distribution(outputs, told_by(outputs, discrete=True))
+    assert divergence(outputs, outputs, told_by(outputs, discrete=True)) is None
+    assert tells_distribution(outputs, told_by(outputs, discrete=False))
 
 
 def test_divergences_of_several_parts_add_up() -> None:
@@ -124,10 +129,11 @@ def test_divergences_of_several_parts_add_up() -> None:
     apart = [
         found({"logits": expected["logits"][:, part]}, {"logits": emitted["logits"][:, part]})[0] for part in parts
     ]
-    together = divergence(expected, emitted, True, parts)
+    together = divergence(expected, emitted, told_by(expected), parts)
     assert together is not None
     assert together[0] == pytest.approx(sum(apart))
     components = gaussian(array((0.5,)), array((-1.0,))), gaussian(array((0.7,)), array((-0.9,)))
-    both = divergence({**expected, **components[0]}, {**emitted, **components[1]}, True, parts)
+    expected, emitted = {**expected, **components[0]}, {**emitted, **components[1]}
+    both = divergence(expected, emitted, told_by(expected), parts)
     assert both is not None
     assert both[0] == pytest.approx(sum(apart) + found(*components)[0])

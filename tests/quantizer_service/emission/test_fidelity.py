@@ -1,11 +1,10 @@
-from dataclasses import replace
-
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 
 from actorq.domain.policy import FidelityReport, PolicyGraph
+from actorq.domain.signature import signature_of
 from actorq.errors import InvalidInputError
 from actorq.quantization.calibration import Observed, Statistic
 from actorq.quantization.graph import Graph
@@ -17,6 +16,7 @@ from quantizer_service.emission.divergence import divergence
 from quantizer_service.emission.fidelity import measure, unfit
 from quantizer_service.emission.reference import Outputs, Reference
 from quantizer_service.emission.reference_run import MAX_WEIGHT_ROWS, MIN_ROWS, measured_batch
+from tests.builders.graphs import resigned
 from tests.quantizer_service.complete_models import chosen_actions, complete_model
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp, policy_graph, residual
 from tests.quantizer_service.policy_runs import (
@@ -42,7 +42,7 @@ def report_on(
     graph = Graph.parse(source)
     plan = Plan(graph, scheme)
     made = emission(plan, parameters)
-    return measure(made, expected or Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, source)
+    return measure(made, expected or Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, source.signature)
 
 
 def test_errors_are_what_the_definition_says() -> None:
@@ -73,10 +73,10 @@ def test_a_policy_that_tells_a_distribution_is_measured_by_its_divergence_in_eac
     expected = Reference(graph).run(parameters, OBSERVATIONS)
     made = emission(Plan(graph, Int8()), parameters)
 
-    report = measure(made, expected, OBSERVATIONS, source)
+    report = measure(made, expected, OBSERVATIONS, source.signature)
 
     outputs = (output.astype(np.float64) for output in all_outputs_of(made.model, OBSERVATIONS))
-    rows = divergence(expected, dict(zip(expected, outputs, strict=True)), source.discrete_actions)
+    rows = divergence(expected, dict(zip(expected, outputs, strict=True)), source.signature)
     assert rows is not None
     assert rows.shape == (64,)
     assert report.mean_kl == pytest.approx(rows.mean())
@@ -119,7 +119,7 @@ def test_a_loss_of_value_counts_what_other_actions_cost_and_not_how_many_they_ar
 def agreement_of(graph: Graph, parameters: Tensors, changed: Tensors) -> float | None:
     """The agreement of a policy whose weights have become `changed`."""
     made = emission(Plan(graph, Fp32()), changed)
-    return measure(made, Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, graph.source).argmax_agreement
+    return measure(made, Reference(graph).run(parameters, OBSERVATIONS), OBSERVATIONS, graph.signature).argmax_agreement
 
 
 def test_indices_of_actions_agree_where_they_are_equal() -> None:
@@ -127,7 +127,7 @@ def test_indices_of_actions_agree_where_they_are_equal() -> None:
     values, _ = Graph.from_model(complete_model(mlp(16, 16)).SerializeToString(), discrete_actions=True)
     changed = {name: array + 0.1 * random_parameters(SOURCE, 2)[name] for name, array in parameters.items()}
 
-    assert graph.source.discrete_actions
+    assert graph.signature.is_discrete
     agreement = agreement_of(graph, parameters, changed)
 
     assert agreement is not None
@@ -161,7 +161,7 @@ def test_each_hidden_tensor_of_residual_convolutions_can_be_observed() -> None:
 def test_errors_of_continuous_actions_are_relative_to_each_ones_range_and_have_no_agreement() -> None:
     spans = (0.5, 2.0, 4.0)
 
-    report = report_on(replace(SOURCE, discrete_actions=False, action_spans=spans), Int8(), PARAMETERS)
+    report = report_on(resigned(SOURCE, discrete=False, spans=spans), Int8(), PARAMETERS)
 
     (output,) = report.outputs
     assert report.argmax_agreement is report.value_loss is None
@@ -253,17 +253,18 @@ def test_an_error_that_no_message_can_tell_counts_as_infinite() -> None:
 
 
 def test_a_policy_that_does_not_run_has_errors_beyond_any_threshold() -> None:
-    for source, agreement in ((SOURCE, 0.0), (replace(SOURCE, discrete_actions=False), None)):
-        report = unfit((), {"q_values": np.zeros((64, 3))}, OBSERVATIONS, source)
+    for source, agreement in ((SOURCE, 0.0), (resigned(SOURCE, discrete=False), None)):
+        report = unfit((), {"q_values": np.zeros((64, 3))}, OBSERVATIONS, source.signature)
         assert (report.relative_mean_error, report.relative_max_error) == (np.inf, np.inf)
         assert (report.argmax_agreement, report.passed, report.observations) == (agreement, False, 64)
         assert (report.mean_kl, report.max_kl) == (None, None)
-    report = unfit((), {"logits": np.zeros((64, 3))}, OBSERVATIONS, SOURCE)
+    signature = signature_of(["observation"], ["logits"])
+    report = unfit((), {"logits": np.zeros((64, 3))}, OBSERVATIONS, signature)
     assert (report.mean_kl, report.max_kl) == (np.inf, np.inf)
 
 
 def test_the_part_of_an_action_that_agrees_least_decides() -> None:
-    source = replace(SOURCE, discrete_actions=True, action_spans=())
+    source = resigned(SOURCE, discrete=True)
     graph = Graph.parse(source)
     expected = Reference(graph).run(PARAMETERS, OBSERVATIONS)
     (name, values), *_ = expected.items()
@@ -273,9 +274,9 @@ def test_the_part_of_an_action_that_agrees_least_decides() -> None:
     changed = values.copy()
     rows = slice(0, len(values) // 4)
     changed[rows, -2:] = np.where(values[rows, -2:].argmax(1)[:, None] == [0, 1], -1e3, 1e3)
-    report = measure(made, {name: changed}, OBSERVATIONS, replace(source, choices=(count - 2, 2)))
+    report = measure(made, {name: changed}, OBSERVATIONS, resigned(source, sizes=(count - 2, 2)).signature)
     assert report.argmax_agreement == 0.75
     assert report.value_loss is not None
     assert report.value_loss > 0
     with pytest.raises(InvalidInputError, match=f"{count + 1} components"):
-        measure(made, expected, OBSERVATIONS, replace(source, choices=(count - 1, 2)))
+        measure(made, expected, OBSERVATIONS, resigned(source, sizes=(count - 1, 2)).signature)

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -20,6 +19,7 @@ from quantizer_service.emission.ladder import FIRST_WAIT, LONGEST_WAIT, MAX_MEAS
 from quantizer_service.emission.prepared_graph import SchemePlans
 from quantizer_service.emission.reference import Reference
 from quantizer_service.emission.reference_run import ReferenceRun
+from tests.builders.graphs import resigned
 from tests.quantizer_service.policy_graphs import GRAPHS, Tensors, mlp
 from tests.quantizer_service.policy_runs import (
     all_outputs_of,
@@ -75,7 +75,7 @@ class Climber:
         taken = checkpoint(self.graph.source, self.version, parameters=parameters, calibration=calibration)
         observed = self.plans.observed(self.ladder.rung)
         run = ReferenceRun("run", taken, self.reference, self.reference, parameters, observed)
-        self.gate = FidelityGate(self.graph.source, run, self.thresholds)
+        self.gate = FidelityGate(self.graph.signature, run, self.thresholds)
 
         def quantize(rung: Rung) -> Emission:
             self.quantized.append(rung)
@@ -90,7 +90,7 @@ class Climber:
 
 def strict(source: PolicyGraph = DEEP) -> PolicyGraph:
     """The same policy with continuous actions, whose errors are not rounded to rows."""
-    return replace(source, discrete_actions=False)
+    return resigned(source, discrete=False)
 
 
 @pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)

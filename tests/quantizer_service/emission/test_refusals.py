@@ -45,7 +45,7 @@ def _send_wrong_digest(publisher: Publisher) -> None:
 
 
 def _send_too_big_a_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"]))
+    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
     header = tensor_pb2.BlobHeader(size_bytes=MAX_GRAPH_BYTES + 1, sha256=bytes(32))
     publisher.send(part=tensor_pb2.BlobPart(header=header))
 
@@ -57,7 +57,7 @@ def _send_blob(publisher: Publisher, blob: bytes, version: int = 2) -> None:
 
 
 def _send_renamed_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32), inputs=["observation"]))
+    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
     for part in split_blob(SOURCE.model):
         publisher.send(part=part)
 
@@ -71,12 +71,13 @@ INVALID, CONFLICT = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRE
 WEIGHT = random_parameters(SOURCE, 2)["layers.0.weight"]
 
 OPEN = quantizer_pb2.PublishOpen(run_id="run", contract=CONTRACT)
+NO_EPISODES = trajectory_pb2.Evaluation(scheme="int8")
 BAD_SUBMISSIONS: list[tuple[str, Callable[[Publisher], None], grpc.StatusCode, str]] = [
     ("opened twice", lambda p: p.send(open=OPEN), INVALID, "`open`"),
     ("empty message", lambda p: p.send(), INVALID, "none"),
     ("part of nothing", lambda p: p.send(part=tensor_pb2.BlobPart(chunk=b"x")), INVALID, "graph,"),
     ("header twice", _send_two_headers, INVALID, "checkpoint 2"),
-    ("evaluation of nothing", lambda p: p.send(evaluation=trajectory_pb2.Evaluation()), INVALID, "at least one"),
+    ("evaluation of nothing", lambda p: p.send(evaluation=NO_EPISODES), INVALID, "at least one"),
     ("version 0", lambda p: p.send(checkpoint=_header(0)), INVALID, "version: .*4611686018427387903, .*0"),
     ("short topology", lambda p: p.send(checkpoint=_header(2, topology=b"x")), INVALID, "topology: .*32 bytes, .*1"),
     ("no snapshot time", lambda p: p.send(checkpoint=quantizer_pb2.CheckpointHeader(

@@ -16,6 +16,7 @@ from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
 from actorq.quantization.schemes.base import Plan
 from quantizer_service.emission.reference import Reference
+from tests.builders.graphs import graph_of
 from tests.quantizer_service.policy_runs import (
     all_outputs_of,
     emitted,
@@ -68,7 +69,7 @@ def exported(policy: nn.Module) -> tuple[PolicyGraph, dict[str, NDArray[Any]]]:
     model.graph.initializer.extend(constants)
     for name, array in state.items():
         model.graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, array.shape))
-    return PolicyGraph(model.SerializeToString(), ("observation",), True), state
+    return graph_of(model.SerializeToString()), state
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_an_unknown_encoding_is_refused_with_the_known_ones(fleet: Fleet) -> Non
         with pytest.raises(grpc.RpcError) as refused:
             next(iter(call))
         assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-        assert re.match("weight_encoding: .*signed or unsigned, .*7$", refused.value.details())
+        assert re.match("weight_encoding: .*_UNSIGNED.*_SIGNED.* 7$", refused.value.details())
 
 
 def test_a_policy_in_another_encoding_than_asked_for_is_refused(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.store.filled_stores import SOURCE, filled, opened, policy, read, retained
 
 
-@pytest.mark.parametrize("written", [{}, {"format": 1}, {"format": 4}, {"format": "3"}])
+@pytest.mark.parametrize("written", [{}, {"format": 1}, {"format": 5}, {"format": "3"}])
 def test_a_store_of_another_format_is_refused_in_one_line(tmp_path: Path, written: dict[str, object]) -> None:
     filled(tmp_path, 2).close()
     write_twice(tmp_path / "run.json", {"run_id": "run", **written})
@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_written_is_a_users_mistake(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.copy.json"])
-@pytest.mark.parametrize("text", ["", "[]", '{"run_id": "run", "format": 3}'])
+@pytest.mark.parametrize("text", ["", "[]", '{"run_id": "run", "format": 4}'])
 def test_a_damaged_run_file_has_a_copy_and_is_written_again(tmp_path: Path, name: str, text: str) -> None:
     filled(tmp_path, 1).close()
     (tmp_path / name).write_text(text)
@@ -164,7 +164,7 @@ def test_a_damaged_run_file_has_a_copy_and_is_written_again(tmp_path: Path, name
     assert read(tmp_path).run_id == "run"
     store = opened(tmp_path)
     assert (store.run_id, retained(store)) == ("run", [1])
-    assert read_document(tmp_path / name) == {"run_id": "run", "format": 3, "owner": [0, 0, []]}
+    assert read_document(tmp_path / name) == {"run_id": "run", "format": 4, "owner": [0, 0, []]}
 
 
 def test_a_damaged_run_file_without_a_whole_copy_stops_the_start_in_one_line(tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """A store has one writer, and readers beside it that see whole versions only."""
 
+import hashlib
 import logging
 import threading
 from contextlib import suppress
 from pathlib import Path
 
+import onnx
 import pytest
 
 from actorq.domain.policy import Variant
 from actorq.errors import NotFoundError, UserError
 from actorq.statefiles import policies as stored
+from actorq.statefiles.documents import write_document, write_twice
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.store.filled_stores import SOURCE, filled, opened, policy, read, retained
 
@@ -106,3 +109,20 @@ def test_a_folder_that_cannot_be_read_is_a_users_mistake(tmp_path: Path) -> None
     with pytest.raises(UserError, match=f"--store: .*{tmp_path / 'absent'} .*No such file or directory"):
         read(tmp_path / "absent")
     assert not (tmp_path / "absent").exists()
+
+
+def test_a_store_from_before_signatures_tells_roles_by_names(tmp_path: Path) -> None:
+    filled(tmp_path, 1).close()
+    bare = onnx.ModelProto.FromString(SOURCE.model)
+    del bare.metadata_props[:]
+    model = bare.SerializeToString()
+    for file in (tmp_path / "graphs").iterdir():
+        file.unlink()
+    path = tmp_path / "graphs" / hashlib.sha256(model).hexdigest()
+    path.with_suffix(".onnx").write_bytes(model)
+    fields = {"inputs": ["observation"], "discrete_actions": True, "action_spans": []}
+    write_document(path.with_suffix(".json"), fields)
+    write_twice(tmp_path / "run.json", {"run_id": "run", "format": 3})
+
+    (graph,) = read(tmp_path).graphs.values()
+    assert graph.signature == SOURCE.signature

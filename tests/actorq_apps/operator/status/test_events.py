@@ -79,4 +79,4 @@ def test_a_run_that_is_over_at_once_tells_that_it_has_trained() -> None:
     seen = Look(resource, NOW, live=run_status(state=RunState.SOLVED, elapsed_s=3.0))
     told = [(each["reason"], each["message"]) for each in new_events(seen, new_status(seen, None), None)]
     assert [reason for reason, _ in told] == ["Started", "Solved"]
-    assert told[0][1] == "the learner began at 2027-01-15T07:59:57Z"
+    assert told[0][1].endswith(" 2027-01-15T07:59:57Z")

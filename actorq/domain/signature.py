@@ -1,0 +1,179 @@
+"""What the inputs and outputs of a policy graph are: each has a role, by which all services read it.
+
+The learner tells the signature with the graph. An emitted model has it in its metadata, so that store, export, relays
+and actors need no further message. `signature_of` gives roles to a model that has none, such as one of another library.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from actorq.domain.limits import (
+    MAX_INPUTS,
+    MAX_MAGNITUDE,
+    MAX_OUTPUT_COMPONENTS,
+    MAX_OUTPUTS,
+    MAX_PARTS,
+    MAX_TEXT_BYTES,
+)
+from actorq.errors import InvalidInputError
+
+METADATA = "signature"
+"""Key of a signature in a model's metadata."""
+
+
+class Role(StrEnum):
+    """What an input or output is, [B, ...] each. Every role but OBSERVATION and OTHER occurs at most once."""
+
+    OBSERVATION = "observation"
+    """An observation, or one of its arrays."""
+    MASK = "mask"
+    """Which choices are allowed."""
+    NOISE = "noise"
+    """Standard normal numbers float32[B, components] that a policy turns into exploration; zeros for none."""
+    STATE = "state"
+    """The memory of a policy, input and output alike. Reserved: no policy has one yet."""
+
+    VALUES = "q_values"
+    """A value for each choice of each discrete part, float32[B, choices], of which the largest is taken; or the choice
+    itself, in whole numbers."""
+    LOGITS = "logits"
+    """Logarithms of unscaled probabilities of the choices of each discrete part, float32[B, choices]."""
+    ACTIONS = "actions"
+    """Continuous actions float32[B, *action]: with the noise, or the likeliest ones."""
+    GREEDY_ACTIONS = "greedy_actions"
+    """Continuous actions without the noise."""
+    MEAN = "mean"
+    """Mean of a Gaussian float32[B, components], in units of half the range around its middle."""
+    LOG_STD = "log_std"
+    """Logarithm of its standard deviation float32[B, components], in the same units."""
+    OTHER = "other"
+    """An output that says nothing of actions, such as a value of the observation."""
+
+
+_DISCRETE = (Role.VALUES, Role.LOGITS)
+_INPUTS = (Role.OBSERVATION, Role.MASK, Role.NOISE, Role.STATE)
+_REPEATED = (Role.OBSERVATION, Role.OTHER)
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a policy graph.
+
+    sizes: of values and logits, the number of choices of each discrete part, in the order of the output; empty if not
+        known.
+    spans: of actions, highest minus lowest action of each component; empty if not known.
+    """
+
+    name: str
+    role: Role
+    sizes: tuple[int, ...] = ()
+    spans: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Inputs and outputs of a policy graph, each batch first, in the graph's order. The first output acts.
+
+    Raises InvalidInputError for a role in the wrong place or twice, and for numbers out of range.
+    """
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    def __post_init__(self) -> None:
+        for what, ports, most in (("inputs", self.inputs, MAX_INPUTS), ("outputs", self.outputs, MAX_OUTPUTS)):
+            if not 1 <= len(ports) <= most:
+                raise InvalidInputError(f"signature: expected 1 to {most} {what}, got {len(ports)}")
+            roles = [port.role for port in ports if port.role not in _REPEATED]
+            if len(set(roles)) < len(roles):
+                raise InvalidInputError(f"signature: expected each role once among the {what}, got {', '.join(roles)}")
+            for port in ports:
+                if (port.role in _INPUTS) != (what == "inputs") and port.role is not Role.STATE:
+                    raise InvalidInputError(f"signature: {port.name}: {port.role} is no role of {what}")
+                if len(port.sizes) > MAX_PARTS or sum(port.sizes) > MAX_OUTPUT_COMPONENTS or not all(port.sizes):
+                    raise InvalidInputError(f"signature: {port.name}: sizes out of range, got {list(port.sizes[:8])}")
+                spans = port.spans
+                if len(spans) > MAX_OUTPUT_COMPONENTS or not all(0 < span <= MAX_MAGNITUDE for span in spans):
+                    raise InvalidInputError(
+                        f"signature: {port.name}: spans must be above 0 and at most {MAX_MAGNITUDE}, got "
+                        f"{list(spans[:8])}"
+                    )
+
+    @property
+    def acting(self) -> Port:
+        """The output that acts."""
+        return self.outputs[0]
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether the acting output has values or logits of choices."""
+        return self.acting.role in _DISCRETE
+
+    def input(self, role: Role) -> str | None:
+        """The name of the first input of this role; None if there is none."""
+        return next((port.name for port in self.inputs if port.role is role), None)
+
+    def output(self, role: Role) -> str | None:
+        """The name of the first output of this role; None if there is none."""
+        return next((port.name for port in self.outputs if port.role is role), None)
+
+    def to_text(self) -> str:
+        """The signature as JSON, for a model's metadata."""
+        tree = {
+            what: [[port.name, port.role, port.sizes, port.spans] for port in ports]
+            for what, ports in (("inputs", self.inputs), ("outputs", self.outputs))
+        }
+        return json.dumps(tree, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> "Signature":
+        """Read what `to_text` wrote. Raises InvalidInputError for anything else."""
+        try:
+            tree = json.loads(text)
+            return cls(*(tuple(map(_port, tree[what])) for what in ("inputs", "outputs")))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise InvalidInputError(f"signature: expected inputs and outputs with roles, got {error!r:.200}") from None
+
+
+def _port(told: Any) -> Port:
+    name, role, sizes, spans = told
+    if not isinstance(name, str) or len(name) > MAX_TEXT_BYTES or not all(type(size) is int for size in sizes):
+        raise ValueError("a name that is no text, or sizes that are no whole numbers")
+    return Port(name, Role(role), tuple(sizes), tuple(map(float, spans)))
+
+
+def signature_of(
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    discrete: bool | None = None,
+    spans: Sequence[float] = (),
+    sizes: Sequence[int] = (),
+) -> Signature:
+    """The signature of a graph whose names follow the convention: an output of a role has the role's name.
+
+    Other outputs are OTHER. The first output acts. Of the inputs, "noise" beside others is noise, "mask" is the mask,
+    and the others are observations.
+
+    discrete: whether the first output has values or logits of choices, and not actions; by default if its name says so.
+    spans: of the actions; see `Port`. sizes: of values and logits.
+    """
+    names = tuple(inputs)
+    first, *others = outputs
+    known = {role.value: role for role in Role if role not in _INPUTS}
+    if discrete is None:
+        discrete = first in _DISCRETE
+    if discrete:
+        acting = Port(first, Role.LOGITS if first == Role.LOGITS else Role.VALUES, tuple(sizes))
+    else:
+        acting = Port(first, Role.ACTIONS, spans=tuple(spans))
+    further, seen = [], {acting.role}
+    for name in others:
+        role = known.get(name, Role.OTHER)
+        further.append(Port(name, Role.OTHER if role in seen else role))
+        seen.add(role)
+    special = {Role.MASK.value: Role.MASK, Role.NOISE.value: Role.NOISE} if len(names) > 1 else {}
+    ports = tuple(Port(name, special.get(name, Role.OBSERVATION)) for name in names)
+    return Signature(ports, (acting, *further))

@@ -1,0 +1,85 @@
+"""Named columns that algorithms learn from: NumPy arrays as replay and queue make them, then tensors on the device."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Batch:
+    """Columns by name, each an attribute: `batch.rewards`. The first dimension of all is the rows, or time.
+
+    The replay gives B n-step transitions (see `replay.assemble`), the one-pass queue trajectories of T steps of N
+    environments (see `RolloutQueue.take`). Every further column of the run is among them by its name.
+
+    columns: NumPy arrays, or tensors on one device.
+    """
+
+    __slots__ = ("columns",)
+    columns: dict[str, Any]
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns = columns
+
+    def __getattr__(self, name: str) -> Any:
+        """A column. Raises AttributeError with the names that there are."""
+        # A copy asks for attributes before there are columns.
+        if name.startswith("__") or name == "columns":
+            raise AttributeError(name)
+        try:
+            return self.columns[name]
+        except KeyError:
+            raise AttributeError(f"batch: no column {name}; the columns are {', '.join(self.columns)}") from None
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is a column of this name."""
+        return name in self.columns
+
+    def __getitem__(self, rows: Any) -> "Batch":
+        """The batch with these rows of each column; views for slices."""
+        return self.map(lambda column: column[rows])
+
+    def map(self, function: Callable[[Any], Any]) -> "Batch":
+        """The batch with a function of each column."""
+        return Batch(**{name: function(column) for name, column in self.columns.items()})
+
+    def with_columns(self, **columns: Any) -> "Batch":
+        """The batch with these columns, in place of those of the same names."""
+        return Batch(**{**self.columns, **columns})
+
+    def without(self, *names: str) -> "Batch":
+        """The batch without these columns."""
+        return Batch(**{name: column for name, column in self.columns.items() if name not in names})
+
+    def split(self, size: int) -> Iterator["Batch"]:
+        """Views of `size` rows each. Only of tensors."""
+        return _recombined(self, [torch.split(column, size) for column in self.columns.values()])
+
+    def shuffled(self, order: Tensor, parts: int) -> Iterator["Batch"]:
+        """The rows int64[B] of tensors, in `parts` batches of nearly equal sizes."""
+        columns = (column.index_select(0, order).tensor_split(parts) for column in self.columns.values())
+        return _recombined(self, columns)
+
+    @staticmethod
+    def joined(batches: Sequence["Batch"]) -> "Batch":
+        """The rows of all batches of tensors."""
+        if len(batches) == 1:
+            return batches[0]
+        return Batch(**{name: torch.cat([each.columns[name] for each in batches]) for name in batches[0].columns})
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns together."""
+        return sum(column.nbytes for column in self.columns.values())
+
+
+def _recombined(batch: Batch, columns: Any) -> Iterator[Batch]:
+    return (Batch(**dict(zip(batch.columns, parts, strict=True))) for parts in zip(*columns, strict=True))
+
+
+def mapped(function: Callable[[Tensor], Tensor], given: Tensor | Batch | None) -> Tensor | Batch | None:
+    """A function of a tensor, or of each column of a batch; None stays."""
+    if given is None:
+        return None
+    return given.map(function) if isinstance(given, Batch) else function(given)
