@@ -19,6 +19,7 @@ from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from actorq import wire
+from actorq.domain.contract import CONTRACT
 from actorq.domain.policy import SIGNED, Policy, PolicyDescriptor, RetainedPolicy, Variant, variant_of
 from actorq.domain.processes import NodeEnergy, ProcessStats
 from actorq.domain.status import ActorSelfStatus, EnvironmentReset, Membership, RunStatus
@@ -261,7 +262,7 @@ class QuantizerClient(_Client):
         """
         variant = variant_of(scheme, self.weight_encoding)
         request = quantizer_pb2.WatchPoliciesRequest(
-            after_version=after_version, encodings=ENCODINGS, **wire.variant_to_proto(variant)
+            after_version=after_version, encodings=ENCODINGS, contract=CONTRACT, **wire.variant_to_proto(variant)
         )
         with self.calls():
             for policy in self._policies(self.stub.WatchPolicies(request), variant):

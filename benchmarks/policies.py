@@ -70,7 +70,7 @@ class PolicyNetwork:
 def environment_spec(shape: tuple[int, ...], dtype: str, actions: int, discrete: bool) -> EnvironmentSpec:
     """The environment spec with these observations and actions."""
     action = ArraySpec((), "int64") if discrete else ArraySpec((actions,), "float32", (-1.0,), (1.0,))
-    return EnvironmentSpec("benchmark", ArraySpec(shape, dtype), action, actions if discrete else 0)
+    return EnvironmentSpec("benchmark", ArraySpec(shape, dtype), action, (actions,) if discrete else ())
 
 
 def vector_network(kind: str, width: int, seed: int = 0) -> PolicyNetwork:

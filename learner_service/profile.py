@@ -148,8 +148,8 @@ class _Filling:
 
 def _as_drawn(segment: Segment, spec: EnvironmentSpec) -> Segment:
     """A segment of uniformly random actions as an actor of an on-policy run sends it: with their probabilities."""
-    if spec.discrete_actions:
-        actions, logarithm = segment.actions, -math.log(spec.discrete_actions)
+    if spec.sizes:
+        actions, logarithm = segment.actions, -math.log(spec.acting_size)
     else:
         low, high = spec.actions.bounds()
         # In units of half the range, uniform in [-1, 1].

@@ -24,14 +24,14 @@ def behavior_policy(
     Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns.
     """
     squash = exploration.sampling == "squashed"
-    if exploration.sampling and spec.choices:
+    if exploration.sampling and spec.has_parts:
         return PartwiseSampler(spec, environments, squash, rng)
-    if exploration.sampling and spec.discrete_actions:
+    if exploration.sampling and spec.sizes:
         return CategoricalSampler(spec, environments, rng)
     if exploration.sampling:
         return GaussianSampler(spec, environments, squash, rng)
-    if spec.choices or spec.mask is not None:
+    if spec.has_parts or spec.mask is not None:
         return PartwiseEpsilonGreedy(spec, exploration, rng)
-    if spec.discrete_actions:
+    if spec.sizes:
         return EpsilonGreedy(spec, exploration, rng)
     return ContinuousNoise(spec, exploration, rng, wanted)

@@ -61,7 +61,7 @@ class EpsilonGreedy(NoisyBehavior):
     def __init__(self, spec: EnvironmentSpec, exploration: Exploration, rng: np.random.Generator) -> None:
         super().__init__(spec, len(exploration.epsilons), exploration.random_steps, rng)
         self._epsilons = np.asarray(exploration.epsilons)
-        self._count = spec.discrete_actions
+        self._count = spec.acting_size
 
     def _random_actions(self, observations: NDArray[Any]) -> NDArray[Any]:
         return self._rng.integers(self._count, size=len(self._epsilons))

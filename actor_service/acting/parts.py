@@ -10,11 +10,10 @@ from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.acting.exploration import STEPS_DRAWN, NoisyBehavior
 from actor_service.acting.sampling import CategoricalSampler, GaussianSampler
 from actor_service.policies.policy import OnnxPolicy
-from actorq.domain.choices import allowed_choices, best_choices, slices_of
 from actorq.domain.columns import LOG_PROBABILITIES
 from actorq.domain.leaves import views
 from actorq.domain.signature import Role
-from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec, allowed_choices, best_choices, slices_of
 from actorq.domain.status import Exploration
 
 
@@ -30,7 +29,7 @@ class PartwiseEpsilonGreedy(NoisyBehavior):
         self._epsilons = np.asarray(exploration.epsilons)
         self._spec = spec
         self._parts = len(spec.sizes)
-        self._all = np.ones((len(self._epsilons), spec.discrete_actions), np.bool_)
+        self._all = np.ones((len(self._epsilons), spec.acting_size), np.bool_)
 
     def _random_actions(self, observations: NDArray[Any]) -> NDArray[Any]:
         return self._drawn_actions(observations, self._rng.random((len(self._epsilons), self._parts)))
@@ -62,7 +61,7 @@ class PartwiseSampler(BehaviorPolicy):
 
     def __init__(self, spec: EnvironmentSpec, environments: int, squash: bool, rng: np.random.Generator) -> None:
         self._slices = slices_of(spec.sizes)
-        parts = [replace(spec, actions=ArraySpec((), "int64"), discrete_actions=n, choices=()) for n in spec.sizes]
+        parts = [replace(spec, actions=ArraySpec((), "int64"), sizes=(n,)) for n in spec.sizes]
         self._samplers = [CategoricalSampler(part, environments, rng) for part in parts]
         self._gaussian = GaussianSampler(spec.continuous_part, environments, squash, rng) if spec.components else None
         self._actions = np.zeros((environments, *spec.actions.shape), spec.actions.dtype)

@@ -63,7 +63,7 @@ class CategoricalSampler(BehaviorPolicy):
     """
 
     def __init__(self, spec: EnvironmentSpec, environments: int, rng: np.random.Generator) -> None:
-        count, choices = environments, spec.discrete_actions
+        count, choices = environments, spec.acting_size
         self._draws = CountedDraws(_key(rng), (count,), np.float64, np.random.Generator.random)
         self._steps = 0
         self._actions = np.zeros(count, np.int64)

@@ -56,7 +56,7 @@ def make(
         environment_id=environment_id,
         observations=ArraySpec((SIZE, SIZE), "uint8"),
         actions=ArraySpec((), "int64"),
-        discrete_actions=singles[0].actions,
+        sizes=(singles[0].actions,),
         max_episode_steps=MOST_FRAMES // FRAME_SKIP,
         frame_stack=FRAME_STACK,
     )

@@ -30,7 +30,6 @@ def make(environment_id: str, count: int, rendered: bool, /, **keywords: Any) ->
         environment_id=environment_id,
         observations=ArraySpec((singles[0].size,), "float32"),
         actions=singles[0].action_spec,
-        discrete_actions=0,
         max_episode_steps=singles[0].limit,
     )
     return LoopedEnvironments(spec, singles, lambda: _single(environment_id, rendered, keywords), limit=0)

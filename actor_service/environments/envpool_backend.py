@@ -96,7 +96,7 @@ class PooledEnvironments(Environments):
         self._task, self._settings, self._parts = task, settings, parts
         self._pool = self._make(seed=0)
         self._check(self._pool)
-        self._dtype = np.dtype(np.int32) if spec.discrete_actions else np.dtype(self._pool.action_space.dtype)
+        self._dtype = np.dtype(np.int32) if spec.sizes else np.dtype(self._pool.action_space.dtype)
         self._columns = StepColumns(spec.observations, self.lengths)
         self._rows = self._columns.observations.reshape(count, -1)
         self._ended: list[int] = []
@@ -152,7 +152,7 @@ class PooledEnvironments(Environments):
         fits = (
             size >= int(np.prod(spec.observations.shape)) if self._parts else size == np.prod(spec.observations.shape)
         )
-        if action_spec(spec.environment_id, actions) != (spec.actions, spec.discrete_actions, spec.choices) or not fits:
+        if action_spec(spec.environment_id, actions) != (spec.actions, spec.sizes) or not fits:
             raise UserError(
                 f"environment {spec.environment_id}: EnvPool's version has other spaces; leave "
                 "--environment-backend out"

@@ -89,9 +89,7 @@ def make(
     if wrappers:
         limit = (first.spec and first.spec.max_episode_steps) or 0
     try:
-        actions, discrete_actions, choices = action_spec(
-            environment_id, first.action_space, joint.choices if joint else ()
-        )
+        actions, sizes = action_spec(environment_id, first.action_space, joint.choices if joint else ())
         packed = _wrapper(first, PackedObservations)
         spec = EnvironmentSpec(
             environment_id=environment_id,
@@ -99,8 +97,7 @@ def make(
                 observation_spec(environment_id, first.observation_space), leaves=packed.leaves if packed else ()
             ),
             actions=actions,
-            discrete_actions=discrete_actions,
-            choices=choices,
+            sizes=sizes,
             max_episode_steps=limit,
             goal=None if (joined := _wrapper(first, _Joined)) is None else goal_of(environment_id, joined.env),
             parts=packed.parts if packed else _parts(first),

@@ -72,7 +72,7 @@ class LoopedEnvironments(Environments):
         self._limit = limit
         # No episode can reach the limit within this many steps, so the lengths need no check.
         self._spare = 0
-        self._discrete = bool(spec.discrete_actions)
+        self._discrete = bool(spec.sizes)
         self._columns = StepColumns(spec.observations, self.lengths)
         self._ended: list[int] = []
         self._has_stepped = False

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actor_service.environments.interface import Environments, Step
-from actorq.domain.choices import allowed_choices
 from actorq.domain.leaves import VECTOR, views
-from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.spaces import EnvironmentSpec, allowed_choices
 
 # Steps of each of the three episodes that are compared, and the seconds that all of them may take.
 _COMPARED, _COMPARED_S = 200, 3.0
@@ -108,13 +107,13 @@ def random_actions(spec: EnvironmentSpec, observations: NDArray[Any], rng: np.ra
     """Uniformly random allowed actions, [N, *action], after these observations."""
     count, parts = len(observations), list[NDArray[Any]]()
     if spec.sizes:
-        allowed = np.ones((count, spec.discrete_actions), np.bool_)
+        allowed = np.ones((count, spec.acting_size), np.bool_)
         if spec.mask is not None:
             allowed = views(spec.leaves, observations)[spec.mask.name]
         parts.append(allowed_choices(allowed, rng.random((count, len(spec.sizes))), spec.sizes))
         if not spec.components:
             return parts[0].reshape(count, *spec.actions.shape)
-    low, high = (bound[..., len(spec.choices) :] for bound in spec.actions.bounds())
+    low, high = (bound[..., len(spec.sizes) :] for bound in spec.actions.bounds())
     # The difference of two bounds can overflow float32.
     share = rng.random((count, *low.shape))
     parts.append(low * (1 - share) + high * share)

@@ -110,7 +110,7 @@ class Participant(Actor):
         check = PolicyCheck(
             lambda policy: make(policy, spec, batch),
             self._slot.wake,
-            bool(spec.discrete_actions),
+            bool(spec.sizes),
             self._arithmetic.inexact_schemes,
         )
         self._subscription = Subscription(

@@ -358,10 +358,10 @@ class RunConfig(Settings):
         """
         if not self.asks_for_greedy_actions:
             return None
-        if spec.discrete_actions:
+        if spec.sizes:
             if self.dynamic_capacity.enabled is None:
                 return None
-            raise UserError(_needs_continuous(f"{spec.environment_id} with {spec.discrete_actions} discrete ones"))
+            raise UserError(_needs_continuous(f"{spec.environment_id} with {sum(spec.sizes)} discrete ones"))
         settings, steps = self.dynamic_capacity, self.actor.segment_length
         # For each environment, a segment takes a few rows more than it has steps.
         room = self.replay.capacity * steps // (steps + spec.frame_stack)

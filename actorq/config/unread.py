@@ -60,7 +60,7 @@ def _switched_off(run: RunConfig, spec: EnvironmentSpec) -> Iterator[tuple[str, 
     """Settings without effect because of other settings or of the environment, by the reason."""
     method = run.sparsity.method
     reasons: dict[str, tuple[object, tuple[str, ...]]] = {
-        "actions are discrete": (spec.discrete_actions, _GAUSSIAN),
+        "actions are discrete": (spec.sizes, _GAUSSIAN),
         "network has the hidden layers": (run.network, ("dqn.hidden_sizes", *_HIDDEN)),
         "observations are no images of three axes": (spec.image is None or spec.frame_stack > 1, ("image_layout",)),
         "the environment has no goals": (spec.goal is None, ("hindsight",)),

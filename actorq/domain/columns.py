@@ -78,7 +78,7 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
 
 
 def _greedy_actions(spec: EnvironmentSpec) -> Column | None:
-    if spec.discrete_actions:
+    if spec.sizes:
         return None
     return Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype), batched=False)
 

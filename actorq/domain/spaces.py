@@ -1,7 +1,7 @@
 """What an environment gives and takes: the spaces of its observations and actions, and their spec."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -87,10 +87,9 @@ class ArraySpec:
 class EnvironmentSpec:
     """All that a learner must know about an environment to build its networks.
 
-    `actions` is the spec of one action. A discrete action has shape (), an integer dtype and `discrete_actions` values.
-    Several discrete parts have shape (parts,) and `choices`, the number of values of each; `discrete_actions` is then
-    their sum, the number of a policy's outputs for them. With continuous parts beside them, an action is float32: first
-    the discrete parts, as whole numbers, then the continuous ones. For continuous actions `discrete_actions` is 0.
+    `actions` is the spec of one action. `sizes` is the number of values of each of its discrete parts; empty for
+    continuous actions. A discrete action has shape () and an integer dtype, one of several parts has shape (parts,).
+    With continuous parts beside them, an action is float32: the discrete parts come first, as whole numbers.
 
     `reward_threshold` is the mean return at which the environment's authors call it solved, if they say so. A policy
     sees `frame_stack` successive observations. `goal` tells where the goals are in a vector of observations; None where
@@ -102,12 +101,11 @@ class EnvironmentSpec:
     environment_id: str
     observations: ArraySpec
     actions: ArraySpec
-    discrete_actions: int
+    sizes: tuple[int, ...] = ()
     max_episode_steps: int = 0
     reward_threshold: float | None = None
     frame_stack: int = 1
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
-    choices: tuple[int, ...] = ()
     goal: Goal | None = None
     parts: tuple[str, ...] = field(default=(), compare=False)
     action_parts: str = field(default="", compare=False)
@@ -145,26 +143,26 @@ class EnvironmentSpec:
     @property
     def acting_size(self) -> int:
         """Components of a policy's acting output: values of all choices, or components of one continuous action."""
-        return self.discrete_actions or self.components
+        return sum(self.sizes) or self.components
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of values of each discrete part of an action; empty for continuous actions."""
-        return self.choices or ((self.discrete_actions,) if self.discrete_actions else ())
+    def has_parts(self) -> bool:
+        """Whether an action has several discrete parts, or continuous components beside discrete ones."""
+        return bool(self.sizes) and self.actions.shape != ()
 
     @property
     def components(self) -> int:
         """Continuous components of an action; 0 for discrete ones."""
-        if self.discrete_actions and np.dtype(self.actions.dtype).kind != "f":
+        if self.sizes and np.dtype(self.actions.dtype).kind != "f":
             return 0
-        return math.prod(self.actions.shape) - len(self.choices)
+        return math.prod(self.actions.shape) - len(self.sizes)
 
     @property
     def continuous_part(self) -> "EnvironmentSpec":
         """The spec with the continuous components of its actions alone."""
-        low, high = (tuple(bound.ravel()[len(self.choices) :].tolist()) for bound in self.actions.bounds())
+        low, high = (tuple(bound.ravel()[len(self.sizes) :].tolist()) for bound in self.actions.bounds())
         actions = ArraySpec((self.components,), "float32", low, high)
-        return replace(self, actions=actions, discrete_actions=0, choices=()) if self.choices else self
+        return replace(self, actions=actions, sizes=()) if self.sizes else self
 
     @property
     def action_kinds(self) -> tuple[str, ...]:
@@ -245,11 +243,11 @@ class EnvironmentSpec:
     def actions_text(self) -> str:
         """The actions in words."""
         parts = f", {self.action_parts}" if self.action_parts else ""
-        if self.choices:
+        if self.has_parts:
             beside = f" and a vector of {self.components}" if self.components else ""
-            return f"{len(self.choices)} discrete parts of {', '.join(map(str, self.choices))}{beside}{parts}"
-        if self.discrete_actions:
-            return f"discrete, {self.discrete_actions}{parts}"
+            return f"{len(self.sizes)} discrete parts of {', '.join(map(str, self.sizes))}{beside}{parts}"
+        if self.sizes:
+            return f"discrete, {self.sizes[0]}{parts}"
         low, high = self.actions.bounds()
         size = self.actions.shape[0]
         return f"a vector of {size} number{'s' * (size != 1)} from {low.min():g} to {high.max():g}{parts}"
@@ -269,13 +267,21 @@ class EnvironmentSpec:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "EnvironmentSpec":
-        """The spec of `to_json`'s values."""
+        """The spec of `to_json`'s values, also of those before contract 3."""
         observations, actions = (_array_spec(values[name]) for name in ("observations", "actions"))
         made_with = EnvironmentArguments.from_text(values.get("environment_arguments", ""))
         goal = values.get("goal") and Goal(**values["goal"])
         made = {"observations": observations, "actions": actions, "environment_arguments": made_with, "goal": goal}
-        lists = {name: tuple(values.get(name, ())) for name in ("parts", "choices")}
-        return cls(**{**values, **made, **lists})
+        others = {name: value for name, value in values.items() if name not in ("discrete_actions", "choices")}
+        lists = {"parts": tuple(values.get("parts", ())), "sizes": sizes_of(values)}
+        return cls(**{**others, **made, **lists})
+
+
+def sizes_of(values: Mapping[str, Any]) -> tuple[int, ...]:
+    """The sizes in the JSON values of a spec. Before contract 3 there were `choices`, or `discrete_actions` alone."""
+    if "sizes" in values:
+        return tuple(values["sizes"])
+    return tuple(values.get("choices") or filter(None, (values["discrete_actions"],)))
 
 
 def check_image(spec: EnvironmentSpec) -> None:
@@ -317,3 +323,30 @@ def _fields(spec: EnvironmentSpec) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def slices_of(sizes: Sequence[int]) -> list[slice]:
+    """The columns of each part. sizes: the number of values of each."""
+    stops = np.cumsum(sizes).tolist()
+    return [slice(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
+
+
+def best_choices(outputs: NDArray[np.floating], sizes: Sequence[int]) -> NDArray[np.int64]:
+    """The choice of the highest value of each part, int64[N, parts]."""
+    return np.stack([outputs[:, part].argmax(axis=1) for part in slices_of(sizes)], axis=1)
+
+
+def allowed_choices(
+    allowed: NDArray[np.bool_], uniforms: NDArray[np.float64], sizes: Sequence[int]
+) -> NDArray[np.int64]:
+    """Uniformly random allowed choices, int64[N, parts].
+
+    allowed: bool[N, sum of sizes], at least one of each part. uniforms: float64[N, parts] in [0, 1).
+    """
+    chosen = np.empty(uniforms.shape, np.int64)
+    for number, part in enumerate(slices_of(sizes)):
+        counts = allowed[:, part].cumsum(axis=1)
+        # The k-th allowed choice is the first one with a count above k.
+        limits = np.floor(uniforms[:, number] * counts[:, -1])
+        chosen[:, number] = (counts > limits[:, None]).argmax(axis=1)
+    return chosen

@@ -174,15 +174,15 @@ class Segment:
     def _check_actions(self, spec: EnvironmentSpec) -> None:
         """Raise InvalidInputError for actions or logarithms that no actor sends."""
         told = self.columns.get(LOG_PROBABILITIES)
-        if not spec.discrete_actions:
+        if not spec.sizes:
             if told is None:
                 self._check_bounds(spec.actions)
             return
-        if spec.choices:
-            parts = cast("NDArray[Any]", self.actions[..., : len(spec.choices)])
-            fits = bool(((parts >= 0) & (parts < np.array(spec.choices)) & (parts == np.rint(parts))).all())
+        if spec.has_parts:
+            parts = cast("NDArray[Any]", self.actions[..., : len(spec.sizes)])
+            fits = bool(((parts >= 0) & (parts < np.array(spec.sizes)) & (parts == np.rint(parts))).all())
         else:
-            fits = int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.discrete_actions
+            fits = int(self.actions.min()) >= 0 and int(self.actions.max()) < spec.sizes[0]
         if not fits:
             sizes = " and ".join(f"[0, {size})" for size in spec.sizes[:_SHOWN_PARTS])
             raise InvalidInputError(f"segment: actions must be in {sizes}")

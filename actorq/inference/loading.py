@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from actorq.arithmetic import arithmetic
 from actorq.arithmetic.sessions import Session, open_session, signature_of_session
-from actorq.domain.choices import best_choices
+from actorq.domain.contract import check_written
 from actorq.domain.leaves import MASK, OBSERVATIONS
 from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.domain.policy import FALLBACK
 from actorq.domain.signature import Role
-from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec, best_choices
 from actorq.errors import InvalidInputError, UserError
 from actorq.inference.runpolicies import RunPolicies
 from actorq.rundirectory import RunDirectory
@@ -165,6 +165,7 @@ def _load(path: Path, version: str, scheme: str) -> LoadedPolicy:
         model, description = path.read_bytes(), json.loads(description_file(path).read_text(encoding="utf-8"))
         if (written := description["format"]) != DESCRIPTION_FORMAT:
             raise UserError(f"{path}: expected a description in format {DESCRIPTION_FORMAT}, got {written}")
+        check_written(str(path), description.get("contract", 1))
         if hashlib.sha256(model).hexdigest() != description["sha256"]:
             raise UserError(f"{path}: the file is not the one that {description_file(path)} describes; export it again")
         spec = EnvironmentSpec.from_json(description["environment"])

@@ -10,6 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from actorq import __version__
+from actorq.domain.contract import CONTRACT
 from actorq.domain.policy import Policy, RetainedPolicy
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.inference import DESCRIPTION_FORMAT
@@ -37,6 +38,7 @@ def describe(
     parsed = onnx.ModelProto.FromString(model)
     return {
         "format": DESCRIPTION_FORMAT,
+        "contract": CONTRACT,
         "actorq_version": __version__,
         "file": name,
         "sha256": hashlib.sha256(model).hexdigest(),

@@ -96,16 +96,18 @@ class Receipt(_message.Message):
     def __init__(self, version: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.PolicyDescriptor, _Mapping]]] = ..., emit_seconds: _Optional[float] = ..., subscribers: _Optional[int] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ...) -> None: ...
 
 class WatchPoliciesRequest(_message.Message):
-    __slots__ = ("scheme", "after_version", "encodings", "weight_encoding")
+    __slots__ = ("scheme", "after_version", "encodings", "weight_encoding", "contract")
     SCHEME_FIELD_NUMBER: _ClassVar[int]
     AFTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    CONTRACT_FIELD_NUMBER: _ClassVar[int]
     scheme: str
     after_version: int
     encodings: _containers.RepeatedScalarFieldContainer[_tensor_pb2.BlobEncoding]
     weight_encoding: _policy_pb2.WeightEncoding
-    def __init__(self, scheme: _Optional[str] = ..., after_version: _Optional[int] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ..., weight_encoding: _Optional[_Union[_policy_pb2.WeightEncoding, str]] = ...) -> None: ...
+    contract: int
+    def __init__(self, scheme: _Optional[str] = ..., after_version: _Optional[int] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ..., weight_encoding: _Optional[_Union[_policy_pb2.WeightEncoding, str]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class WatchPoliciesResponse(_message.Message):
     __slots__ = ("policy", "part")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorq.domain import limits
+from actorq.domain.contract import check_contract
 from actorq.domain.policy import SIGNED, Variant, variant_of
 from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
@@ -67,9 +68,16 @@ class EvaluateRequest:
 
 _SCHEME: dict[Any, str] = {bounds.optional_name: "scheme"}
 _SERVED = {**_SCHEME, ENCODINGS: "encodings", WEIGHT_ENCODING: "weight_encoding"}
-watch_request_from_proto = Pair(
-    quantizer_pb2.WatchPoliciesRequest, PolicyRequest, {**_SERVED, bounds.version: "version=after_version"}
-).from_proto
+_WATCH = Pair(quantizer_pb2.WatchPoliciesRequest, PolicyRequest, {**_SERVED, bounds.version: "version=after_version"})
+
+
+def watch_request_from_proto(message: quantizer_pb2.WatchPoliciesRequest) -> PolicyRequest:
+    """Decode a request to watch policies. Raises ConflictError for another contract, if the caller names one."""
+    if message.contract:
+        check_contract("the watcher", message.contract)
+    return _WATCH.from_proto(message)
+
+
 policy_request_from_proto = Pair(
     quantizer_pb2.GetPolicyRequest, PolicyRequest, {**_SERVED, bounds.version: "version"}
 ).from_proto

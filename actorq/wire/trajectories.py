@@ -64,18 +64,17 @@ def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: An
             f"{observations.dtype}{list(observations.shape)}"
         )
     spec = EnvironmentSpec(observations=replace(observations, leaves=leaves), **fields)
-    if spec.choices:
-        kind, shape = np.dtype(spec.actions.dtype).kind, spec.actions.shape
-        fits = len(shape) == 1 and (shape[0] >= len(spec.choices) if kind == "f" else shape == (len(spec.choices),))
-        if not fits or min(spec.choices) < 1 or sum(spec.choices) != spec.discrete_actions:
+    sizes, kind, shape = spec.sizes, np.dtype(spec.actions.dtype).kind, spec.actions.shape
+    if sizes:
+        beside = len(shape) == 1 and kind == "f" and shape[0] >= len(sizes)
+        fits = beside or (kind in "iu" and shape == ((len(sizes),) if shape else ()) and (shape or len(sizes) == 1))
+        if not fits or min(sizes) < 1 or sum(sizes) > limits.MAX_DISCRETE_ACTIONS:
             raise InvalidInputError(
-                f"environment.choices: {len(spec.choices)} parts of {spec.discrete_actions} values in all do not fit "
-                f"actions {spec.actions.dtype}{list(shape)}"
+                f"environment.sizes: {len(sizes)} parts of {sum(sizes)} values in all do not fit actions "
+                f"{spec.actions.dtype}{list(shape)}, or are more than {limits.MAX_DISCRETE_ACTIONS}"
             )
-    if spec.mask is not None and spec.mask.shape != (spec.discrete_actions,):
-        raise InvalidInputError(
-            f"environment.leaves: a mask must have {spec.discrete_actions} choices, got {list(spec.mask.shape)}"
-        )
+    if spec.mask is not None and spec.mask.shape != (sum(sizes),):
+        raise InvalidInputError(f"environment.leaves: a mask must have {sum(sizes)} choices, got {[*spec.mask.shape]}")
     goal, shape = spec.goal, observations.shape
     if goal is not None and (leaves or len(shape) != 1 or not goal.fits(shape[0])):
         raise InvalidInputError(
@@ -99,8 +98,7 @@ ENVIRONMENT = Pair(
         bounds.name: "environment_id",
         ARRAY_SPEC: "observations actions",
         many(nested(_leaf_to_proto, _leaf_from_proto), limits.MAX_LEAVES): "leaves",
-        bounds.between(0, limits.MAX_DISCRETE_ACTIONS): "discrete_actions",
-        many(bounds.anything, limits.MAX_PARTS): "choices",
+        many(bounds.anything, limits.MAX_PARTS): "sizes",
         bounds.anything: "max_episode_steps",
         bounds.figure: "reward_threshold",
         _stack: "frame_stack",

@@ -23,8 +23,8 @@ def _main(environment: str, arguments: str, episodes: int) -> None:
     returns: list[float] = []
     batch.reset(_SEED)
     for _ in range(_MOST_STEPS):
-        if spec.discrete_actions:
-            actions = rng.integers(spec.discrete_actions, size=1)
+        if spec.sizes:
+            actions = rng.integers(spec.acting_size, size=1)
         else:
             actions = rng.uniform(low, high)[None].astype(np.float32)
         returns += [episode.episode_return for episode in batch.step(actions).episodes]

@@ -47,9 +47,9 @@ BATCHES = {"dqn": 64, "td3": 256, "sac": 256, "d4pg": 64}
 # Stable-Baselines3 and CleanRL have no such D4PG, so only precisions are compared.
 _WIDE = {"policy_sizes": [2048] * 3, "critic_sizes": [256, 256], "n_step": 1}
 HALF_CHEETAH = EnvironmentSpec(
-    "HalfCheetah-v5", ArraySpec((17,), "float32"), ArraySpec((6,), "float32", (-1.0,) * 6, (1.0,) * 6), 0
+    "HalfCheetah-v5", ArraySpec((17,), "float32"), ArraySpec((6,), "float32", (-1.0,) * 6, (1.0,) * 6), ()
 )
-CART_POLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
+CART_POLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), (2,))
 _OURS, _BF16, _COMPILED = "actorq", "actorq bf16", "actorq compiled"
 _THEIRS, _CLEANRL = "Stable-Baselines3", "CleanRL's update"
 # Speed relative to Stable-Baselines3 in the faster precision; for D4PG, speed of bf16 relative to fp32.
@@ -164,8 +164,8 @@ def random_rows(spec: EnvironmentSpec) -> Rows:
     rng = np.random.default_rng(0)
     observations = rng.standard_normal((_ROWS + 1, *spec.observations.shape), np.float32)
     actions: NDArray[Any] = (
-        rng.integers(spec.discrete_actions, size=_ROWS)
-        if spec.discrete_actions
+        rng.integers(spec.acting_size, size=_ROWS)
+        if spec.sizes
         else rng.uniform(-1, 1, (_ROWS, *spec.actions.shape)).astype(np.float32)
     )
     return {

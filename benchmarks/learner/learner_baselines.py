@@ -27,9 +27,7 @@ class _Spaces(gymnasium.Env[NDArray[Any], Any]):
         low, high = spec.actions.bounds()
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, spec.observations.shape, np.float32)
         self.action_space: gymnasium.Space[Any] = (
-            gymnasium.spaces.Discrete(spec.discrete_actions)
-            if spec.discrete_actions
-            else gymnasium.spaces.Box(low, high)
+            gymnasium.spaces.Discrete(spec.acting_size) if spec.sizes else gymnasium.spaces.Box(low, high)
         )
 
 
@@ -112,7 +110,7 @@ class _Updated(Protocol):
 class _CleanRLDQN:
     def __init__(self, spec: EnvironmentSpec, sizes: list[int]) -> None:
         inputs = spec.observations.shape[0]
-        self._online, self._target = (_mlp(inputs, sizes, spec.discrete_actions) for _ in range(2))
+        self._online, self._target = (_mlp(inputs, sizes, spec.acting_size) for _ in range(2))
         self._target.load_state_dict(self._online.state_dict())
         self._optimizer = torch.optim.Adam(self._online.parameters(), lr=_LEARNING_RATE)
 

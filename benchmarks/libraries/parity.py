@@ -143,7 +143,7 @@ def final(folder: Path, environment: str) -> Run:
 
     def act(observation: NDArray[Any]) -> NDArray[Any]:
         output = run(observation[None])[0]
-        return np.asarray(output.argmax()) if spec.discrete_actions else output.copy()
+        return np.asarray(output.argmax()) if spec.sizes else output.copy()
 
     played = final_returns(act, gymnasium.make(environment), FINAL_EPISODES, CONFIRMATION_SEED)
     scheme = policy.descriptor.effective_scheme

@@ -30,7 +30,7 @@ from benchmarks.scale.fanout_clients import SCHEME, WATCH
 from benchmarks.scale.fanout_plot import plot
 from benchmarks.scale.watchers import Source
 
-SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 # The int8 policy of this network has about 150 kB.
 _HIDDEN = (256, 256, 256)
 _PROCESSES = 2

@@ -67,7 +67,7 @@ def spec_for(size: int) -> EnvironmentSpec:
     observations = size - _STEPS * ENVIRONMENTS * _ROW_BYTES
     numbers = max(1, observations // (4 * (_STEPS + 1) * ENVIRONMENTS))
     shape = ArraySpec((numbers,), "float32")
-    return EnvironmentSpec("CartPole-v1", shape, ArraySpec((), "int64"), discrete_actions=2)
+    return EnvironmentSpec("CartPole-v1", shape, ArraySpec((), "int64"), sizes=(2,))
 
 
 class Fleet:

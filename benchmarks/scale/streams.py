@@ -29,7 +29,7 @@ from benchmarks.harness import Target, run_benchmark
 from benchmarks.processes import ServiceProcess, connect, serving
 from benchmarks.scale.watchers import measure_watchers
 
-SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 ENVIRONMENTS = 8
 _STREAM = "/actorq.v1.LearnerService/StreamTrajectories"
 _FIRST_REPORTS = 2

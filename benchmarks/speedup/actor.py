@@ -67,7 +67,7 @@ class Task:
 
 
 TASKS = (
-    Task("CartPole-v1", 16, "int8", lambda spec: relu_mlp(64, spec.observations.shape[0], spec.discrete_actions), 0.75),
+    Task("CartPole-v1", 16, "int8", lambda spec: relu_mlp(64, spec.observations.shape[0], spec.acting_size), 0.75),
     Task(
         "dm_control/walker-walk",
         8,
@@ -286,8 +286,8 @@ def torch_loop(task: Task) -> Loop:
         for _ in range(steps):
             with torch.no_grad():
                 outputs = module(torch.as_tensor(observations)).numpy()
-            if spec.discrete_actions:
-                random = rng.integers(spec.discrete_actions, size=count)
+            if spec.sizes:
+                random = rng.integers(spec.acting_size, size=count)
                 actions = np.where(rng.random(count) < _EPSILON, random, outputs.argmax(axis=1))
             else:
                 noise = rng.normal(0.0, _NOISE, outputs.shape).astype(np.float32)
@@ -338,8 +338,8 @@ def _single(environment_id: str, bare: bool = False) -> Any:
 
 
 def _random_actions(spec: EnvironmentSpec, rng: np.random.Generator, steps: int, count: int) -> Any:
-    if spec.discrete_actions:
-        return rng.integers(spec.discrete_actions, size=(steps, count)).tolist()
+    if spec.sizes:
+        return rng.integers(spec.acting_size, size=(steps, count)).tolist()
     low, high = spec.actions.bounds()
     return rng.uniform(low, high, (steps, count, *spec.actions.shape))
 

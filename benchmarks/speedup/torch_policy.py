@@ -45,7 +45,7 @@ class TorchPolicy:
         if self._network.inputs not in (expected, expected[:1]):
             raise InvalidInputError(f"expected the inputs {' and '.join(expected)}, got {self._network.inputs}")
         self.takes_noise = len(self._network.inputs) == 2
-        told = (Role.MEAN, Role.LOG_STD) if sampled and not spec.discrete_actions else ()
+        told = (Role.MEAN, Role.LOG_STD) if sampled and not spec.sizes else ()
         self._further = {role: self._network.outputs.index(role) for role in told}
         if greedy:
             self._further[Role.GREEDY_ACTIONS] = (

@@ -48,5 +48,5 @@ def spec_of(environment: str) -> EnvironmentSpec:
     observations, actions = _SPACES[environment]
     bounds = ((-1.0,) * actions, (1.0,) * actions)
     return EnvironmentSpec(
-        environment, ArraySpec((observations,), "float32"), ArraySpec((actions,), "float32", *bounds), 0
+        environment, ArraySpec((observations,), "float32"), ArraySpec((actions,), "float32", *bounds), ()
     )

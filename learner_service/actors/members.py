@@ -1,5 +1,6 @@
 """The members of a run: actors and evaluators with their incarnations, indexes and reports."""
 
+import heapq
 import logging
 import threading
 from collections import Counter, OrderedDict
@@ -11,7 +12,6 @@ from typing import Literal
 from actorq.domain.status import ActorReport, ActorStatus
 from actorq.domain.trajectory import Role
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError
-from learner_service.actors.indexes import Indexes
 from learner_service.replay import SegmentSource, actor_key
 
 _MAX_MEMBERS = 20_000
@@ -252,6 +252,43 @@ class Members:
             raise ExhaustedError(f"a run takes at most {_MAX_MEMBERS} actors, and has that many")
         name, _ = self._left.popitem(last=False)
         self._keys.discard(self._members.pop(name).source_key[0])
+
+
+class Indexes:
+    """The held and free exploration indexes of a role, from 0. Taking and freeing is O(log n). Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+        # All numbers below `_next` are held or in the heap. The heap has each number once, perhaps a held one.
+        self._next = 0
+        self._heap: list[int] = []
+        self._in_heap: set[int] = set()
+
+    def take(self, *wishes: int) -> int:
+        """Hold the first of `wishes` that is free, else the lowest free number."""
+        index = next((wish for wish in wishes if wish not in self._held), None)
+        if index is None:
+            index = self._lowest()
+        self._held.add(index)
+        return index
+
+    def free(self, index: int) -> None:
+        """Release a held number."""
+        self._held.discard(index)
+        if index < self._next and index not in self._in_heap:
+            self._in_heap.add(index)
+            heapq.heappush(self._heap, index)
+
+    def _lowest(self) -> int:
+        while self._heap:
+            index = heapq.heappop(self._heap)
+            self._in_heap.discard(index)
+            if index not in self._held:
+                return index
+        while self._next in self._held:
+            self._next += 1
+        self._next += 1
+        return self._next - 1
 
 
 def _is_same(known: Member, incarnation: int, role: Role, nonce: int) -> bool:

@@ -56,7 +56,7 @@ class PolicyGradient(Trainable):
         self._leaves = Leaves(self._spec) if self._spec.leaves and not has_images(self._spec) else None
         spec = self._spec
         kind: type[SoftmaxPolicy | PartwisePolicy | DiagonalGaussianPolicy] = (
-            PartwisePolicy if spec.choices else SoftmaxPolicy if spec.sizes else DiagonalGaussianPolicy
+            PartwisePolicy if spec.has_parts else SoftmaxPolicy if spec.sizes else DiagonalGaussianPolicy
         )
         gaussian = {"log_std": settings.log_std, "squash": settings.squash} if spec.components else {}
 

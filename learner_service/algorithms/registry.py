@@ -100,7 +100,7 @@ def _require(name: str, found: object, attributes: Sequence[str]) -> None:
 
 def _check_actions(name: str, algorithm: type[Algorithm], spec: EnvironmentSpec) -> None:
     if not {*spec.action_kinds} <= {*algorithm.action_spaces}:
-        have = f"{spec.discrete_actions} discrete ones" if spec.sizes else "continuous ones"
+        have = f"{spec.acting_size} discrete ones" if spec.sizes else "continuous ones"
         have += " beside continuous ones" * (len(spec.action_kinds) > 1)
         raise UserError(
             f"algorithm {name} needs {' or '.join(algorithm.action_spaces)} actions, but {spec.environment_id} has "

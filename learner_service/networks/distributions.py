@@ -37,7 +37,7 @@ class SoftmaxPolicy(Torso):
 
     def outputs(self, spec: EnvironmentSpec) -> int:
         """The number of actions."""
-        return spec.discrete_actions
+        return spec.acting_size
 
     def computed(self, observations: Observed) -> Tensor:
         """The logits."""
@@ -160,7 +160,7 @@ class PartwisePolicy(Torso):
 
     def outputs(self, spec: EnvironmentSpec) -> int:
         """The number of choices, and of continuous components."""
-        return spec.discrete_actions + spec.components
+        return sum(spec.sizes) + spec.components
 
     def forward(self, observations: Observed) -> Any:
         """Return the logits, and those of the continuous components."""

@@ -33,7 +33,7 @@ class QNetwork(nn.Module):
         self.observe = Observations(spec, normalizer, flatten=layers is None)
         self.torso, features = hidden_layers(spec, hidden_sizes, layers)
         self._allowed, self._sizes = AllowedChoices(spec), spec.sizes
-        self.advantage = keep_fp32(Linear(features, spec.discrete_actions))
+        self.advantage = keep_fp32(Linear(features, spec.acting_size))
         self.value = keep_fp32(Linear(features, 1)) if dueling else None
 
     def forward(self, observations: Observed) -> Tensor:

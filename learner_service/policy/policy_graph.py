@@ -169,7 +169,7 @@ def _signed(model: onnx.ModelProto, signature: Signature) -> PolicyGraph:
 
 def _action_spans(spec: EnvironmentSpec) -> tuple[float, ...]:
     """Highest minus lowest action of each component; empty for discrete and for unbounded actions."""
-    if spec.discrete_actions or not spec.actions.bounded:
+    if spec.sizes or not spec.actions.bounded:
         return ()
     low, high = spec.actions.bounds()
     return tuple((high - low).ravel().tolist())

@@ -16,7 +16,6 @@ from learner_service.sparsity.densities import budgets
 from learner_service.sparsity.evolution import Growth, Unstructured, at_random, by_gradient
 from learner_service.sparsity.flops import Cost, dense_flops
 from learner_service.sparsity.structured import Structured
-from learner_service.sparsity.tiny import tiny_sizes, weights_of
 from learner_service.sparsity.topology import CosineSchedule, Topology
 from learner_service.sparsity.trace import Traced, trace
 from learner_service.sparsity.weights import Weight, maskable_weights, multiply_by
@@ -28,6 +27,8 @@ METHODS: tuple[SparsityMethod, ...] = get_args(SparsityMethod)
 _MASKED = ("static", "set", "rigl", "rlx2")
 # Added to the seed, so that masks are independent of each other and of the initial weights.
 _STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}
+# Steps of the bisection for the method tiny. Hidden layers have far fewer than 2 ** 24 units.
+_BISECTIONS = 24
 
 
 class SparsityPlan:
@@ -56,8 +57,8 @@ class SparsityPlan:
         """
         if self._settings.method != "tiny":
             return tuple(sizes)
-        self._full[network] = weights_of(make, sizes)
-        return tiny_sizes(sizes, 1.0 - self._sparsity(network), make, f"sparsity.{network}")
+        self._full[network] = _weights_of(make, sizes)
+        return _tiny_sizes(sizes, 1.0 - self._sparsity(network), make, f"sparsity.{network}")
 
     def topology(
         self, network: Network, parameters: FlatParameters, *targets: FlatParameters, updates_per_step: int = 1
@@ -141,6 +142,42 @@ class SparsityPlan:
 
     def _sparsity(self, network: Network) -> float:
         return self._settings.actor if network == "actor" else self._settings.critic
+
+
+def _tiny_sizes(
+    sizes: Sequence[int], density: float, make: Callable[[Sequence[int]], nn.Module], setting: str
+) -> tuple[int, ...]:
+    """Units of hidden layers, all shrunk by the same factor, for a network with at most `density` of its weights.
+
+    This dense network is the baseline for sparse training.
+
+    make: makes the network with given hidden layers; called on torch's meta device. setting: name of the sparsity in
+    errors. Raises UserError when even one unit in each hidden layer is too much, or when the sizes have no effect.
+    """
+
+    def weights(units: Sequence[int]) -> int:
+        return sum(weight.size for weight in _weights_of(make, units))
+
+    def shrunk(share: float) -> tuple[int, ...]:
+        return tuple(max(1, round(share * units)) for units in sizes)
+
+    allowed = density * weights(sizes)
+    if weights(shrunk(0.0)) > allowed:
+        raise UserError(
+            f"{setting}: method tiny cannot make a network of {allowed:.0f} weights from hidden layers of "
+            f"{', '.join(map(str, sizes))} units; use a lower sparsity or another sparsity.method"
+        )
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if weights(shrunk(middle)) <= allowed else (low, middle)
+    return shrunk(low)
+
+
+def _weights_of(make: Callable[[Sequence[int]], nn.Module], sizes: Sequence[int]) -> tuple[Weight, ...]:
+    """The weights of a network with these hidden layers. Only their shapes are made."""
+    with torch.device("meta"), torch.random.fork_rng(devices=()):
+        return maskable_weights(make(sizes))
 
 
 def _structured(

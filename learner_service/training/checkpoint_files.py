@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actorq.domain.contract import CONTRACT, check_written
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles.documents import read_document, write_document
 from actorq.statefiles.files import read_file, replace_file
@@ -26,7 +27,13 @@ class CheckpointFiles:
         """Write and fsync both files. Raises OSError."""
         digest = hashlib.sha256(self.tensors).hexdigest()
         replace_file(folder / _TENSORS, self.tensors, sync=True)
-        header = {"format": _FORMAT, "updates": self.updates, "sha256": digest, "values": self.values}
+        header = {
+            "format": _FORMAT,
+            "contract": CONTRACT,
+            "updates": self.updates,
+            "sha256": digest,
+            "values": self.values,
+        }
         write_document(folder / _STATE, header)
 
     @classmethod
@@ -46,6 +53,7 @@ class CheckpointFiles:
                 f"{folder}: expected a checkpoint of format {_FORMAT}, got {header['format']}; resume with the version "
                 "of ActorQ that wrote it"
             )
+        check_written(str(folder), header.get("contract", 1))
         digest = hashlib.sha256(tensors).hexdigest()
         if digest != header["sha256"]:
             raise InvalidInputError(f"{_TENSORS}: expected sha256 {header['sha256']}, got {digest}")

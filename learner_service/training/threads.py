@@ -232,7 +232,7 @@ def random_batch(spec: EnvironmentSpec, rows: int, returns: Returns) -> Batch:
     for column in batch.columns.values():
         column[...] = _random(rng, column)
     if spec.sizes:
-        batch.actions[...] = rng.integers(spec.choices or spec.discrete_actions, size=batch.actions.shape)
+        batch.actions[...] = rng.integers(spec.sizes if spec.has_parts else spec.sizes[0], size=batch.actions.shape)
     else:
         low, high = spec.actions.bounds()
         batch.actions[...] = rng.uniform(low, high, batch.actions.shape)

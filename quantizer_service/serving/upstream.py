@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from actorq import wire
 from actorq.client import QuantizerClient
+from actorq.domain.contract import CONTRACT
 from actorq.domain.policy import PolicyDescriptor, RetainedPolicy, Variant
 from actorq.errors import InvalidInputError, UnavailableError
 from actorq.transport.errors import translated
@@ -55,7 +56,8 @@ class Upstream:
 
     def watch(self, variant: Variant) -> "UpstreamStream":
         """Open a stream of a variant's newest policies, which begins with the current one. Thread-safe."""
-        request = quantizer_pb2.WatchPoliciesRequest(encodings=ENCODINGS, **wire.variant_to_proto(variant))
+        wanted = wire.variant_to_proto(variant)
+        request = quantizer_pb2.WatchPoliciesRequest(encodings=ENCODINGS, contract=CONTRACT, **wanted)
         return UpstreamStream(self._stream("WatchPolicies", request), variant, self.peer)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 
+from actorq.domain.contract import check_written
 from actorq.domain.policy import Checkpoint, Policy, PolicyGraph, RetainedPolicy, Variant
 from actorq.domain.signature import signature_of
 from actorq.errors import InvalidInputError, NotFoundError, UserError
@@ -130,6 +131,7 @@ class PolicyReader:
                 f"--store: {self._directory} has format {written} of another version of ActorQ; this version needs "
                 f"format {stored.STORE_FORMATS[0]}: give an empty folder; the learner publishes its policy again"
             )
+        check_written(f"--store: {self._directory}", tree.get("contract", 1))
         # Older stores have no owner.
         epoch, process, refused = tree.get("owner", (0, 0, ()))
         return run_id, Owner(epoch, process, tuple(refused))

@@ -28,7 +28,6 @@ from actorq.statefiles.files import replace_file, sync_file, sync_folder
 from actorq.statefiles.highwater import HighWaterMark
 from actorq.statefiles.locks import WriterLock
 from quantizer_service.store import policy_files
-from quantizer_service.store.leases import Leases
 from quantizer_service.store.owner import Owner
 from quantizer_service.store.reader import Entry, PolicyReader
 
@@ -36,6 +35,11 @@ _log = logging.getLogger(__name__)
 
 # The newest unused graphs are kept for later versions. The limit protects memory and disk from a faulty publisher.
 _MAX_UNUSED_GRAPHS = 8
+
+# Longer than nearly any evaluation. A client that needs more time asks again. A dead client blocks no longer than this.
+MAX_LEASE_S = 3600.0
+# More than a run has evaluators. Each lease keeps the files of one version, which must not fill the disk.
+MAX_LEASES = 16
 
 
 class PolicyStore(PolicyReader):
@@ -193,7 +197,7 @@ class PolicyStore(PolicyReader):
             self.run_id, self.owner = run_id, owner
 
     def _write_run(self, run_id: str, owner: Owner) -> None:
-        values = {"run_id": run_id, "format": stored.STORE_FORMATS[0], "owner": astuple(owner)}
+        values = {"run_id": run_id, "format": stored.STORE_FORMATS[0], "contract": CONTRACT, "owner": astuple(owner)}
         with _writing(self._directory):
             write_twice(self._directory / "run.json", values)
 
@@ -241,6 +245,42 @@ class PolicyStore(PolicyReader):
                 name.with_suffix(".json").unlink(missing_ok=True)
                 name.with_suffix(".onnx").unlink(missing_ok=True)
             del self.graphs[digest]
+
+
+class Leases:
+    """Leases keep versions in the store until their evaluation. They exist only in memory.
+
+    Each leased version has one lease, which its clients share.
+
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        # The end of each lease, in the order in which they were granted.
+        self._ends: dict[int, float] = {}
+
+    def grant(self, version: int, seconds: float) -> float:
+        """Lease a version from now on. Returns the granted seconds, at most `MAX_LEASE_S`.
+
+        Ends the oldest lease when there are `MAX_LEASES`.
+        """
+        granted = min(seconds, MAX_LEASE_S)
+        self.end(version)
+        while len(self.versions()) >= MAX_LEASES:
+            del self._ends[next(iter(self._ends))]
+        self._ends[version] = self._clock() + granted
+        return granted
+
+    def end(self, version: int) -> None:
+        """End the lease of a version, if there is one."""
+        self._ends.pop(version, None)
+
+    def versions(self) -> frozenset[int]:
+        """The leased versions."""
+        now = self._clock()
+        self._ends = {version: end for version, end in self._ends.items() if end > now}
+        return frozenset(self._ends)
 
 
 def _write_policy(folder: Path, policy: Policy) -> None:

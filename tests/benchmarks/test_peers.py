@@ -54,7 +54,7 @@ def test_both_libraries_learn_on_policy_with_the_same_settings(task: Task) -> No
     assert (ours.hidden_sizes, ours.value_sizes, ours.activation) == ((64, 64), (64, 64), "tanh")
     # Their standard deviation is 1 in the environment's units, at first.
     spec = describe_environment(task.environment)
-    if not spec.discrete_actions:
+    if not spec.sizes:
         assert np.exp(ours.log_std) * spec.actions.high[0] == pytest.approx(1.0)
 
 

@@ -12,9 +12,9 @@ from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.store import PolicyStore
 from tests.quantizer_service.policy_graphs import ACTIONS, OBSERVATION_SIZE
 
-DISCRETE = EnvironmentSpec("Own-v0", ArraySpec((OBSERVATION_SIZE,), "float32"), ArraySpec((), "int64"), ACTIONS)
+DISCRETE = EnvironmentSpec("Own-v0", ArraySpec((OBSERVATION_SIZE,), "float32"), ArraySpec((), "int64"), (ACTIONS,))
 CONTINUOUS = EnvironmentSpec(
-    "Own-v0", ArraySpec((OBSERVATION_SIZE,), "float32"), ArraySpec((ACTIONS,), "float32", (-1.0,), (1.0,)), 0
+    "Own-v0", ArraySpec((OBSERVATION_SIZE,), "float32"), ArraySpec((ACTIONS,), "float32", (-1.0,), (1.0,)), ()
 )
 
 

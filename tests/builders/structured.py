@@ -34,7 +34,7 @@ def discrete(
     leaves = (*leaves, mask(count)) if masked else leaves
     actions = ArraySpec((len(choices),) if choices else (), "int64")
     observations = packed(*leaves) if leaves else ArraySpec((3,), "float32")
-    return EnvironmentSpec("Parts-v0", observations, actions, count, choices=choices, frame_stack=frame_stack)
+    return EnvironmentSpec("Parts-v0", observations, actions, choices or (count,), frame_stack=frame_stack)
 
 
 def mixed(*leaves: Leaf) -> EnvironmentSpec:

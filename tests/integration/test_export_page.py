@@ -19,8 +19,8 @@ from tests.learner_service.algorithms.algorithm_parts import make, random_batch
 from tests.quantizer_service.quantizer_server import running_quantizer
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "export.md"
-CARTPOLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
-PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0)
+CARTPOLE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), (2,))
+PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), ())
 
 
 def stored(root: Path, name: str, spec: EnvironmentSpec) -> None:

@@ -19,9 +19,7 @@ from learner_service.policy.policy_graph import calibration_batch, export_policy
 from quantizer_service.emission.reference import Reference
 from tests.integration.training_run import TrainingRun
 
-SPEC = EnvironmentSpec(
-    "Arms-v0", ArraySpec((24,), "float32"), ArraySpec((6,), "float32", (-2.0,), (1.0,)), discrete_actions=0
-)
+SPEC = EnvironmentSpec("Arms-v0", ArraySpec((24,), "float32"), ArraySpec((6,), "float32", (-2.0,), (1.0,)))
 NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, None, ())
 
 

@@ -27,7 +27,7 @@ from benchmarks.scale.watchers import Source
 from tests.builders.service_process import service_process
 from tests.integration.training_run import actorq
 
-SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 # Tens of thousands of steps: longer than it takes to publish more versions than are retained.
 EPISODES = 2_000
 MANY = 100_000

@@ -117,7 +117,7 @@ def test_an_actors_certificate_does_not_control_the_run(secured: Secured) -> Non
 
 def test_an_evaluator_does_not_take_over_an_actors_stream(secured: Secured) -> None:
     environment = wire.environment_to_proto(
-        EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+        EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
     )
     opened = learner_pb2.StreamTrajectoriesRequest(
         open=learner_pb2.StreamOpen(actor_name="actor-1", incarnation=7, environment=environment)

@@ -20,7 +20,7 @@ from tests.builders.forked_commands import ForkedCommand
 from tests.builders.service_process import refusal, service_process
 from tests.integration.training_run import actorq
 
-SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 SCHEME = "int8"
 # Labels of what a client gets that asks for no encoding.
 VARIANT = '{scheme="int8",weight_encoding="signed"}'

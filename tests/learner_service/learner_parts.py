@@ -35,7 +35,7 @@ torch.set_num_threads(1)
 P = ParamSpec("P")
 DEADLINE_S = 30.0
 
-SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 
 
 def config(**changes: Any) -> RunConfig:
@@ -83,7 +83,7 @@ def random_batch(rng: np.random.Generator, size: int, spec: EnvironmentSpec = SP
     shape = (size, *spec.observations.shape)
     return Batch(
         observations=rng.standard_normal(shape, np.float32),
-        actions=rng.integers(spec.discrete_actions, size=size),
+        actions=rng.integers(spec.acting_size, size=size),
         returns=rng.standard_normal(size, np.float32),
         bootstrap_discounts=np.where(rng.random(size) < 0.3, 0.0, 0.9).astype(np.float32),
         bootstrap_observations=rng.standard_normal(shape, np.float32),

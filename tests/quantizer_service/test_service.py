@@ -10,6 +10,7 @@ from safetensors.numpy import save
 
 from actorq import wire
 from actorq.client import QuantizerClient
+from actorq.domain.contract import CONTRACT
 from actorq.domain.policy import CALIBRATION_PREFIX, Policy
 from actorq.errors import NotFoundError, UnavailableError
 from actorq.v1 import quantizer_pb2, trajectory_pb2
@@ -121,6 +122,14 @@ def test_a_slow_watcher_sees_a_rising_part_of_the_versions_that_ends_with_the_ne
 
     assert seen == sorted(set(seen))
     assert seen[-1] == 20
+
+
+def test_a_watcher_of_another_contract_is_refused(client: QuantizerClient) -> None:
+    request = quantizer_pb2.WatchPoliciesRequest(scheme="fp32", contract=CONTRACT - 1)
+    with pytest.raises(grpc.RpcError) as refused:
+        next(client.stub.WatchPolicies(request))
+    assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert f"contract {CONTRACT - 1}" in refused.value.details()
 
 
 def test_watchers_that_leave_are_counted_out(client: QuantizerClient) -> None:

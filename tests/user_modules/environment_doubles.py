@@ -299,7 +299,7 @@ def make_planes(environment_id: str, count: int, rendered: bool) -> LoopedEnviro
     """A family of images without an axis for channels, `planes/stacked` and `planes/single`."""
     stack = 4 if environment_id.endswith("stacked") else 1
     observations, actions = ArraySpec((5, 6), "uint8"), ArraySpec((), "int64")
-    spec = EnvironmentSpec(environment_id, observations, actions, discrete_actions=2, frame_stack=stack)
+    spec = EnvironmentSpec(environment_id, observations, actions, sizes=(2,), frame_stack=stack)
     return LoopedEnvironments(spec, [Frames() for _ in range(count)], Frames, LIMIT)
 
 

@@ -42,7 +42,7 @@ class LinearQ:
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:
         own = settings_of(config, LinearConfig)
         self.n_step, self._device = own.n_step, device
-        self.policy = nn.Linear(spec.policy_observations.shape[0], spec.discrete_actions).to(device)
+        self.policy = nn.Linear(spec.policy_observations.shape[0], spec.acting_size).to(device)
         self._optimizer = torch.optim.SGD(self.policy.parameters(), own.learning_rate)
 
     def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:

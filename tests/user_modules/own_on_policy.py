@@ -46,7 +46,7 @@ class Reinforce:
         own = settings_of(config, ReinforceConfig)
         self.rollout_size, self.batch_size, self.epochs = own.rollout_size, own.batch_size, own.epochs
         torch.manual_seed(config.seed)
-        self._policy = Logits(spec.observations.shape[0], spec.discrete_actions)
+        self._policy = Logits(spec.observations.shape[0], spec.acting_size)
         self._optimizer = torch.optim.SGD(self._policy.parameters(), own.learning_rate)
         self.rollouts: list[tuple[Sequence[Batch], float]] = []
         self.normalized: list[NDArray[np.float64]] = []

@@ -1,6 +1,6 @@
 """Joins actions of several parts to one array, and refuses unsupported ones.
 
-Discrete parts with few combinations are one discrete action. Others are parts of their own (`EnvironmentSpec.choices`).
+Discrete parts with few combinations are one discrete action. Others are parts of their own.
 """
 
 import itertools
@@ -126,16 +126,16 @@ def sizes_of(space: spaces.Space[Any]) -> tuple[int, ...]:
 
 def action_spec(
     environment_id: str, space: spaces.Space[Any], sizes: tuple[int, ...] = ()
-) -> tuple[ArraySpec, int, tuple[int, ...]]:
-    """The spec of single actions, the number of discrete choices (0 if continuous), and those of each of several parts.
+) -> tuple[ArraySpec, tuple[int, ...]]:
+    """The spec of single actions, and the number of values of each discrete part; see `EnvironmentSpec`.
 
     sizes: values of each of several discrete parts, which come first in the space. Raises UserError for actions that no
     policy takes.
     """
     if isinstance(space, spaces.Discrete) and int(space.start) == 0:
-        return ArraySpec((), "int64"), int(space.n), ()
+        return ArraySpec((), "int64"), (int(space.n),)
     if isinstance(space, spaces.MultiDiscrete) and sizes:
-        return ArraySpec((len(sizes),), "int64"), sum(sizes), sizes
+        return ArraySpec((len(sizes),), "int64"), sizes
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind == "f":
         check_size(environment_id, "actions", space)
         spec = ArraySpec(tuple(space.shape), "float32", bounds(space.low), bounds(space.high))
@@ -143,7 +143,7 @@ def action_spec(
         low, high = (bound[len(sizes) :] for bound in (space.low, space.high))
         continuous = ArraySpec((len(low),), "float32", bounds(low), bounds(high))
         if continuous.bounded and np.abs(continuous.bounds()).max() <= LARGEST_NUMBER:
-            return spec, sum(sizes), sizes
+            return spec, sizes
     raise UserError(
         f"environment {environment_id}: actions must be {SUPPORTED_ACTIONS}, got {in_one_line(space)}{_way_out(space)}"
     )

@@ -46,7 +46,7 @@ _DIGEST = hashlib.sha256(b"").digest()
 PROCESS = ProcessStats("actor-0", "actor", "node-a", 4711, _NOW, 12.5, 84 * 2**20, 96 * 2**20)
 # Without a threshold: no evaluation ends the run.
 ENVIRONMENT = EnvironmentSpec(
-    "CartPole-v1", ArraySpec((4,), "float32", (-1.0,) * 4, (1.0,) * 4), ArraySpec((), "int64"), 2, 500
+    "CartPole-v1", ArraySpec((4,), "float32", (-1.0,) * 4, (1.0,) * 4), ArraySpec((), "int64"), (2,), 500
 )
 REPORT = ActorReport(34, "fp32", 32_100, 742.5, 2, (0.034, 0.5), PROCESS, 12.5, "int8", 0.41)
 EVALUATION = Evaluation(1, 35, 3500, "int8", (200.0, -13.5), (200, 14), 1.25)

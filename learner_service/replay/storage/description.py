@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from actorq.domain.columns import GREEDY_ACTIONS, LOG_PROBABILITIES, Column, columns_of
+from actorq.domain.contract import CONTRACT, check_written
 from actorq.domain.goals import HINDSIGHT, Goal
 from actorq.domain.leaves import Leaf
-from actorq.domain.spaces import ArraySpec, EnvironmentSpec
+from actorq.domain.spaces import ArraySpec, EnvironmentSpec, sizes_of
 from actorq.errors import ConflictError
 from learner_service.replay.storage.mapped_files import read_checked, write_checked
 
 _log = logging.getLogger(__name__)
 
-FORMAT_VERSION = 7
-"""Changes with the meaning of rows or records. Version 7 has the list of further columns."""
+FORMAT_VERSION = 8
+"""Changes with the meaning of rows or records. Version 8 has the sizes of actions, version 7 the further columns."""
 # Earlier versions, with the further columns that each of them means. Their rows and records are the same.
-_EARLIER: Mapping[object, tuple[str, ...]] = {4: (), 5: (GREEDY_ACTIONS,), 6: (LOG_PROBABILITIES,)}
+_EARLIER: Mapping[object, tuple[str, ...] | None] = {4: (), 5: (GREEDY_ACTIONS,), 6: (LOG_PROBABILITIES,), 7: None}
 # What needs each further column, and how to resume with and without it.
 _NEEDED_BY = {
     GREEDY_ACTIONS: ("dynamic_capacity", "--dynamic-capacity.enabled", "--no-dynamic-capacity.enabled"),
@@ -59,16 +60,16 @@ def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) ->
     # Without bounds and time limits, which do not change the meaning of stored rows.
     return {
         "format_version": FORMAT_VERSION,
+        "contract": CONTRACT,
         "further_columns": [column.name for column in further],
         "capacity": capacity,
         "environment_id": spec.environment_id,
         "observations": {"shape": list(spec.observations.shape), "dtype": np.dtype(spec.observations.dtype).str},
         "actions": {"shape": list(spec.actions.shape), "dtype": np.dtype(spec.actions.dtype).str},
-        "discrete_actions": spec.discrete_actions,
+        "sizes": [*spec.sizes],
         "frame_stack": spec.frame_stack,
         # Older descriptions have none of these.
         **({"leaves": [{**asdict(leaf), "shape": [*leaf.shape]} for leaf in spec.leaves]} if spec.leaves else {}),
-        **({"choices": [*spec.choices]} if spec.choices else {}),
         **({} if spec.goal is None else {"goal": vars(spec.goal).copy()}),
     }
 
@@ -81,9 +82,8 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
     )
     leaves = tuple(Leaf(**{**leaf, "shape": tuple(leaf["shape"])}) for leaf in found.get("leaves", ()))
     spec = EnvironmentSpec(
-        *(found["environment_id"], replace(observations, leaves=leaves), actions, found["discrete_actions"]),
+        *(found["environment_id"], replace(observations, leaves=leaves), actions, tuple(found["sizes"])),
         frame_stack=found["frame_stack"],
-        choices=tuple(found.get("choices", ())),
         goal=Goal(**found["goal"]) if "goal" in found else None,
     )
     further = columns_of(spec, found["further_columns"])[len(columns_of(spec)) :]
@@ -93,10 +93,11 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
 def require_same(directory: Path, expected: Mapping[str, Any]) -> int:
     """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for."""
     found = read_description(directory)
+    check_written(f"replay: {directory}", found.get("contract", 1))
     for key, value in expected.items():
         if key == "further_columns":
             _require_columns(directory, found[key], value)
-        elif found.get(key) != value:
+        elif key != "contract" and found.get(key) != value:
             raise ConflictError(f"replay: {directory} holds {key} {found.get(key)!r}, expected {value!r}; {_ELSEWHERE}")
     segments = found.get("segments")
     if not isinstance(segments, int) or segments < 1:
@@ -138,7 +139,10 @@ def _as_now(found: dict[str, Any]) -> dict[str, Any]:
     version = found.get("format_version")
     if version not in _EARLIER:
         return found
-    return {**found, "format_version": FORMAT_VERSION, "further_columns": [*_EARLIER[version]]}
+    further = _EARLIER[version]
+    columns = found["further_columns"] if further is None else [*further]
+    now = {"format_version": FORMAT_VERSION, "contract": CONTRACT}
+    return {**found, **now, "further_columns": columns, "sizes": [*sizes_of(found)]}
 
 
 def description_fault(path: Path) -> str:

@@ -136,7 +136,7 @@ def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Seg
     "actions", [ArraySpec((), "int64"), ArraySpec((6,), "float32", (-1.0,), (1.0,))], ids=["discrete", "continuous"]
 )
 def test_there_is_room_for_log_probabilities(actions: ArraySpec, max_bytes: int) -> None:
-    spec = EnvironmentSpec("Any-v0", ArraySpec((1,), "float32"), actions, discrete_actions=0 if actions.shape else 2)
+    spec = EnvironmentSpec("Any-v0", ArraySpec((1,), "float32"), actions, () if actions.shape else (2,))
     steps = fitting_segment_length(spec, 16, 10_000, max_bytes, (LOG_PROBABILITIES,))
     fullest = fullest_segment(spec, 16, steps)
     size = wire.segment_to_proto(fullest).ByteSize()

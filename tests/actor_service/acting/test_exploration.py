@@ -17,9 +17,9 @@ from actorq.domain.status import Exploration
 from tests.actor_service.actor_policies import constant_policy, noisy_policy
 
 OBSERVATIONS = ArraySpec((4,), "float32")
-DISCRETE = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((), "int64"), discrete_actions=4)
+DISCRETE = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((), "int64"), sizes=(4,))
 # Halves of the ranges: 2 and 0.5.
-CONTINUOUS = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-2.0, 0.0), (2.0, 1.0)), 0)
+CONTINUOUS = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-2.0, 0.0), (2.0, 1.0)), ())
 VALUES = [0.0, 3.0, 1.0, 2.0]
 
 
@@ -92,7 +92,7 @@ def test_without_noise_the_policy_acts() -> None:
 
 
 def test_a_stochastic_policy_is_given_standard_noise_and_no_other() -> None:
-    wide = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-100.0,), (100.0,)), 0)
+    wide = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-100.0,), (100.0,)), ())
     actions = taken(wide, noisy_policy(4, 2), Exploration((0.0,), (0.2,)))
     np.testing.assert_allclose(actions.mean(axis=0), np.zeros((1, 2)), atol=0.06)
     np.testing.assert_allclose(actions.std(axis=0), np.ones((1, 2)), rtol=0.05)

@@ -155,7 +155,7 @@ def test_it_does_not_wait_for_a_policy_when_it_should_stop(slot: PolicySlot) -> 
 
 def spec_of(shape: tuple[int, ...], dtype: str, frame_stack: int = 1) -> EnvironmentSpec:
     observations, actions = ArraySpec(shape, dtype), ArraySpec((), "int64")
-    return EnvironmentSpec("Any-v0", observations, actions, discrete_actions=3, frame_stack=frame_stack)
+    return EnvironmentSpec("Any-v0", observations, actions, sizes=(3,), frame_stack=frame_stack)
 
 
 def fullest_segment(spec: EnvironmentSpec, environments: int, steps: int) -> Segment:
@@ -203,7 +203,7 @@ def test_the_fullest_segment_stays_within_the_limit(spec: EnvironmentSpec, envir
 @pytest.mark.parametrize("max_bytes", [4_096, 65_536])
 def test_there_is_room_for_what_the_policy_would_have_done(max_bytes: int) -> None:
     actions = ArraySpec((6,), "float32", (-1.0,), (1.0,))
-    spec = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), actions, discrete_actions=0)
+    spec = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), actions)
     steps = fitting_segment_length(spec, 16, 10_000, max_bytes, (GREEDY_ACTIONS,))
     column = np.ones((steps, 16, 6), np.float32)
     fullest = fullest_segment(spec, 16, steps).with_columns(actions=column, greedy_actions=column)

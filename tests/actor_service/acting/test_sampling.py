@@ -20,12 +20,12 @@ from tests.actor_service.actor_policies import gaussian_policy, linear_policy, l
 OBSERVATIONS = ArraySpec((4,), "float32")
 LOGITS = [0.5, -1.0, 2.0, 0.0]
 # Halves of the ranges: 2 and 0.5. Middles: 0 and 0.5.
-CONTINUOUS = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-2.0, 0.0), (2.0, 1.0)), 0)
+CONTINUOUS = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-2.0, 0.0), (2.0, 1.0)), ())
 MIDDLE, HALF = np.array([0.0, 0.5]), np.array([2.0, 0.5])
 
 
 def discrete(choices: int) -> EnvironmentSpec:
-    return EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((), "int64"), discrete_actions=choices)
+    return EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((), "int64"), sizes=(choices,))
 
 
 class Drawn(NamedTuple):
@@ -160,7 +160,7 @@ def test_clipped_and_squashed_actions_have_the_same_drawn_values() -> None:
 @pytest.mark.parametrize("bounds", [(-2.3, 1.1), (0.1, 0.3), (-1e-3, 7e5)], ids=str)
 def test_rounding_takes_no_action_beyond_its_bounds(sampling: Sampling, bounds: tuple[float, float]) -> None:
     low, high = bounds
-    spec = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((2,), "float32", (low,), (high,)), 0)
+    spec = EnvironmentSpec("Any-v0", OBSERVATIONS, ArraySpec((2,), "float32", (low,), (high,)), ())
     actions = drawn(spec, gaussian_policy([0.0, 0.0], [2.0, 2.0]), sampling=sampling).actions
     assert (actions >= np.float32(low)).all()
     assert (actions <= np.float32(high)).all()
@@ -177,7 +177,7 @@ def test_draws_follow_the_seed_and_not_what_was_observed(spec: EnvironmentSpec, 
         assert not np.array_equal(column, different)
     # The noise of step t does not depend on the distributions of the steps before.
     moved = gaussian_policy([0.5, -0.5], [0.3, -0.3])
-    if not spec.discrete_actions:
+    if not spec.sizes:
         values = drawn(spec, moved, 300, seed=3).values
         noise = (values - np.array([0.5, -0.5])) / np.exp([0.3, -0.3])
         np.testing.assert_allclose(noise, one.values, atol=1e-5)

@@ -80,8 +80,8 @@ def test_wrappers_apply_in_order_the_innermost_first() -> None:
 
 def test_a_game_has_other_moves_and_modes_when_asked_for() -> None:
     arguments = made_with(full_action_space=True, repeat_action_probability=0.0, mode=1, difficulty=1)
-    assert describe_environment("ALE/Pong-v5", arguments=arguments).discrete_actions == 18
-    assert describe_environment("ALE/Pong-v5").discrete_actions == 6
+    assert describe_environment("ALE/Pong-v5", arguments=arguments).acting_size == 18
+    assert describe_environment("ALE/Pong-v5").acting_size == 6
 
 
 @pytest.mark.parametrize(

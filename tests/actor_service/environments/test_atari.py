@@ -35,7 +35,7 @@ def test_the_spec_tells_single_frames_and_how_many_are_stacked() -> None:
     assert spec.observations == ArraySpec((84, 84), "uint8")
     assert spec.policy_observations.shape == (4, 84, 84)
     # Pong's own six, of the eighteen that there are; half an hour of play in steps of four frames.
-    assert (spec.discrete_actions, spec.max_episode_steps, spec.frame_stack) == (6, 27_000, 4)
+    assert (spec.acting_size, spec.max_episode_steps, spec.frame_stack) == (6, 27_000, 4)
 
 
 def test_a_step_is_four_frames_of_which_the_last_two_are_kept() -> None:

@@ -44,8 +44,8 @@ CASES = [
 def some_actions(spec: EnvironmentSpec, steps: int, count: int) -> NDArray[Any]:
     # A longer series begins as a shorter one does.
     rng = np.random.default_rng(0)
-    if spec.discrete_actions:
-        return rng.integers(spec.discrete_actions, size=(steps, count))
+    if spec.sizes:
+        return rng.integers(spec.acting_size, size=(steps, count))
     low, high = spec.actions.bounds()
     return rng.uniform(low, high, (steps, count, *spec.actions.shape)).astype(np.float32)
 
@@ -103,8 +103,8 @@ def test_everything_is_finite_and_nothing_failed(played: Played) -> None:
 
 def test_actions_are_discrete_or_have_bounds(played: Played) -> None:
     spec = played.spec
-    assert spec.actions.bounded != bool(spec.discrete_actions)
-    assert spec.actions.dtype == ("int64" if spec.discrete_actions else "float32")
+    assert spec.actions.bounded != bool(spec.sizes)
+    assert spec.actions.dtype == ("int64" if spec.sizes else "float32")
 
 
 def test_the_step_after_an_end_only_resets(played: Played) -> None:

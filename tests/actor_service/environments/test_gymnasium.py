@@ -34,14 +34,14 @@ def test_the_spec_tells_spaces_limit_and_threshold(
     spec = describe_environment(environment_id)
     assert (spec.observations.shape, spec.observations.dtype) == ((size,), "float32")
     assert spec.actions == ArraySpec((), "int64")
-    assert (spec.discrete_actions, spec.max_episode_steps) == (actions, limit)
+    assert (spec.acting_size, spec.max_episode_steps) == (actions, limit)
     assert (spec.environment_id, spec.reward_threshold) == (environment_id, threshold)
 
 
 def test_continuous_actions_have_bounds_and_no_count() -> None:
     spec = describe_environment("Pendulum-v1")
     assert spec.actions == ArraySpec((1,), "float32", (-2.0,), (2.0,))
-    assert spec.discrete_actions == 0
+    assert spec.acting_size == 0
     assert spec.reward_threshold is None
 
 
@@ -85,7 +85,7 @@ def test_a_vector_of_any_numbers_is_carried_as_one_that_holds_them(dtype: str, c
     spec = observation_spec("Any-v0", spaces.Box(0, 1, (3,), np.dtype(dtype).type))
     assert spec == ArraySpec((3,), carried)
     assert np.can_cast(np.dtype(dtype), spec.dtype, "same_kind")
-    described = EnvironmentSpec("Any-v0", spec, ArraySpec((), "int64"), discrete_actions=2)
+    described = EnvironmentSpec("Any-v0", spec, ArraySpec((), "int64"), sizes=(2,))
     assert wire.environment_from_proto(wire.environment_to_proto(described)) == described
 
 
@@ -174,7 +174,7 @@ def test_observations_of_several_parts_become_one_vector(name: str, numbers: int
 )
 def test_discrete_actions_of_several_parts_become_one(name: str, rewards: list[float], text: str) -> None:
     environments = make_environments(f"environment_doubles:{name}-v0", len(rewards))
-    assert environments.spec.discrete_actions == len(rewards)
+    assert environments.spec.acting_size == len(rewards)
     assert environments.spec.actions_text.startswith(f"discrete, {len(rewards)}, ")
     assert text in environments.spec.actions_text
     environments.reset(1)
@@ -306,7 +306,7 @@ def plain_loop(environment_id: str, seed: int, actions: list[int]) -> tuple[list
 def test_a_batch_is_the_plain_loops_side_by_side(environment_id: str) -> None:
     count, steps, seed = 3, 650, 11
     spec = describe_environment(environment_id)
-    actions = np.random.default_rng(0).integers(spec.discrete_actions, size=(steps, count))
+    actions = np.random.default_rng(0).integers(spec.acting_size, size=(steps, count))
     batch = make_environments(environment_id, count)
     observations = [batch.reset(seed).copy()]
     taken = [copied(batch.step(row)) for row in actions]

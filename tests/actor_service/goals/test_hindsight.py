@@ -24,7 +24,7 @@ from tests.actor_service.actor_policies import constant_policy
 
 GOAL = Goal(achieved=0, desired=1, size=1)
 NAMES = HindsightColumns(3)
-SPEC = EnvironmentSpec("Test-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), 2, 8, goal=GOAL)
+SPEC = EnvironmentSpec("Test-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), (2,), 8, goal=GOAL)
 
 
 def _rewards(achieved: NDArray[Any], desired: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

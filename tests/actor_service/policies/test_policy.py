@@ -152,8 +152,8 @@ def test_of_several_outputs_the_first_acts() -> None:
     np.testing.assert_array_equal(outputs, np.full((2, 4), 2.0))
 
 
-DISCRETE = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((), "int64"), discrete_actions=2)
-CONTINUOUS = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+DISCRETE = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((), "int64"), sizes=(2,))
+CONTINUOUS = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
 
 
 def test_a_policy_tells_its_distribution_where_actions_are_drawn() -> None:

@@ -10,8 +10,8 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 
 OBSERVATIONS = ArraySpec((4,), "float32")
-DISCRETE = EnvironmentSpec("CartPole-v1", OBSERVATIONS, ArraySpec((), "int64"), discrete_actions=2)
-CONTINUOUS = EnvironmentSpec("Arms-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-1.0,), (1.0,)), discrete_actions=0)
+DISCRETE = EnvironmentSpec("CartPole-v1", OBSERVATIONS, ArraySpec((), "int64"), sizes=(2,))
+CONTINUOUS = EnvironmentSpec("Arms-v0", OBSERVATIONS, ArraySpec((2,), "float32", (-1.0,), (1.0,)))
 
 
 def config(

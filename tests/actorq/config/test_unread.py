@@ -13,8 +13,8 @@ from actorq.config.unread import given_in_vain
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 
 VECTORS = ArraySpec((3,), "float32")
-CONTINUOUS = EnvironmentSpec("Other-v0", VECTORS, ArraySpec((1,), "float32", (-1.0,), (1.0,)), 0)
-DISCRETE = EnvironmentSpec("Other-v0", VECTORS, ArraySpec((), "int64"), 2)
+CONTINUOUS = EnvironmentSpec("Other-v0", VECTORS, ArraySpec((1,), "float32", (-1.0,), (1.0,)), ())
+DISCRETE = EnvironmentSpec("Other-v0", VECTORS, ArraySpec((), "int64"), (2,))
 IMAGES = replace(DISCRETE, observations=ArraySpec((36, 36, 3), "uint8"))
 
 

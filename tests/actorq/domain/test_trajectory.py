@@ -14,8 +14,8 @@ from actorq.errors import InvalidInputError
 from tests.builders.segments import changed
 
 STEPS, ENVIRONMENTS = 3, 2
-DISCRETE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), 2)
-CONTINUOUS = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2,), (2,)), 0)
+DISCRETE = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), (2,))
+CONTINUOUS = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2,), (2,)), ())
 
 
 def segment(spec: EnvironmentSpec = DISCRETE, /, **changes: Any) -> Segment:

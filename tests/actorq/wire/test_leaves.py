@@ -40,7 +40,7 @@ def _of_other_bytes(message: Message) -> None:
 
 
 def _of_another_mask(message: Message) -> None:
-    message.discrete_actions += 1
+    message.sizes[0] += 1
 
 
 def _of_an_endless_category(message: Message) -> None:
@@ -65,12 +65,12 @@ def test_leaves_that_do_not_fit_are_refused(change: Callable[[Message], None], f
         wire.environment_from_proto(message)
 
 
-@pytest.mark.parametrize("choices", [[2], [2, 2], [0, 5], [2, 3, 0], [1] * 2000])
+@pytest.mark.parametrize("choices", [[2], [0, 5], [2, 3, 0], [1] * 2000])
 def test_choices_that_are_no_parts_of_the_action_are_refused(choices: list[int]) -> None:
     message = wire.environment_to_proto(discrete(choices=(2, 3)))
-    del message.choices[:]
-    message.choices.extend(choices)
-    with pytest.raises(InvalidInputError, match=r"environment\.choices"):
+    del message.sizes[:]
+    message.sizes.extend(choices)
+    with pytest.raises(InvalidInputError, match=r"environment\.sizes"):
         wire.environment_from_proto(message)
 
 

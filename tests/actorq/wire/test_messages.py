@@ -75,12 +75,12 @@ PAIRS: list[tuple[str, object]] = [
     ("environment", ENVIRONMENT),
     (
         "environment",
-        EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0),
+        EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), ()),
     ),
     (
         "environment",
         EnvironmentSpec(
-            *("Reach-v0", ArraySpec((9,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0, 50),
+            *("Reach-v0", ArraySpec((9,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), (), 50),
             goal=Goal(achieved=0, desired=6, size=3),
         ),
     ),

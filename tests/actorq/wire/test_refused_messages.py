@@ -126,7 +126,7 @@ def test_a_peer_of_another_contract_is_refused_from_both_sides(number: int, told
 
 @pytest.mark.parametrize(("achieved", "desired", "size"), [(0, 2, 3), (0, 5, 3), (0, 3, 0), (2**32 - 1, 0, 1)])
 def test_goals_that_are_no_parts_of_the_observations_are_refused(achieved: int, desired: int, size: int) -> None:
-    spec = EnvironmentSpec("Reach-v0", ArraySpec((7,), "float32"), ArraySpec((), "int64"), 2, 50)
+    spec = EnvironmentSpec("Reach-v0", ArraySpec((7,), "float32"), ArraySpec((), "int64"), (2,), 50)
     message = wire.environment_to_proto(spec)
     message.goal.CopyFrom(trajectory_pb2.Goal(achieved=achieved, desired=desired, size=size))
     with pytest.raises(InvalidInputError, match=r"environment\.goal.* \[7\]"):

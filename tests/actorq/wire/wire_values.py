@@ -53,7 +53,7 @@ ENVIRONMENT = EnvironmentSpec(
     environment_id="Pong-v5",
     observations=ArraySpec((84, 84, 4), "uint8", (0.0,), (255.0,)),
     actions=ArraySpec((), "int64"),
-    discrete_actions=6,
+    sizes=(6,),
     max_episode_steps=27_000,
     reward_threshold=18.5,
 )

@@ -16,7 +16,7 @@ from actorq.errors import UserError
 from actorq_apps.cli import check
 from actorq_apps.cli.check import lines_of, warnings_of
 
-SPEC = EnvironmentSpec("Own-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+SPEC = EnvironmentSpec("Own-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 FIGURES: dict[str, Any] = {
     "steps": 2000,
     "seconds": 0.5,
@@ -94,7 +94,7 @@ def test_an_environment_is_tried_and_printed(capsys: pytest.CaptureFixture[str])
 def test_the_figures_of_an_environment_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.run(["--environment", "CartPole-v1", "--steps", "200", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert EnvironmentSpec.from_json(content["spec"]).discrete_actions == 2
+    assert EnvironmentSpec.from_json(content["spec"]).acting_size == 2
     assert (content["algorithm"], content["warnings"]) == ("dqn", [])
     assert content["figures"]["steps"] == 200
 

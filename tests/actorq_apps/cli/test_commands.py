@@ -67,7 +67,7 @@ select.select([0, woken], [], [])
 FAKE_ENVIRONMENTS = """
 import json, os, socket, sys
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
-spec = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+spec = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 known = sys.argv[1] == "CartPole-v1"
 answer = {"spec": spec.to_json()} if known else {"error": "environment 'Nope-v0' is not known", "exits": False}
 socket.socket(fileno=os.dup(0)).sendall(json.dumps(answer).encode() + b"\\n")

@@ -11,7 +11,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from actorq_apps.local.algorithm import fit_environments
 
-GAME = EnvironmentSpec("Game-v0", ArraySpec((210, 160, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
+GAME = EnvironmentSpec("Game-v0", ArraySpec((210, 160, 3), "uint8"), ArraySpec((), "int64"), sizes=(4,))
 SCREEN = replace(GAME, observations=ArraySpec((480, 640, 3), "uint8"))
 VIDEO = replace(GAME, observations=ArraySpec((1080, 1920, 3), "uint8"))
 

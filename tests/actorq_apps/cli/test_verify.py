@@ -30,7 +30,7 @@ from learner_service.training.checkpoint import Checkpoints, LearnerState
 from quantizer_service.store.store import PolicyStore
 from tests.builders.graphs import graph_of
 
-SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), discrete_actions=2)
+SPEC = EnvironmentSpec("CartPole-v1", ArraySpec((4,), "float32"), ArraySpec((), "int64"), sizes=(2,))
 GRAPH = graph_of(b"\xffa graph", ("observations",))
 
 

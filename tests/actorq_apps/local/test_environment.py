@@ -32,7 +32,7 @@ def test_the_output_of_an_environment_is_no_part_of_its_spec() -> None:
 
 
 def test_an_environment_that_fails_with_some_actions_works() -> None:
-    assert environment_of(run_in("noisy_environments:Choosy-v0")).discrete_actions == 3
+    assert environment_of(run_in("noisy_environments:Choosy-v0")).acting_size == 3
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from actorq.domain.status import ActorReport
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError
 from actorq.telemetry.process_stats import measure_process
-from learner_service.actors.indexes import Indexes
-from learner_service.actors.members import Members
+from learner_service.actors.members import Indexes, Members
 from tests.learner_service.learner_parts import ManualClock
 
 

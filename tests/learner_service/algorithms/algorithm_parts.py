@@ -29,9 +29,9 @@ BATCH = 32
 # The lowest return that D4PG's critic can express here, and what all of them are probed with.
 LOWEST = -10.0
 
-DISCRETE = EnvironmentSpec("Discrete-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
+DISCRETE = EnvironmentSpec("Discrete-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), sizes=(3,))
 CONTINUOUS = EnvironmentSpec(
-    "Continuous-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0, -1.0), (1.0, 1.0)), 0
+    "Continuous-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0, -1.0), (1.0, 1.0)), ()
 )
 # No two components alike, one of them without 0.
 BOUNDED = replace(CONTINUOUS, actions=ArraySpec((2,), "float32", (-2.0, 1.0), (0.5, 4.0)))
@@ -74,8 +74,8 @@ def on_device(array: NDArray[Any]) -> torch.Tensor:
 
 def random_actions(rng: np.random.Generator, spec: EnvironmentSpec, size: int) -> NDArray[Any]:
     """Uniform over all that there are."""
-    if spec.discrete_actions:
-        return rng.integers(spec.discrete_actions, size=size)
+    if spec.sizes:
+        return rng.integers(spec.acting_size, size=size)
     low, high = spec.actions.bounds()
     return rng.uniform(low, high, (size, *spec.actions.shape)).astype(spec.actions.dtype)
 

@@ -55,8 +55,8 @@ def random_trajectories(
     valid[1:] = ~ends[:-1]
     terminated = ends & (rng.random(rows) < 0.5)
     actions: NDArray[Any] = rng.standard_normal((*rows, *spec.actions.shape)).astype(np.float32)
-    if spec.discrete_actions:
-        actions = rng.integers(spec.discrete_actions, size=rows)
+    if spec.sizes:
+        actions = rng.integers(spec.acting_size, size=rows)
     return Batch(
         observations=observations,
         actions=actions,

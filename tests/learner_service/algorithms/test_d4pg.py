@@ -17,7 +17,7 @@ from learner_service.batch import Batch
 from tests.learner_service.learner_parts import ones
 
 BATCH = 8
-SPEC = EnvironmentSpec("Arm-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-2.0, 0.0), (2.0, 1.0)), 0)
+SPEC = EnvironmentSpec("Arm-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-2.0, 0.0), (2.0, 1.0)), ())
 LOW, HIGH = (torch.tensor(bound) for bound in ((-2.0, 0.0), (2.0, 1.0)))
 SECTION: dict[str, Any] = {
     "policy_sizes": (16, 16),

@@ -174,7 +174,7 @@ def test_a_bandit_is_learned_to_its_exact_rewards(dueling: bool) -> None:
     np.testing.assert_allclose(values, [[0.75, -0.5]], atol=1e-4)
 
 
-CHAIN = EnvironmentSpec("Chain-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), discrete_actions=1)
+CHAIN = EnvironmentSpec("Chain-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), sizes=(1,))
 STATES = np.eye(2, dtype=np.float32)
 
 
@@ -298,7 +298,7 @@ def test_the_same_seed_gives_the_same_network_whatever_torch_drew_before() -> No
 
 
 def test_continuous_actions_are_refused_with_what_to_do() -> None:
-    pendulum = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2,), (2,)), 0)
+    pendulum = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2,), (2,)), ())
     with pytest.raises(UserError, match="needs discrete actions, but Pendulum-v1 has continuous ones of shape \\[1\\]"):
         make_algorithm(RunConfig(), pendulum)
     assert make_algorithm(RunConfig(), SPEC).name == "dqn"

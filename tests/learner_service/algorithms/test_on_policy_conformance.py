@@ -64,7 +64,7 @@ def test_the_exported_graph_tells_the_distribution(
     assert [port.name for port in graph.signature.inputs] == [OBSERVATIONS]
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
-    assert names == (["logits"] if spec.discrete_actions else ["actions", "mean", "log_std"])
+    assert names == (["logits"] if spec.sizes else ["actions", "mean", "log_std"])
     before = algorithm.state()
     trained(algorithm, spec, rollouts=1)
     assert not torch.equal(algorithm.state()["policy.parameters"], before["policy.parameters"])
@@ -236,7 +236,7 @@ def test_networks_and_optimizers_stay_finite_with_the_largest_numbers(
     for _ in range(5):
         rollout = random_rollout(rng, spec)
         for steps in rollout:
-            drawn = () if spec.discrete_actions else (steps.actions, steps.log_probabilities)
+            drawn = () if spec.sizes else (steps.actions, steps.log_probabilities)
             for column in (steps.observations, steps.rewards, *drawn):
                 spoil(rng, column)
         learned = algorithm.learn(rollout, 0.0)
@@ -275,7 +275,7 @@ def test_the_learned_figures_are_of_the_rollout(name: str, spec: EnvironmentSpec
     assert {"policy_loss", "value_loss", "entropy", "truncated_share", "mean_weight", "explained_variance"} <= {
         *figures
     }
-    entropy = math.log(3) if spec.discrete_actions else 2 * 0.5 * math.log(2 * math.pi * math.e)
+    entropy = math.log(3) if spec.sizes else 2 * 0.5 * math.log(2 * math.pi * math.e)
     assert figures["entropy"] == pytest.approx(entropy, abs=0.02)
     assert figures["mean_weight"] == pytest.approx(1.0, abs=0.1)
 

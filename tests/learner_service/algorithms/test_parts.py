@@ -134,7 +134,7 @@ _SPECS = {
 def rollout_of(spec: EnvironmentSpec, algorithm: Any, steps: int = 16, environments: int = 8) -> Batch:
     """Random steps whose actions are allowed, with the probabilities of the present policy."""
     rng, rows = np.random.default_rng(0), (steps, environments)
-    plain = replace(spec, choices=(), actions=CONTINUOUS.actions, discrete_actions=0)
+    plain = replace(spec, sizes=(), actions=CONTINUOUS.actions)
     found = on_policy_parts.random_trajectories(rng, plain, steps, environments)
     actions = random_choices(rng, spec, *rows)
     if spec.leaves:

@@ -19,8 +19,8 @@ from learner_service.algorithms import (
 )
 from tests.learner_service.learner_parts import SPEC, ones, random_batch
 
-PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), 0)
-UNBOUNDED = EnvironmentSpec("Free-v0", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), 0)
+PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32", (-2.0,), (2.0,)), ())
+UNBOUNDED = EnvironmentSpec("Free-v0", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), ())
 
 
 @pytest.mark.parametrize(("name", "spec"), [("dqn", SPEC), ("d4pg", PENDULUM), ("td3", PENDULUM), ("sac", PENDULUM)])

@@ -12,7 +12,7 @@ from learner_service.kernels.sparse_products import DENSEST_PRODUCT, ActiveWeigh
 from learner_service.networks import Linear, TwinCritic, mlp
 from learner_service.sparsity.weights import maskable_weights, multiply_by
 
-SPEC = EnvironmentSpec("Any-v0", ArraySpec((60,), "float32"), ArraySpec((4,), "float32", (-1.0,), (1.0,)), 0)
+SPEC = EnvironmentSpec("Any-v0", ArraySpec((60,), "float32"), ArraySpec((4,), "float32", (-1.0,), (1.0,)), ())
 # So sparse that all products leave zeros out, and so that gradients of weights alone do.
 DENSITIES = [0.04, 0.12]
 ROWS, INPUTS, UNITS = 130, 150, 140

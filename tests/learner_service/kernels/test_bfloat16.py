@@ -13,7 +13,7 @@ from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import Linear, TwinCritic, mlp
 from learner_service.networks.twin import batched_mlps
 
-SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
 WIDTH, ROWS = 160, 400
 # A factor or product is rounded by 2^-9 of itself at most, and each result has three roundings behind it.
 CLOSE = 3 * 2.0**-9

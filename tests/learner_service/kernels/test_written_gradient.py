@@ -11,7 +11,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import Linear, TwinCritic
 
-SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
 ROWS = 160
 
 

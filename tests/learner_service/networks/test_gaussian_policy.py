@@ -9,7 +9,7 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.networks import GaussianPolicy
 
-SPEC = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), ArraySpec((3,), "float32", (-1.0,), (3.0,)), 0)
+SPEC = EnvironmentSpec("Any-v0", ArraySpec((4,), "float32"), ArraySpec((3,), "float32", (-1.0,), (3.0,)), ())
 
 
 def policy_of(mean: list[float], log_deviation: list[float]) -> GaussianPolicy:

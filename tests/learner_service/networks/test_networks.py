@@ -16,10 +16,8 @@ from learner_service.networks.encoders import image_layers
 from learner_service.networks.observations import Observations, feature_layers
 from tests.learner_service.learner_parts import SPEC
 
-FRAMES = EnvironmentSpec(
-    "ALE/Pong-v5", ArraySpec((84, 84), "uint8"), ArraySpec((), "int64"), discrete_actions=6, frame_stack=4
-)
-STACKED = EnvironmentSpec("Stacked-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), 2, frame_stack=2)
+FRAMES = EnvironmentSpec("ALE/Pong-v5", ArraySpec((84, 84), "uint8"), ArraySpec((), "int64"), sizes=(6,), frame_stack=4)
+STACKED = EnvironmentSpec("Stacked-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), (2,), frame_stack=2)
 
 
 def test_frames_are_seen_as_shares_of_255_and_stay_images() -> None:
@@ -43,7 +41,7 @@ def test_the_nature_cnn_takes_other_images_too(size: int) -> None:
 
 
 def of_images(*shape: int, dtype: str = "uint8") -> EnvironmentSpec:
-    return EnvironmentSpec("Images-v0", ArraySpec(shape, dtype), ArraySpec((), "int64"), discrete_actions=5)
+    return EnvironmentSpec("Images-v0", ArraySpec(shape, dtype), ArraySpec((), "int64"), sizes=(5,))
 
 
 def test_images_that_are_too_small_are_refused() -> None:
@@ -55,7 +53,7 @@ def test_images_that_are_too_small_are_refused() -> None:
 def test_images_with_channels_last_give_what_their_transpose_gives(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     last = make_algorithm(RunConfig(algorithm="dqn"), of_images(*shape)).policy
-    spec = replace(FRAMES, observations=ArraySpec(shape[:2], "uint8"), frame_stack=shape[2], discrete_actions=5)
+    spec = replace(FRAMES, observations=ArraySpec(shape[:2], "uint8"), frame_stack=shape[2], sizes=(5,))
     first = make_algorithm(RunConfig(algorithm="dqn"), spec).policy
     first.load_state_dict(dict(zip(first.state_dict(), last.state_dict().values(), strict=True)))
     images = torch.randint(0, 256, (3, *shape), dtype=torch.uint8)
@@ -111,7 +109,7 @@ def test_frames_are_not_normalized_twice() -> None:
 
 def test_actions_are_scaled_to_their_bounds_and_back() -> None:
     low, high = (-2.0, 0.0, 5.0, 1.0), (2.0, 1.0, 6.0, 9.0)
-    spec = EnvironmentSpec("Boxes-v0", ArraySpec((3,), "float32"), ArraySpec((2, 2), "float32", low, high), 0)
+    spec = EnvironmentSpec("Boxes-v0", ArraySpec((3,), "float32"), ArraySpec((2, 2), "float32", low, high), ())
     scale = ActionScale(spec)
     squashed = torch.tensor([[-1.0, -1.0, -1.0, -1.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.5, -0.5, 0.25]])
     actions = scale(squashed)

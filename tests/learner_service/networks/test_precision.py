@@ -21,9 +21,9 @@ from learner_service.networks import Linear, mlp
 from learner_service.networks.precision import Seconds, Shape, has_instructions, measure, use_precision
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
 
-DISCRETE = EnvironmentSpec("Discrete-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
+DISCRETE = EnvironmentSpec("Discrete-v0", ArraySpec((3,), "float32"), ArraySpec((), "int64"), sizes=(3,))
 CONTINUOUS = EnvironmentSpec(
-    "Continuous-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0, -1.0), (1.0, 1.0)), 0
+    "Continuous-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0, -1.0), (1.0, 1.0)), ()
 )
 SIZES = {
     "dqn": {"hidden_sizes": (128, 136)},

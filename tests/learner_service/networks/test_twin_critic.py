@@ -10,7 +10,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.networks import TwinCritic
 from learner_service.networks.twin import batched_mlps
 
-SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+SPEC = EnvironmentSpec("Any-v0", ArraySpec((5,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
 
 
 def separate(critic: TwinCritic) -> list[nn.Sequential]:

@@ -33,13 +33,11 @@ from tests.learner_service.learner_parts import SPEC
 pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
 STACKED = replace(SPEC, observations=ArraySpec((4,), "float64"), frame_stack=3)
-FRAMES = EnvironmentSpec(
-    "Frames-v0", ArraySpec((36, 36), "uint8"), ArraySpec((), "int64"), discrete_actions=4, frame_stack=2
-)
-IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 40, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
-PLANES = EnvironmentSpec("Planes-v0", ArraySpec((10, 10, 4), "bool"), ArraySpec((), "int64"), discrete_actions=4)
-ARMS = EnvironmentSpec("Arms-v0", ArraySpec((3, 2), "float32"), ArraySpec((2, 2), "float32", (-1.0,), (3.0,)), 0)
-REACH = EnvironmentSpec("Reach-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+FRAMES = EnvironmentSpec("Frames-v0", ArraySpec((36, 36), "uint8"), ArraySpec((), "int64"), sizes=(4,), frame_stack=2)
+IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 40, 3), "uint8"), ArraySpec((), "int64"), sizes=(4,))
+PLANES = EnvironmentSpec("Planes-v0", ArraySpec((10, 10, 4), "bool"), ArraySpec((), "int64"), sizes=(4,))
+ARMS = EnvironmentSpec("Arms-v0", ArraySpec((3, 2), "float32"), ArraySpec((2, 2), "float32", (-1.0,), (3.0,)), ())
+REACH = EnvironmentSpec("Reach-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
 PARTS = discrete(*ALL, choices=(2, 3), masked=True)
 STACKS = discrete(*ALL, masked=True, frame_stack=2)
 MASKED = discrete(NUMBERS, masked=True)

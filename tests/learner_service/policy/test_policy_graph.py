@@ -20,7 +20,7 @@ from learner_service.networks import DeterministicPolicy, GaussianPolicy, QNetwo
 from learner_service.policy.policy_graph import calibration_batch, export_policy_graph, snapshot_parameters
 from tests.learner_service.learner_parts import SPEC
 
-IMAGES = EnvironmentSpec("Images-v0", ArraySpec((6, 5, 3), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
+IMAGES = EnvironmentSpec("Images-v0", ArraySpec((6, 5, 3), "uint8"), ArraySpec((), "int64"), sizes=(4,))
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def test_graph_and_snapshot_together_compute_the_policy(exported: Exported, batc
     (actual,) = session.run(None, {"observations": observations, **snapshot_parameters(exported.policy)})
     with torch.no_grad():
         expected = exported.policy(torch.from_numpy(observations)).numpy()
-    assert actual.shape == (batch, exported.spec.discrete_actions)
+    assert actual.shape == (batch, exported.spec.acting_size)
     # Image pixels go up to 255, and so do the sums that are rounded.
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
@@ -116,7 +116,7 @@ def test_double_precision_observations_are_cast() -> None:
 
 
 BOX = ArraySpec((3,), "float32")
-ARMS = EnvironmentSpec("Arms-v0", BOX, ArraySpec((2,), "float32", (-1.0,), (1.0,)), discrete_actions=0)
+ARMS = EnvironmentSpec("Arms-v0", BOX, ArraySpec((2,), "float32", (-1.0,), (1.0,)))
 
 
 class Noisy(nn.Module):
@@ -244,7 +244,7 @@ def test_before_the_first_observation_zeros_calibrate() -> None:
 def test_the_graph_tells_the_ranges_of_continuous_actions(
     actions: ArraySpec, discrete: int, spans: tuple[float, ...]
 ) -> None:
-    spec = EnvironmentSpec("Any-v0", BOX, actions, discrete_actions=discrete)
+    spec = EnvironmentSpec("Any-v0", BOX, actions, (discrete,) * bool(discrete))
     assert (
         export_policy_graph(nn.Linear(3, discrete or int(np.prod(actions.shape))), spec).signature.acting.spans == spans
     )

@@ -30,8 +30,8 @@ from tests.builders.processors import exact_here
 
 pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 
-VECTORS = EnvironmentSpec("Vectors-v0", ArraySpec((24,), "float32"), ArraySpec((), "int64"), discrete_actions=4)
-IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 36, 4), "uint8"), ArraySpec((), "int64"), discrete_actions=4)
+VECTORS = EnvironmentSpec("Vectors-v0", ArraySpec((24,), "float32"), ArraySpec((), "int64"), sizes=(4,))
+IMAGES = EnvironmentSpec("Images-v0", ArraySpec((36, 36, 4), "uint8"), ArraySpec((), "int64"), sizes=(4,))
 QUANTIZED = ("int8-weights", "int8", "int8-static", "int4")
 Observations = NDArray[np.generic]
 
@@ -316,7 +316,7 @@ class OneLayer(nn.Sequential):
             layer.weight[2] = 1e-39
 
 
-HARD = EnvironmentSpec("Hard-v0", ArraySpec((32,), "float32"), ArraySpec((), "int64"), discrete_actions=16)
+HARD = EnvironmentSpec("Hard-v0", ArraySpec((32,), "float32"), ArraySpec((), "int64"), sizes=(16,))
 
 
 @pytest.mark.parametrize("per_tensor", [False, True], ids=["per channel", "per tensor"])

@@ -6,9 +6,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import PolicySpan, Segment
 
 # Halves of the ranges: 2 and 0.5.
-GREEDY = EnvironmentSpec(
-    "Arms-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-2.0, 0.0), (2.0, 1.0)), discrete_actions=0
-)
+GREEDY = EnvironmentSpec("Arms-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-2.0, 0.0), (2.0, 1.0)))
 
 
 def greedy_segment(sequence: int, steps: int = 4, environments: int = 1, frame_stack: int = 1) -> Segment:

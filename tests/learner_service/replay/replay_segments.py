@@ -11,7 +11,7 @@ from learner_service.replay import ReplayStore, SegmentSource
 from learner_service.replay.storage.columns import FOLLOWS, TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.directory import Record
 
-SPEC = EnvironmentSpec("Test-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
+SPEC = EnvironmentSpec("Test-v0", ArraySpec((2,), "float32"), ArraySpec((), "int64"), sizes=(3,))
 
 STACKED = replace(SPEC, frame_stack=3)
 

@@ -24,7 +24,7 @@ from tests.learner_service.replay.replay_segments import random_segment, source
 
 GOAL = Goal(achieved=0, desired=2, size=2)
 NAMES = HindsightColumns(4)
-SPEC = EnvironmentSpec("Test-v0", ArraySpec((5,), "float32"), ArraySpec((), "int64"), discrete_actions=3, goal=GOAL)
+SPEC = EnvironmentSpec("Test-v0", ArraySpec((5,), "float32"), ArraySpec((), "int64"), sizes=(3,), goal=GOAL)
 
 
 def _segment(rng: np.random.Generator, sequence: int, frame_stack: int) -> Segment:

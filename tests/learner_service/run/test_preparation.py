@@ -24,7 +24,7 @@ from tests.learner_service.learner_parts import (
 )
 from tests.learner_service.run.run_parts import a_run, opened
 
-PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"), discrete_actions=0)
+PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec((1,), "float32"))
 # Of the run's environment, but such that DQN cannot learn it.
 CONTINUOUS = replace(PENDULUM, environment_id="CartPole-v1")
 SPEC_FILES = ("environment.copy.json", "environment.json")

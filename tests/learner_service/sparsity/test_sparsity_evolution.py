@@ -18,7 +18,7 @@ from learner_service.sparsity.weights import Weight, maskable_weights
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
-SPEC = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
+SPEC = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
 END = 10
 
 

@@ -40,7 +40,6 @@ def flops(algorithm: str, environment: str, **sparsity: Any) -> Flops:
         environment,
         ArraySpec((observations,), "float32"),
         ArraySpec((actions,), "float32", (-1.0,) * actions, (1.0,) * actions),
-        discrete_actions=0,
     )
     config = RunConfig.model_validate({"algorithm": algorithm, "sparsity": sparsity})
     found: Flops = make_algorithm(config, spec).flops  # type: ignore[attr-defined]
@@ -76,9 +75,9 @@ def test_updates_of_each_algorithm_are_counted_by_their_passes() -> None:
         return (2 * inputs - 1) * units + (2 * units - 1) * outputs
 
     spec = EnvironmentSpec(
-        "Arms-v0", ArraySpec((17,), "float32"), ArraySpec((6,), "float32", (-1.0,) * 6, (1.0,) * 6), 0
+        "Arms-v0", ArraySpec((17,), "float32"), ArraySpec((6,), "float32", (-1.0,) * 6, (1.0,) * 6), ()
     )
-    discrete = EnvironmentSpec("Levers-v0", ArraySpec((17,), "float32"), ArraySpec((), "int64"), discrete_actions=4)
+    discrete = EnvironmentSpec("Levers-v0", ArraySpec((17,), "float32"), ArraySpec((), "int64"), sizes=(4,))
 
     def update(algorithm: str, **section: Any) -> float:
         config = RunConfig.model_validate({"algorithm": algorithm, algorithm: {"batch_size": 10, **section}})
@@ -103,7 +102,7 @@ def test_updates_of_each_algorithm_are_counted_by_their_passes() -> None:
 
 def test_convolutions_count_at_every_place_of_their_output() -> None:
     frames = EnvironmentSpec(
-        "Frames-v0", ArraySpec((84, 84), "uint8"), ArraySpec((), "int64"), discrete_actions=4, frame_stack=4
+        "Frames-v0", ArraySpec((84, 84), "uint8"), ArraySpec((), "int64"), sizes=(4,), frame_stack=4
     )
     config = RunConfig.model_validate({"algorithm": "dqn"})
     with torch.random.fork_rng(devices=()):
@@ -115,7 +114,7 @@ def test_convolutions_count_at_every_place_of_their_output() -> None:
 
 def test_tiny_networks_for_frames_are_compared_with_what_would_be_dense() -> None:
     bounds = ((-1.0,) * 2, (1.0,) * 2)
-    frames = EnvironmentSpec("Frames-v0", ArraySpec((4, 84, 84), "uint8"), ArraySpec((2,), "float32", *bounds), 0)
+    frames = EnvironmentSpec("Frames-v0", ArraySpec((4, 84, 84), "uint8"), ArraySpec((2,), "float32", *bounds), ())
     found = {}
     for method in ("dense", "tiny"):
         tree = {"algorithm": "d4pg", "sparsity": {"method": method, "actor": 0.1, "critic": 0.0}}

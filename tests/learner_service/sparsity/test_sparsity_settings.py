@@ -18,8 +18,8 @@ from learner_service.sparsity import METHODS, check_same_topology
 # As a learner's process has it by default; more threads only wait for each other on networks this small.
 torch.set_num_threads(1)
 
-ARMS = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), 0)
-LEVERS = EnvironmentSpec("Levers-v0", ArraySpec((6,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
+ARMS = EnvironmentSpec("Arms-v0", ArraySpec((6,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), ())
+LEVERS = EnvironmentSpec("Levers-v0", ArraySpec((6,), "float32"), ArraySpec((), "int64"), sizes=(3,))
 
 
 def config(algorithm: str = "td3", **sparsity: Any) -> RunConfig:
@@ -125,7 +125,7 @@ def test_masks_that_would_never_change_are_refused() -> None:
 
 def test_outputs_without_inputs_are_refused() -> None:
     wide = EnvironmentSpec(
-        "Arms-v0", ArraySpec((376,), "float32"), ArraySpec((17,), "float32", (-1,) * 17, (1,) * 17), 0
+        "Arms-v0", ArraySpec((376,), "float32"), ArraySpec((17,), "float32", (-1,) * 17, (1,) * 17), ()
     )
     tree = {"method": "rlx2", "structured": True, "actor": 0.9995}
     with pytest.raises(UserError, match="34 units of head") as caught:

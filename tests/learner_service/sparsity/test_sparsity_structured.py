@@ -27,9 +27,7 @@ SIZES = [(17, 6, 0.9), (17, 6, 0.96), (11, 3, 0.98), (4, 1, 0.9), (17, 6, 0.99)]
 
 def spec(observations: int, actions: int) -> EnvironmentSpec:
     bounds = ((-1.0,) * actions, (1.0,) * actions)
-    return EnvironmentSpec(
-        "Arms-v0", ArraySpec((observations,), "float32"), ArraySpec((actions,), "float32", *bounds), discrete_actions=0
-    )
+    return EnvironmentSpec("Arms-v0", ArraySpec((observations,), "float32"), ArraySpec((actions,), "float32", *bounds))
 
 
 class Training:
@@ -158,7 +156,7 @@ def test_layers_are_followed_through_functions_of_single_units_only() -> None:
         name: each.source for name, each in trace(LayerNormPolicy(environment, (8, 9, 7)), torch.zeros(1, 5)).items()
     }
     assert sources == {"torso.0": None, "torso.3": None, "torso.5": "torso.3", "head": "torso.5"}
-    discrete = EnvironmentSpec("Levers-v0", ArraySpec((5,), "float32"), ArraySpec((), "int64"), discrete_actions=4)
+    discrete = EnvironmentSpec("Levers-v0", ArraySpec((5,), "float32"), ArraySpec((), "int64"), sizes=(4,))
     sources = {name: each.source for name, each in trace(QNetwork(discrete, (8,), True), torch.zeros(1, 5)).items()}
     assert sources == {"torso.0": None, "advantage": "torso.0", "value": "torso.0"}
 

@@ -247,11 +247,14 @@ def test_a_save_that_fails_raises_its_own_error(tmp_path: Path) -> None:
         checkpoints.save(state(8))
 
 
-def test_a_checkpoint_of_another_version_of_actorq_is_refused_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("field", "fact"), [("format", "format 2, .*99"), ("contract", "contract 99")])
+def test_a_checkpoint_of_another_version_of_actorq_is_refused_in_one_line(
+    tmp_path: Path, field: str, fact: str
+) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     path = checkpoints.save(state(8)) / "state.json"
-    write_document(path, {**read_document(path), "format": 99})
-    with pytest.raises(UserError, match=r"format 2, .*99"):
+    write_document(path, {**read_document(path), field: 99})
+    with pytest.raises(UserError, match=fact):
         checkpoints.load_newest()
     assert names(tmp_path) == ["000000000008"]
 

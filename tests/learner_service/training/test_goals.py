@@ -12,8 +12,8 @@ from actorq.errors import UserError
 from learner_service.algorithms.base import Algorithm
 from learner_service.training.goals import check_one_step, with_goals
 
-SPEC = EnvironmentSpec("Reach-v0", ArraySpec((6,), "float32"), ArraySpec((), "int64"), 2, 50, goal=Goal(0, 2, 2))
-CONTINUOUS = replace(SPEC, actions=ArraySpec((1,), "float32", (-1.0,), (1.0,)), discrete_actions=0)
+SPEC = EnvironmentSpec("Reach-v0", ArraySpec((6,), "float32"), ArraySpec((), "int64"), (2,), 50, goal=Goal(0, 2, 2))
+CONTINUOUS = replace(SPEC, actions=ArraySpec((1,), "float32", (-1.0,), (1.0,)))
 
 
 def _config(**changes: Any) -> RunConfig:

@@ -29,9 +29,7 @@ from tests.builders.segments import without
 from tests.learner_service.learner_parts import await_samples, take_in
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
-ARMS = EnvironmentSpec(
-    "Arms-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)), discrete_actions=0
-)
+ARMS = EnvironmentSpec("Arms-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)))
 
 
 def settings(algorithm: str = "td3", dynamic: bool | None = True, **changes: Any) -> RunConfig:

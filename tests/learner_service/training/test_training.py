@@ -162,7 +162,7 @@ def test_a_stochastic_policy_is_calibrated_with_noise(
     client: QuantizerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actions = ArraySpec((2,), "float32", low=(-1.0,), high=(1.0,))
-    spec = EnvironmentSpec("Arms-v0", SPEC.observations, actions, discrete_actions=0)
+    spec = EnvironmentSpec("Arms-v0", SPEC.observations, actions)
     settings = config(algorithm="sac", environment="Arms-v0", sac={"hidden_sizes": (8,), "batch_size": 8})
     training = build(client, tmp_path, spec=spec, settings=settings)
     offered: list[Snapshot] = []
@@ -308,7 +308,7 @@ REFITTED: dict[str, tuple[dict[str, Any], EnvironmentSpec, str]] = {
     "capacity": ({"replay": {"capacity": 3_000, "min_size": 64}}, SPEC, "capacity 2000.* 3000"),
     "observations": (
         {},
-        EnvironmentSpec("CartPole-v1", ArraySpec((5,), "float32"), ArraySpec((), "int64"), discrete_actions=2),
+        EnvironmentSpec("CartPole-v1", ArraySpec((5,), "float32"), ArraySpec((), "int64"), sizes=(2,)),
         "observations",
     ),
 }

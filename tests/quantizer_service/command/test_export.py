@@ -281,6 +281,8 @@ def test_a_policy_that_cannot_be_loaded_is_told_in_one_line(run: RunDirectory, c
     assert "policy.json describes" in told("policy.onnx")
     Path("policy.json").write_text(json.dumps(description() | {"format": 2}))
     assert re.search("format 1, .*2", told("policy.onnx"))
+    Path("policy.json").write_text(json.dumps(description() | {"format": 1, "contract": 4}))
+    assert re.match(r"policy\.onnx .*contract 4", told("policy.onnx"))
     Path("policy.json").write_text("[]")
     assert re.match(r"policy\.json: .*actorq export", told("policy.onnx"))
     Path("policy.json").unlink()

@@ -136,7 +136,7 @@ def test_predict_does_what_the_learners_policy_does_without_noise(stored: Policy
         returned = module(torch.from_numpy(rows))
     outputs = (returned[0] if isinstance(returned, tuple) else returned).numpy()
     batch, single = policy.predict(rows), policy.predict(rows[0])
-    if spec.discrete_actions:
+    if spec.sizes:
         np.testing.assert_array_equal(batch, outputs.argmax(1))
         assert single == outputs[0].argmax()
     else:

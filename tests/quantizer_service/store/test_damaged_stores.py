@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from actorq.domain.contract import CONTRACT
 from actorq.domain.policy import Variant
 from actorq.errors import InvalidInputError, UserError
 from actorq.statefiles import policies as stored
@@ -24,6 +25,15 @@ def test_a_store_of_another_format_is_refused_in_one_line(tmp_path: Path, writte
         with pytest.raises(UserError, match=f"{tmp_path}.*format.*another version"):
             attempt(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_store_of_a_later_contract_is_refused_in_one_line(tmp_path: Path) -> None:
+    filled(tmp_path, 1).close()
+    write_twice(tmp_path / "run.json", {"run_id": "run", "format": 4, "contract": CONTRACT + 1})
+
+    for attempt in (opened, read):
+        with pytest.raises(UserError, match=f"contract {CONTRACT + 1} .* up to {CONTRACT}"):
+            attempt(tmp_path)
 
 
 @pytest.mark.parametrize("field", ["topology", "fidelity", "sha256"])
@@ -164,7 +174,7 @@ def test_a_damaged_run_file_has_a_copy_and_is_written_again(tmp_path: Path, name
     assert read(tmp_path).run_id == "run"
     store = opened(tmp_path)
     assert (store.run_id, retained(store)) == ("run", [1])
-    assert read_document(tmp_path / name) == {"run_id": "run", "format": 4, "owner": [0, 0, []]}
+    assert read_document(tmp_path / name) == {"run_id": "run", "format": 4, "contract": CONTRACT, "owner": [0, 0, []]}
 
 
 def test_a_damaged_run_file_without_a_whole_copy_stops_the_start_in_one_line(tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from actorq.domain.trajectory import Evaluation
 from actorq.errors import ConflictError, NotFoundError, UnavailableError
 from actorq.v1 import quantizer_pb2, trajectory_pb2
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.store.leases import MAX_LEASE_S, MAX_LEASES, Leases
 from quantizer_service.store.reader import PolicyReader
-from quantizer_service.store.store import PolicyStore
+from quantizer_service.store.store import MAX_LEASE_S, MAX_LEASES, Leases, PolicyStore
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, opened, running_quantizer, running_relay
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorq.domain.columns import FURTHER, GREEDY_ACTIONS
+from actorq.domain.contract import CONTRACT
 from actorq.domain.trajectory import Segment
-from actorq.errors import ConflictError, InvalidInputError
+from actorq.errors import ConflictError, InvalidInputError, UserError
 from learner_service.replay import PrioritizedSampler, ReplayStore, Sampler, UniformSampler
 from learner_service.replay.storage.columns import VALID
 from learner_service.replay.storage.description import description_files
@@ -198,7 +199,9 @@ def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, 
     ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[kept]).close()
 
 
-@pytest.mark.parametrize(("version", "columns"), [(4, ()), (5, ("greedy_actions",)), (6, ("log_probabilities",))])
+@pytest.mark.parametrize(
+    ("version", "columns"), [(4, ()), (5, ("greedy_actions",)), (6, ("log_probabilities",)), (7, ())]
+)
 def test_a_replay_of_an_earlier_version_goes_on(tmp_path: Path, version: int, columns: tuple[str, ...]) -> None:
     segment = greedy_segment(0).with_columns(log_probabilities=np.zeros((4, 1), np.float32))
     for name in {*FURTHER} - set(columns):
@@ -208,13 +211,23 @@ def test_a_replay_of_an_earlier_version_goes_on(tmp_path: Path, version: int, co
     store.close()
     for path in description_files(tmp_path):
         values = read_checked(path)
-        del values["further_columns"]
-        write_checked(path, {**values, "format_version": version})
+        del values["sizes"], values["contract"]
+        if version < 7:
+            del values["further_columns"]
+        write_checked(path, {**values, "format_version": version, "discrete_actions": 0})
     store = ReplayStore.open(tmp_path, GREEDY, 200, columns)
     assert store.total_transitions == 4
     store.close()
     with pytest.raises(ConflictError):
         ReplayStore.open(tmp_path, GREEDY, 200, () if columns else ("greedy_actions",))
+
+
+def test_a_replay_of_a_later_contract_is_refused_in_one_line(tmp_path: Path) -> None:
+    ReplayStore.open(tmp_path, SPEC, 200).close()
+    for path in description_files(tmp_path):
+        write_checked(path, {**read_checked(path), "contract": CONTRACT + 1})
+    with pytest.raises(UserError, match=f"contract {CONTRACT + 1} .* up to {CONTRACT}"):
+        ReplayStore.open(tmp_path, SPEC, 200)
 
 
 def test_a_replay_without_log_probabilities_is_no_queue(tmp_path: Path) -> None:

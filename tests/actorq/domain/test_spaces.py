@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from actorq.domain.choices import allowed_choices, best_choices
+from actorq.domain.spaces import allowed_choices, best_choices
 
 
 def test_each_part_has_its_own_best_choice() -> None:
