@@ -11,7 +11,13 @@ from actor_service.environments.keywords import fitting_keywords
 from actor_service.environments.loop import LoopedEnvironments
 from actor_service.environments.rendering import draw_fast, prepare_mujoco, wants_mujoco
 from actor_service.environments.spaces.actions import JointActions, action_spec, sizes_of, with_one_action
-from actor_service.environments.spaces.observations import is_plane, observation_spec, parts_of
+from actor_service.environments.spaces.observations import (
+    indicators_of,
+    is_plane,
+    leaves_of,
+    observation_spec,
+    parts_of,
+)
 from actor_service.environments.spaces.packing import PackedObservations, Source, mask_source, needs_packing
 from actor_service.goals.rewards import GoalRewards, goal_of
 from actorq.domain.spaces import EnvironmentSpec
@@ -101,6 +107,7 @@ def make(
             max_episode_steps=limit,
             goal=None if (joined := _wrapper(first, _Joined)) is None else goal_of(environment_id, joined.env),
             parts=packed.parts if packed else _parts(first),
+            indicators=packed.indicators if packed else _indicators(first),
             action_parts=joint.text if joint else "",
             reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
         )
@@ -155,3 +162,9 @@ def _creator(registered: EnvSpec) -> Callable[..., Any]:
 def _render_modes(registered: EnvSpec) -> Sequence[str]:
     modes: Sequence[str] = getattr(_creator(registered), "metadata", {}).get("render_modes", ("rgb_array",))
     return modes
+
+
+def _indicators(environment: gymnasium.Env[Any, Any]) -> tuple[int, ...]:
+    """The components of that vector which are bits or one-hot categories."""
+    flattened = _wrapper(environment, gymnasium.wrappers.FlattenObservation)
+    return () if flattened is None else indicators_of(leaf for _, leaf in leaves_of(flattened.env.observation_space))

@@ -93,9 +93,10 @@ class EnvironmentSpec:
 
     `reward_threshold` is the mean return at which the environment's authors call it solved, if they say so. A policy
     sees `frame_stack` successive observations. `goal` tells where the goals are in a vector of observations; None where
-    there are none. `parts` names the parts that a vector of observations joins, each with its number of components, as
-    a person reads it; empty where the environment itself has a vector or an image. `action_parts` tells the same of
-    actions. Neither is sent or compared.
+    there are none. `indicators` tells which components of the vector are bits or one-hot categories, which are never
+    normalized: start and stop of each range, one after the other. `parts` names the parts that the vector joins, each
+    with its number of components, as a person reads it; empty where the environment itself has a vector or an image.
+    `action_parts` tells the same of actions. Neither is sent or compared.
     """
 
     environment_id: str
@@ -107,6 +108,7 @@ class EnvironmentSpec:
     frame_stack: int = 1
     environment_arguments: EnvironmentArguments = NO_ARGUMENTS
     goal: Goal | None = None
+    indicators: tuple[int, ...] = ()
     parts: tuple[str, ...] = field(default=(), compare=False)
     action_parts: str = field(default="", compare=False)
 
@@ -273,7 +275,7 @@ class EnvironmentSpec:
         goal = values.get("goal") and Goal(**values["goal"])
         made = {"observations": observations, "actions": actions, "environment_arguments": made_with, "goal": goal}
         others = {name: value for name, value in values.items() if name not in ("discrete_actions", "choices")}
-        lists = {"parts": tuple(values.get("parts", ())), "sizes": sizes_of(values)}
+        lists = {name: tuple(values.get(name, ())) for name in ("parts", "indicators")} | {"sizes": sizes_of(values)}
         return cls(**{**others, **made, **lists})
 
 

@@ -25,29 +25,29 @@ _sym_db = _symbol_database.Default()
 from actorq.v1 import tensor_pb2 as actorq_dot_v1_dot_tensor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x63torq/v1/trajectory.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/tensor.proto\"\xe8\x02\n\x0f\x45nvironmentSpec\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12+\n\x0cobservations\x18\x02 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12&\n\x07\x61\x63tions\x18\x03 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12\x19\n\x11max_episode_steps\x18\x05 \x01(\r\x12\x1d\n\x10reward_threshold\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0b\x66rame_stack\x18\x07 \x01(\r\x12\x1d\n\x15\x65nvironment_arguments\x18\x08 \x01(\t\x12\x1f\n\x06leaves\x18\t \x03(\x0b\x32\x0f.actorq.v1.Leaf\x12\r\n\x05sizes\x18\n \x03(\r\x12\x1d\n\x04goal\x18\x0b \x01(\x0b\x32\x0f.actorq.v1.GoalB\x13\n\x11_reward_thresholdJ\x04\x08\x04\x10\x05R\x10\x64iscrete_actions\"p\n\x04Leaf\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04kind\x18\x02 \x01(\x0e\x32\x13.actorq.v1.LeafKind\x12#\n\x04spec\x18\x03 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12\x12\n\ncategories\x18\x04 \x01(\r\"7\n\x04Goal\x12\x10\n\x08\x61\x63hieved\x18\x01 \x01(\r\x12\x0f\n\x07\x64\x65sired\x18\x02 \x01(\r\x12\x0c\n\x04size\x18\x03 \x01(\r\"A\n\nPolicySpan\x12\x12\n\nfirst_step\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06scheme\x18\x03 \x01(\t\"h\n\x07\x45pisode\x12\x16\n\x0e\x65pisode_return\x18\x01 \x01(\x01\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x13\n\x0b\x65nvironment\x18\x03 \x01(\r\x12\x14\n\x07success\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\n\n\x08_success\"9\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x06values\x18\x02 \x01(\x0b\x32\x11.actorq.v1.Tensor\"\xa8\x01\n\x07Segment\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\"\n\x07\x63olumns\x18\x0e \x03(\x0b\x32\x11.actorq.v1.Column\x12$\n\x05spans\x18\x08 \x03(\x0b\x32\x15.actorq.v1.PolicySpan\x12$\n\x08\x65pisodes\x18\t \x03(\x0b\x32\x12.actorq.v1.Episode\x12\x0f\n\x07\x66ollows\x18\r \x01(\x08J\x04\x08\x02\x10\x08J\x04\x08\n\x10\r\"\xa5\x01\n\nEvaluation\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x14\n\x0clearner_step\x18\x03 \x01(\x04\x12\x0e\n\x06scheme\x18\x04 \x01(\t\x12\x0f\n\x07returns\x18\x05 \x03(\x01\x12\x0f\n\x07lengths\x18\x06 \x03(\r\x12\x12\n\nduration_s\x18\x07 \x01(\x01\x12\x11\n\tsuccesses\x18\x08 \x03(\x08*}\n\x08LeafKind\x12\x19\n\x15LEAF_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11LEAF_KIND_NUMBERS\x10\x01\x12\x13\n\x0fLEAF_KIND_IMAGE\x10\x02\x12\x16\n\x12LEAF_KIND_CATEGORY\x10\x03\x12\x12\n\x0eLEAF_KIND_MASK\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x61\x63torq/v1/trajectory.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/tensor.proto\"\xfc\x02\n\x0f\x45nvironmentSpec\x12\x16\n\x0e\x65nvironment_id\x18\x01 \x01(\t\x12+\n\x0cobservations\x18\x02 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12&\n\x07\x61\x63tions\x18\x03 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12\x19\n\x11max_episode_steps\x18\x05 \x01(\r\x12\x1d\n\x10reward_threshold\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0b\x66rame_stack\x18\x07 \x01(\r\x12\x1d\n\x15\x65nvironment_arguments\x18\x08 \x01(\t\x12\x1f\n\x06leaves\x18\t \x03(\x0b\x32\x0f.actorq.v1.Leaf\x12\r\n\x05sizes\x18\n \x03(\r\x12\x12\n\nindicators\x18\r \x03(\r\x12\x1d\n\x04goal\x18\x0b \x01(\x0b\x32\x0f.actorq.v1.GoalB\x13\n\x11_reward_thresholdJ\x04\x08\x04\x10\x05R\x10\x64iscrete_actions\"p\n\x04Leaf\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x04kind\x18\x02 \x01(\x0e\x32\x13.actorq.v1.LeafKind\x12#\n\x04spec\x18\x03 \x01(\x0b\x32\x15.actorq.v1.TensorSpec\x12\x12\n\ncategories\x18\x04 \x01(\r\"7\n\x04Goal\x12\x10\n\x08\x61\x63hieved\x18\x01 \x01(\r\x12\x0f\n\x07\x64\x65sired\x18\x02 \x01(\r\x12\x0c\n\x04size\x18\x03 \x01(\r\"A\n\nPolicySpan\x12\x12\n\nfirst_step\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x0e\n\x06scheme\x18\x03 \x01(\t\"h\n\x07\x45pisode\x12\x16\n\x0e\x65pisode_return\x18\x01 \x01(\x01\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x13\n\x0b\x65nvironment\x18\x03 \x01(\r\x12\x14\n\x07success\x18\x04 \x01(\x08H\x00\x88\x01\x01\x42\n\n\x08_success\"9\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x06values\x18\x02 \x01(\x0b\x32\x11.actorq.v1.Tensor\"\xa8\x01\n\x07Segment\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\"\n\x07\x63olumns\x18\x0e \x03(\x0b\x32\x11.actorq.v1.Column\x12$\n\x05spans\x18\x08 \x03(\x0b\x32\x15.actorq.v1.PolicySpan\x12$\n\x08\x65pisodes\x18\t \x03(\x0b\x32\x12.actorq.v1.Episode\x12\x0f\n\x07\x66ollows\x18\r \x01(\x08J\x04\x08\x02\x10\x08J\x04\x08\n\x10\r\"\xa5\x01\n\nEvaluation\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x14\n\x0clearner_step\x18\x03 \x01(\x04\x12\x0e\n\x06scheme\x18\x04 \x01(\t\x12\x0f\n\x07returns\x18\x05 \x03(\x01\x12\x0f\n\x07lengths\x18\x06 \x03(\r\x12\x12\n\nduration_s\x18\x07 \x01(\x01\x12\x11\n\tsuccesses\x18\x08 \x03(\x08*}\n\x08LeafKind\x12\x19\n\x15LEAF_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11LEAF_KIND_NUMBERS\x10\x01\x12\x13\n\x0fLEAF_KIND_IMAGE\x10\x02\x12\x16\n\x12LEAF_KIND_CATEGORY\x10\x03\x12\x12\n\x0eLEAF_KIND_MASK\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'actorq.v1.trajectory_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LEAFKIND']._serialized_start=1170
-  _globals['_LEAFKIND']._serialized_end=1295
+  _globals['_LEAFKIND']._serialized_start=1190
+  _globals['_LEAFKIND']._serialized_end=1315
   _globals['_ENVIRONMENTSPEC']._serialized_start=66
-  _globals['_ENVIRONMENTSPEC']._serialized_end=426
-  _globals['_LEAF']._serialized_start=428
-  _globals['_LEAF']._serialized_end=540
-  _globals['_GOAL']._serialized_start=542
-  _globals['_GOAL']._serialized_end=597
-  _globals['_POLICYSPAN']._serialized_start=599
-  _globals['_POLICYSPAN']._serialized_end=664
-  _globals['_EPISODE']._serialized_start=666
-  _globals['_EPISODE']._serialized_end=770
-  _globals['_COLUMN']._serialized_start=772
-  _globals['_COLUMN']._serialized_end=829
-  _globals['_SEGMENT']._serialized_start=832
-  _globals['_SEGMENT']._serialized_end=1000
-  _globals['_EVALUATION']._serialized_start=1003
-  _globals['_EVALUATION']._serialized_end=1168
+  _globals['_ENVIRONMENTSPEC']._serialized_end=446
+  _globals['_LEAF']._serialized_start=448
+  _globals['_LEAF']._serialized_end=560
+  _globals['_GOAL']._serialized_start=562
+  _globals['_GOAL']._serialized_end=617
+  _globals['_POLICYSPAN']._serialized_start=619
+  _globals['_POLICYSPAN']._serialized_end=684
+  _globals['_EPISODE']._serialized_start=686
+  _globals['_EPISODE']._serialized_end=790
+  _globals['_COLUMN']._serialized_start=792
+  _globals['_COLUMN']._serialized_end=849
+  _globals['_SEGMENT']._serialized_start=852
+  _globals['_SEGMENT']._serialized_end=1020
+  _globals['_EVALUATION']._serialized_start=1023
+  _globals['_EVALUATION']._serialized_end=1188
 # @@protoc_insertion_point(module_scope)

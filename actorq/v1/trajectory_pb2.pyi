@@ -22,7 +22,7 @@ LEAF_KIND_CATEGORY: LeafKind
 LEAF_KIND_MASK: LeafKind
 
 class EnvironmentSpec(_message.Message):
-    __slots__ = ("environment_id", "observations", "actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "sizes", "goal")
+    __slots__ = ("environment_id", "observations", "actions", "max_episode_steps", "reward_threshold", "frame_stack", "environment_arguments", "leaves", "sizes", "indicators", "goal")
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class EnvironmentSpec(_message.Message):
     ENVIRONMENT_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
+    INDICATORS_FIELD_NUMBER: _ClassVar[int]
     GOAL_FIELD_NUMBER: _ClassVar[int]
     environment_id: str
     observations: _tensor_pb2.TensorSpec
@@ -42,8 +43,9 @@ class EnvironmentSpec(_message.Message):
     environment_arguments: str
     leaves: _containers.RepeatedCompositeFieldContainer[Leaf]
     sizes: _containers.RepeatedScalarFieldContainer[int]
+    indicators: _containers.RepeatedScalarFieldContainer[int]
     goal: Goal
-    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., sizes: _Optional[_Iterable[int]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ...) -> None: ...
+    def __init__(self, environment_id: _Optional[str] = ..., observations: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., actions: _Optional[_Union[_tensor_pb2.TensorSpec, _Mapping]] = ..., max_episode_steps: _Optional[int] = ..., reward_threshold: _Optional[float] = ..., frame_stack: _Optional[int] = ..., environment_arguments: _Optional[str] = ..., leaves: _Optional[_Iterable[_Union[Leaf, _Mapping]]] = ..., sizes: _Optional[_Iterable[int]] = ..., indicators: _Optional[_Iterable[int]] = ..., goal: _Optional[_Union[Goal, _Mapping]] = ...) -> None: ...
 
 class Leaf(_message.Message):
     __slots__ = ("name", "kind", "spec", "categories")

@@ -1,5 +1,6 @@
 """Messages of segments, episodes, evaluations and environment specs."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +76,12 @@ def _environment(observations: ArraySpec, leaves: tuple[Leaf, ...], **fields: An
             )
     if spec.mask is not None and spec.mask.shape != (sum(sizes),):
         raise InvalidInputError(f"environment.leaves: a mask must have {sum(sizes)} choices, got {[*spec.mask.shape]}")
+    ranges, vector = spec.indicators, spec.vector
+    rises = list(ranges) == sorted({*ranges}) and len(ranges) % 2 == 0
+    if ranges and (vector is None or not rises or ranges[-1] > math.prod(vector.shape)):
+        raise InvalidInputError(
+            f"environment.indicators: must be rising components of the vector of observations, got {list(ranges[:8])}"
+        )
     goal, shape = spec.goal, observations.shape
     if goal is not None and (leaves or len(shape) != 1 or not goal.fits(shape[0])):
         raise InvalidInputError(
@@ -98,7 +105,7 @@ ENVIRONMENT = Pair(
         bounds.name: "environment_id",
         ARRAY_SPEC: "observations actions",
         many(nested(_leaf_to_proto, _leaf_from_proto), limits.MAX_LEAVES): "leaves",
-        many(bounds.anything, limits.MAX_PARTS): "sizes",
+        many(bounds.anything, limits.MAX_PARTS): "sizes indicators",
         bounds.anything: "max_episode_steps",
         bounds.figure: "reward_threshold",
         _stack: "frame_stack",

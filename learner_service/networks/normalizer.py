@@ -16,6 +16,8 @@ _LIMIT = 10.0
 class Normalizer(nn.Module):
     """(observation - mean) * scale, clipped to [-10, 10]. Mean 0 and scale 1 until `set` is called.
 
+    Bits and one-hot categories keep mean 0 and scale 1.
+
     mean, scale: float32[*observation] of a single frame, or [*vector] beside other arrays; buffers,
         published with the policy's parameters.
     forward: float32[B, *observation], or float32[B, K, *observation] for stacked frames -> the same shape.
@@ -31,6 +33,7 @@ class Normalizer(nn.Module):
         shape = (spec.vector or spec.observations).shape
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(shape))
+        self._indicators = [slice(*each) for each in zip(spec.indicators[::2], spec.indicators[1::2], strict=True)]
 
     def forward(self, observations: Tensor) -> Tensor:
         """Return normalized observations."""
@@ -40,3 +43,6 @@ class Normalizer(nn.Module):
         """Set the mean and the standard deviation of each component of an observation, [*observation]."""
         self.mean.copy_(torch.from_numpy(np.asarray(mean, np.float32)))
         self.scale.copy_(torch.from_numpy((1.0 / np.maximum(std, _SMALLEST_DEVIATION)).astype(np.float32)))
+        for components in self._indicators:
+            self.mean[components] = 0.0
+            self.scale[components] = 1.0

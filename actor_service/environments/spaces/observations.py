@@ -85,6 +85,21 @@ def words_of(parts: Iterable[tuple[Keys, spaces.Space[Any]]]) -> tuple[str, ...]
     return tuple(f"{path_of(keys)} ({part_words(leaf)})" if keys else part_words(leaf) for keys, leaf in parts)
 
 
+def indicators_of(parts: Iterable[spaces.Space[Any]]) -> tuple[int, ...]:
+    """Which components of a vector of these parts are bits or one-hot categories; see `EnvironmentSpec.indicators`."""
+    found, start = list[int](), 0
+    for part in parts:
+        stop = start + spaces.flatdim(part)
+        if not isinstance(part, spaces.Box):
+            if found and found[-1] == start:
+                found.pop()
+            else:
+                found.append(start)
+            found.append(stop)
+        start = stop
+    return tuple(found)
+
+
 def part_words(leaf: spaces.Space[Any]) -> str:
     """A part of a vector of observations in words; empty for one that cannot be such a part."""
     if isinstance(leaf, spaces.Box) and not is_image(leaf) and 0 not in leaf.shape:

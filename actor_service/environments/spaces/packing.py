@@ -16,6 +16,7 @@ from actor_service.environments.failures import FAILURES, MisfitError, kind_of
 from actor_service.environments.spaces.observations import (
     MOST_PARTS,
     Keys,
+    indicators_of,
     is_image,
     leaves_of,
     part_words,
@@ -52,7 +53,7 @@ class _Part:
 class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose observations are uint8[bytes].
 
-    leaves: the arrays in them. parts: what the vector joins, in words.
+    leaves: the arrays in them. parts: what the vector joins, in words. indicators: see `EnvironmentSpec`.
     sizes: values of each discrete part of an action. combined: whether the parts are one action, with a value for each
         combination.
 
@@ -82,6 +83,7 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._parts.append(_Part(keys, space, slice(numbers, numbers + size)))
             numbers += size
         self.parts = words_of((each.keys, each.space) for each in self._parts)
+        self.indicators = indicators_of(each.space for each in self._parts)
         vector = (Leaf(VECTOR, "numbers", (numbers,), "float32"),) if numbers else ()
         choices = math.prod(sizes) if combined else sum(sizes)
         mask = (Leaf(ACTION_MASK, "mask", (choices,), "bool"),) if source else ()

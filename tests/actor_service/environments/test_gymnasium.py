@@ -154,7 +154,7 @@ def test_observations_of_several_parts_become_one_vector(name: str, numbers: int
     whole, _, told = spec.observations_text.partition(": ")
     assert re.search(rf"\b{numbers}\b", whole)
     assert told == ", ".join(parts)
-    assert EnvironmentSpec.from_json(json.loads(json.dumps(spec.to_json()))).parts == parts
+    assert EnvironmentSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     space = single.observation_space
     flat = np.asarray(gymnasium.spaces.flatten(space, single.reset()[0]))
     expected = np.broadcast_to(flat, (2, *spec.observations.shape))
@@ -359,3 +359,17 @@ def test_a_reset_starts_counting_again() -> None:
         length += 1
     assert episodes == (Episode(float(length), length, 0),)
     batch.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "ranges"),
+    [
+        ("MatrixObservations", ()),
+        ("DiscreteObservations", (0, 16)),
+        ("MultiDiscreteObservations", (0, 8)),
+        ("MultiBinaryObservations", (0, 6)),
+        ("NestedObservations", (8, 11, 13, 17)),
+    ],
+)
+def test_bits_and_categories_of_a_vector_are_told_by_their_components(name: str, ranges: tuple[int, ...]) -> None:
+    assert describe_environment(f"environment_doubles:{name}-v0").indicators == ranges

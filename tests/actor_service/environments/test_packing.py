@@ -62,6 +62,7 @@ def test_images_are_arrays_of_their_own_and_all_else_is_one_vector() -> None:
     np.testing.assert_array_equal(found["image"], environment.next["image"])
     # In the order of the keys; a category is one-hot.
     np.testing.assert_array_equal(found["vector"], [0.5, -1, 0, 0, 1])
+    assert packed(environment).indicators == (2, 5)
 
 
 def test_a_large_category_begins_at_0() -> None:

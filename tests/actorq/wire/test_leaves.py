@@ -56,6 +56,10 @@ def _of_an_endless_category(message: Message) -> None:
         (_of_other_bytes, "uint8"),
         (_of_another_mask, "6 choices"),
         (_of_an_endless_category, "item"),
+        (lambda message: message.indicators.extend([1]), "indicators"),
+        (lambda message: message.indicators.extend([2, 1]), "indicators"),
+        (lambda message: message.indicators.extend([0, 2, 2, 3]), "indicators"),
+        (lambda message: message.indicators.extend([0, 2**31]), "indicators"),
     ],
 )
 def test_leaves_that_do_not_fit_are_refused(change: Callable[[Message], None], fact: str) -> None:

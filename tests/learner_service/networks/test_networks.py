@@ -102,6 +102,12 @@ def test_a_component_that_never_varies_is_not_blown_up() -> None:
     torch.testing.assert_close(normalized, torch.tensor([[0, 0, 1.0, 0], [0.1, 0, 1, 10]]), atol=0.01, rtol=0)
 
 
+def test_bits_and_categories_are_not_normalized() -> None:
+    normalizer = Normalizer(replace(SPEC, indicators=(1, 3)))
+    normalizer.set(np.full(4, 0.5), np.full(4, 0.25))
+    assert normalizer(torch.tensor([[1.0, 1.0, 0.0, 0.0]])).tolist() == [[2.0, 1.0, 0.0, -2.0]]
+
+
 def test_frames_are_not_normalized_twice() -> None:
     dqn = make_algorithm(RunConfig(environment="ALE/Pong-v5", algorithm="dqn", normalize_observations=True), FRAMES)
     assert not any("normalizer" in name for name in dqn.policy.state_dict())
