@@ -1,6 +1,7 @@
 """A learner names the environment; whether its module is imported is for the actor's own configuration to say."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -33,23 +34,20 @@ def told_of_the_intruder(folder: Path, *flags: str) -> tuple[int, str, bool]:
     return ended.returncode, ended.stderr, (folder / "imported").exists()
 
 
-def test_an_actor_does_not_import_what_only_its_learner_names(tmp_path: Path) -> None:
+def test_an_actor_does_not_import_a_module_that_only_its_learner_names(tmp_path: Path) -> None:
     code, log, imported = told_of_the_intruder(tmp_path)
     assert not imported
     assert code == EXIT_USER_ERROR
-    assert log.splitlines()[-1] == (
-        "error: environment 'intruder:Door-v0': this actor may not import the learner's module 'intruder'; "
-        "give the actor --actor.allow-modules intruder if you trust the module"
-    )
+    assert re.match(r"error: .*'intruder:Door-v0': .*--actor\.allow-modules intruder", log.splitlines()[-1])
 
 
 @pytest.mark.parametrize(
     "flags", [("--actor.allow-modules", "other,intruder"), ("--environment", "intruder:Window-v0")]
 )
-def test_an_actor_imports_what_its_own_configuration_names(flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_actor_imports_the_modules_that_its_own_configuration_names(flags: tuple[str, ...], tmp_path: Path) -> None:
     _, log, imported = told_of_the_intruder(tmp_path, *flags)
     assert imported
-    assert "environment 'intruder:Door-v0' cannot be made" in log
+    assert "'intruder:Door-v0' cannot be made" in log
 
 
 @pytest.mark.parametrize(
@@ -68,7 +66,7 @@ def test_the_module_of_an_environment(environment_id: str, module: str) -> None:
     check_modules(environment_id, NO_ARGUMENTS, {module})
     if module:
         for allowed in ((), {"ow"}, {"own.other"}, {""}):
-            with pytest.raises(UserError, match="this actor may not import"):
+            with pytest.raises(UserError, match=f"--actor.allow-modules {module}"):
                 check_modules(environment_id, NO_ARGUMENTS, allowed)
 
 
@@ -76,5 +74,5 @@ def test_the_modules_of_wrappers_must_be_allowed_too() -> None:
     wrapped = EnvironmentArguments(wrappers=(("own.deep:Scaled", {"factor": 2}), ("other:Shifted", {})))
     assert modules_of("own:Mine-v0", wrapped) == {"own", "own.deep", "other"}
     check_modules("CartPole-v1", wrapped, {"own.deep", "other"})
-    with pytest.raises(UserError, match=r"this actor may not import the learner's module 'own\.deep'"):
+    with pytest.raises(UserError, match=r"--actor\.allow-modules own\.deep"):
         check_modules("CartPole-v1", wrapped, {"own", "other"})

@@ -2,6 +2,7 @@
 
 import logging
 import queue
+import re
 import threading
 from dataclasses import replace
 from typing import Any
@@ -41,8 +42,8 @@ def test_an_auto_actor_acts_and_tells_in_which_scheme(
         assert isinstance(evaluation, Evaluation)
         assert evaluation.scheme == "fp32"
         stop(learner, ended)
-    first = [message for message in caplog.messages if message.startswith("first action")]
-    assert first == ["first action, with policy version 1 fp32"]
+    (first,) = [message for message in caplog.messages if message.startswith("first action")]
+    assert "version 1 fp32" in first
 
 
 def test_when_the_run_is_over_an_actor_does_not_wait_for_credit(
@@ -81,9 +82,8 @@ def test_an_actor_waits_quietly_while_the_run_is_over_and_joins_when_it_goes_on(
     ):
         assert peer.opened().actor_name == "actor-0"
         status_when(client, "acting")
-    told = [record for record in caplog.records if "the run is over" in record.getMessage()]
-    assert len(told) == 1
-    assert any("connected again after 3 attempts" in message for message in caplog.messages)
+    assert caplog.text.count("run is over") == 1
+    assert re.search("connected again .*3 attempts", caplog.text)
 
 
 class LearnerWithAnInvalidAnswer(ScriptedLearner):
@@ -99,7 +99,7 @@ class LearnerWithAnInvalidAnswer(ScriptedLearner):
         return await super().Join(request, context) if self.mended else learner_pb2.JoinResponse(contract=CONTRACT)
 
 
-def test_an_answer_without_a_place_is_one_of_a_learner_that_may_be_mended(quantizer: ScriptedQuantizer) -> None:
+def test_an_actor_joins_again_after_an_answer_without_a_membership(quantizer: ScriptedQuantizer) -> None:
     peer = LearnerWithAnInvalidAnswer()
     with serving(peer), running_actor(beside(peer, quantizer)):
         assert [peer.joins.get(timeout=DEADLINE_S) for _ in range(2)] == ["actor-0"] * 2
@@ -110,7 +110,7 @@ def test_an_answer_without_a_place_is_one_of_a_learner_that_may_be_mended(quanti
 @pytest.mark.parametrize(
     "exploration", [None, Exploration((), ()), Exploration((0.1,) * 3, (0.2,) * 3)], ids=["none", "empty", "too many"]
 )
-def test_an_answer_without_a_rate_for_each_environment_is_one_too(
+def test_an_actor_joins_again_after_an_answer_without_a_rate_for_each_environment(
     learner: ScriptedLearner,
     quantizer: ScriptedQuantizer,
     caplog: pytest.LogCaptureFixture,
@@ -120,7 +120,7 @@ def test_an_answer_without_a_rate_for_each_environment_is_one_too(
     learner.membership = replace(good, exploration=exploration)
     with running_actor(beside(learner, quantizer)) as (client, ended):
         status_when(client, "joining")
-        while "sent no exploration for each of 1 environments" not in caplog.text:
+        while "exploration for each of 1 environments" not in caplog.text:
             assert not ended.done()
             threading.Event().wait(0.01)
         learner.membership = good
@@ -157,7 +157,7 @@ def test_an_actor_whose_name_is_taken_over_ends_with_one_line(quantizer: Scripte
         peer.taken_over = True
         peer.fail(ConflictError("actor 'actor-0': another process has taken over this name"))
         # No user's error: the launcher starts it again, and it takes the name back.
-        with pytest.raises(ConflictError, match="another process has taken over this name"):
+        with pytest.raises(ConflictError, match="'actor-0'"):
             ended.result(DEADLINE_S)
 
 
@@ -188,7 +188,7 @@ def test_an_actor_of_a_restored_run_leaves_the_learner_before_it(
         peer.segments.get(timeout=DEADLINE_S)
         peer.membership = replace(good, epoch=4)
         peer.fail(UnavailableError("the learner moves"))
-        while "one of epoch 5 has gone on with it: end the older learner" not in caplog.text:
+        while "epoch 5" not in caplog.text:
             assert not ended.done()
             threading.Event().wait(0.01)
         assert peer.opens.empty()
@@ -215,7 +215,7 @@ def test_an_actor_ends_when_its_learner_has_another_run(learner: ScriptedLearner
         learner.opened()
         learner.membership = membership(run_id="another")
         learner.fail(NotFoundError("actor-0 has not joined"))
-        with pytest.raises(ConflictError, match="the learner now has run another; this actor joined run"):
+        with pytest.raises(ConflictError, match=r"run another; .*run"):
             ended.result(DEADLINE_S)
 
 
@@ -232,7 +232,7 @@ def test_an_actor_takes_no_policy_of_another_run_and_waits_for_those_of_its_own(
         learner.answer(credit=1)
         assert learner.segments.get(timeout=DEADLINE_S).spans[0].version == 3
         stop(learner, ended)
-    assert any("expected policies of run run, got one of run before" in message for message in caplog.messages)
+    assert re.search("run run, .*run before", caplog.text)
 
 
 def test_an_actor_that_cannot_make_its_environment_ends_with_the_reason(
@@ -316,9 +316,9 @@ def test_an_actor_begins_as_its_seed_says_and_tells_the_end_of_the_run(
         first_policy(learner, quantizer, constant_policy([0.0, 1.0]))
         learner.answer(credit=1)
         first = learner.segments.get(timeout=DEADLINE_S).observations[0]
-        assert "the run is over" not in caplog.text
+        assert "run is over" not in caplog.text
         stop(learner, ended)
-    assert caplog.text.count("the run is over") == 1
+    assert caplog.text.count("run is over") == 1
     environments = make_environments("CartPole-v1", 1)
     np.testing.assert_array_equal(first, environments.reset(environment_seed % 2**31))
     environments.close()

@@ -1,5 +1,6 @@
 """An environment that hangs ends the process; anything else does not."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -29,7 +30,7 @@ def test_a_call_that_takes_too_long_ends_the_process(caplog: pytest.LogCaptureFi
         clock[0] = 110.5
         dog.look()
     assert ended == [EXIT_HUNG]
-    assert "an environment has not returned from a call for 10 s: ending this process with exit code 5" in caplog.text
+    assert re.search(f" 10 s: .*{EXIT_HUNG}", caplog.text)
 
 
 def test_of_several_calls_the_longest_counts() -> None:
@@ -100,7 +101,7 @@ def end_of(hang: str, limit: float) -> subprocess.CompletedProcess[str]:
 def test_a_process_that_hangs_ends_with_its_own_exit_code_and_says_where() -> None:
     ended = end_of("threading.Event().wait()", limit=2.0)
     assert ended.returncode == EXIT_HUNG
-    assert "has not returned from a call" in ended.stderr
+    assert f"exit code {EXIT_HUNG}" in ended.stderr
     assert 'File "<string>", line 7 in <module>' in ended.stderr
 
 

@@ -1,6 +1,7 @@
 """An actor asks for the weights that its processor computes exactly, and acts with them from its first policy on."""
 
 import logging
+import re
 from dataclasses import replace
 
 import pytest
@@ -46,10 +47,7 @@ def test_an_encoding_that_the_processor_computes_wrongly_ends_the_actor_with_one
     assert ended.returncode == 2, ended.stderr[-2000:]
     # The emulator tells which instructions it lacks.
     (line,) = (line for line in ended.stderr.splitlines() if not line.startswith("qemu"))
-    assert line.endswith(
-        "error: --weight-encoding: this processor computes products of signed int8 weights wrongly (their sums "
-        "saturate); expected one of auto, unsigned"
-    )
+    assert re.search("error: --weight-encoding: .*signed .*auto, unsigned$", line)
 
 
 def test_every_x86_64_and_arm_processor_computes_unsigned_weights_exactly() -> None:

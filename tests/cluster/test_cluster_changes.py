@@ -3,6 +3,7 @@
 The tests of this module are one story, in the order in which they stand.
 """
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -95,7 +96,7 @@ def test_a_setting_that_the_run_keeps_is_refused(run: ClusterRun, tmp_path: Path
     run.until(lambda status: status.environment_steps > 0)
     before = uids(run)
     fault = run.failing("up", with_settings(run, tmp_path, environment="MountainCar-v0"))
-    assert fault.startswith("error: environment is 'CartPole-v1' and cannot become 'MountainCar-v0': the run keeps it")
+    assert re.match("error: environment .*'CartPole-v1' .*'MountainCar-v0'", fault)
     assert uids(run) == before
 
 
@@ -106,13 +107,13 @@ def test_another_setting_replaces_the_pods_that_read_it(run: ClusterRun, tmp_pat
     # An actor that drains may be there for a while.
     while set(uids(run).values()) & set(before.values()):
         run.cluster.await_pod_change("", 1)
-    assert "the configuration has changed" not in run.status_command()
+    assert "configuration has changed" not in run.status_command()
 
 
 def test_a_configuration_that_no_pod_has_read_yet_is_told(run: ClusterRun) -> None:
     flag = "-k" if Path(run.overlay).is_dir() else "-f"
     kubectl(run, "apply", flag, run.overlay)
-    assert "the configuration has changed since learner-0, " in run.status_command()
+    assert re.search("configuration has changed .*learner-0, ", run.status_command())
 
 
 def test_volumes_of_another_size_are_one_line(run: ClusterRun, tmp_path: Path) -> None:
@@ -127,14 +128,15 @@ def test_volumes_of_another_size_are_one_line(run: ClusterRun, tmp_path: Path) -
     fault = run.failing("up", changed(run, tmp_path, grow))
     assert "cannot grow" in fault or "--cascade=orphan" in fault
     fault = run.failing("up", changed(run, tmp_path, shrink))
-    assert fault.startswith("error: the cluster refuses to apply PersistentVolumeClaim policies: ")
-    assert "can not be less than" in fault
+    assert re.match("error: .*PersistentVolumeClaim policies: .*can not be less than", fault)
 
 
 def test_a_second_learner_refuses_and_gets_no_calls(run: ClusterRun) -> None:
     kubectl(run, "scale", "statefulset/learner", "--replicas=2")
-    refusal = "--pod: only pod learner-0 may train, and this is learner-1: return to one learner with"
-    run.await_pods(lambda pods: refusal in last_log_line(run.cluster, "learner-1", "learner"), "learner")
+    refusal = re.compile("--pod: .*learner-0 .*learner-1")
+    run.await_pods(
+        lambda pods: refusal.search(last_log_line(run.cluster, "learner-1", "learner")) is not None, "learner"
+    )
     endpoints = run.cluster.get("v1", "Endpoints", "learner")
     assert endpoints
     subsets = endpoints["subsets"]

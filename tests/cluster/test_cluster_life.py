@@ -128,10 +128,10 @@ def test_the_learner_moves_four_times_and_nothing_else_restarts(run: ClusterRun,
     assert run.read_file("learner-0", EVALUATIONS).startswith(evaluations)
 
 
-def test_it_goes_down_and_comes_up_again(run: ClusterRun, timings: Timings) -> None:
+def test_a_run_goes_down_and_comes_up_again(run: ClusterRun, timings: Timings) -> None:
     before = run.until(lambda status: True)
     with timings.measure("actorq cluster down"):
-        assert "continues with its volumes" in run.down()
+        assert "down --delete-volume" in run.down()
     with timings.measure("actorq cluster up again, until the run makes progress"):
         run.up()
     after = goes_on(run)

@@ -71,31 +71,29 @@ def without_image(container: Object) -> None:
 
 def test_an_image_that_is_not_there_is_named_and_down_removes_everything(run: ClusterRun, tmp_path: Path) -> None:
     fault = run.failing("up", changed_overlay(run, tmp_path, only("learner", without_image)))
-    assert re.match(r"error: pod learner-0 cannot pull image \S*actorq-learner:none \(.+\): push it, or choose", fault)
+    assert re.match(r"error: pod learner-0 .*image \S*actorq-learner:none \(.+\)", fault)
     assert objects(run)
     run.down("--delete-volume")
     assert objects(run) == set()
 
 
-def test_a_pod_that_fits_nowhere_is_said_so(run: ClusterRun, tmp_path: Path) -> None:
+def test_a_pod_that_fits_no_node_is_told(run: ClusterRun, tmp_path: Path) -> None:
     def grow(container: Object) -> None:
         container["resources"] = {"requests": {"cpu": "1000"}, "limits": {"cpu": "1000"}}
 
     fault = run.failing("up", changed_overlay(run, tmp_path, only("learner", grow)))
-    assert fault.startswith("error: pod learner-0 cannot be scheduled: 0/")
-    assert "Insufficient cpu" in fault
+    assert re.match("error: pod learner-0 .*scheduled: 0/.*Insufficient cpu", fault)
 
 
-def test_a_setting_that_is_none_comes_with_what_the_learner_says(run: ClusterRun, tmp_path: Path) -> None:
+def test_an_unknown_setting_is_told_with_the_error_of_the_learner(run: ClusterRun, tmp_path: Path) -> None:
     def misspell(container: Object) -> None:
         container["args"].append("--dqn.bach-size=3")
 
     fault = run.failing("up", changed_overlay(run, tmp_path, only("learner", misspell)))
-    assert fault.startswith("error: pod learner-0 ended at once (exit code 2: its settings do not work): ")
-    assert "bach-size" in fault
+    assert re.match("error: pod learner-0 .*exit code 2.*bach-size", fault)
 
 
-def test_what_was_wrong_can_be_put_right_by_another_up(run: ClusterRun) -> None:
+def test_another_up_repairs_a_failed_one(run: ClusterRun) -> None:
     # Where the cluster is quick, the run is solved before anybody has seen its steps grow.
     assert re.search(r"run overlay (makes progress|is over: solved)", run.up())
 
@@ -103,29 +101,29 @@ def test_what_was_wrong_can_be_put_right_by_another_up(run: ClusterRun) -> None:
 def test_a_second_run_is_refused(run: ClusterRun, overlays: Overlays) -> None:
     before = objects(run)
     fault = run.failing("up", overlays.path("endless"))
-    assert fault.startswith(f"error: namespace {run.cluster.namespace} has another run (StatefulSet learner): choose")
+    assert re.match(rf"error: namespace {run.cluster.namespace} .*another run \(StatefulSet learner\)", fault)
     assert objects(run) == before
 
 
 def test_a_broken_upgrade_is_no_progress(run: ClusterRun, tmp_path: Path) -> None:
     fault = run.failing("up", changed_overlay(run, tmp_path, only("actor", without_image)))
-    assert re.match(r"error: pod actor-\S+ cannot pull image \S*actorq-actor:none", fault)
+    assert re.match(r"error: pod actor-\S+ .*image \S*actorq-actor:none", fault)
 
 
 def test_the_volume_of_another_run_is_refused(run: ClusterRun, overlays: Overlays) -> None:
-    assert "continues with its volumes" in run.down()
+    assert "down --delete-volume" in run.down()
     before = objects(run)
     assert {kind for kind, _ in before} == {"PersistentVolumeClaim"}
     fault = run.failing("up", overlays.path("endless"))
-    assert re.match(r"error: PersistentVolumeClaim \S+ in namespace \S+ is not of run endless, which needs", fault)
+    assert re.match(r"error: PersistentVolumeClaim \S+ .*run endless", fault)
     assert objects(run) == before
     run.down("--delete-volume")
     assert objects(run) == set()
 
 
-def test_a_namespace_that_is_not_there_is_said_so(overlays: Overlays) -> None:
+def test_a_missing_namespace_is_told_with_the_command_that_makes_it(overlays: Overlays) -> None:
     fault = failing_actorq("cluster", "up", overlays.path("overlay"), "-n", "actorq-nowhere")
-    assert fault.startswith("error: namespace actorq-nowhere does not exist: make it with `kubectl create namespace")
+    assert re.match("error: namespace actorq-nowhere .*`kubectl create namespace actorq-nowhere`", fault)
 
 
 @pytest.fixture(scope="module")
@@ -151,9 +149,7 @@ def test_without_a_permission_nothing_is_made(run: ClusterRun, somebody: Path, m
     monkeypatch.setenv("KUBECONFIG", str(somebody))
     fault = run.failing("up", run.overlay)
     who = f"system:serviceaccount:{run.cluster.namespace}:somebody"
-    assert fault.startswith(
-        f"error: no permission: {who} may not list statefulsets.apps in namespace {run.cluster.namespace};"
-    )
+    assert re.match(rf"error: .*{who} .*list statefulsets\.apps .*{run.cluster.namespace};", fault)
     assert objects(run) == set()
 
 
@@ -182,4 +178,4 @@ def test_the_documented_role_is_enough(run: ClusterRun, somebody: Path, monkeypa
 def test_an_overlay_that_cannot_be_rendered_is_one_line(run: ClusterRun, tmp_path: Path) -> None:
     shutil.copytree(HERE / "overlay", tmp_path / "overlay")
     fault = run.failing("up", str(tmp_path / "overlay"))
-    assert fault.startswith(f"error: overlay {tmp_path}/overlay cannot be rendered: ")
+    assert re.match(f"error: overlay {tmp_path}/overlay .*rendered", fault)

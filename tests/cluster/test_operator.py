@@ -122,7 +122,7 @@ def test_the_checkpoints_and_the_best_policy_of_a_run_are_in_a_bucket(
         runs.apply(example("other", **{**spec, "config": endpoint}))
         while "kubectl logs" not in str(runs.status("other").get("conditions")):
             runs.wait()
-        assert "has the policy of run" in last_log_line(runs.cluster, "other-learner-0", "learner")
+        assert "policy of run" in last_log_line(runs.cluster, "other-learner-0", "learner")
         runs.delete("other")
         assert actorq.load_policy(server.bucket / "policies" / "cartpole" / "policy.onnx").version == policy.version
 

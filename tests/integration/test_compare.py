@@ -24,7 +24,7 @@ def test_int8_is_compared_with_actors_in_pytorch(tmp_path: Path) -> None:
     arguments = ("compare", "--directory", str(folder), "--schemes", "int8", "torch", "--seeds", "1", *TASK, *limits)
     result = actorq(*arguments)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[0] == "one seed: no interval can be given"
+    assert result.stdout.startswith("one seed")
     assert result.stdout.splitlines()[-1] == str(folder / "report.html")
 
     int8, torch = json.loads((folder / "comparison.json").read_text())["variants"]
@@ -42,5 +42,5 @@ def test_int8_is_compared_with_actors_in_pytorch(tmp_path: Path) -> None:
     assert ratios["throughput"]["low"] is None
     for scheme, acted in (("torch", True), ("int8", False)):
         logs = (folder / "runs" / f"{scheme}-seed1" / "logs").glob("actor-*.log")
-        assert ["acting in PyTorch" in log.read_text() for log in logs] == [acted]
+        assert ["PyTorch" in log.read_text() for log in logs] == [acted]
     assert (folder / "report.html").read_text().count("data:image/png;base64,") == 8

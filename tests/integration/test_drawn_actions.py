@@ -1,5 +1,6 @@
 """Drawn actions of a stored run: `actorq evaluate --sampled`, and what `actorq.load_policy` predicts."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -102,10 +103,7 @@ def test_a_policy_that_tells_no_distribution_is_refused_in_one_line(tmp_path: Pa
     run = stored_run(tmp_path / "run", values, [published(values, 4)], spec=CARTPOLE, environment="CartPole-v1")
     result = command("evaluate", str(run.root), "--sampled")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == (
-        "error: policy version 1: no actions can be drawn from it, because it tells no distribution: expected logits "
-        "among its outputs, got q_values\n"
-    )
+    assert re.fullmatch("error: .*version 1: .*logits .*q_values\n", result.stderr)
 
 
 def output(run: RunDirectory, name: str, observations: NDArray[np.float32]) -> NDArray[np.float32]:

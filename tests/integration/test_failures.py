@@ -64,7 +64,7 @@ def test_a_run_survives_a_stranger_that_takes_an_actors_name(tmp_path: Path) -> 
     code, printed = run.finish()
     assert code == 4, printed
     log = (run.directory / "logs" / "actor-0.log").read_text()
-    assert "another process has taken over this name" in log
+    assert re.search("'actor-0': another process", log)
     assert "Traceback" not in log
 
 
@@ -116,11 +116,8 @@ def test_a_users_algorithm_that_fails_twice_in_a_row_ends_the_run(
     run = TrainingRun.start(tmp_path / "run", "--algorithm", "own_algorithms:ThatCannotUpdate")
     code, printed = run.finish()
     assert code == 2, printed
-    assert printed.splitlines()[-1].startswith(
-        "error: training has failed twice in a row, without an update between: ZeroDivisionError: losses / 0; "
-    )
     log = run.directory / "logs" / "learner.log"
-    assert printed.splitlines()[-1].endswith(f"; the traceback is in {log}")
+    assert re.fullmatch(f"error: .*twice .*ZeroDivisionError: losses / 0; .*{log}", printed.splitlines()[-1])
     assert "in update" in log.read_text()
     assert sum("learner restarted" in line for line in printed.splitlines()) == 1
 
@@ -132,8 +129,8 @@ def test_a_users_algorithm_that_cannot_be_made_is_told_with_its_line_and_leaves_
     run = TrainingRun.start(tmp_path / "run", "--algorithm", "own_algorithms:ThatFails")
     code, printed = run.finish()
     assert code == 2
-    assert printed.splitlines()[-1].startswith(
-        "error: algorithm own_algorithms:ThatFails has failed: ZeroDivisionError: batches / 0 ("
+    last = printed.splitlines()[-1]
+    assert re.match(
+        r"error: .*own_algorithms:ThatFails .*ZeroDivisionError: batches / 0 .*own_algorithms\.py:\d+", last
     )
-    assert "own_algorithms.py:" in printed.splitlines()[-1]
     assert not run.directory.exists()

@@ -1,5 +1,6 @@
 """Mutual TLS with one folder and one flag, and how services refuse to do without."""
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -101,14 +102,14 @@ def test_an_actors_certificate_does_not_control_the_run(secured: Secured) -> Non
     actor = Certificates.of(secured.ours, "actor")
     with LearnerClient(secured.learner.address, actor) as learner:
         for call in (learner.stop, learner.pause, learner.save_checkpoint, learner.status):
-            with pytest.raises(DeniedError, match=r"actor may not call LearnerService\.\w+: only (monitor, )?operator"):
+            with pytest.raises(DeniedError, match=r"actor .*LearnerService\.\w+: .*operator"):
                 call()
-        with pytest.raises(DeniedError, match="the certificate is for role actor, got evaluator 'actor-0'"):
+        with pytest.raises(DeniedError, match=r"role actor, .*evaluator 'actor-0'"):
             learner.join("actor-0", 1, "evaluator", "1")
         assert learner.join("actor-0", 1, "actor", "1").actor_index == 0
     with (
         QuantizerClient(secured.quantizer.address, actor) as quantizer,
-        pytest.raises(DeniedError, match=r"actor may not call QuantizerService\.PublishCheckpoints: only learner may"),
+        pytest.raises(DeniedError, match=r"actor .*QuantizerService\.PublishCheckpoints: .*learner"),
         translated(quantizer.peer),
     ):
         next(quantizer.stub.PublishCheckpoints(iter(()), timeout=20.0))
@@ -125,7 +126,7 @@ def test_an_evaluator_does_not_take_over_an_actors_stream(secured: Secured) -> N
         learner.join("actor-1", 7, "actor", "1")
     with (
         LearnerClient(secured.learner.address, Certificates.of(secured.ours, "evaluator")) as learner,
-        pytest.raises(DeniedError, match="the certificate is for role evaluator, got actor 'actor-1'"),
+        pytest.raises(DeniedError, match=r"role evaluator, .*actor 'actor-1'"),
         translated(learner.peer),
     ):
         next(learner.stub.StreamTrajectories(iter([opened]), timeout=20.0))
@@ -138,9 +139,7 @@ def test_status_takes_the_certificates_that_it_is_given(secured: Secured, strang
     stranger = actorq(*asked, str(strangers))
     assert stranger.returncode == 2
     assert stranger.stderr.count("\n") == 1
-    reason = "TLS handshake failed, unable to get local issuer certificate"
-    remedy = "give the certificates of its run with --certificates DIR"
-    assert stranger.stderr == f"error: learner at {secured.learner.address} cannot be reached ({reason}): {remedy}\n"
+    assert re.match(f"error: .*{secured.learner.address} .*local issuer certificate.*--certificates", stranger.stderr)
 
 
 @pytest.mark.parametrize("service", ["quantizer", "actor"])
@@ -148,18 +147,14 @@ def test_nobody_listens_to_other_machines_without_certificates(
     service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert refusal(service, "--listen", "0.0.0.0:0") == (
-        "error: --listen: other machines can reach 0.0.0.0:0, so give --transport.certificates DIR for mutual TLS "
-        "(actorq certificates init DIR makes certificates), or --insecure to let anybody in"
-    )
+    fact = r"error: --listen: .*0\.0\.0\.0:0, .*--transport\.certificates .*--insecure"
+    assert re.match(fact, refusal(service, "--listen", "0.0.0.0:0"))
 
 
 def test_metrics_are_for_this_machine_unless_told_otherwise(tmp_path: Path) -> None:
     anywhere = ("--store", str(tmp_path / "policies"), "--metrics", "0.0.0.0:0")
-    assert refusal("quantizer", *anywhere) == (
-        "error: --metrics: other machines can reach 0.0.0.0:0, and metrics have no TLS: listen on 127.0.0.1, or give "
-        "--open-metrics to let anybody read them"
-    )
+    fact = r"error: --metrics: .*0\.0\.0\.0:0, .*127\.0\.0\.1, .*--open-metrics"
+    assert re.match(fact, refusal("quantizer", *anywhere))
     for told in ("--open-metrics", "--insecure"):
         with service_process("quantizer", *anywhere, told) as service:
             assert service.metrics.startswith("0.0.0.0:")
@@ -167,16 +162,17 @@ def test_metrics_are_for_this_machine_unless_told_otherwise(tmp_path: Path) -> N
 
 def test_a_service_refuses_the_certificates_of_another_role_or_run(certificates: Path, tmp_path: Path) -> None:
     store = ("--store", str(tmp_path / "policies"))
-    assert refusal("quantizer", *store, "--transport.certificates", str(certificates / "actor")) == (
-        "error: certificates: the quantizer of run actorq needs a certificate with "
-        f"spiffe://actorq/run/actorq/role/quantizer, but {certificates / 'actor'} has one of the actor of run actorq; "
-        "transport.run names the run"
+    assert re.match(
+        f"error: certificates: .*spiffe://actorq/run/actorq/role/quantizer, .*{certificates / 'actor'} .*actor of run",
+        refusal("quantizer", *store, "--transport.certificates", str(certificates / "actor")),
     )
     of_lab = ("--transport.certificates", str(certificates), "--transport.run", "lab")
-    assert "the quantizer of run lab needs a certificate with" in refusal("quantizer", *store, *of_lab)
+    assert "spiffe://actorq/run/lab/role/quantizer" in refusal("quantizer", *store, *of_lab)
 
 
-def test_it_does_when_told_to_or_with_certificates(certificates: Path, tmp_path: Path) -> None:
+def test_a_service_listens_to_other_machines_when_insecure_or_with_certificates(
+    certificates: Path, tmp_path: Path
+) -> None:
     anywhere = ("--store", str(tmp_path / "policies"), "--listen", "0.0.0.0:0")
     with service_process("quantizer", *anywhere, "--insecure") as service:
         port = service.address.rpartition(":")[2]
@@ -247,7 +243,7 @@ def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_pa
         for name, theirs in peers.items():
             for peer in theirs:
                 lines = [line for line in log(name).splitlines() if f": {peer} at " in line]
-                ages = [index for index, line in enumerate(lines) if "reached its maximum age" in line]
+                ages = [index for index, line in enumerate(lines) if "maximum age" in line]
                 if not ages or not any("connected again" in line for line in lines[ages[0] :]):
                     return False
         return True
@@ -268,6 +264,6 @@ def test_streams_outlive_the_age_of_their_connections(certificates: Path, tmp_pa
 def test_a_folder_without_certificates_is_named_before_anything_starts(tmp_path: Path) -> None:
     result = actorq("train", "--certificates", str(tmp_path), "--run-directory", str(tmp_path / "run"))
     assert result.returncode == 2
-    assert result.stderr.startswith(f"error: certificates: {tmp_path} must hold ca.crt, tls.crt and tls.key")
+    assert re.match(rf"error: certificates: {tmp_path} .*ca\.crt, tls\.crt .*tls\.key", result.stderr)
     assert not (tmp_path / "run").exists()
     assert result.stderr.count("\n") == 1

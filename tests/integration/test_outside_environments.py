@@ -1,5 +1,6 @@
 """A family of environments of an installed package, and environments with arguments and wrappers, in whole runs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -109,36 +110,26 @@ def test_wrappers_and_arguments_reach_all_processes_of_a_run(packages: Path, tmp
     assert told.returncode == 0, told.stderr
     other = actorq("train", "--resume", "--run-directory", str(run.directory), "--environment-wrappers", "a:B")
     assert other.returncode == 2
-    assert other.stderr.startswith('error: --resume: expected environment_wrappers [{"gymnasium.wrappers:TimeAware')
+    assert re.match(r"error: --resume: .*environment_wrappers .*gymnasium\.wrappers:TimeAware", other.stderr)
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "fact"),
     [
-        (
-            ("--environment-args", "gravty=5"),
-            "environment 'CartPole-v1' cannot be made: TypeError: CartPoleEnv.__init__() got an unexpected keyword "
-            "argument 'gravty'",
-        ),
-        (
-            ("--environment-wrappers", "own_wrappers:Missing"),
-            "environment_wrappers: module own_wrappers has no Missing",
-        ),
-        (
-            ("--environment", "corridor/plain", "--environment-args", "width=2"),
-            "environment 'corridor/plain' cannot be made: TypeError: make() got an unexpected keyword argument 'width'",
-        ),
+        (("--environment-args", "gravty=5"), "'CartPole-v1' .*'gravty'"),
+        (("--environment-wrappers", "own_wrappers:Missing"), "environment_wrappers: .*own_wrappers .*Missing"),
+        (("--environment", "corridor/plain", "--environment-args", "width=2"), "'corridor/plain' .*'width'"),
         (
             ("--environment", "corridor/plain", "--environment-wrappers", "own_wrappers:Padded"),
-            "environment_wrappers: wrappers need a Gymnasium environment",
+            "environment_wrappers: .*Gymnasium",
         ),
     ],
 )
 def test_wrong_arguments_are_told_before_anything_is_started(
-    packages: Path, tmp_path: Path, flags: tuple[str, ...], message: str
+    packages: Path, tmp_path: Path, flags: tuple[str, ...], fact: str
 ) -> None:
     result = actorq("train", *flags, "--run-directory", str(tmp_path / "run"))
     assert result.returncode == 2
-    assert result.stderr.startswith(f"error: {message}"), result.stderr
+    assert re.match(f"error: .*{fact}", result.stderr), result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists()

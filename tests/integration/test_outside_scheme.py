@@ -1,5 +1,6 @@
 """A scheme of an installed package that knows this project's interface only: one file and one entry point."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return packages
 
 
-def test_a_run_emits_it_acts_with_it_and_trains_as_it_rounds(installed: Path, tmp_path: Path) -> None:
+def test_a_run_emits_an_outside_scheme_acts_with_it_and_trains_as_it_rounds(installed: Path, tmp_path: Path) -> None:
     run = TrainingRun.start(
         tmp_path / "run",
         *("--scheme", "on-grid", "--max-environment-steps", "6000", "--target-return", "501", "--seed", "1"),
@@ -94,33 +95,30 @@ def test_a_run_emits_it_acts_with_it_and_trains_as_it_rounds(installed: Path, tm
     assert " on-grid " in again.stdout
 
 
-def test_a_typing_error_lists_it_too(installed: Path) -> None:
+def test_the_refusal_of_an_unknown_scheme_lists_the_outside_schemes(installed: Path) -> None:
     result = actorq("train", "--scheme", "on-gird")
     assert result.returncode == 2
-    assert "'int4', 'misnamed', 'missing', 'on-grid', 'unfinished' or 'auto', got 'on-gird'" in result.stderr
+    assert re.search("'int4', .*'on-grid', .*'auto', .*'on-gird'", result.stderr)
     assert len(result.stderr.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "fact"),
     [
-        (
-            "missing",
-            "scheme missing: no_such_module:Scheme cannot be used: ModuleNotFoundError: No module named",
-        ),
-        ("unfinished", "scheme unfinished: own_scheme:Unfinished cannot be used: ZeroDivisionError: bits / 0"),
-        ("misnamed", "scheme misnamed: own_scheme:Misnamed is no scheme: expected name 'misnamed' and a method plan"),
+        ("missing", "no_such_module:Scheme .*ModuleNotFoundError"),
+        ("unfinished", "own_scheme:Unfinished .*ZeroDivisionError: bits / 0"),
+        ("misnamed", "own_scheme:Misnamed .*name 'misnamed' .*plan"),
     ],
 )
-def test_a_bad_one_is_told_in_one_line(installed: Path, name: str, message: str) -> None:
+def test_an_outside_scheme_that_does_not_work_is_told_in_one_line(installed: Path, name: str, fact: str) -> None:
     result = actorq("train", "--scheme", name, "--run-directory", str(installed / "run"))
     assert result.returncode == 2
-    assert result.stderr.startswith(f"error: {message}"), result.stderr
+    assert re.match(f"error: .*{name}: {fact}", result.stderr), result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
     assert not (installed / "run").exists()
 
 
-def test_none_takes_the_place_of_ours(installed: Path) -> None:
+def test_an_outside_scheme_does_not_replace_a_built_in_one(installed: Path) -> None:
     script = "from actorq.quantization.schemes import scheme_named\nprint(type(scheme_named('int8')).__module__)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "actorq.quantization.schemes.int8"

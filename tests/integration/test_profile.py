@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -77,17 +78,15 @@ def test_a_users_on_policy_algorithm_is_measured_with_its_own_rollouts(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("flags", "mistake"),
+    ("flags", "fact"),
     [
-        (("--seconds", "soon"), "argument --seconds: expected 0.1 to 10 seconds, got 'soon'"),
+        (("--seconds", "soon"), "--seconds: .*'soon'"),
         (("--environment", "Nowhere-v0"), "Nowhere-v0"),
-        (("--algorithm", "sac"), "algorithm sac needs continuous actions, but CartPole-v1 has discrete ones"),
+        (("--algorithm", "sac"), "sac .*continuous .*CartPole-v1"),
     ],
     ids=["seconds", "environment", "algorithm"],
 )
-def test_a_mistake_is_one_line(flags: tuple[str, ...], mistake: str) -> None:
+def test_a_mistake_is_one_line(flags: tuple[str, ...], fact: str) -> None:
     result = profile(*flags)
     assert result.returncode == 2
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    assert mistake in result.stderr
+    assert re.fullmatch(f"error: .*{fact}.*\n", result.stderr)

@@ -1,5 +1,6 @@
 """Relays as processes: a tree of three levels, what is killed in it, certificates, a drain, metrics."""
 
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
@@ -115,7 +116,7 @@ def test_certificates_are_asked_for_on_both_sides_of_a_relay(tmp_path: Path) -> 
             stranger.get(SCHEME)
 
 
-def test_what_a_relay_tells_prometheus(tmp_path: Path) -> None:
+def test_the_metrics_of_a_relay(tmp_path: Path) -> None:
     with ExitStack() as stack:
         root = stack.enter_context(service_process("quantizer", "--store", str(tmp_path / "policies")))
         flags = ("--upstream", root.address, "--metrics", "127.0.0.1:0")
@@ -141,12 +142,12 @@ def test_what_a_relay_tells_prometheus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "fact"),
     [
-        (["--upstream", "127.0.0.1:1", "--store", "x"], "--upstream: a relay has no store, got --store too"),
-        (["--upstream", "127.0.0.1:1", "--read-only"], "--upstream: a relay has no store, got --read-only too"),
-        (["--upstream", "nowhere"], "expected HOST:PORT"),
+        (["--upstream", "127.0.0.1:1", "--store", "x"], "--upstream: .*--store"),
+        (["--upstream", "127.0.0.1:1", "--read-only"], "--upstream: .*--read-only"),
+        (["--upstream", "nowhere"], "HOST:PORT.*'nowhere'"),
     ],
 )
-def test_a_users_mistake_is_one_line(arguments: list[str], reason: str) -> None:
-    assert reason in refusal("quantizer", *arguments)
+def test_a_users_mistake_is_one_line(arguments: list[str], fact: str) -> None:
+    assert re.search(fact, refusal("quantizer", *arguments))

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
         # It must not end while the second one starts.
         process.send_signal(signal.SIGSTOP)
         second_one = actorq(*arguments(folder))
-        assert second_one.stderr == f"error: --directory: {folder} is in use by another actorq sweep\n"
+        assert re.fullmatch(f"error: --directory: {folder} .*in use.*\n", second_one.stderr)
         process.kill()
     first = run_id(folder, 0)
     # The run learns that its parent is gone, saves its state, and ends.
@@ -68,14 +69,14 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
         out, errors = process.communicate(timeout=60)
         assert process.returncode == 130, errors
     second = run_id(folder, 1)
-    assert out.splitlines()[-1].startswith("to go on: actorq sweep --directory")
+    assert "actorq sweep --directory" in out.splitlines()[-1]
     assert not psutil.wait_procs(runs, timeout=10)[1]
 
     result = actorq(*arguments(folder))
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert lines[0].startswith("trial 1: ")
-    assert lines[-1] == f"the best policy: {folder / 'best' / 'policy.onnx'}"
+    assert lines[-1].endswith(f" {folder / 'best' / 'policy.onnx'}")
     found = json.loads((folder / "trials.json").read_text())
     assert [trial["state"] for trial in found["trials"]] == ["complete", "complete"]
     assert (run_id(folder, 0), run_id(folder, 1)) == (first, second)
@@ -88,25 +89,25 @@ def test_a_sweep_goes_on_after_a_kill_and_after_ctrl_c(tmp_path: Path) -> None:
 
     other = actorq(*arguments(folder, "--sampler-seed", "3"))
     assert other.returncode == 2
-    assert other.stderr.startswith(f"error: --directory: {folder} was made with another search (sampler_seed: 0 there")
+    assert re.match(f"error: --directory: {folder} .*sampler_seed: 0 .*3", other.stderr)
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
+    ("more", "fact"),
     [
-        (("--search", "dqn.learning_rat=1..2"), "--search: unknown setting 'dqn.learning_rat'; did you mean"),
-        (("--search", "dqn.learning_rate=1..2", "--jobs", "0"), "argument --jobs: expected at least 1, got '0'"),
-        (("--search", "dqn.learning_rate=1..2", "--sampler", "best"), "argument --sampler: invalid choice: 'best'"),
-        (("--search", "dqn.learning_rate=1..2", "--sampler", "grid"), "--sampler grid: dqn.learning_rate needs"),
-        ((), "--search: expected at least one setting to search"),
-        (("--search", "dqn.n_step=1..3", "--template", "absent.yaml"), "--template: cannot read absent.yaml"),
-        (("--search", "dqn.n_step=1..3", "--seed", "3", "--template", "absent.yaml"), "--seed: with --template, put"),
+        (("--search", "dqn.learning_rat=1..2"), r"--search: .*'dqn\.learning_rat'; .*dqn\.learning_rate"),
+        (("--search", "dqn.learning_rate=1..2", "--jobs", "0"), "--jobs: .*'0'"),
+        (("--search", "dqn.learning_rate=1..2", "--sampler", "best"), "--sampler: .*'best'"),
+        (("--search", "dqn.learning_rate=1..2", "--sampler", "grid"), r"--sampler grid: dqn\.learning_rate"),
+        ((), "--search: .*at least one"),
+        (("--search", "dqn.n_step=1..3", "--template", "absent.yaml"), r"--template: .*absent\.yaml"),
+        (("--search", "dqn.n_step=1..3", "--seed", "3", "--template", "absent.yaml"), "--seed: .*--template"),
     ],
 )
-def test_a_mistake_gets_one_line_and_makes_nothing(tmp_path: Path, more: tuple[str, ...], expected: str) -> None:
+def test_a_mistake_gets_one_line_and_makes_nothing(tmp_path: Path, more: tuple[str, ...], fact: str) -> None:
     result = actorq("sweep", "--directory", str(tmp_path / "swept"), *more)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
-    assert result.stderr.startswith(f"error: {expected}")
+    assert re.match(f"error: .*{fact}", result.stderr)
     assert not (tmp_path / "swept").exists()
 
 
@@ -118,5 +119,4 @@ def test_a_sweep_whose_runs_all_fail_says_why(tmp_path: Path, monkeypatch: pytes
     result = actorq("sweep", "--directory", str(folder), "--search", "actors=1..2", "--trials", "1", *broken)
     assert result.returncode == 1, result.stderr
     (line,) = result.stderr.splitlines()
-    assert line.startswith("error: all 1 trials failed, the last one: ")
-    assert "losses / 0" in line
+    assert re.match("error: all 1 trials .*losses / 0", line)

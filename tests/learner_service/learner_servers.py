@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -157,11 +158,11 @@ class ActorStream:
             self._requests.put(None)
         raise AssertionError("the stream ended without an error")
 
-    def assert_refused(self, code: grpc.StatusCode, text: str) -> None:
-        """Wait for the error that ends the stream, and compare it."""
+    def assert_refused(self, code: grpc.StatusCode, fact: str) -> None:
+        """Wait for the error that ends the stream: it has `code`, and its details match the pattern `fact`."""
         error = self.refusal()
         assert error.code() is code
-        assert text in str(error.details())
+        assert re.search(fact, str(error.details())), error.details()
 
     def close(self) -> None:
         """End the stream in order and take what still comes."""

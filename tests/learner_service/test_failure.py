@@ -10,7 +10,7 @@ def test_the_same_exception_twice_without_an_update_between_is_a_repetition(tmp_
     assert fails_again(tmp_path, ValueError("no"), life=2, made_updates=False)
 
 
-def test_another_exception_and_an_update_between_are_none(tmp_path: Path) -> None:
+def test_another_exception_and_an_update_between_are_no_repetition(tmp_path: Path) -> None:
     assert not fails_again(tmp_path, ValueError("no"), life=1, made_updates=True)
     assert not fails_again(tmp_path, KeyError("no"), life=2, made_updates=False)
     assert not fails_again(tmp_path, KeyError("no"), life=3, made_updates=True)

@@ -1,5 +1,6 @@
 """A run on a cluster has one learner: a second pod of the StatefulSet refuses to start."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,8 @@ def test_the_first_pod_may_train_and_so_may_a_learner_outside_a_cluster(pod: str
 
 
 @pytest.mark.parametrize(("pod", "first"), [("learner-1", "learner-0"), ("my-learner-12", "my-learner-0")])
-def test_a_later_pod_may_not(pod: str, first: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"only pod {first} may train, and this is {pod}: return to one learner with `kubectl"
-    ):
+def test_a_later_pod_may_not_train(pod: str, first: str) -> None:
+    with pytest.raises(UserError, match=f" {first} .* {pod}:.*kubectl"):
         LearnerSettings(pod=pod).require_first_pod()
 
 
@@ -28,5 +27,5 @@ def test_a_second_learner_ends_with_one_line_and_leaves_the_volume_alone(tmp_pat
     with service_process("learner", "--pod", "learner-1", "--run-directory", str(run)) as process:
         code, line = process.end()
     assert code == EXIT_USER_ERROR
-    assert line.startswith("error: --pod: only pod learner-0 may train, and this is learner-1: return to one learner")
+    assert re.match("error: --pod: .*learner-0 .*learner-1", line)
     assert not run.exists()

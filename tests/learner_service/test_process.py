@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import resource
 import threading
 from collections.abc import Callable, Iterator
@@ -94,7 +95,7 @@ def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Pa
         LearnerClient(process.address, deadline_s=DEADLINE_S) as client,
     ):
         again, refusals = join(client, "actor-0", "actor")
-        assert all("the learner is restoring its run" in refusal for refusal in refusals)
+        assert all("restoring" in refusal for refusal in refusals)
         assert again.resume_after_sequence == 10
         assert again.run.run_id == first.run.run_id
         assert again.seed != first.seed
@@ -108,7 +109,7 @@ def test_a_killed_learner_goes_on_with_all_that_it_had_acknowledged(tmp_path: Pa
         for stream in (worker, judge):
             refusal = stream.refusal()
             assert refusal.code() is grpc.StatusCode.UNAVAILABLE
-            assert "the learner is moving" in str(refusal.details())
+            assert "moving" in str(refusal.details())
             assert stream.directives == {learner_pb2.DIRECTIVE_UNSPECIFIED}
         assert process.end()[0] == EXIT_INTERRUPTED
 
@@ -155,8 +156,7 @@ def test_a_replay_of_another_capacity_ends_the_process_with_one_line(tmp_path: P
     with learner_process(tmp_path, "127.0.0.1:1", resume=True) as process:
         code, line = process.end()
     assert code == EXIT_USER_ERROR
-    assert line.startswith("error: replay: ")
-    assert "holds capacity 4000, expected 2000" in line
+    assert re.match("error: replay: .*capacity 4000.*2000", line)
 
 
 def test_a_run_directory_that_cannot_be_made_ends_the_process_with_one_line(tmp_path: Path) -> None:
@@ -164,29 +164,29 @@ def test_a_run_directory_that_cannot_be_made_ends_the_process_with_one_line(tmp_
     with learner_process(tmp_path, "127.0.0.1:1") as process:
         code, line = process.end()
     assert code == EXIT_USER_ERROR
-    assert line == f"error: --run-directory: {tmp_path / 'run'} cannot be made or locked: File exists"
+    assert re.fullmatch(f"error: --run-directory: {tmp_path / 'run'} .*File exists", line)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "fact"),
     [
-        ({"algorithm": "no_such_module:Mine"}, "no_such_module cannot be imported: ModuleNotFoundError"),
+        ({"algorithm": "no_such_module:Mine"}, "no_such_module cannot be imported"),
         (
             {
                 "algorithm": "learner_service.algorithms.td3:TD3",
                 "algorithm_args": {"target_rate": 0.1},
             },
-            "algorithm_args: the settings of algorithm learner_service.algorithms.td3:TD3 are --td3.NAME",
+            "--td3.NAME",
         ),
     ],
 )
 def test_an_algorithm_from_outside_that_is_wrong_ends_the_process_before_an_actor_joins(
-    changes: dict[str, Any], message: str, tmp_path: Path
+    changes: dict[str, Any], fact: str, tmp_path: Path
 ) -> None:
     with learner_process(tmp_path, "127.0.0.1:1", **changes) as process:
         code, errors = process.end()
     assert code == EXIT_USER_ERROR
-    assert message in errors
+    assert fact in errors
     assert "Traceback" not in errors
 
 
@@ -202,7 +202,7 @@ def test_an_environment_that_cannot_be_learned_is_refused_and_the_learner_waits_
         stream.open(PENDULUM)
         refusal = stream.refusal()
         assert refusal.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "algorithm dqn needs discrete actions, but Pendulum-v1 has continuous ones" in str(refusal.details())
+        assert re.search("dqn .*discrete.*Pendulum-v1", str(refusal.details()))
         status = client.status()
         assert status.state is RunState.WAITING_FOR_ACTORS
         assert status.problem == f"actor-0: {refusal.details()}"

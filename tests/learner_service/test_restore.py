@@ -1,5 +1,6 @@
 """`actorq restore`: a learner goes on from a copy of a run's folder, above all that the run may have used."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -35,9 +36,8 @@ def test_the_command_says_what_it_has_done(
     monkeypatch.setattr("sys.argv", ["actorq restore", str(tmp_path)])
     assert command() == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"run {run_id} has epoch ")
-    assert first.endswith(f", and goes on above version {2**24}")
-    assert second.startswith("start its learner with --resume;")
+    assert re.search(f"{run_id} .*version {2**24}$", first)
+    assert "--resume" in second
 
 
 def test_two_copies_that_begin_later_give_no_incarnation_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,9 +71,9 @@ def test_the_copies_in_object_storage_are_taken_over(tmp_path: Path) -> None:
 def test_a_folder_in_use_without_a_run_or_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no run\.json"):
         restore(tmp_path)
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match=r"/missing .*folder"):
         restore(tmp_path / "missing")
     identity = RunIdentity.claim(tmp_path, resume=False)
-    with locked(tmp_path), pytest.raises(UserError, match="is in use by another learner"):
+    with locked(tmp_path), pytest.raises(UserError, match="in use"):
         restore(tmp_path)
     assert RunIdentity.read(tmp_path, resume=True).lineage.epoch == identity.lineage.epoch

@@ -1,6 +1,7 @@
 """How a run on a real socket ends, what its summary says, and where the next learner goes on."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,8 +88,8 @@ def test_the_summary_says_how_the_run_went(solved: tuple[Path, RunState, int]) -
     assert summary["policy_bytes"]["fp32"] > 4 * 40
     assert summary["peak_memory_mb"]["learner"] > 10
     # No meter has reported: that is no energy of 0.
-    method = "not measured (no meter has reported)"
-    assert summary["energy"] == {"kwh": None, "co2_kg": None, "method": method, "per_service": {}}
+    assert summary["energy"].pop("method").startswith("not measured")
+    assert summary["energy"] == {"kwh": None, "co2_kg": None, "per_service": {}}
     assert [each["mean_return"] for each in summary["evaluations"]] == [60.0, 120.0]
 
 
@@ -100,15 +101,14 @@ def test_an_evaluation_that_cannot_be_true_does_not_end_the_run(tmp_path: Path) 
     ):
         judge.send_evaluation(evaluation(1, 1, 150.0))
         judge.await_acknowledged(1)
-        nothing = "no actor has sent data yet, so there is nothing to compare it with"
-        assert client.status().flagged_evaluation == f"version 1, by judge: {nothing}"
+        assert client.status().flagged_evaluation.startswith("version 1, by judge: ")
         worker.await_credit(1)
         worker.send_segment(segment(1, episodes=(Episode(51.0, 51, 0),)))
         worker.await_acknowledged(1)
         judge.send_evaluation(evaluation(2, 1, 9_000.0))
         judge.await_acknowledged(2)
         status = client.status()
-        assert "its return of 9,000.0 is above 200.0" in status.flagged_evaluation
+        assert re.search(r"9,000\.0 .*200\.0", status.flagged_evaluation)
         assert status.state is not RunState.STOPPING
         judge.send_evaluation(evaluation(3, 1, 60.0))
         judge.await_acknowledged(3)
@@ -148,24 +148,21 @@ def refused_start(directory: Path, changed: RunConfig, resume: bool) -> str:
 
 def test_a_checkpoint_of_another_environment_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(environment="Acrobot-v1"), resume=True)
-    assert "run's checkpoint has environment 'CartPole-v1', but the configuration has 'Acrobot-v1'" in message
-    assert "--environment CartPole-v1" in message
+    assert re.search("'CartPole-v1'.*'Acrobot-v1'.*--environment CartPole-v1", message)
 
 
-def test_a_checkpoint_of_an_environment_that_was_made_otherwise_is_refused(solved: tuple[Path, RunState, int]) -> None:
+def test_a_checkpoint_with_other_environment_arguments_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(environment_args={"sutton_barto_reward": True}), resume=True)
-    assert "environment was made with no arguments, the configuration says " in message
-    assert '{"keywords": {"sutton_barto_reward": true}, "wrappers": []}' in message
+    assert re.search('no arguments.*"sutton_barto_reward": true', message)
 
 
 def test_a_checkpoint_of_another_sparsity_is_refused(solved: tuple[Path, RunState, int]) -> None:
     message = refused_start(solved[0], config(sparsity={"method": "rigl"}), resume=True)
-    assert "run's checkpoint has sparsity.method dense, but the configuration has rigl" in message
-    assert "--sparsity.method dense" in message
+    assert re.search(r"sparsity\.method dense.*rigl.*--sparsity\.method dense", message)
 
 
 def test_a_run_is_not_overwritten_by_accident(solved: tuple[Path, RunState, int]) -> None:
-    assert "add --resume to continue it" in refused_start(solved[0], config(), resume=False)
+    assert "--resume" in refused_start(solved[0], config(), resume=False)
 
 
 def test_a_run_ends_with_its_exit_code_when_no_file_of_its_end_can_be_written(
@@ -189,12 +186,12 @@ def test_a_run_ends_with_its_exit_code_when_no_file_of_its_end_can_be_written(
     told = [record for record in caplog.records if record.levelname == "ERROR"]
     assert not [record for record in told if record.exc_info or "\n" in record.getMessage()]
     for text in (
-        "summary.json cannot be written (Is a directory); the run ends without it",
-        "outcome.json cannot be written (Is a directory); the run ends without it",
-        "the log of evaluations cannot be written (Is a directory); the next learner reads what it has",
-        "the best policy is not exported: ",
+        "summary.json cannot be written (Is a directory)",
+        "outcome.json cannot be written (Is a directory)",
+        "log of evaluations cannot be written (Is a directory)",
+        "best policy",
     ):
-        assert len([record for record in told if record.getMessage().startswith(text)]) == 1, text
+        assert len([record for record in told if text in record.getMessage()]) == 1, text
     assert not (tmp_path / "run" / "summary.json").exists()
     # The replay is closed: another process may open it.
     ReplayStore.open(tmp_path / "run" / "replay", SPEC, 2_000).close()

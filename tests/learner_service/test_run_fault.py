@@ -26,7 +26,7 @@ from tests.learner_service.learner_servers import (
 
 # Threads of a learner that end when it is closed. The last one is that of a tracker's sink.
 THREADS = {"trainer", "publisher", "flusher", "storage", "sink-mlflow"}
-FAULT = "the run cannot continue: "
+FAULT = "cannot continue"
 
 
 @pytest.fixture
@@ -57,8 +57,8 @@ def run_with_a_fault(directory: Path, quantizer: str) -> Iterator[ActorStream]:
             watching = client.stub.WatchStatus(learner_pb2.WatchStatusRequest(), timeout=DEADLINE_S)
             worker = joined(client, "actor-0")
             yield worker
-            worker.assert_refused(grpc.StatusCode.UNAVAILABLE, "the learner has failed")
-            with pytest.raises(grpc.RpcError, match="the learner has failed"):
+            worker.assert_refused(grpc.StatusCode.UNAVAILABLE, "failed")
+            with pytest.raises(grpc.RpcError, match="failed"):
                 list(watching)
     finally:
         for thread in set(threading.enumerate()) - before:
@@ -89,7 +89,7 @@ def test_the_fault_stays_the_error_when_the_run_cannot_be_closed(
     monkeypatch.setattr(Records, "close", fail)
     with pytest.raises(ActorQError, match=FAULT), run_with_a_fault(tmp_path, quantizer_of_another_run):
         pass
-    assert "the run could not be closed cleanly" in [record.message for record in caplog.records]
+    assert "could not be closed" in caplog.text
 
 
 def break_reporter(worker: ActorStream, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,9 +115,7 @@ def test_a_segment_of_a_wrong_shape_is_refused_and_changes_nothing(learner: Lear
         stream = joined(learner, "bad")
         stream.await_credit(1)
         stream.send_segment(segment(1, observations=np.zeros((5, 2, 3), np.float32)))
-        stream.assert_refused(
-            grpc.StatusCode.INVALID_ARGUMENT, "observations must be float32[5, 2, 4], got float32[5, 2, 3]"
-        )
+        stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, r"observations.*\[5, 2, 4\].*\[5, 2, 3\]")
         assert steps(learner) == before
         assert not is_connected(learner, "bad")
         assert learner.join("bad", 1, "actor", "test").resume_after_sequence == 0
@@ -129,7 +127,7 @@ def test_a_segment_of_a_wrong_shape_is_refused_and_changes_nothing(learner: Lear
 def test_a_stream_begins_with_open(learner: LearnerClient, first: dict[str, Any]) -> None:
     stream = ActorStream(learner, "rude")
     stream.send(**first)
-    stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be `open`")
+    stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, "first.*`open`")
 
 
 @pytest.mark.parametrize(("sent", "got"), [({"open": {"actor_name": "odd"}}, "open"), ({}, "an empty message")])
@@ -138,13 +136,13 @@ def test_a_stream_goes_on_with_segments_evaluations_and_reports(
 ) -> None:
     stream = joined(learner, "odd")
     stream.send(**sent)
-    stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, f"expected a segment, evaluation or report, got {got}")
+    stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, f"got {got}$")
 
 
 def test_an_actor_that_has_not_joined_is_not_found(learner: LearnerClient) -> None:
     stream = ActorStream(learner, "stranger")
     stream.open(SPEC)
-    stream.assert_refused(grpc.StatusCode.NOT_FOUND, "'stranger' with incarnation 1 has not joined")
+    stream.assert_refused(grpc.StatusCode.NOT_FOUND, "'stranger'.*incarnation 1")
 
 
 def test_a_newer_process_of_a_name_ends_the_older_one_at_once(learner: LearnerClient) -> None:
@@ -153,8 +151,8 @@ def test_a_newer_process_of_a_name_ends_the_older_one_at_once(learner: LearnerCl
     stream.open(SPEC)
     stream.send_segments(range(1, 3))
     new = learner.join("twin", 0, "actor", "test", nonce=2)
-    stream.assert_refused(grpc.StatusCode.FAILED_PRECONDITION, "another process has taken over this name")
-    with pytest.raises(ConflictError, match="give every actor a name of its own"):
+    stream.assert_refused(grpc.StatusCode.FAILED_PRECONDITION, f"'twin'.*{old.incarnation}")
+    with pytest.raises(ConflictError, match=f"'twin'.*{old.incarnation}"):
         learner.join("twin", old.incarnation, "actor", "test", nonce=1)
     assert new.resume_after_sequence == 0
     with actor(learner, "twin", new.incarnation) as stream:
@@ -167,7 +165,7 @@ def test_a_newer_stream_of_an_actor_ends_the_one_before(learner: LearnerClient) 
     before.send_segments(range(1, 3))
     with actor(learner, "quick") as after:
         after.send_segments(range(3, 5))
-        before.assert_refused(grpc.StatusCode.UNAVAILABLE, "has opened another stream")
+        before.assert_refused(grpc.StatusCode.UNAVAILABLE, "another stream")
         assert is_connected(learner, "quick")
 
 
@@ -204,7 +202,7 @@ def test_a_report_tells_that_a_segment_was_lost_on_the_way(learner: LearnerClien
     assert (told.policy_version, told.environment_steps) == (1, 8)
     assert "loser" in [process.name for process in status.processes]
     stream.send(report=report, sent_sequence=2)
-    stream.assert_refused(grpc.StatusCode.DATA_LOSS, "sequences 2 to 2 were lost on the way")
+    stream.assert_refused(grpc.StatusCode.DATA_LOSS, "sequences 2 to 2 ")
     assert learner.join("loser", 1, "actor", "test").resume_after_sequence == 1
 
 
@@ -213,9 +211,7 @@ def test_an_actor_reports_of_itself_only(learner: LearnerClient, name: str, role
     stream = joined(learner, "forger")
     forged = replace(measure_process(name, role), cpu_seconds=1e9)
     stream.send(report=wire.actor_report_to_proto(ActorReport(1, "int8", 8, 1.0, 0, (), forged)))
-    stream.assert_refused(
-        grpc.StatusCode.INVALID_ARGUMENT, f"report.process: expected actor 'forger' itself, got {role} '{name}'"
-    )
+    stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, rf"report\.process.*'forger'.*{role} '{name}'")
     assert all(process.cpu_seconds < 1e9 for process in learner.status().processes)
 
 
@@ -224,7 +220,7 @@ def test_a_gap_in_the_sequence_is_refused(learner: LearnerClient) -> None:
     stream = joined(learner, "jumper")
     stream.await_credit(2)
     stream.send_segment(segment(2))
-    stream.assert_refused(grpc.StatusCode.DATA_LOSS, "sequences 1 to 1 were lost")
+    stream.assert_refused(grpc.StatusCode.DATA_LOSS, "sequences 1 to 1 ")
     assert steps(learner) == before
 
 
@@ -283,7 +279,7 @@ def test_watching_takes_a_reasonable_period(learner: LearnerClient) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         next(learner.stub.WatchStatus(request))
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    with pytest.raises(InvalidInputError, match=r"period \(seconds\): must be 0\.05 to 3600\.0, got"):
+    with pytest.raises(InvalidInputError, match=r"period.*3600\.0"):
         next(learner.watch(7200.0))
 
 
@@ -321,7 +317,7 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
         running_learner(scarce, tmp_path / "run", quantizer) as running,
         LearnerClient(running.address, deadline_s=DEADLINE_S) as client,
     ):
-        with pytest.raises(ConflictError, match="waiting for actors: there is no training to control"):
+        with pytest.raises(ConflictError, match="no training"):
             client.pause()
         stream = joined(client, "hasty")
         sequence, credit = 0, stream.await_credit(1).credit_through_sequence
@@ -332,9 +328,7 @@ def test_what_comes_without_credit_is_refused(tmp_path: Path) -> None:
             credit = stream.await_acknowledged(sequence).credit_through_sequence
         assert 64 <= sequence * 8 <= 96
         stream.send_segment(segment(sequence + 1))
-        stream.assert_refused(
-            grpc.StatusCode.FAILED_PRECONDITION, f"expected a sequence with credit, to {sequence}, got {sequence + 1}"
-        )
+        stream.assert_refused(grpc.StatusCode.FAILED_PRECONDITION, f"sequence.* {sequence}, .*{sequence + 1}")
         assert steps(client) == sequence * 8
         client.resume()
         with actor(client, "hasty") as again:
@@ -354,6 +348,6 @@ def test_what_is_not_an_evaluation_of_this_run_is_refused(learner: LearnerClient
         name = f"liar-{number}"
         stream = joined(learner, name, role=role)
         stream.send_evaluation(sent)
-        expected = f"got one by an {role} of version {sent.policy_version} {sent.scheme!r}"
-        stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, expected)
+        fact = f"{role} .*version {sent.policy_version} {sent.scheme!r}"
+        stream.assert_refused(grpc.StatusCode.INVALID_ARGUMENT, fact)
     assert learner.status().evaluation == before

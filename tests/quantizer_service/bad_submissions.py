@@ -1,4 +1,4 @@
-"""Checkpoints and graphs that a quantizer refuses, each with the status and a part of the reason."""
+"""Checkpoints and graphs that a quantizer refuses, each with the status and a pattern in its details."""
 
 import hashlib
 import struct
@@ -114,68 +114,69 @@ OVERFLOWING = {name: np.full_like(array, 1e30) for name, array in PARAMETERS.ite
 
 
 CHECKPOINTS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
-    "a missing tensor": (parameters(layers__1__bias=None), INVALID, "missing ['layers.1.bias']"),
+    "a missing tensor": (parameters(layers__1__bias=None), INVALID, r"missing \['layers\.1\.bias'\]"),
     "a misnamed tensor": (
         parameters(layers__1__bias=None, layers__1__Bias=PARAMETERS["layers.1.bias"]),
         INVALID,
-        "missing ['layers.1.bias'], unexpected ['layers.1.Bias']",
+        r"missing \['layers\.1\.bias'\], unexpected \['layers\.1\.Bias'\]",
     ),
     "a wrong shape": (
         parameters(layers__1__weight=PARAMETERS["layers.1.weight"][:, :15].copy()),
         INVALID,
-        "parameter 'layers.1.weight': expected float32[16, 16], got float32[16, 15]",
+        r"'layers\.1\.weight': .*\[16, 16\], .*\[16, 15\]",
     ),
     "a scalar instead of a vector": (
-        parameters(layers__1__bias=np.zeros((), np.float32)), INVALID, "expected float32[16], got float32[]",
+        parameters(layers__1__bias=np.zeros((), np.float32)), INVALID, r"'layers\.1\.bias': .*\[16\], .*\[\]",
     ),
     "a wrong dtype": (
-        parameters(layers__1__weight=PARAMETERS["layers.1.weight"].astype(np.float64)), INVALID, "got float64[16, 16]",
+        parameters(layers__1__weight=PARAMETERS["layers.1.weight"].astype(np.float64)), INVALID,
+        r"'layers\.1\.weight': .*float64",
     ),
-    "NaN": (parameters(layers__1__weight=with_value(np.nan)), INVALID, "1 NaN or infinite of 256"),
-    "Inf": (parameters(layers__1__weight=with_value(np.inf)), INVALID, "1 NaN or infinite of 256"),
-    "minus Inf": (parameters(layers__1__weight=with_value(-np.inf)), INVALID, "has training diverged?"),
+    "NaN": (parameters(layers__1__weight=with_value(np.nan)), INVALID, "1 NaN .*256"),
+    "Inf": (parameters(layers__1__weight=with_value(np.inf)), INVALID, "1 NaN .*256"),
+    "minus Inf": (parameters(layers__1__weight=with_value(-np.inf)), INVALID, "1 NaN .*256.*diverged"),
     "finite weights with infinite outputs": (
-        lambda p: p.send_checkpoint(checkpoint(SOURCE, 2, parameters=OVERFLOWING)), INVALID, "expected finite outputs",
+        lambda p: p.send_checkpoint(checkpoint(SOURCE, 2, parameters=OVERFLOWING)), INVALID, "finite outputs",
     ),
-    "no observations": (calibration(observation=np.zeros((0, 5), np.float32)), INVALID, "rows, at least 1, got [0]"),
+    "no observations": (calibration(observation=np.zeros((0, 5), np.float32)), INVALID, r"rows, .*\[0\]"),
     "observations of another size": (
-        calibration(observation=np.zeros((4, 6), np.float32)), INVALID, "calibration 'observation': expected float32",
+        calibration(observation=np.zeros((4, 6), np.float32)), INVALID, r"calibration 'observation': .*\[4, 6\]",
     ),
     "misnamed observations": (
-        calibration(state=np.zeros((4, 5), np.float32)), INVALID, "missing ['observation'], unexpected ['state']",
+        calibration(state=np.zeros((4, 5), np.float32)), INVALID, r"missing \['observation'\], unexpected \['state'\]",
     ),
     "NaN observations": (
-        calibration(observation=np.full((4, 5), np.nan, np.float32)), INVALID, "expected finite values",
+        calibration(observation=np.full((4, 5), np.nan, np.float32)), INVALID, "'observation': .*finite",
     ),
     "the newest version again": (
-        lambda p: p.send_checkpoint(checkpoint(SOURCE, 1)), CONFLICT, "expected a version above 1, got 1",
+        lambda p: p.send_checkpoint(checkpoint(SOURCE, 1)), CONFLICT, "version above 1, .*1",
     ),
-    "version 2^64 - 1": (lambda p: header(p, 2**64 - 1), INVALID, f"must be 1 to {2**62 - 1}, got {2**64 - 1}"),
-    "version 2^63": (lambda p: header(p, 2**63), INVALID, f"version: must be 1 to {2**62 - 1}, got {2**63}"),
+    "version 2^64 - 1": (lambda p: header(p, 2**64 - 1), INVALID, f"version: .*{2**62 - 1}, .*{2**64 - 1}"),
+    "version 2^63": (lambda p: header(p, 2**63), INVALID, f"version: .*{2**62 - 1}, .*{2**63}"),
     "a version far above the newest": (
         lambda p: p.send_checkpoint(checkpoint(SOURCE, 2**40, snapshot_at=1.0, learner_step=1)), INVALID,
-        f"expected a version of at most {2**32 + 1}",
+        f"version .*{2**32 + 1}",
     ),
-    "a truncated stream": (truncated, INVALID, "the parts of checkpoint 2, got the end of the stream"),
+    "a truncated stream": (truncated, INVALID, "checkpoint 2, .*end of the stream"),
     "a stream that ends after a header": (
-        truncated_before_its_parts, INVALID, "the parts of checkpoint 2, got the end of the stream",
+        truncated_before_its_parts, INVALID, "checkpoint 2, .*end of the stream",
     ),
-    "a truncated file": (blob(ENCODED[:-100]), INVALID, "checkpoint 2: expected safetensors"),
+    "a truncated file": (blob(ENCODED[:-100]), INVALID, "checkpoint 2: .*safetensors"),
     "a wrong digest": (
         blob(ENCODED, sha256=bytes(32)), INVALID,
-        f"expected sha256 {bytes(32).hex()}, got {hashlib.sha256(ENCODED).hexdigest()}",
+        f"{bytes(32).hex()}, .*{hashlib.sha256(ENCODED).hexdigest()}",
     ),
     "1 GB claimed by the blob's header": (
-        huge_checkpoint, EXHAUSTED, f"at most {MAX_BLOB_BYTES} bytes, got {GIGABYTE}",
+        huge_checkpoint, EXHAUSTED, f"{MAX_BLOB_BYTES} bytes, .*{GIGABYTE}",
     ),
     "1 GB claimed by the tensors' header": (
-        blob(safetensors([250_000_000], GIGABYTE)), INVALID, "checkpoint 2: expected safetensors",
+        blob(safetensors([250_000_000], GIGABYTE)), INVALID, "checkpoint 2: .*safetensors",
     ),
     "1 GB claimed by a tensor's shape": (
-        blob(safetensors([250_000_000], 16)), INVALID, "checkpoint 2: expected safetensors",
+        blob(safetensors([250_000_000], 16)), INVALID, "checkpoint 2: .*safetensors",
     ),
     "a header of 1 GB claimed by the file": (
-        blob(struct.pack("<Q", GIGABYTE) + bytes(64)), INVALID, "checkpoint 2: expected safetensors",
+        blob(struct.pack("<Q", GIGABYTE) + bytes(64)), INVALID, "checkpoint 2: .*safetensors",
     ),
 }  # fmt: skip
 
@@ -269,34 +270,34 @@ GIVEN, ACTING = port("observation", "observation"), port("q_values", "q_values")
 GRAPHS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
     "no ONNX": (graph(graph_of(b"\x01" * 500)), INVALID, "that do not parse"),
     "nothing": (graph(graph_of(b"")), INVALID, "graph: "),
-    "a parameter that no input has": (edited(rename_input), INVALID, "graph: expected a valid ONNX model"),
+    "a parameter that no input has": (edited(rename_input), INVALID, "graph: .*valid ONNX"),
     "an unknown operator": (operator("NoSuchOperator"), INVALID, "NoSuchOperator"),
     "an operator of an unknown domain": (operator("NoSuchOperator", "com.example"), INVALID, "NoSuchOperator"),
-    "an observation of a free size": (edited(free_observation_size), INVALID, "data input 'observation' must have"),
-    "a parameter of a free size": (edited(free_parameter_size), INVALID, "must be float32 of a fixed shape"),
+    "an observation of a free size": (edited(free_observation_size), INVALID, "'observation' .*size"),
+    "a parameter of a free size": (edited(free_parameter_size), INVALID, r"'layers\.0\.weight' .*fixed shape"),
     "a constant whose bytes are not there": (edited(huge_constant_shape), INVALID, "graph: "),
-    "a constant in a file": (edited(file_of_this_machine), INVALID, "lies in another file"),
+    "a constant in a file": (edited(file_of_this_machine), INVALID, "another file"),
     "layers that do not fit each other": (edited(fits_no_shape), INVALID, "graph: "),
-    **{what: (graph(source), INVALID, reason) for what, (source, reason) in REFUSED.items()},
-    "a wrong digest": (renamed, INVALID, "the topology is the SHA-256"),
-    "a truncated stream": (truncated_graph, INVALID, "the parts of the graph, got the end of the stream"),
-    "1 GB claimed": (huge_graph, EXHAUSTED, f"bytes, got {GIGABYTE}"),
-    "no roles": (edited(with_signature(None)), INVALID, "metadata 'signature', got none"),
+    **{what: (graph(source), INVALID, fact) for what, (source, fact) in REFUSED.items()},
+    "a wrong digest": (renamed, INVALID, "topology .*SHA-256"),
+    "a truncated stream": (truncated_graph, INVALID, "the graph, .*end of the stream"),
+    "1 GB claimed": (huge_graph, EXHAUSTED, f"bytes, .*{GIGABYTE}"),
+    "no roles": (edited(with_signature(None)), INVALID, "'signature'.*none"),
     **{
         f"a signature with {what}": (edited(with_signature(text)), INVALID, fault)
         for what, (text, fault) in {
             "no JSON": ("[", "signature: "),
             "depth": ("[" * 100_000, "signature: "),
-            "no outputs": (signature_text(GIVEN, ""), "outputs, got 0"),
-            "many inputs": (signature_text(",".join([GIVEN] * 65), ACTING), "inputs, got 65"),
-            "many outputs": (signature_text(GIVEN, ",".join([ACTING] * 65)), "outputs, got 65"),
-            "a span of 0": (signature_text(GIVEN, port("q_values", "actions", spans="1,0")), "got [1.0, 0.0]"),
-            "a size of 0": (signature_text(GIVEN, port("q_values", "q_values", sizes="3,0")), "got [3, 0]"),
+            "no outputs": (signature_text(GIVEN, ""), "outputs, .*0"),
+            "many inputs": (signature_text(",".join([GIVEN] * 65), ACTING), "inputs, .*65"),
+            "many outputs": (signature_text(GIVEN, ",".join([ACTING] * 65)), "outputs, .*65"),
+            "a span of 0": (signature_text(GIVEN, port("q_values", "actions", spans="1,0")), r"\[1\.0, 0\.0\]"),
+            "a size of 0": (signature_text(GIVEN, port("q_values", "q_values", sizes="3,0")), r"\[3, 0\]"),
             "an unknown role": (signature_text(GIVEN, port("q_values", "reward")), "reward"),
-            "an input that acts": (signature_text(port("observation", "logits"), ACTING), "logits is no role of"),
-            "a role twice": (signature_text(GIVEN, f"{ACTING},{ACTING}"), "each role once"),
-            "an unknown input": (signature_text(port("pixels", "observation"), ACTING), "['pixels'] first"),
-            "an unknown output": (signature_text(GIVEN, port("values", "q_values")), "without ['values']"),
+            "an input that acts": (signature_text(port("observation", "logits"), ACTING), "logits"),
+            "a role twice": (signature_text(GIVEN, f"{ACTING},{ACTING}"), "role once"),
+            "an unknown input": (signature_text(port("pixels", "observation"), ACTING), r"\['pixels'\]"),
+            "an unknown output": (signature_text(GIVEN, port("values", "q_values")), r"without \['values'\]"),
         }.items()
     },
 }

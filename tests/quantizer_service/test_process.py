@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ def start(*arguments: str) -> ForkedCommand:
     return ForkedCommand("quantizer_service", *arguments)
 
 
-def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_a_quantizer_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
     announce = tmp_path / "address.json"
     process = start("--store", str(tmp_path / "store"), "--announce", str(announce), "--lifeline")
     for line in process.stderr:
@@ -37,22 +38,22 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reason"),
+    ("arguments", "fact"),
     [
-        (["--store", os.devnull], "error: --store: cannot write to"),
-        (["--shop", "x"], "error: unknown argument"),
-        (["--listen", "nowhere"], "error: --listen: expected HOST:PORT"),
-        (["--name", "x" * 129], "error: setting 'name': String should have at most 128 characters"),
-        (["--store", "/absent", "--read-only"], "error: --store: cannot read /absent"),
+        (["--store", os.devnull], f"--store: .*{os.devnull}"),
+        (["--shop", "x"], "unknown .*--shop"),
+        (["--listen", "nowhere"], "--listen: .*nowhere"),
+        (["--name", "x" * 129], "'name': .*128"),
+        (["--store", "/absent", "--read-only"], "--store: .*/absent"),
     ],
 )
-def test_a_users_mistake_is_one_line(arguments: list[str], reason: str, tmp_path: Path) -> None:
+def test_a_users_mistake_is_one_line(arguments: list[str], fact: str, tmp_path: Path) -> None:
     process = start(*(["--store", str(tmp_path)] if "--store" not in arguments else []), *arguments)
 
     _, errors = process.communicate(timeout=20)
 
     assert process.returncode == 2
-    assert errors.startswith(reason)
+    assert re.match(f"error: .*{fact}", errors)
     assert errors.count("\n") == 1
 
 
@@ -61,7 +62,7 @@ def test_a_second_writer_is_refused_in_one_line_and_a_killed_one_leaves_no_lock(
     assert any("serving on" in line for line in first.stderr)
 
     _, errors = start("--store", str(tmp_path)).communicate(timeout=20)
-    assert errors.startswith("error: --store: another quantizer writes to")
+    assert re.match(f"error: --store: another quantizer .*{tmp_path}", errors)
     assert errors.count("\n") == 1
 
     first.kill()
@@ -72,15 +73,15 @@ def test_a_second_writer_is_refused_in_one_line_and_a_killed_one_leaves_no_lock(
     again.communicate(timeout=20)
 
 
-def test_its_help_names_it_as_a_user_does() -> None:
+def test_the_help_has_the_command_and_its_flags() -> None:
     command = [sys.executable, "-m", "quantizer_service", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
 
-    assert shown.startswith("usage: actorq quantizer [flags]")
+    assert shown.startswith("usage: actorq quantizer ")
     assert "--read-only" in shown
 
 
-def test_it_imports_neither_torch_nor_gymnasium() -> None:
+def test_a_quantizer_imports_neither_torch_nor_gymnasium() -> None:
     program = "import sys, quantizer_service.process; print({'torch', 'gymnasium'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

@@ -49,7 +49,7 @@ def test_a_graph_once_then_versions_each_with_a_receipt(client: QuantizerClient)
     assert [entry.version for entry in client.list()] == [5, 2, 1]
 
 
-def test_what_was_published_is_what_actors_get(client: QuantizerClient) -> None:
+def test_actors_get_the_published_policy(client: QuantizerClient) -> None:
     opened(client, versions=1)
 
     policy = client.get("int8")
@@ -185,7 +185,7 @@ def test_only_the_newest_and_the_best_are_retained(tmp_path: Path) -> None:
         publisher.close()
 
         assert [(entry.version, entry.mean_return) for entry in client.list()] == [(5, None), (4, None), (1, 50.0)]
-        with pytest.raises(NotFoundError, match="version 3 is not retained; retained versions: 3, newest 5"):
+        with pytest.raises(NotFoundError, match=r"version 3 .* 3, newest 5"):
             client.get("int8", 3)
 
 
@@ -206,17 +206,17 @@ def test_draining_ends_the_streams(tmp_path: Path) -> None:
     client.close()
 
 
-def test_questions_that_have_no_answer_are_refused(client: QuantizerClient) -> None:
-    with pytest.raises(NotFoundError, match="no policy has been published yet"):
+def test_requests_for_a_missing_policy_scheme_or_version_are_refused(client: QuantizerClient) -> None:
+    with pytest.raises(NotFoundError, match="no policy"):
         client.get("int8")
-    with pytest.raises(NotFoundError, match=r"expected one of fp32, .*, got 'int3'"):
+    with pytest.raises(NotFoundError, match=r"fp32, .*'int3'"):
         client.get("int3")
     opened(client, versions=1)
-    with pytest.raises(NotFoundError, match=r"expected one of fp32, .*, got 'int3'"):
+    with pytest.raises(NotFoundError, match=r"fp32, .*'int3'"):
         client.get("int3")
-    with pytest.raises(NotFoundError, match=r"expected one of fp32, .*, got 'int3'"):
+    with pytest.raises(NotFoundError, match=r"fp32, .*'int3'"):
         next(client.watch("int3"))
-    with pytest.raises(NotFoundError, match="version 9 is not retained"):
+    with pytest.raises(NotFoundError, match="version 9 "):
         client.fidelity("int8", 9)
     with pytest.raises(grpc.RpcError) as caught:
         client.stub.ListPolicies(quantizer_pb2.ListPoliciesRequest(page_size=1001))

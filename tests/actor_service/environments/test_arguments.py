@@ -85,36 +85,35 @@ def test_a_game_has_other_moves_and_modes_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment_id", "backend", "arguments", "expected"),
+    ("environment_id", "backend", "arguments", "fact"),
     [
-        ("CartPole-v1", "python", made_with(gravty=5), "unexpected keyword argument 'gravty'"),
-        ("CartPole-v1", "python", made_with(disable_env_checker=False), "multiple values for keyword argument"),
-        ("CartPole-v1", "python", made_with(max_episode_steps=0), "max_episode_steps must be a whole number from 1"),
-        ("CartPole-v1", "python", made_with(max_episode_steps=10**10), "from 1 to 2^32 - 1, got 10000000000"),
-        ("CartPole-v1", "python", made_with(max_episode_steps="long"), "from 1 to 2^32 - 1, got 'long'"),
-        ("dm_control/walker-walk", "python", made_with(gravty=5), "unexpected keyword argument 'gravty'"),
-        ("dm_control/walker-walk", "python", made_with(random=5), "multiple values for keyword argument 'random'"),
-        ("ALE/Pong-v5", "python", made_with(frameskip=2), "unexpected keyword argument 'frameskip'"),
-        ("ALE/Pong-v5", "python", made_with(mode=99), "Invalid game mode requested"),
-        ("Pendulum-v1", "envpool", made_with(g=5.0), "unexpected keyword argument 'g'"),
+        ("CartPole-v1", "python", made_with(gravty=5), "'gravty'"),
+        ("CartPole-v1", "python", made_with(disable_env_checker=False), "disable_env_checker"),
+        ("CartPole-v1", "python", made_with(max_episode_steps=0), "max_episode_steps .*0"),
+        ("CartPole-v1", "python", made_with(max_episode_steps=10**10), "max_episode_steps .*10000000000"),
+        ("CartPole-v1", "python", made_with(max_episode_steps="long"), "max_episode_steps .*'long'"),
+        ("dm_control/walker-walk", "python", made_with(gravty=5), "'gravty'"),
+        ("dm_control/walker-walk", "python", made_with(random=5), "'random'"),
+        ("ALE/Pong-v5", "python", made_with(frameskip=2), "'frameskip'"),
+        ("ALE/Pong-v5", "python", made_with(mode=99), "mode"),
+        ("Pendulum-v1", "envpool", made_with(g=5.0), "'g'"),
         ("HalfCheetah-v5", "envpool", made_with(frame_skip="four"), "TypeError"),
-        ("CartPole-v1", "python", made_with(("no_such_module:Wrap", {})), "no_such_module cannot be imported"),
-        ("needing_environments:Any-v0", "python", made_with(), "install the package of no_such_package, which"),
-        ("CartPole-v1", "python", made_with(("gymnasium.wrappers:NoSuch", {})), "gymnasium.wrappers has no NoSuch"),
-        ("CartPole-v1", "python", made_with(("math:pi", {})), "the first argument must be callable"),
-        ("CartPole-v1", "python", made_with(("math:sqrt", {})), "must be real number"),
-        ("Pendulum-v1", "python", made_with(("gymnasium.wrappers:RescaleAction", {"lowest": 1})), "argument 'lowest'"),
-        ("dm_control/walker-walk", "python", made_with(("m:W", {})), "wrappers need a Gymnasium environment"),
-        ("ALE/Pong-v5", "python", made_with(("m:W", {})), "wrappers need a Gymnasium environment"),
-        ("CartPole-v1", "envpool", made_with(("m:W", {})), "got 'CartPole-v1' with envpool"),
+        ("CartPole-v1", "python", made_with(("no_such_module:Wrap", {})), "no_such_module"),
+        ("needing_environments:Any-v0", "python", made_with(), "no_such_package"),
+        ("CartPole-v1", "python", made_with(("gymnasium.wrappers:NoSuch", {})), "NoSuch"),
+        ("CartPole-v1", "python", made_with(("math:pi", {})), "callable"),
+        ("CartPole-v1", "python", made_with(("math:sqrt", {})), "real number"),
+        ("Pendulum-v1", "python", made_with(("gymnasium.wrappers:RescaleAction", {"lowest": 1})), "'lowest'"),
+        ("dm_control/walker-walk", "python", made_with(("m:W", {})), "wrappers .*Gymnasium"),
+        ("ALE/Pong-v5", "python", made_with(("m:W", {})), "wrappers .*Gymnasium"),
+        ("CartPole-v1", "envpool", made_with(("m:W", {})), "wrappers .*envpool"),
     ],
 )
 def test_wrong_arguments_are_one_line_for_the_user(
-    environment_id: str, backend: Backend, arguments: EnvironmentArguments, expected: str
+    environment_id: str, backend: Backend, arguments: EnvironmentArguments, fact: str
 ) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=fact) as refused:
         describe_environment(environment_id, backend, arguments)
-    assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 1200
 
@@ -123,7 +122,7 @@ def test_the_layout_of_images_is_a_part_of_the_arguments() -> None:
     arguments = EnvironmentArguments(image_layout="channels-first")
     assert EnvironmentArguments.from_text(arguments.to_text()) == arguments
     assert describe_environment("environment_doubles:Planes-v0", arguments=arguments).image == (10, 10, 4)
-    with pytest.raises(InvalidInputError, match="expected JSON as"):
+    with pytest.raises(InvalidInputError, match="environment_arguments"):
         EnvironmentArguments.from_text(arguments.to_text().replace("first", "between"))
 
 
@@ -145,6 +144,6 @@ def test_the_text_of_arguments_gives_them_back() -> None:
         *('{"keywords": {"a": NaN}, "wrappers": []}', '{"keywords": {"a": 1' + "0" * 6000 + '}, "wrappers": []}'),
     ],
 )
-def test_a_text_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInputError, match="environment_arguments: expected JSON as"):
+def test_an_invalid_text_of_arguments_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="environment_arguments"):
         EnvironmentArguments.from_text(text)

@@ -76,7 +76,5 @@ def test_actions_stick() -> None:
 
 
 def test_an_unknown_game_is_one_line_for_the_user() -> None:
-    with pytest.raises(
-        UserError, match=r"environment 'ALE/NoSuchGame-v5' cannot be made: .*give the id of an installed env"
-    ):
+    with pytest.raises(UserError, match="'ALE/NoSuchGame-v5'"):
         describe_environment("ALE/NoSuchGame-v5")

@@ -29,9 +29,9 @@ def test_the_spec_is_printed_as_json() -> None:
 @pytest.mark.parametrize(
     ("arguments", "mistake"),
     [
-        (("Foo-v9",), "error: environment 'Foo-v9' cannot be made: Environment `Foo` doesn't exist; give"),
-        (("CartPole-v1", "--backend", "quick"), "invalid choice: 'quick'"),
-        ((), "the following arguments are required: id"),
+        (("Foo-v9",), "'Foo-v9'"),
+        (("CartPole-v1", "--backend", "quick"), "'quick'"),
+        ((), "required: id"),
     ],
 )
 def test_a_mistake_is_one_line(arguments: tuple[str, ...], mistake: str) -> None:

@@ -1,6 +1,7 @@
 """DM Control's tasks, compared with the suite's own."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,18 +97,10 @@ def test_every_task_of_the_suite_can_be_stepped() -> None:
         batch.close()
 
 
-@pytest.mark.parametrize(
-    ("environment_id", "expected"),
-    [
-        ("dm_control/cheetah", "the domain has dm_control/cheetah-run"),
-        ("dm_control/cheetah-fly", "the domain has dm_control/cheetah-run"),
-        ("dm_control/unicorn-run", "give dm_control/DOMAIN-TASK, such as dm_control/cheetah-run"),
-    ],
-)
-def test_an_unknown_task_is_one_line_for_the_user(environment_id: str, expected: str) -> None:
-    with pytest.raises(UserError) as refused:
+@pytest.mark.parametrize("environment_id", ["dm_control/cheetah", "dm_control/cheetah-fly", "dm_control/unicorn-run"])
+def test_an_unknown_task_is_one_line_with_an_example(environment_id: str) -> None:
+    with pytest.raises(UserError, match=f"'{environment_id}' .*dm_control/cheetah-run$"):
         describe_environment(environment_id)
-    assert str(refused.value) == f"environment {environment_id!r} cannot be made: {expected}"
 
 
 DRAW = """
@@ -148,14 +141,12 @@ def drawn(script: str = DRAW, **variables: str) -> subprocess.CompletedProcess[s
     )
 
 
-def test_it_draws_without_a_display_or_says_why_not() -> None:
+def test_pictures_are_drawn_without_a_display_or_the_error_names_what_is_missing() -> None:
     result = drawn()
     if result.returncode == 0:
         assert result.stdout.split() == ["480", "640", "3", "uint8", "1"]
     else:
-        assert "this machine cannot render without a display: MuJoCo works neither with EGL nor with OSMesa" in (
-            result.stderr
-        )
+        assert re.search("EGL .*OSMesa", result.stderr)
 
 
 def test_an_actor_that_is_to_record_can_draw_where_the_machine_can() -> None:

@@ -1,5 +1,6 @@
 """Environments that raise or give NaN: they go on, the others never notice, and who steps them is told."""
 
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -23,26 +24,25 @@ def actions(*fatal: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "restarted", "reason"),
+    ("name", "restarted", "fact"),
     [
-        ("NaNReward", False, "NaN or a number beyond 1e+09"),
-        ("HugeReward", False, "NaN or a number beyond 1e+09"),
-        ("InfiniteObservation", False, "NaN or a number beyond 1e+09"),
-        ("Raising", True, "RuntimeError: the simulator is gone"),
-        ("LongObservation", True, "an observation must be float32[2] as its space says, got float32[3]"),
-        ("VectorReward", True, "a reward must be a number, got array([1.])"),
-        ("EndlessReward", True, "OverflowError: int too large to convert to float"),
-        ("UnreadableObservation", True, "RuntimeError: call detach() first"),
+        ("NaNReward", False, r"1e\+09"),
+        ("HugeReward", False, r"1e\+09"),
+        ("InfiniteObservation", False, r"1e\+09"),
+        ("Raising", True, "^RuntimeError: the simulator is gone"),
+        ("LongObservation", True, r"observation .*float32\[2\] .*float32\[3\]"),
+        ("VectorReward", True, r"reward .*array\(\[1\.\]\)"),
+        ("EndlessReward", True, "^OverflowError: "),
+        ("UnreadableObservation", True, r"^RuntimeError: call detach\(\) first"),
     ],
 )
-def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bool, reason: str) -> None:
+def test_an_environment_that_fails_begins_a_new_episode(name: str, restarted: bool, fact: str) -> None:
     environments = doubles(name)
     for _ in range(4):
         assert environments.step(actions()).faults == ()
     step = environments.step(actions(1))
     assert [(fault.environment, fault.restarted) for fault in step.faults] == [(1, restarted)]
-    # The place follows, where there is one.
-    assert step.faults[0].reason.partition(" (")[0] == reason
+    assert re.search(fact, step.faults[0].reason)
     # Of the episode that failed nothing is left; a new one made anew counts its episodes from 1.
     np.testing.assert_array_equal(step.observations, [[5, 1], [0, 1 if restarted else 2], [5, 1]])
     np.testing.assert_array_equal(step.rewards, [1, 0, 1])
@@ -89,33 +89,33 @@ def test_an_action_at_a_reset_is_ignored_even_if_it_would_be_fatal() -> None:
 
 
 @pytest.mark.parametrize("name", ["Raising", "NaNReward"])
-def test_one_that_fails_at_every_step_is_given_up(name: str) -> None:
+def test_an_environment_that_fails_at_every_step_is_given_up(name: str) -> None:
     environments = doubles(name)
     environments.step(actions())
     for _ in range(MOST_FAULTS - 1):
         assert len(environments.step(actions(0)).faults) >= 1
-    with pytest.raises(ActorQError, match=rf"environment environment_doubles:{name}-v0 failed 10 times in a row; the"):
+    with pytest.raises(ActorQError, match=f"{name}-v0 .*{MOST_FAULTS} times"):
         environments.step(actions(0))
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "fact"),
     [
         ("AlwaysRaising", r"RuntimeError: no license for the simulator \(.*environment_doubles.py:\d+\)"),
-        ("AlwaysExiting", r"the environment called sys.exit\(3\) \(.*environment_doubles.py:\d+\)"),
-        ("FourValues", r"ValueError: not enough values .*; reset must return \(observation, info\), and step \(obs"),
-        ("NoReward", r"NaN or a number beyond 1e\+09: .* reward None"),
+        ("AlwaysExiting", r"sys\.exit\(3\) \(.*environment_doubles.py:\d+\)"),
+        ("FourValues", "ValueError: .*reset .*step "),
+        ("NoReward", r"1e\+09: .* reward None"),
     ],
 )
-def test_one_that_never_takes_a_good_step_is_the_users_mistake(name: str, reason: str) -> None:
+def test_an_environment_that_never_takes_a_good_step_is_a_users_mistake(name: str, fact: str) -> None:
     environments = doubles(name)
     for _ in range(MOST_FAULTS_AT_START - 1):
         environments.step(actions())
-    with pytest.raises(UserError, match=rf"^environment environment_doubles:{name}-v0 does not work: {reason}"):
+    with pytest.raises(UserError, match=f"{name}-v0 .*{fact}"):
         environments.step(actions())
 
 
-def test_one_that_fails_now_and_then_is_not_given_up() -> None:
+def test_an_environment_that_fails_now_and_then_is_not_given_up() -> None:
     environments = doubles("Raising")
     faults = 0
     for _ in range(3 * MOST_FAULTS):
@@ -124,9 +124,9 @@ def test_one_that_fails_now_and_then_is_not_given_up() -> None:
     assert faults > 2 * MOST_FAULTS
 
 
-def test_one_that_cannot_even_begin_is_given_up() -> None:
+def test_an_environment_that_cannot_begin_an_episode_is_given_up() -> None:
     environments = make_environments("environment_doubles:AlwaysNaN-v0", 2)
-    with pytest.raises(UserError, match=r"NaN or a number beyond 1e\+09 in the first observation of an episode"):
+    with pytest.raises(UserError, match=r"1e\+09 .*first observation"):
         environments.reset(0)
 
 
@@ -153,20 +153,20 @@ def test_lengths_never_jump() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "fact"),
     [
-        ("NoObservation", r"an observation must be float32\[2\] as its space says, got float32\[2, 2\]"),
-        ("NoInfo", r"reset must return \(observation, info\), got float32\[2\]"),
-        ("NoSeed", r"TypeError: .* got an unexpected keyword argument 'seed'"),
+        ("NoObservation", r"float32\[2\] .*float32\[2, 2\]"),
+        ("NoInfo", r"reset .*info.*float32\[2\]"),
+        ("NoSeed", "TypeError: .*'seed'"),
     ],
 )
-def test_one_that_begins_with_something_else_than_its_interface_says_is_given_up(name: str, reason: str) -> None:
+def test_an_environment_whose_reset_breaks_the_interface_is_given_up(name: str, fact: str) -> None:
     environments = make_environments(f"environment_doubles:{name}-v0", 2)
-    with pytest.raises(UserError, match=reason):
+    with pytest.raises(UserError, match=fact):
         environments.reset(0)
 
 
-def test_what_an_environment_does_with_its_action_is_its_own_affair() -> None:
+def test_an_environment_may_keep_or_change_its_action() -> None:
     environments = doubles("Keeping", 2)
     actions = np.zeros((2, 1), np.float32)
     rewards = []
@@ -178,7 +178,7 @@ def test_what_an_environment_does_with_its_action_is_its_own_affair() -> None:
     np.testing.assert_allclose(rewards, [[0.0] * 2, [0.5] * 2, [0.6] * 2], atol=1e-6)
 
 
-def test_all_are_closed_also_when_one_cannot_be() -> None:
+def test_all_environments_are_closed_also_when_one_close_fails() -> None:
     environments = doubles("Unclosable")
     singles = [single.unwrapped for single in environments._singles]  # type: ignore[attr-defined]
     environments.close()

@@ -1,6 +1,7 @@
 """Gymnasium's environments as one batch, compared with plain loops over the same seeds and actions."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ from environment_doubles import copied
 from gymnasium import spaces
 
 from actor_service.environments import Step, describe_environment, make_environments
-from actor_service.environments.spaces.actions import SUPPORTED_ACTIONS
-from actor_service.environments.spaces.observations import SUPPORTED_OBSERVATIONS, observation_spec
+from actor_service.environments.spaces.observations import observation_spec
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
@@ -22,9 +22,6 @@ from actorq.domain.trajectory import Episode
 from actorq.errors import UserError
 
 IDS = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
-
-OBSERVATIONS = f"observations must be {SUPPORTED_OBSERVATIONS}, got"
-ACTIONS = f"actions must be {SUPPORTED_ACTIONS}, got"
 
 
 @pytest.mark.parametrize(
@@ -52,7 +49,7 @@ def test_images_of_bits_are_observations() -> None:
     spec = describe_environment("environment_doubles:Planes-v0")
     assert spec.observations == ArraySpec((10, 10, 4), "bool")
     assert spec.image == (4, 10, 10)
-    assert spec.observations_text == "images of 10 x 10 pixels with 4 channels, channels last"
+    assert re.search("10 x 10 .*4 .*channels last", spec.observations_text)
 
 
 def test_images_of_a_family_need_an_axis_for_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +60,7 @@ def test_images_of_a_family_need_an_axis_for_channels(tmp_path: Path, monkeypatc
     (information / "entry_points.txt").write_text(entry, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     assert make_environments("planes/stacked", 1).spec.image == (4, 5, 6)
-    with pytest.raises(UserError, match=r"expected images \[height, width, 1\], or stacked frames, got uint8\[5, 6\]"):
+    with pytest.raises(UserError, match=r"images .*uint8\[5, 6\]"):
         make_environments("planes/single", 1)
 
 
@@ -106,58 +103,57 @@ def test_an_unknown_id_is_one_line_for_the_user(environment_id: str) -> None:
         with pytest.raises(UserError) as refused:
             make(environment_id)
         assert repr(environment_id) in str(refused.value)
-        assert "give the id of an installed environment" in str(refused.value)
         assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "fact"),
     [
-        ("TextObservations", f"{OBSERVATIONS} Text("),
-        ("PartlyTextObservations", f"{OBSERVATIONS} words: Sequence("),
-        ("ImageAndText", f"{OBSERVATIONS} words: Sequence("),
-        ("ManyObservations", f"{OBSERVATIONS} 65 parts"),
-        ("EndlessActions", f"{ACTIONS} Box("),
-        ("LargeActions", f"{ACTIONS} Box("),
-        ("HugeObservations", f"{OBSERVATIONS} Discrete("),
-        ("HugeActions", f"{ACTIONS} Discrete("),
-        ("EmptyObservations", "observations must have at least one number, got Box("),
-        ("EmptyActions", "actions must have at least one number, got Box("),
-        ("UnboundedActions", f"{ACTIONS} Box("),
-        ("IntegerActions", f"{ACTIONS} Box("),
+        ("TextObservations", r"observations .*Text\("),
+        ("PartlyTextObservations", r"observations .*words: Sequence\("),
+        ("ImageAndText", r"observations .*words: Sequence\("),
+        ("ManyObservations", "observations .*65 parts"),
+        ("EndlessActions", r"actions .*Box\("),
+        ("LargeActions", r"actions .*Box\("),
+        ("HugeObservations", r"observations .*Discrete\("),
+        ("HugeActions", r"actions .*Discrete\("),
+        ("EmptyObservations", r"observations .*at least one .*Box\("),
+        ("EmptyActions", r"actions .*at least one .*Box\("),
+        ("UnboundedActions", r"actions .*Box\("),
+        ("IntegerActions", r"actions .*Box\("),
     ],
 )
-def test_spaces_that_nothing_here_can_learn_are_refused(name: str, expected: str) -> None:
+def test_unsupported_spaces_are_refused_in_one_line(name: str, fact: str) -> None:
     environment_id = f"environment_doubles:{name}-v0"
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=f"{environment_id}: {fact}") as refused:
         describe_environment(environment_id)
-    assert str(refused.value).startswith(f"environment {environment_id}: {expected}")
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "parts", "text"),
+    ("name", "numbers", "parts"),
     [
-        ("DictObservations", ("goal (2 numbers)",), "a vector of 2 numbers: goal (2 numbers)"),
-        ("MatrixObservations", ("4 numbers",), "a vector of 4 numbers: 4 numbers"),
-        ("ScalarObservations", ("1 number",), "a vector of 1 number: 1 number"),
-        ("UnevenObservations", ("81 numbers",), "a vector of 81 numbers: 81 numbers"),
-        ("DiscreteObservations", ("one of 16",), "a vector of 16 numbers: one of 16"),
-        ("MultiDiscreteObservations", ("3 of 2/3",), "a vector of 8 numbers: 3 of 2/3"),
-        ("MultiBinaryObservations", ("6 bits",), "a vector of 6 numbers: 6 bits"),
+        ("DictObservations", 2, ("goal (2 numbers)",)),
+        ("MatrixObservations", 4, ("4 numbers",)),
+        ("ScalarObservations", 1, ("1 number",)),
+        ("UnevenObservations", 81, ("81 numbers",)),
+        ("DiscreteObservations", 16, ("one of 16",)),
+        ("MultiDiscreteObservations", 8, ("3 of 2/3",)),
+        ("MultiBinaryObservations", 6, ("6 bits",)),
         (
             "NestedObservations",
+            17,
             ("arm/0 (2 numbers)", "arm/1 (6 numbers)", "arm/2 (3 bits)", "flag (2 numbers)", "way (one of 4)"),
-            "a vector of 17 numbers: arm/0 (2 numbers), arm/1 (6 numbers), arm/2 (3 bits), flag (2 numbers), "
-            "way (one of 4)",
         ),
     ],
 )
-def test_observations_of_several_parts_become_one_vector(name: str, parts: tuple[str, ...], text: str) -> None:
+def test_observations_of_several_parts_become_one_vector(name: str, numbers: int, parts: tuple[str, ...]) -> None:
     environments = make_environments(f"environment_doubles:{name}-v0", 2)
     spec, single = environments.spec, gymnasium.make(f"environment_doubles:{name}-v0").unwrapped
     assert spec.parts == parts
-    assert spec.observations_text == text
+    whole, _, told = spec.observations_text.partition(": ")
+    assert re.search(rf"\b{numbers}\b", whole)
+    assert told == ", ".join(parts)
     assert EnvironmentSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     space = single.observation_space
     flat = np.asarray(gymnasium.spaces.flatten(space, single.reset()[0]))
@@ -170,16 +166,17 @@ def test_observations_of_several_parts_become_one_vector(name: str, parts: tuple
 @pytest.mark.parametrize(
     ("name", "rewards", "text"),
     [
-        ("LateActions", [1, 2], "discrete, 2, 1 to 2"),
-        ("MultiDiscreteActions", [0, 1, 10, 11], "discrete, 4, combinations of 2 x 2"),
-        ("BitActions", [0, 1, 10, 11], "discrete, 4, combinations of 2 x 2"),
-        ("TwoActions", [4, 5, 14, 15], "discrete, 4, combinations of 2 x 2"),
+        ("LateActions", [1, 2], "1 to 2"),
+        ("MultiDiscreteActions", [0, 1, 10, 11], "2 x 2"),
+        ("BitActions", [0, 1, 10, 11], "2 x 2"),
+        ("TwoActions", [4, 5, 14, 15], "2 x 2"),
     ],
 )
 def test_discrete_actions_of_several_parts_become_one(name: str, rewards: list[float], text: str) -> None:
     environments = make_environments(f"environment_doubles:{name}-v0", len(rewards))
     assert environments.spec.acting_size == len(rewards)
-    assert environments.spec.actions_text == text
+    assert environments.spec.actions_text.startswith(f"discrete, {len(rewards)}, ")
+    assert text in environments.spec.actions_text
     environments.reset(1)
     for _ in range(2):
         step = environments.step(np.arange(len(rewards)))
@@ -189,15 +186,15 @@ def test_discrete_actions_of_several_parts_become_one(name: str, rewards: list[f
 @pytest.mark.parametrize(
     ("name", "bounds", "text"),
     [
-        ("ArmActions", ((0.0,), (4.0, 9.0)), "a vector of 2 numbers from 0 to 9, parts of 1 + 1"),
-        ("MatrixActions", ((-1.0,), (1.0,)), "a vector of 4 numbers from -1 to 1, parts of 4"),
+        ("ArmActions", ((0.0,), (4.0, 9.0)), r"2 numbers .*0 to 9, .*1 \+ 1"),
+        ("MatrixActions", ((-1.0,), (1.0,)), "4 numbers .*-1 to 1, .*4"),
     ],
 )
 def test_boxes_become_one_vector_of_actions(name: str, bounds: tuple[tuple[float, ...], ...], text: str) -> None:
     environments = make_environments(f"environment_doubles:{name}-v0", 1)
     spec = environments.spec
     assert (spec.actions.low, spec.actions.high) == bounds
-    assert spec.actions_text == text
+    assert re.search(text, spec.actions_text)
     environments.reset(1)
     action = np.linspace(0, 1, spec.actions.shape[0], dtype=np.float32)
     step = environments.step(action[None])
@@ -209,9 +206,7 @@ def test_boxes_become_one_vector_of_actions(name: str, bounds: tuple[tuple[float
 @pytest.mark.parametrize(("name", "numbers"), [("PartlyTextObservations", 6), ("ImageAndText", 194)])
 def test_the_refusal_of_a_space_has_the_flag_that_works(name: str, numbers: int) -> None:
     environment_id = f"environment_doubles:{name}-v0"
-    with pytest.raises(
-        UserError, match=f"a vector of their {numbers} numbers.* works: --environment-wrappers "
-    ) as refused:
+    with pytest.raises(UserError, match=f"{numbers} numbers.*--environment-wrappers ") as refused:
         describe_environment(environment_id)
     wrappers = yaml.safe_load(str(refused.value).partition("--environment-wrappers ")[2].strip("'"))
     spec = describe_environment(
@@ -247,7 +242,7 @@ def test_the_package_of_an_id_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     )
     (metadata / "RECORD").write_text("grids/__init__.py,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UserError, match=r"Environment `Grid-Empty` doesn't exist; give grids:Grid-Empty-v0$"):
+    with pytest.raises(UserError, match=r"grids:Grid-Empty-v0$"):
         describe_environment("Grid-Empty-v0")
 
 
@@ -269,7 +264,7 @@ def test_pictures_are_drawn_without_a_display() -> None:
     batch.close()
     given = EnvironmentArguments({"render_mode": "rgb_array"})
     make_environments("environment_doubles:Counting-v0", 2, arguments=given, rendered=True).close()
-    with pytest.raises(UserError, match="it cannot render pictures"):
+    with pytest.raises(UserError, match=r"NoPictures-v0.*pictures"):
         make_environments("environment_doubles:NoPictures-v0", 1, rendered=True)
 
 

@@ -96,7 +96,7 @@ def test_an_image_without_an_axis_for_channels_gets_one() -> None:
         (spaces.Tuple([IMAGE] * 65), "", False),
     ],
 )
-def test_what_is_packed(space: spaces.Space[Any], source: Source, needed: bool) -> None:
+def test_which_observation_spaces_need_packing(space: spaces.Space[Any], source: Source, needed: bool) -> None:
     assert needs_packing(space, source) == needed
 
 
@@ -130,7 +130,7 @@ def test_a_forgotten_key_is_named() -> None:
     [
         (spaces.Dict({"": IMAGE, "b": VECTOR}), "empty"),
         (spaces.Dict({"vector": IMAGE, "b": VECTOR}), "vector"),
-        (spaces.Dict({1: IMAGE, "1": IMAGE}), "two parts have the name 1"),  # type: ignore[dict-item]
+        (spaces.Dict({1: IMAGE, "1": IMAGE}), "two parts .*1"),  # type: ignore[dict-item]
         (spaces.Tuple([IMAGE] * 65), "64"),
         (spaces.Dict({"a": IMAGE, "b": spaces.Text(4)}), "b: "),
     ],
@@ -195,7 +195,7 @@ def test_a_mask_of_parts_becomes_one_of_their_combinations() -> None:
         ([0, 0, 0, 0, 0], True, "at least one"),
         ([1, 1, 0, 0, 0], False, "at least one"),
         ([1, 1, 1, 1], False, "got 4"),
-        (None, False, "info must have action_mask"),
+        (None, False, "info .*action_mask"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_a_fault_of_the_environment(mask: Any, combined: bool, fact: str) -> None:

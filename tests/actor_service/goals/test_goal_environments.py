@@ -29,7 +29,7 @@ def test_the_spec_says_where_the_goals_are() -> None:
     np.testing.assert_array_equal(goal.desired_of(step.observations), goal.desired_of(observations))
 
 
-def test_other_environments_have_none() -> None:
+def test_environments_without_goals_have_no_goal_and_no_goal_rewards() -> None:
     for environment_id in ("CartPole-v1", "Blackjack-v1"):
         made = make_environments(environment_id, 1)
         assert (made.spec.goal, made.goal_rewards) == (None, None)
@@ -38,7 +38,7 @@ def test_other_environments_have_none() -> None:
 
 
 def test_goals_of_different_shapes_are_refused_in_one_line() -> None:
-    with pytest.raises(UserError, match=r"achieved_goal and desired_goal must have one shape, got \[1\] and \[2\]; .*"):
+    with pytest.raises(UserError, match=r"achieved_goal .*desired_goal .*\[1\] .*\[2\]"):
         make_environments(f"{NAMES}Uneven-v0", 1)
 
 
@@ -74,18 +74,13 @@ def test_goals_keep_the_shape_that_the_environment_gave_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("Failing", "compute_reward has failed: KeyError: 'speed'; --hindsight.copies 0 trains without it"),
-        ("NotANumber", "compute_reward must return finite numbers, got nan; --hindsight.copies 0 trains without it"),
-    ],
+    ("name", "fact"), [("Failing", "compute_reward .*KeyError: 'speed'"), ("NotANumber", "compute_reward .*nan")]
 )
-def test_a_compute_reward_that_does_not_work_is_named(name: str, expected: str) -> None:
+def test_a_compute_reward_that_fails_is_named_with_its_environment(name: str, fact: str) -> None:
     rewards = make_environments(f"{NAMES}{name}-v0", 1).goal_rewards
     assert rewards is not None
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=rf"{NAMES}{name}-v0: {fact}.*--hindsight\.copies 0"):
         rewards(np.zeros((2, 1), np.float32), np.zeros((2, 1), np.float32))
-    assert str(refused.value) == f"environment {NAMES}{name}-v0: {expected}"
 
 
 @pytest.mark.parametrize(("name", "successes"), [("Line", {True, False}), ("Untold", {None})])

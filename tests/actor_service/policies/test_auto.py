@@ -169,7 +169,7 @@ def test_when_it_is_closed_so_are_its_connections(quantizer: ScriptedQuantizer, 
     # One to choose with, and one for the stream of each scheme.
     assert len(side.clients) == 3
     for client in side.clients:
-        with pytest.raises(UnavailableError, match="this client is closed"):
+        with pytest.raises(UnavailableError, match="closed"):
             client.get("fp32")
 
 
@@ -208,7 +208,7 @@ def test_another_topology_is_acted_with_at_once_and_chosen_for_again(quantizer: 
     assert side.settles()
 
 
-def test_what_the_gate_held_back_is_tried_again_when_the_version_has_doubled(
+def test_schemes_that_the_gate_held_back_are_tried_again_when_the_version_has_doubled(
     quantizer: ScriptedQuantizer, side: Side
 ) -> None:
     begin(quantizer, side, Selection("fp32", {}, held_back=True), version=3)

@@ -104,14 +104,12 @@ def two_inputs() -> Policy:
     ids=["nothing", "garbage", "a cut model", "another size", "another dtype"],
 )
 def test_a_model_that_does_not_fit_is_refused(policy: Policy) -> None:
-    with pytest.raises(InvalidInputError, match=r"policy version 7: ONNX Runtime cannot run .* float32\[2, 4\]"):
+    with pytest.raises(InvalidInputError, match=r"version 7: .*float32\[2, 4\]"):
         OnnxPolicy(policy, VECTOR, 2)
 
 
 def test_a_model_of_several_inputs_is_refused_by_their_names() -> None:
-    with pytest.raises(
-        InvalidInputError, match=r"version 7: .* expected the input observations, alone or with noise, got 2 \(a, b\)"
-    ):
+    with pytest.raises(InvalidInputError, match=r"version 7: .*observations.*2 \(a, b\)"):
         OnnxPolicy(two_inputs(), VECTOR, 2)
 
 
@@ -125,7 +123,7 @@ def test_a_stochastic_policy_takes_noise_and_none_is_zero_noise() -> None:
     assert not OnnxPolicy(random_policy(4, 2), VECTOR, 2).takes_noise
 
 
-def test_a_stochastic_policy_tells_what_it_does_without_noise_if_it_is_asked() -> None:
+def test_a_stochastic_policy_gives_greedy_actions_on_demand() -> None:
     policy, noise = noisy_policy(4, 3, greedy=True), np.array([[0.5, -1, 2], [0, 1, 3]], np.float32)
     observations = np.array([[1, 2, 3, 4], [0, 0, 0, 1]], np.float32)
     loaded = OnnxPolicy(policy, VECTOR, 2, needs=(Role.GREEDY_ACTIONS,))
@@ -135,13 +133,13 @@ def test_a_stochastic_policy_tells_what_it_does_without_noise_if_it_is_asked() -
     np.testing.assert_allclose(OnnxPolicy(policy, VECTOR, 2)(observations), [[10] * 3, [1] * 3])
 
 
-def test_what_a_deterministic_policy_does_without_noise_is_what_it_does() -> None:
+def test_the_greedy_actions_of_a_deterministic_policy_are_its_actions() -> None:
     loaded = OnnxPolicy(constant_policy([0.5, 1.0]), VECTOR, 2, needs=(Role.GREEDY_ACTIONS,))
     assert loaded(np.zeros((2, 4), np.float32)) is loaded.outputs[Role.GREEDY_ACTIONS]
 
 
-def test_a_stochastic_policy_that_cannot_tell_what_it_does_without_noise_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match=r"roles greedy_actions, got actions"):
+def test_a_stochastic_policy_without_greedy_actions_is_refused_where_they_are_needed() -> None:
+    with pytest.raises(InvalidInputError, match=r"greedy_actions, .*actions"):
         OnnxPolicy(noisy_policy(4, 3), VECTOR, 2, needs=(Role.GREEDY_ACTIONS,))
 
 
@@ -177,34 +175,34 @@ def test_where_no_actions_are_drawn_the_first_output_is_enough(spec: Environment
 
 
 @pytest.mark.parametrize(
-    ("spec", "policy", "expected"),
+    ("spec", "policy", "fact"),
     [
-        (DISCRETE, constant_policy([0.0, 1.0], version=7), "logits, got q_values"),
-        (DISCRETE, gaussian_policy([0.0] * 2, [0.0] * 2, version=7), "logits, got actions, mean, log_std"),
-        (CONTINUOUS, logits_policy([0.0, 1.0], version=7), "mean, log_std, got logits"),
-        (CONTINUOUS, noisy_policy(4, 2, version=7), "mean, log_std, got actions"),
+        (DISCRETE, constant_policy([0.0, 1.0], version=7), "logits, .*q_values"),
+        (DISCRETE, gaussian_policy([0.0] * 2, [0.0] * 2, version=7), "logits, .*actions, mean, log_std"),
+        (CONTINUOUS, logits_policy([0.0, 1.0], version=7), "mean, log_std, .*logits"),
+        (CONTINUOUS, noisy_policy(4, 2, version=7), "mean, log_std, .*actions"),
     ],
     ids=["values", "continuous", "discrete", "noise"],
 )
 def test_a_policy_that_tells_no_fitting_distribution_is_refused_where_actions_are_drawn(
-    spec: EnvironmentSpec, policy: Policy, expected: str
+    spec: EnvironmentSpec, policy: Policy, fact: str
 ) -> None:
-    with pytest.raises(InvalidInputError, match=f"^policy version 7: .*{expected};"):
+    with pytest.raises(InvalidInputError, match=f"version 7: .*{fact};"):
         load_policy(policy, spec, 3, sampled=True)
 
 
 def test_a_distribution_of_another_size_is_refused() -> None:
     policy = gaussian_policy([0.0] * 2, [0.0] * 2, version=7, rows=2)
-    with pytest.raises(InvalidInputError, match="policy version 7: ONNX Runtime cannot run the model"):
+    with pytest.raises(InvalidInputError, match="version 7: "):
         load_policy(policy, CONTINUOUS, 3, sampled=True)
-    with pytest.raises(InvalidInputError, match=r"expected outputs \[3, 2\], got \[3, 1\]"):
+    with pytest.raises(InvalidInputError, match=r"\[3, 2\], .*\[3, 1\]"):
         load_policy(gaussian_policy([0.0], [0.0]), CONTINUOUS, 3, sampled=True)
 
 
 @pytest.mark.parametrize("actions", [2, 4])
 def test_a_model_that_values_another_number_of_actions_is_refused(actions: int) -> None:
     policy = constant_policy([0.0, 1.0, 2.0], version=7)
-    with pytest.raises(InvalidInputError, match=rf"version 7: .* expected outputs \[5, {actions}\], got \[5, 3\]"):
+    with pytest.raises(InvalidInputError, match=rf"version 7: .*\[5, {actions}\], .*\[5, 3\]"):
         OnnxPolicy(policy, VECTOR, 5, actions)
     assert OnnxPolicy(policy, VECTOR, 5, 3)(np.zeros((5, 4), np.float32)).shape == (5, 3)
 

@@ -2,6 +2,7 @@
 
 import logging
 import queue
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -102,7 +103,7 @@ def test_a_bad_policy_is_skipped_and_the_next_good_one_is_used(quantizer: Script
     assert side.faults.empty()
 
 
-def test_what_nobody_wants_is_not_made_ready_until_somebody_does(quantizer: ScriptedQuantizer, side: Side) -> None:
+def test_a_policy_is_loaded_only_once_a_thread_wants_it(quantizer: ScriptedQuantizer, side: Side) -> None:
     quantizer.watched()
     side.least_wanted = 4
     for version in (1, 2, 5):
@@ -185,7 +186,7 @@ def test_a_quantizer_that_cannot_serve_now_is_asked_again(
     assert side.has(1)
     assert side.faults.empty()
     # The first policy is the answer that ends the count of failures.
-    assert "connected again after 1 attempts" in caplog.text
+    assert re.search("connected again .*1 attempts", caplog.text)
 
 
 def test_an_unknown_scheme_is_a_fault(quantizer: ScriptedQuantizer, side: Side) -> None:

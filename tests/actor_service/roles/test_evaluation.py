@@ -92,7 +92,7 @@ def test_as_many_episodes_as_possible_run_at_once(episodes: int, rows: int, envi
     assert batch_size(episodes, rows) == environments
 
 
-def test_it_says_which_policy_was_evaluated() -> None:
+def test_an_evaluation_names_its_policy() -> None:
     began = time.monotonic()
     evaluation = evaluate(3)
     assert 0 < evaluation.duration_s <= time.monotonic() - began
@@ -102,7 +102,7 @@ def test_it_says_which_policy_was_evaluated() -> None:
     assert evaluation.mean_return == pytest.approx(np.mean(evaluation.lengths))
 
 
-def test_it_says_what_acted_and_not_what_was_asked_for() -> None:
+def test_an_evaluation_names_the_scheme_that_acted_and_not_the_requested_one() -> None:
     evaluator = cartpoles(1)
     policy = evaluator.load(all_in_float(random_policy(4, 2), "int8-weights"))
     assert evaluator.run(policy, 0, 1, threading.Event()).scheme == "fp32"
@@ -132,7 +132,7 @@ def test_it_is_broken_off_when_the_actor_ends() -> None:
         taken.append(episode)
         stop.set()
 
-    with pytest.raises(UnavailableError, match="the evaluation was stopped"):
+    with pytest.raises(UnavailableError, match="stopped"):
         evaluator.run(policy, 0, 1, stop, stop_after_the_first)
     assert 1 <= len(taken) < 40
     evaluator.close()
@@ -150,9 +150,7 @@ def test_an_environment_that_fails_in_every_episode_is_given_up() -> None:
     counts = ActorCounts()
     evaluator = EvaluationEpisodes(make_environments("environment_doubles:Fragile-v0", 1), 1, counts)
     policy = evaluator.load(constant_policy([0.0] * 3, 2))
-    with pytest.raises(
-        ActorQError, match=r"Fragile-v0 failed in 100 episodes in a row; the last time: RuntimeError: the"
-    ):
+    with pytest.raises(ActorQError, match=f"Fragile-v0 .*{MOST_FAILED} episodes.*RuntimeError: "):
         evaluator.run(policy, 0, 1, threading.Event())
     assert counts.environment_restarts.value == MOST_FAILED
     evaluator.close()
@@ -205,7 +203,7 @@ def test_drawn_continuous_actions_are_those_of_the_environment() -> None:
 
 def test_a_policy_that_tells_no_distribution_is_only_evaluated_greedily() -> None:
     evaluator = EvaluationEpisodes(make_environments("CartPole-v1", 1), 1, sampling="clipped")
-    with pytest.raises(InvalidInputError, match="roles logits, got q_values"):
+    with pytest.raises(InvalidInputError, match=r"logits, .*q_values"):
         evaluator.load(random_policy(4, 2))
     evaluator.close()
 

@@ -56,12 +56,8 @@ def test_a_version_that_is_gone_is_not_to_be_evaluated_and_logged_once(
         quantizer.gone = {8}
         clock.now = 60.0
         hold.renew()
-    assert [
-        record.getMessage().partition(":")[0] for record in caplog.records if record.name == "actor_service.roles.hold"
-    ] == [
-        "version 7 was dropped before its evaluation ended",
-        "version 8 was dropped before its evaluation ended",
-    ]
+    lines = [record.getMessage() for record in caplog.records if record.name == "actor_service.roles.hold"]
+    assert [line.split()[:2] for line in lines] == [["version", "7"], ["version", "8"]]
 
 
 def test_without_a_quantizer_versions_are_evaluated_all_the_same_which_is_logged_once(
@@ -75,6 +71,6 @@ def test_without_a_quantizer_versions_are_evaluated_all_the_same_which_is_logged
         assert hold.take(8)
         clock.now = 60.0
         hold.renew()
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "evaluating without a hold" in told
-    assert "cannot be reached" in told
+    (line,) = caplog.messages
+    assert "without a hold" in line
+    assert address in line

@@ -1,6 +1,7 @@
 """A broken stream, a learner that was away and a power cut cost no segment that can be sent again."""
 
 import logging
+import re
 from dataclasses import replace
 
 import pytest
@@ -57,15 +58,15 @@ def test_attempts_count_until_the_learner_takes_what_it_refused(
     learner.answer(acknowledged=1)
     assert uploader.flush(DEADLINE_S) == 0
     wait_until(lambda: "connected again" in caplog.text)
-    told = [record.getMessage() for record in caplog.records if "connected again" in record.getMessage()]
-    assert [text.partition(": ")[2] for text in told] == ["connected again after 2 attempts"]
+    (line,) = [line for line in caplog.messages if "connected again" in line]
+    assert "2 attempts" in line
 
 
-def test_an_environment_that_no_message_can_tell_is_a_fault(learner: ScriptedLearner, side: Side) -> None:
+def test_an_environment_with_an_unsupported_dtype_is_a_fault(learner: ScriptedLearner, side: Side) -> None:
     side.uploader.start(replace(SPEC, observations=ArraySpec((3,), "uint16")), capacity=2, period_s=1.0)
     fault = side.fault()
     assert isinstance(fault, InvalidInputError)
-    assert "dtype must be one of" in str(fault)
+    assert "dtype" in str(fault)
 
 
 def test_credit_of_a_broken_stream_is_forgotten(learner: ScriptedLearner, side: Side) -> None:
@@ -105,7 +106,9 @@ def test_a_learner_that_is_away_or_has_forgotten_the_actor_is_joined_again(
 
 
 @pytest.mark.parametrize("error", [InvalidInputError("a wrong shape"), ConflictError("another environment")])
-def test_what_trying_again_would_not_mend_is_a_fault(learner: ScriptedLearner, side: Side, error: ActorQError) -> None:
+def test_a_refusal_that_a_retry_does_not_mend_is_a_fault(
+    learner: ScriptedLearner, side: Side, error: ActorQError
+) -> None:
     uploader = side.start()
     learner.opened()
     put(uploader, 1)
@@ -119,7 +122,7 @@ def test_what_trying_again_would_not_mend_is_a_fault(learner: ScriptedLearner, s
     assert side.joins == 1 + isinstance(error, ConflictError)
 
 
-def test_an_answer_that_cannot_be_is_one_of_a_learner_that_may_be_mended(learner: ScriptedLearner, side: Side) -> None:
+def test_after_an_invalid_answer_the_actor_joins_again(learner: ScriptedLearner, side: Side) -> None:
     uploader = side.start()
     learner.opened()
     learner.answer(credit=2**64 - 1)
@@ -131,7 +134,7 @@ def test_an_answer_that_cannot_be_is_one_of_a_learner_that_may_be_mended(learner
     assert side.faults.empty()
 
 
-def test_an_environment_that_the_run_cannot_use_is_the_users_mistake(learner: ScriptedLearner, side: Side) -> None:
+def test_an_environment_that_the_run_cannot_use_is_a_users_mistake(learner: ScriptedLearner, side: Side) -> None:
     side.start()
     learner.opened()
     learner.fail(InvalidInputError("algorithm dqn needs discrete actions"))
@@ -141,7 +144,7 @@ def test_an_environment_that_the_run_cannot_use_is_the_users_mistake(learner: Sc
     assert side.joins == 1
 
 
-def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(
+def test_acknowledged_segments_that_the_learner_lost_in_a_power_cut_are_sent_again(
     learner: ScriptedLearner, side: Side, caplog: pytest.LogCaptureFixture
 ) -> None:
     uploader = side.start(capacity=4)
@@ -159,8 +162,8 @@ def test_what_a_power_cut_took_of_the_acknowledged_segments_is_sent_again(
     learner.answer(acknowledged=1, credit=4, durable_sequence=1)
     assert learner.received(3) == segments(2, 3, 4)
     assert side.faults.empty()
-    [line] = [record.message for record in caplog.records if "has lost" in record.message]
-    assert "has lost 2 acknowledged items after number 1: 2 are sent again, 0 cannot be recovered" in line
+    (line,) = [line for line in caplog.messages if "lost" in line]
+    assert re.search(r"lost 2 .* 1: 2 .*again, 0 ", line)
 
 
 def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(
@@ -179,8 +182,8 @@ def test_a_loss_that_cannot_be_made_good_is_told_and_the_actor_goes_on(
     assert learner.opened().lost_through_sequence == 2
     learner.answer(acknowledged=2, credit=3, durable_sequence=0)
     assert learner.received(1) == segments(3)
-    [line] = [record.message for record in caplog.records if "has lost" in record.message]
-    assert "has lost 3 acknowledged items after number 0: 1 are sent again, 2 cannot be recovered" in line
+    (line,) = [line for line in caplog.messages if "lost" in line]
+    assert re.search(r"lost 3 .* 0: 1 .*again, 2 ", line)
 
 
 def test_an_actor_that_kept_nothing_goes_on_with_the_next_number(learner: ScriptedLearner, side: Side) -> None:
@@ -199,7 +202,7 @@ def test_an_actor_that_kept_nothing_goes_on_with_the_next_number(learner: Script
     assert learner.received(1) == segments(3)
 
 
-def test_what_is_stored_and_not_durable_is_kept_when_its_acknowledgement_was_lost(
+def test_stored_segments_that_are_not_durable_are_kept_when_their_acknowledgement_was_lost(
     learner: ScriptedLearner, side: Side
 ) -> None:
     uploader = side.start()

@@ -286,7 +286,7 @@ def test_a_segment_that_comes_while_nothing_is_admitted_waits_and_is_first() -> 
     assert good.credit == 3
 
 
-def test_what_waits_of_a_closed_stream_is_forgotten() -> None:
+def test_the_waiting_segments_of_a_closed_stream_are_dropped() -> None:
     loop, limiter = SimulatedLoop(), limiter_for(2)
     credits_, (slow, good) = leased(loop, limiter, "ab")
     loop.pass_time(2.1)
@@ -306,7 +306,7 @@ def test_segments_that_wait_are_bounded_in_bytes() -> None:
     for sequence in (1, 2):
         arrive(credits_, limiter, good, sequence)
     credits_.take(slow, 1, lambda: 64 * 2**20, lambda: None)
-    with pytest.raises(UnavailableError, match="segments of 67108864 bytes wait for the rate limiter"):
+    with pytest.raises(UnavailableError, match="67108864"):
         credits_.take(slow, 2, lambda: 1, lambda: None)
     assert slow.received == 1
 

@@ -79,8 +79,7 @@ def test_with_auto_every_scheme_may_have_acted_and_no_other(replay: ReplayBuffer
         take_in(intake, ACTOR, segment(sequence, spans=(PolicySpan(0, 1, scheme),)), reserve(replay))
     assert intake.statistics().transitions_by_scheme == dict.fromkeys(SCHEMES, 8)
     for stranger in ("auto", "int2"):
-        expected = f"expected a policy scheme of fp32 or int8-weights or int8 or int8-static or int4, got '{stranger}'"
-        with pytest.raises(InvalidInputError, match=expected):
+        with pytest.raises(InvalidInputError, match=f"fp32.*int8-weights.*int8.*int8-static.*int4.*'{stranger}'"):
             take_in(intake, ACTOR, segment(9, spans=(PolicySpan(0, 1, stranger),)), reserve(replay))
 
 
@@ -128,24 +127,21 @@ def test_lives_and_actors_resume_where_each_of_them_was(intake: Intake, replay: 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a wrong shape": ({"observations": np.zeros((5, 2, 3), np.float32)}, r"float32\[5, 2, 4\], got float32\[5, 2, 3\]"),
-    "a wrong dtype": ({"rewards": np.ones((4, 2))}, r"rewards must be float32\[4, 2\], got float64"),
-    "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, r"rewards must be from -1e\+09 to 1e\+09, got nan"),
-    "an action that there is not": ({"actions": np.full((4, 2), 2)}, r"actions must be in \[0, 2\)"),
-    "another scheme": (
-        {"spans": (PolicySpan(0, 1, "int4"),)},
-        "expected a policy scheme of int8 or fp32 or int8-weights, got 'int4'",
-    ),
-    "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, r"expected policy versions from 1 to \d+, got 0"),
+    "a wrong shape": ({"observations": np.zeros((5, 2, 3), np.float32)}, r"observations.*\[5, 2, 4\].*\[5, 2, 3\]"),
+    "a wrong dtype": ({"rewards": np.ones((4, 2))}, "rewards.*float32.*float64"),
+    "NaN": ({"rewards": np.full((4, 2), np.nan, np.float32)}, r"rewards.*1e\+09.*nan"),
+    "an action out of range": ({"actions": np.full((4, 2), 2)}, r"actions.*\[0, 2\)"),
+    "another scheme": ({"spans": (PolicySpan(0, 1, "int4"),)}, "int8.*fp32.*int8-weights.*'int4'"),
+    "version 0": ({"spans": (PolicySpan(0, 0, "int8"),)}, "versions.* 1 .* 0$"),
     "a version far above the published ones": (
         {"spans": (PolicySpan(0, 2**62, "int8"),)},
-        rf"expected policy versions from 1 to {5 + LEAP}, got {2**62}",
+        f"versions.*{5 + LEAP}.*{2**62}",
     ),
-    "no rows and columns": ({"rewards": np.ones(8, np.float32)}, r"rewards must be \[T >= 1, N >= 1\], got \[8\]"),
-    "an episode of NaN": ({"episodes": (Episode(np.nan, 3, 0),)}, "episodes must have finite returns"),
-    "an episode of nothing": ({"episodes": (Episode(1.0, 0, 0),)}, "lengths of at least 1"),
-    "an episode of nowhere": ({"episodes": (Episode(1.0, 3, 2),)}, "environments below 2, got .*environment=2"),
-    "no policy": ({"spans": ()}, "spans must start at 0"),
+    "no rows and columns": ({"rewards": np.ones(8, np.float32)}, r"rewards.*\[8\]"),
+    "an episode of NaN": ({"episodes": (Episode(np.nan, 3, 0),)}, "episodes.*finite"),
+    "an episode without a step": ({"episodes": (Episode(1.0, 0, 0),)}, "length=0"),
+    "an episode of an unknown environment": ({"episodes": (Episode(1.0, 3, 2),)}, "environment=2"),
+    "no policy": ({"spans": ()}, "spans.* 0"),
 }
 
 
@@ -153,8 +149,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_refused_segment_changes_nothing_and_gives_its_credit_back(
     intake: Intake, replay: ReplayBuffer, what: str
 ) -> None:
-    columns, message = REFUSED[what]
-    with pytest.raises(InvalidInputError, match=message):
+    columns, fact = REFUSED[what]
+    with pytest.raises(InvalidInputError, match=fact):
         take_in(intake, ACTOR, segment(1, **columns), reserve(replay))
     assert replay.total_transitions == 0
     assert replay.sequences.last(*ACTOR.source_key) == 0
@@ -166,7 +162,7 @@ def test_a_refused_segment_changes_nothing_and_gives_its_credit_back(
 
 
 def test_a_segment_larger_than_its_credit_is_refused(intake: Intake, replay: ReplayBuffer) -> None:
-    with pytest.raises(InvalidInputError, match="at most 8 transitions have credit, got 5 x 2"):
+    with pytest.raises(InvalidInputError, match=r"8.*5 x 2"):
         take_in(intake, ACTOR, segment(1, steps=5), reserve(replay))
     assert replay.total_transitions == 0
     assert nothing_is_reserved(replay)
@@ -189,7 +185,9 @@ def test_statistics_outlive_the_learner(intake: Intake, replay: ReplayBuffer) ->
     assert again.statistics() == replace(before, stored_segments=0)
 
 
-def test_what_was_stored_after_the_last_checkpoint_is_accounted_for(intake: Intake, replay: ReplayBuffer) -> None:
+def test_transitions_stored_after_the_last_checkpoint_are_counted_on_resume(
+    intake: Intake, replay: ReplayBuffer
+) -> None:
     take_in(intake, ACTOR, segment(1), reserve(replay))
     state = intake.state()
     take_in(intake, ACTOR, segment(2), reserve(replay))
@@ -214,7 +212,7 @@ def test_what_was_stored_after_the_last_checkpoint_is_accounted_for(intake: Inta
         ("int8", {"int8": 24}, 24, {"int8": 24}),
     ],
 )
-def test_what_was_not_counted_is_shared_out_as_what_was(
+def test_uncounted_transitions_are_shared_among_the_schemes_as_the_counted_ones(
     replay: ReplayBuffer, scheme: str, counted: dict[str, int], stored: int, expected: dict[str, int]
 ) -> None:
     intake = Intake(SPEC, replay, scheme, published_version=lambda: 5)

@@ -56,12 +56,12 @@ def test_joining_twice_in_one_life_is_joining_once(members: Members) -> None:
 
 def test_an_older_incarnation_is_refused(members: Members) -> None:
     members.join("a", 2, "actor")
-    with pytest.raises(ConflictError, match="another process has taken over this name since incarnation 1"):
+    with pytest.raises(ConflictError, match=r"'a'.*incarnation 1"):
         members.join("a", 1, "actor")
 
 
-def test_only_who_has_joined_may_open_a_stream(members: Members) -> None:
-    with pytest.raises(NotFoundError, match="'a' with incarnation 1 has not joined: call Join first"):
+def test_only_an_actor_that_has_joined_may_open_a_stream(members: Members) -> None:
+    with pytest.raises(NotFoundError, match=r"'a'.*incarnation 1.*Join"):
         members.connect("a", 1)
     members.join("a", 1, "actor")
     with pytest.raises(NotFoundError):
@@ -90,12 +90,12 @@ def test_lives_of_an_index_count_up_whoever_holds_it(members: Members) -> None:
     assert members.join("judge", 1, "evaluator").life == 1
 
 
-def test_who_has_left_is_not_listed_until_it_is_back(members: Members) -> None:
+def test_an_actor_that_has_left_is_not_listed_until_it_is_back(members: Members) -> None:
     for name in ("a", "b"):
         members.join(name, 1, "actor")
     members.disconnect(members.connect("a", 1))
     assert [status.name for status in members.statuses()] == ["b"]
-    with pytest.raises(NotFoundError, match="call Join first"):
+    with pytest.raises(NotFoundError, match=r"'a'.*incarnation 1"):
         members.connect("a", 1)
     members.join("a", 1, "actor")
     members.connect("a", 1)
@@ -117,11 +117,11 @@ def test_statuses_list_actors_first_and_by_index(members: Members) -> None:
     assert members.connected("evaluator") == 0
 
 
-def test_a_full_run_forgets_those_who_left_and_refuses_when_all_are_there(members: Members) -> None:
+def test_a_full_run_forgets_actors_that_left_and_refuses_when_all_are_connected(members: Members) -> None:
     for number in range(20_000):
         members.join(f"old-{number}", 1, "actor")
         members.connect(f"old-{number}", 1)
-    with pytest.raises(ExhaustedError, match="at most 20000 actors"):
+    with pytest.raises(ExhaustedError, match="20000"):
         members.join("new", 1, "actor")
     members.disconnect(members.connect("old-7", 1))
     assert members.join("new", 1, "actor").index == 7
@@ -133,7 +133,7 @@ def test_an_owner_with_very_many_that_open_no_stream_takes_no_more_and_others_do
     members: Members, clock: ManualClock
 ) -> None:
     first = [members.join(f"bad-{number}", 0, "actor", owner="1 at a") for number in range(2000)]
-    with pytest.raises(ExhaustedError, match="2000 actors of this certificate and address have joined"):
+    with pytest.raises(ExhaustedError, match="2000 "):
         members.join("bad", 0, "actor", owner="1 at a")
     # The same ones may come again, also others of the same certificate from elsewhere.
     assert members.join("bad-7", first[7].incarnation, "actor", owner="1 at a") is first[7]
@@ -167,25 +167,25 @@ def test_the_older_of_two_processes_is_out_as_soon_as_the_newer_has_joined(membe
     members.connect("a", old.incarnation)
     new = members.join("a", 0, "actor", nonce=2)
     assert members.connected("actor") == 0
-    with pytest.raises(ConflictError, match="another process has taken over this name"):
+    with pytest.raises(ConflictError, match=f"'a'.*{old.incarnation}"):
         members.join("a", old.incarnation, "actor")
-    with pytest.raises(ConflictError, match="another process has taken over this name"):
+    with pytest.raises(ConflictError, match=f"'a'.*{old.incarnation}"):
         members.connect("a", old.incarnation)
     assert members.connect("a", new.incarnation) is new
 
 
-def test_a_restarted_learner_takes_in_who_it_knew_before_and_keeps_older_ones_out(clock: ManualClock) -> None:
+def test_a_restarted_learner_takes_in_the_newest_incarnation_and_refuses_older_ones(clock: ManualClock) -> None:
     before = Members(1, clock)
     old, new = before.join("a", 0, "actor"), before.join("a", 0, "actor")
     assert Members(2, clock).join("a", new.incarnation, "actor").incarnation == new.incarnation
     # The newer one has not joined yet, but has stored a segment.
-    with pytest.raises(ConflictError, match="taken over"):
+    with pytest.raises(ConflictError, match=f"'a'.*{old.incarnation}"):
         Members(2, clock).join("a", old.incarnation, "actor", newest_stored=new.incarnation)
 
 
 @pytest.mark.parametrize("incarnation", [2 << 32, 2**63, 2**64 - 1])
 def test_an_incarnation_that_the_learner_has_not_given_is_refused(members: Members, incarnation: int) -> None:
-    with pytest.raises(InvalidInputError, match=f"has not given {incarnation}; join with 0 first"):
+    with pytest.raises(InvalidInputError, match=str(incarnation)):
         members.join("a", incarnation, "actor")
     assert members.statuses() == ()
 
@@ -197,14 +197,16 @@ def test_a_replay_with_higher_incarnations_of_an_actor_goes_on_above_them(member
     assert members.join("a", stored + 1, "actor", newest_stored=stored) is member
 
 
-def test_who_opens_no_stream_within_a_minute_gives_its_index_back(members: Members, clock: ManualClock) -> None:
+def test_a_member_that_opens_no_stream_within_a_minute_gives_its_index_back(
+    members: Members, clock: ManualClock
+) -> None:
     lazy = members.join("a", 0, "actor")
     clock.now = 59.0
     members.join("b", 0, "actor")
     clock.now = 61.0
     assert [status.name for status in members.statuses()] == ["b"]
     assert members.join("c", 0, "actor").index == 0
-    with pytest.raises(NotFoundError, match="call Join first"):
+    with pytest.raises(NotFoundError, match=f"'a'.*{lazy.incarnation}"):
         members.connect("a", lazy.incarnation)
     # It is late, not out.
     assert members.join("a", lazy.incarnation, "actor").index == 2

@@ -1,6 +1,7 @@
 """Evaluations against what actors have seen: honest ones pass, impossible ones are flagged with the reason."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -25,8 +26,7 @@ def judged(mean_return: float, length: int) -> Evaluation:
 
 
 def test_before_an_actor_has_sent_anything_there_is_nothing_to_compare_with() -> None:
-    nothing = "no actor has sent data yet, so there is nothing to compare it with"
-    assert Plausibility(500).doubt(judged(500.0, 500)) == nothing
+    assert "nothing to compare" in Plausibility(500).doubt(judged(500.0, 500))
 
 
 def test_nothing_is_flagged_where_actors_have_other_rewards_than_evaluations() -> None:
@@ -47,9 +47,7 @@ def test_a_return_above_the_largest_reward_in_each_step_is_flagged() -> None:
     record = after(1.0, 20.0, 300.0, step_limit=500)
     assert record.doubt(judged(500.0, 500)) == ""
     assert record.doubt(judged(514.0, 500)) == ""
-    assert record.doubt(judged(600.0, 500)) == (
-        "its return of 600.0 is above 500.0, the return with the largest reward of any actor (1) in each step"
-    )
+    assert re.search(r"600\.0 .*above 500\.0, .*\(1\)", record.doubt(judged(600.0, 500)))
     # It says that its episodes were longer than the environment's can be.
     assert "above 500.0" in record.doubt(judged(600.0, 100_000))
 
@@ -69,9 +67,7 @@ def test_where_all_rewards_are_negative_a_return_cannot_be_better_than_its_steps
 def test_a_return_far_above_all_exploring_episodes_is_flagged() -> None:
     record = after(1.0, 9.0, 12.0, 50.0, step_limit=500)
     assert record.doubt(judged(450.0, 500)) == ""
-    assert record.doubt(judged(475.0, 500)) == (
-        "its return of 475.0 is far above the returns of all actors' episodes, 9.0 to 50.0"
-    )
+    assert re.search(r"475\.0 .*9\.0 to 50\.0", record.doubt(judged(475.0, 500)))
 
 
 def test_rewards_of_steps_that_only_reset_do_not_count() -> None:

@@ -1,5 +1,7 @@
 """The steps of actors in a synchronous rollout while others are missing."""
 
+import re
+
 import pytest
 
 from learner_service.actors.shares import Shares
@@ -34,10 +36,8 @@ def test_a_missing_actor_is_missed_after_ten_seconds_and_the_others_take_its_sha
     assert after(found, clock, 20, "a", "b", "c", "d") == 0
     assert after(found, clock, 10, "a", "b", "c", away=("d",)) == 0
     assert after(found, clock, 1, "a", "b", "c", away=("d",)) == 96
-    assert [record.getMessage() for record in caplog.records] == [
-        "queue.synchronous: 1 of 4 actors are missing (d): the others act 96 steps for each policy, instead of 64, "
-        "until they are back"
-    ]
+    (line,) = caplog.messages
+    assert re.search(r"queue\.synchronous.*1 of 4.*\(d\).* 96 .* 64", line)
     assert after(found, clock, 100, "a", "b", away=("c", "d")) == 128
     assert len(caplog.records) == 2
 
@@ -47,12 +47,12 @@ def test_an_actor_that_comes_back_ends_it_at_once(caplog: pytest.LogCaptureFixtu
     found, clock = shares(actors=2)
     assert after(found, clock, 30, "a") == 128
     assert found.update(("a", "b")) == 0
-    assert "all 2 actors are here again" in caplog.text
+    assert "all 2 actors" in caplog.text
     caplog.clear()
     assert after(found, clock, 30, "a") == 128
     # When all are gone, none is back.
     assert found.update(()) == 0
-    assert "here again" not in caplog.text
+    assert "all 2 actors" not in caplog.text
     assert found.update(("a", "b")) == 0
     # A short absence is no absence.
     assert after(found, clock, 9, "a") == 0
@@ -71,7 +71,7 @@ def test_a_share_is_of_whole_segments_and_enough_for_a_rollout() -> None:
 
 
 @pytest.mark.parametrize(("steps", "present"), [(0, ("a",)), (64, ()), (64, ("a", "b", "c", "d", "e"))])
-def test_otherwise_actors_do_as_they_were_told(steps: int, present: tuple[str, ...]) -> None:
+def test_a_run_without_steps_or_with_no_or_surplus_actors_has_no_share(steps: int, present: tuple[str, ...]) -> None:
     found, clock = shares(steps=steps)
     assert after(found, clock, 60, *present) == 0
 
@@ -80,5 +80,5 @@ def test_a_silent_actor_is_missed_at_once_and_named(caplog: pytest.LogCaptureFix
     found, clock = shares()
     clock.at = 100.0
     assert found.update(("a", "b", "c"), (), ("d",)) == 96
-    assert "1 of 4 actors are missing (d)" in caplog.text
+    assert re.search(r"1 of 4.*\(d\)", caplog.text)
     assert found.update(("a", "b", "c", "d")) == 0

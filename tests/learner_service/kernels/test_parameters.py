@@ -131,7 +131,7 @@ def test_adam_takes_the_very_steps_of_torchs_fused_one(module: nn.Module) -> Non
 def test_moments_of_another_network_are_refused(module: nn.Module) -> None:
     adam = Adam(FlatParameters(module), 0.01)
     adam.step()
-    with pytest.raises(RuntimeError, match="expected 66 parameters in saved exp_avg_sq, got 5"):
+    with pytest.raises(RuntimeError, match=r"66 .*exp_avg_sq.* 5"):
         adam.load_state({**adam.state(), "exp_avg_sq": torch.zeros(5)})
 
 
@@ -155,5 +155,5 @@ def test_a_minimizer_steps_as_adam_does_and_can_go_back(module: nn.Module, input
         minimizer.minimize(module(inputs).square().sum())
         for name, value in minimizer.state().items():
             assert torch.equal(value, state[name]), name
-    with pytest.raises(RuntimeError, match="expected 66 saved parameters, got 5"):
+    with pytest.raises(RuntimeError, match=r"66 .* 5"):
         minimizer.load_state({"parameters": torch.zeros(5)})

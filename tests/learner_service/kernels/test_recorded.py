@@ -226,12 +226,12 @@ def compares(x: Tensor) -> tuple[Tensor, ...]:
     ("function", "reason"),
     [
         (fixed_shape, "RuntimeError"),
-        (fixed_share, "its numbers differ"),
-        (reads_a_number, "a number is read out of"),
-        (compares, "a number is read out of"),
+        (fixed_share, "numbers differ"),
+        (reads_a_number, "number is read"),
+        (compares, "number is read"),
     ],
 )
-def test_what_cannot_be_recorded_is_called_and_logged_once(
+def test_a_function_that_cannot_be_recorded_is_called_and_logged_once(
     function: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorded = Recorded(function, kind=all_alike)
@@ -244,7 +244,7 @@ def test_what_cannot_be_recorded_is_called_and_logged_once(
 
 def test_an_input_that_comes_twice_is_not_recorded() -> None:
     x = torch.ones(3)
-    with pytest.raises(ValueError, match="two inputs are one tensor"):
+    with pytest.raises(ValueError, match="two inputs"):
         record(lambda one, other: (one + other,), (x, x))
 
 

@@ -116,12 +116,12 @@ def test_every_algorithm_learns_the_same_without_private_operations(name: str, m
 @pytest.mark.parametrize(
     ("private", "reason"),
     [
-        (lambda x: x + 1, "it gives different numbers"),
+        (lambda x: x + 1, "different numbers"),
         (lambda: 0.0, "TypeError"),
         (lambda x: x.no_such_operation(), "AttributeError"),
     ],
 )
-def test_what_is_missing_or_changed_is_not_used_and_told(
+def test_a_missing_or_changed_private_operation_is_not_used_and_logged(
     private: Callable[..., float], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def public(x: float) -> float:
@@ -129,6 +129,6 @@ def test_what_is_missing_or_changed_is_not_used_and_told(
 
     assert torch_private.choose(private, public, lambda form: form(4.0) == 8.0) is public
     (line,) = caplog.messages
-    assert "is not used, so updates are slower" in line
+    assert "not used" in line
     assert reason in line
     assert "\n" not in line

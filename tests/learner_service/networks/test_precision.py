@@ -1,6 +1,7 @@
 """learner.precision: who decides, what the log says, and what stays float32."""
 
 import logging
+import re
 from typing import Any
 
 import numpy as np
@@ -102,9 +103,8 @@ def test_auto_takes_bf16_where_it_is_a_tenth_faster(bf16: float, chosen: str, lo
     assert used == chosen
     assert in_bf16(wide) == [False, *[chosen == "bf16"] * 2]
     assert timer.shapes == [(BATCH, 256, 512)]
-    assert len(logged.messages) == 1
-    assert f"auto: {chosen}" in logged.messages[0]
-    assert f"2e+03 ms in fp32, {1000 * bf16:.3g} ms in bf16" in logged.messages[0]
+    (line,) = logged.messages
+    assert re.search(rf"auto: {chosen}.*2e\+03 ms in fp32, {re.escape(f'{1000 * bf16:.3g}')} ms in bf16", line)
 
 
 def test_auto_measures_nothing_on_a_processor_without_bf16(logged: pytest.LogCaptureFixture) -> None:
@@ -112,7 +112,8 @@ def test_auto_measures_nothing_on_a_processor_without_bf16(logged: pytest.LogCap
     assert use_precision(config("auto"), BATCH, (wide,), lambda _: False, timer) == "fp32"
     assert in_bf16(wide) == [False, False]
     assert timer.shapes == []
-    assert logged.messages == ["learner.precision auto: fp32, because the processor has no bf16 instructions"]
+    (line,) = logged.messages
+    assert re.match(r"learner\.precision auto: fp32.*processor", line)
 
 
 @pytest.mark.parametrize("has_bf16", [True, False])
@@ -124,7 +125,7 @@ def test_bf16_that_is_slower_here_is_used_and_told_what_it_costs(
     assert in_bf16(wide) == [False, True]
     (record,) = logged.records
     assert record.levelno == logging.WARNING
-    assert "bf16 products take 5.9 times as long as fp32 on this processor" in record.getMessage()
+    assert re.search(r"bf16 .*5\.9 times", record.getMessage())
 
 
 def test_bf16_that_is_faster_here_is_used_without_a_warning(logged: pytest.LogCaptureFixture) -> None:
@@ -145,14 +146,14 @@ def test_instructions_are_those_that_products_will_use(monkeypatch: pytest.Monke
     [((8, 64, 64), 3000), ((256, 256), 3000), ((8, 128, 128), 500)],
     ids=["narrow", "first", "few rows"],
 )
-def test_bf16_that_nothing_gains_from_is_not_used(
+def test_bf16_is_not_used_where_no_layer_gains_from_it(
     sizes: tuple[int, ...], rows: int, logged: pytest.LogCaptureFixture
 ) -> None:
     narrow, timer = network(*sizes), Timer(2.0, 1.0)
     assert use_precision(config("bf16"), rows, (narrow,), lambda _: True, timer) == "fp32"
     assert not any(in_bf16(narrow))
-    assert len(logged.messages) == 1
-    assert "using fp32, because bf16 needs a dense hidden layer with at least 128 inputs" in logged.messages[0]
+    (line,) = logged.messages
+    assert re.search("fp32.*128 inputs", line)
 
 
 def test_sparse_layers_keep_their_own_products() -> None:
@@ -178,7 +179,7 @@ def test_a_measurement_is_of_both_precisions() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "auto"])
 def test_compiled_losses_and_bf16_exclude_each_other(precision: str) -> None:
-    with pytest.raises((UserError, ValueError), match=f"learner.compile and learner.precision {precision} exclude"):
+    with pytest.raises((UserError, ValueError), match=rf"learner\.compile .*learner\.precision {precision}"):
         config(precision, compile=True)
 
 

@@ -114,21 +114,21 @@ def test_a_volume_that_is_deleted_below_its_learner_replaces_no_copy(
     # Of the upload after the first one, before which the files go.
     uploader.request()
     uploader.close(PATIENCE_S)
-    assert f"{tmp_path / 'run'} has lost files of the run" in caplog.text
+    assert f"{tmp_path / 'run'} has lost files" in caplog.text
     storage.begin(tmp_path / "other")
     assert newest(tmp_path / "other").updates == 8
 
 
 def test_a_new_run_does_not_replace_a_stored_one(storage: Storage, tmp_path: Path) -> None:
     identity = storage.learner(tmp_path / "run", 8, resume=False)
-    with pytest.raises(UserError, match=f"has run {identity.run_id}; add --resume"):
+    with pytest.raises(UserError, match=f"{identity.run_id}; .*--resume"):
         storage.begin(tmp_path / "other", resume=False)
 
 
 def test_another_run_is_refused(storage: Storage, tmp_path: Path) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
     RunIdentity.claim(tmp_path / "other", resume=False)
-    with pytest.raises(UserError, match="use another URL for each run"):
+    with pytest.raises(UserError, match="another URL"):
         storage.begin(tmp_path / "other")
 
 
@@ -140,8 +140,8 @@ def test_the_learner_that_lost_its_run_is_fenced(storage: Storage, tmp_path: Pat
     uploader = Uploader(opened, identity.run_id, storage.settings, lambda: None)
     uploader.request()
     uploader.close(PATIENCE_S)
-    assert "another learner has gone on with this run" in str(uploader.conflict)
-    with pytest.raises(UserError, match="another learner has gone on with this run"):
+    assert "another learner" in str(uploader.conflict)
+    with pytest.raises(UserError, match="another learner"):
         storage.begin(tmp_path / "run")
     storage.begin(tmp_path / "third")
     assert newest(tmp_path / "third").updates == 16
@@ -168,7 +168,7 @@ def test_a_run_that_has_not_uploaded_starts_from_its_beginning(storage: Storage,
 
 
 @pytest.mark.parametrize(
-    ("environment", "bucket", "reason"),
+    ("environment", "bucket", "fact"),
     [
         ({"AWS_SECRET_ACCESS_KEY": "wrong-secret-key"}, "bucket", "SignatureDoesNotMatch"),
         ({"AWS_ACCESS_KEY_ID": "wrong-access-key"}, "bucket", "InvalidAccessKeyId"),
@@ -176,13 +176,13 @@ def test_a_run_that_has_not_uploaded_starts_from_its_beginning(storage: Storage,
     ],
 )
 def test_an_empty_volume_needs_its_storage(
-    environment: dict[str, str], bucket: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], bucket: str, fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {**CREDENTIALS, **environment}.items():
         monkeypatch.setenv(name, value)
     with s3_server(tmp_path / "served") as server:
         settings = CheckpointConfig(object_storage=f"s3://{bucket}/run", object_storage_endpoint=server.endpoint)
-        with pytest.raises(UserError, match=rf"^checkpoint.object_storage: s3://{bucket}/run: .*{reason}$"):
+        with pytest.raises(UserError, match=rf"^checkpoint\.object_storage: s3://{bucket}/run: .*{fact}$"):
             Storage(settings, server.bucket).begin(tmp_path / "run")
     assert not (tmp_path / "run" / "run.json").exists()
 
@@ -198,7 +198,7 @@ def test_a_service_that_does_not_answer_stops_an_empty_volume_only(
         Storage(settings, server.bucket).begin(tmp_path / "run")
     RunIdentity.claim(tmp_path / "run", resume=False)
     Storage(settings, server.bucket).begin(tmp_path / "run")
-    assert "checkpoints are not uploaded for now" in caplog.text
+    assert "not uploaded" in caplog.text
 
 
 class Told(logging.Handler):
@@ -244,7 +244,7 @@ def uploads_go_on(tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture) -
     with s3_server(tmp_path / "served", port):
         uploader.close(PATIENCE_S)
         assert len([record for record in caplog.records if "cannot be uploaded" in record.message]) == 1
-        assert "checkpoints are uploaded again" in caplog.text
+        assert "uploaded again" in caplog.text
         assert uploader.age_s == 0.0
         storage.begin(tmp_path / "other")
         assert newest(tmp_path / "other").updates == 24
@@ -261,7 +261,7 @@ def test_an_upload_that_fails_at_the_end_does_not_hold_the_learner(
     uploader = Uploader(opened, identity.run_id, settings, no_best_policy)
     uploader.request()
     uploader.close(PATIENCE_S)
-    assert "the last checkpoint is not in s3://bucket/run" in caplog.text
+    assert "not in s3://bucket/run" in caplog.text
 
 
 def no_best_policy() -> None:

@@ -40,7 +40,7 @@ def test_a_damaged_checkpoint_is_not_replaced_by_a_copy_from_before_the_reset(st
     reset(storage, run)
     damage(run)
     storage.begin(run)
-    with pytest.raises(UserError, match="checkpoints: none of 1 is whole"):
+    with pytest.raises(UserError, match="checkpoints: none of 1 "):
         has_checkpoint(run)
 
 
@@ -62,7 +62,7 @@ def test_a_checkpoint_from_before_the_reset_that_was_uploaded_meanwhile_is_skipp
     save(run, 8)
     identity.count_reset()
     storage.upload(opened, identity)
-    with pytest.raises(UserError, match="none of 1 generations is whole"):
+    with pytest.raises(UserError, match="none of 1 generations"):
         storage.begin(tmp_path / "other")
 
 
@@ -78,7 +78,7 @@ async def test_a_reset_is_uploaded_at_once_and_removes_the_copies_from_before(st
     assert not (tmp_path / "other" / "environment.json").exists()
     for path in (storage.folder / "objects").iterdir():
         path.unlink()
-    with pytest.raises(UserError, match="none of 1 generations is whole"):
+    with pytest.raises(UserError, match="none of 1 generations"):
         storage.begin(tmp_path / "third")
 
 

@@ -1,6 +1,7 @@
 """A damaged copy in object storage is skipped for the one before it."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_a_damaged_generation_costs_one_generation(
     fault(storage.folder, storage.names("manifests")[-1])
     storage.begin(tmp_path / "other")
     assert newest(tmp_path / "other").updates == 8
-    assert len([record for record in caplog.records if "is damaged, trying the previous one" in record.message]) == 1
+    assert len([line for line in caplog.messages if re.match(r"generation \S+ .*damaged", line)]) == 1
     assert not (tmp_path / "outside").exists()
     # The next learner uploads all the same.
     storage.learner(tmp_path / "other", 24)
@@ -124,7 +125,7 @@ def test_a_copy_of_a_damaged_file_is_skipped(
     _, after = storage.begin(tmp_path / "other")
     assert after.run_id == identity.run_id
     assert newest(tmp_path / "other").updates == 8
-    assert caplog.text.count("is damaged, trying the previous one") == 1
+    assert len([line for line in caplog.messages if re.match(r"generation \S+ .*damaged", line)]) == 1
 
 
 def test_a_damaged_file_replaces_no_copy_and_a_file_with_a_whole_copy_is_no_damage(
@@ -175,6 +176,6 @@ def test_without_a_whole_generation_the_start_is_refused(
 ) -> None:
     storage.learner(tmp_path / "run", 8, resume=False)
     fault(storage.folder, storage.names("manifests")[-1])
-    with pytest.raises(UserError, match="none of 1 generations is whole"):
+    with pytest.raises(UserError, match="none of 1 generations"):
         storage.begin(tmp_path / "other")
     assert not (tmp_path / "other" / "run.json").exists()

@@ -1,6 +1,7 @@
 """A learner whose run was continued elsewhere from object storage ends, and changes nothing there."""
 
 import json
+import re
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -46,12 +47,12 @@ def test_a_learner_that_lost_its_run_ends_and_leaves_it_interrupted(linger: bool
             assert other is not None
             other.prepare(resume=True)
             claims = {path.name: path.read_bytes() for path in (stored / "claims").iterdir()}
-            worker.assert_refused(grpc.StatusCode.UNAVAILABLE, "the learner is moving")
+            worker.assert_refused(grpc.StatusCode.UNAVAILABLE, "moving")
             code, told = process.end()
         with service_process(*learner) as process:
             assert process.end() == (code, told)
     assert code == EXIT_USER_ERROR
-    assert f"checkpoint.object_storage: another learner has gone on with this run from file://{stored}; end" in told
+    assert re.search(rf"checkpoint\.object_storage: .*file://{stored};", told)
     assert {path.name: path.read_bytes() for path in (stored / "claims").iterdir()} == claims
     assert json.loads((here / "summary.json").read_text())["state"] == "interrupted"
     assert not (here / "outcome.json").exists()
@@ -100,7 +101,7 @@ def test_a_volume_whose_name_is_damaged_in_one_file_keeps_its_run(name: str, tmp
     damaged.write_bytes(damaged.read_bytes()[:-9])
     found = {each.path: each for each in verify(tmp_path / "run")}
     assert found[name].state == "damaged"
-    assert found[name].on_resume == "the other copy is used, and both are written again"
+    assert "other copy" in found[name].on_resume
     assert storage.learner(tmp_path / "run", 16).run_id == before.run_id
     assert [each.state for each in verify(tmp_path / "run") if each.path.startswith("object_storage")] == ["whole"] * 2
     assert storage.names("claims") == ["00000001.json"]

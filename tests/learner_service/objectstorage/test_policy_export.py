@@ -149,7 +149,7 @@ def test_a_run_that_another_learner_has_continued_exports_nothing(quantizer: str
             assert solve(client).exported_policy == ""
             running.exit_code.result(DEADLINE_S)
 
-    with pytest.raises(UserError, match="another learner has gone on with this run"):
+    with pytest.raises(UserError, match="another learner"):
         solved_too_late()
     assert not list((tmp_path / "exported").iterdir())
 
@@ -168,10 +168,10 @@ def test_a_run_ends_also_when_its_policy_cannot_be_exported(
     last = finished(exporting(f"file://{tmp_path}/exported"), tmp_path / "run", quantizer)
     assert last.exported_policy == ""
     (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
-    assert record.getMessage().startswith("the best policy is not exported: ")
+    assert f"{tmp_path}/exported" in record.getMessage()
 
 
-def test_an_export_to_nowhere_is_refused_before_the_run_begins(tmp_path: Path) -> None:
+def test_an_export_below_a_file_is_refused_before_the_run_begins(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         QuantizerClient("127.0.0.1:1") as client,
@@ -184,8 +184,8 @@ def test_a_policy_of_another_run_is_not_replaced(quantizer: str, tmp_path: Path)
     run = exporting(f"file://{tmp_path}/exported")
     first = finished(run, tmp_path / "first", quantizer)
     before = {path.name: path.read_bytes() for path in (tmp_path / "exported").iterdir()}
-    told = rf"^policy_export.url: file://\S+ has the policy of run {first.run_id}; use another URL for each run$"
-    with QuantizerClient(quantizer) as client, pytest.raises(UserError, match=told):
+    fact = rf"^policy_export\.url: file://{tmp_path}/exported .*{first.run_id}"
+    with QuantizerClient(quantizer) as client, pytest.raises(UserError, match=fact):
         Run(run, tmp_path / "second", client, resume=False)
     assert {path.name: path.read_bytes() for path in (tmp_path / "exported").iterdir()} == before
 
@@ -202,7 +202,7 @@ def test_a_policy_that_came_during_the_run_is_not_replaced(
         assert solve(client).exported_policy == ""
     assert [path.name for path in export.iterdir()] == ["policy.json"]
     (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
-    assert record.getMessage().endswith("has the policy of run other; use another URL for each run")
+    assert "run other;" in record.getMessage()
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "\udcff"])
@@ -210,6 +210,6 @@ def test_a_foreign_file_is_not_replaced(tmp_path: Path, content: str) -> None:
     (tmp_path / "policy.json").write_text(content, errors="surrogateescape")
     with (
         QuantizerClient("127.0.0.1:1") as client,
-        pytest.raises(UserError, match=r"has a policy\.json that no run has written; use another URL$"),
+        pytest.raises(UserError, match=rf"{tmp_path} .*policy\.json"),
     ):
         PolicyExport(exporting(f"file://{tmp_path}"), tmp_path / "evaluations.jsonl", client).begin("run")

@@ -1,6 +1,7 @@
 """A run keeps the graph of its policy: later learners take it as long as it is whole and of the same policy."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -126,7 +127,7 @@ def test_a_changed_policy_does_not_take_the_old_graph(
     mark(path)
     exported = kept(path, other)
     assert operators(exported) >= differs
-    assert "policy_graph.json belongs to another network or version; the graph is exported again" in logged(caplog)
+    assert [line for line in logged(caplog) if re.match(r"policy_graph\.json .*another network", line)]
     # The new one is kept in its place.
     assert kept(path, other) == exported
 
@@ -146,15 +147,16 @@ def test_a_damaged_file_is_exported_again_and_replaced(
     path.write_bytes(data)
     assert kept(path, Waves()) == graph
     (line,) = logged(caplog)
-    assert line.startswith("policy_graph.json is damaged: ")
-    assert line.endswith("; the graph is exported again")
+    assert re.match(r"policy_graph\.json .*damaged", line)
     assert mark(path) == kept(path, Waves()).model
 
 
-def test_a_full_disk_keeps_nobody_from_training(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_policy_graph_that_cannot_be_written_does_not_stop_training(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path.mkdir()
     assert operators(kept(path, Waves())) >= {"Sin"}
-    assert "the next start exports the graph again" in logged(caplog)[-1]
+    assert "policy_graph.json" in logged(caplog)[-1]
 
 
 def test_the_fingerprint_of_a_network_does_not_depend_on_its_weights() -> None:

@@ -1,6 +1,7 @@
 """A policy whose layers are replaced for a while, and nothing else of it."""
 
 import logging
+import re
 
 import pytest
 import torch
@@ -116,12 +117,9 @@ def test_a_users_policy_is_followed_as_far_as_its_layers_are_of_torch(caplog: py
     with caplog.at_level(logging.WARNING):
         fake.follow("int8-weights", reports("weight", "inner", "grow"))
     assert fake.layers == ("inner",)
-    lines = [line for line in map(logging.LogRecord.getMessage, caplog.records) if "trained in float" in line]
-    assert len(lines) == 2
-    assert "layer weight is trained in float" in lines[0]
-    assert "no module" in lines[0]
-    assert "layer grow is trained in float" in lines[1]
-    assert "ConvTranspose1d" in lines[1]
+    weight, grow = [line for line in caplog.messages if "float" in line]
+    assert re.search("layer weight .*no module", weight)
+    assert re.search("layer grow .*ConvTranspose1d", grow)
 
 
 def test_a_scheme_that_is_not_installed_here_is_trained_in_float(
@@ -130,7 +128,7 @@ def test_a_scheme_that_is_not_installed_here_is_trained_in_float(
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int2", reports("torso.2", weights="2 bits"))
     assert fake.layers == ()
-    assert "has it as 2 bits of scheme int2" in caplog.text
+    assert re.search("2 bits .*int2", caplog.text)
 
 
 def test_calibrated_ranges_clip_what_is_beyond_them(policy: QNetwork) -> None:

@@ -1,6 +1,7 @@
 """The buffer joins store, sampler and limiter, for several threads at once."""
 
 import json
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -219,7 +220,7 @@ def test_a_replay_that_resets_have_emptied_is_filled_again_before_it_is_sampled(
 
 
 def test_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="n_step >= 1"):
+    with pytest.raises(UserError, match="n_step"):
         _buffer(tmp_path, n_step=0)
 
 
@@ -271,7 +272,6 @@ def test_a_checkpoint_that_is_ahead_of_the_replay_is_told_in_one_line(
     buffer.load_state_dict({"inserts": 4, "samples": 2, "stored": 4, "moments": None})
     assert not caplog.records
     buffer.load_state_dict({"inserts": 9, "samples": 2, "stored": 9, "moments": None})
-    assert [record.message for record in caplog.records] == [
-        "the checkpoint was written after 9 transitions, the replay has 4: the run continues with these"
-    ]
+    (line,) = caplog.messages
+    assert re.search("checkpoint .* 9 transitions.* 4", line)
     assert (buffer.limiter.inserts, buffer.total_transitions) == (4, 4)

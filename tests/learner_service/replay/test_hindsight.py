@@ -122,7 +122,7 @@ def test_the_replay_keeps_the_goals_and_refuses_another_number_of_copies(tmp_pat
     again = _buffer(tmp_path)
     assert again.transitions == 12
     again.close()
-    with pytest.raises(ConflictError, match=r"hindsight goals 4, .*resume with --hindsight.copies 4"):
+    with pytest.raises(ConflictError, match=r"hindsight goals 4, .*--hindsight\.copies 4"):
         ReplayStore.open(tmp_path, SPEC, 400)
-    with pytest.raises(ConflictError, match=r"has no hindsight goals 2, .*--hindsight.copies 0"):
+    with pytest.raises(ConflictError, match=r"no hindsight goals 2, .*--hindsight\.copies 0"):
         ReplayStore.open(tmp_path, SPEC, 400, (*NAMES.names, *HindsightColumns(2).names))

@@ -113,7 +113,7 @@ def test_reservations_count_until_they_are_used_or_released() -> None:
 def test_more_than_was_reserved_cannot_be_given_back() -> None:
     limiter = _limiter()
     assert limiter.try_reserve(5)
-    with pytest.raises(ConflictError, match="cannot give back 6 of 5"):
+    with pytest.raises(ConflictError, match="6 of 5"):
         limiter.release(6)
     limiter.release(5)
 
@@ -235,7 +235,7 @@ def test_a_state_without_settings_is_restored_with_the_present_ones() -> None:
 
 @pytest.mark.parametrize("ratio", [0.0, float("nan")])
 def test_a_ratio_without_samples_is_refused(ratio: float) -> None:
-    with pytest.raises(UserError, match="samples_per_insert must be positive"):
+    with pytest.raises(UserError, match="samples_per_insert"):
         _limiter(ratio, 1, 10.0)
 
 

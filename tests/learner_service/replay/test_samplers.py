@@ -90,7 +90,7 @@ class TestEverySampler:
 
     def test_an_empty_store_cannot_be_sampled(self, tmp_path: Path, make: MakeSampler) -> None:
         sampler = make(ReplayStore.open(tmp_path, SPEC, 100))
-        with pytest.raises(ConflictError, match="before the first transition"):
+        with pytest.raises(ConflictError, match="first transition"):
             sampler.sample(1)
 
     def test_one_valid_row_among_many_is_found(self, tmp_path: Path, make: MakeSampler) -> None:
@@ -239,7 +239,7 @@ def test_uniform_rows_are_those_that_are_live_wherever_they_begin(tmp_path: Path
     assert _chi_square(_frequencies(sampler, 100), expected) < 1.6
 
 
-def test_priorities_that_are_none_are_refused_and_change_nothing(tmp_path: Path) -> None:
+def test_invalid_priorities_are_refused_and_change_nothing(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     sampler = _prioritized(store)
     _fill(store, sampler, range(3))
@@ -249,6 +249,6 @@ def test_priorities_that_are_none_are_refused_and_change_nothing(tmp_path: Path)
         sampler.update(sampled, np.array([1, np.nan, 1, 1], np.float32))
     with pytest.raises(InvalidInputError, match="finite"):
         sampler.update(sampled, np.array([1, 1e300, 1, 1]))
-    with pytest.raises(InvalidInputError, match=r"expected 4 priorities, got \[3\]"):
+    with pytest.raises(InvalidInputError, match=r"4 .*\[3\]"):
         sampler.update(sampled, np.ones(3, np.float32))
     np.testing.assert_array_equal(store.priorities, before)

@@ -1,6 +1,7 @@
 """The learner says once when the fidelity gate falls back, and whose observations range farthest."""
 
 import logging
+import re
 
 import pytest
 
@@ -28,11 +29,9 @@ def test_a_fallback_is_told_with_the_widest_actor_and_its_end_too(caplog: pytest
     fallbacks.note([emitted(3, "head")])
     clock.now += 60.0
     fallbacks.note([emitted(4)])
-    assert caplog.messages == [
-        "version 2: the fidelity gate keeps 1 of 2 layers of int8 in float (head); the observations of actor-3 reach "
-        "40 times the range of most actors beyond it",
-        "version 4: the fidelity gate quantizes all layers of int8",
-    ]
+    begin, end = caplog.messages
+    assert re.match(r"version 2: .*1 of 2 layers of int8 .*\(head\).*actor-3", begin)
+    assert re.match("version 4: .*all layers of int8", end)
 
 
 def test_layers_that_change_with_each_version_are_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,8 +40,5 @@ def test_layers_that_change_with_each_version_are_told_once_a_minute(caplog: pyt
     for second in range(180):
         fallbacks.note([emitted(second + 1, ("torso.0", "head")[second % 2], scheme="int4")])
         clock.now += 1.0
-    assert caplog.messages == [
-        "version 1: the fidelity gate keeps 1 of 2 layers of int4 in float (torso.0)",
-        "version 62: the fidelity gate keeps 1 of 2 layers of int4 in float (head)",
-        "version 123: the fidelity gate keeps 1 of 2 layers of int4 in float (torso.0)",
-    ]
+    told = [re.match(r"version (\d+): .*1 of 2 layers of int4 .*\((.*)\)$", line) for line in caplog.messages]
+    assert [found and found.groups() for found in told] == [("1", "torso.0"), ("62", "head"), ("123", "torso.0")]

@@ -126,7 +126,7 @@ def test_a_tracker_that_fails_is_logged_once_and_the_run_goes_on(
     made.close(SUMMARY)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert record.getMessage().startswith(f"the run goes on without {next(iter(telemetry))}: ")
+    assert f" {next(iter(telemetry))}: " in record.getMessage()
     assert "\n" not in record.getMessage()
 
 
@@ -195,5 +195,5 @@ def test_a_missing_package_is_one_line_with_the_extra(tmp_path: Path, monkeypatc
     (tmp_path / "wandb").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    with pytest.raises(UserError, match=r"^--telemetry\.wandb needs wandb: pip install 'actorq\[wa"):
+    with pytest.raises(UserError, match=r"^--telemetry\.wandb .*actorq\[wandb\]"):
         sink(tmp_path, wandb="project")

@@ -42,7 +42,7 @@ def test_one_damaged_file_loses_no_command_and_two_are_told(tmp_path: Path, capl
     assert Commands(tmp_path).paused
     copy_of(path).write_text("{")
     assert not Commands(tmp_path).paused
-    assert "as if no operator had paused or ended it" in caplog.text
+    assert "commands.json" in caplog.text
 
 
 @on_a_loop
@@ -112,7 +112,7 @@ async def test_a_command_that_cannot_be_written_has_no_effect(tmp_path: Path, mo
         await begun(run)
         monkeypatch.setattr("learner_service.run.outcome.write_twice", refuse)
         for command in (run.pause, run.lifecycle.stop):
-            with pytest.raises(UnavailableError, match=r"^the command cannot be written \(No space left on device\)"):
+            with pytest.raises(UnavailableError, match=r"command.*No space left on device"):
                 await command()
         assert run.lifecycle.wants_actors
         assert run.lifecycle.state is not RunState.PAUSED
@@ -121,6 +121,6 @@ async def test_a_command_that_cannot_be_written_has_no_effect(tmp_path: Path, mo
 @on_a_loop
 async def test_there_is_nothing_to_pause_before_training(tmp_path: Path) -> None:
     async with a_run(tmp_path, SETTINGS) as run:
-        with pytest.raises(ConflictError, match="there is no training to control"):
+        with pytest.raises(ConflictError, match="no training"):
             await run.pause()
     assert not (tmp_path / "commands.json").exists()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,7 @@ async def test_nobody_joins_a_restored_run_before_it_knows_what_it_has_stored(tm
     async with a_run(tmp_path, resume=True) as run:
         joins: list[tuple[str, Role]] = [("a", "actor"), ("judge", "evaluator")]
         for name, role in joins:
-            with pytest.raises(UnavailableError, match="the learner is restoring its run"):
+            with pytest.raises(UnavailableError, match="restoring"):
                 run.connections.join(name, 1, role)
         await run.preparation.restore()
         assert run.connections.join("a", 1, "actor").resume_after_sequence == 2
@@ -127,7 +128,8 @@ async def test_a_gap_that_an_actor_cannot_fill_is_counted_and_the_stream_goes_on
         await store(run, await opened(run), segment(1))
         assert run.connections.join("a", 1, "actor").resume_after_sequence == 1
         assert (await run.connections.open_stream("a", 1, SPEC, lost_through=5)).acknowledged == 5
-        assert "a: 4 acknowledged segments after number 1 are lost" in [record.message for record in caplog.records]
+        (lost,) = caplog.messages
+        assert re.search("a: 4 .* 1 .*lost", lost)
         # Told once, whatever the actor says when it comes again.
         assert run.connections.join("a", 1, "actor").resume_after_sequence == 5
         stream = await run.connections.open_stream("a", 1, SPEC, lost_through=5)
@@ -138,7 +140,7 @@ async def test_a_gap_that_an_actor_cannot_fill_is_counted_and_the_stream_goes_on
         assert run.training.storage().lost_segments == 4
         # Nothing more is told of an actor whose losses are all counted.
         assert (await run.connections.open_stream("a", 1, SPEC, lost_through=6)).acknowledged == 6
-        assert sum(" are lost" in record.message for record in caplog.records) == 1
+        assert caplog.messages == [lost]
 
 
 def fill(run: Run) -> None:
@@ -160,8 +162,7 @@ async def test_an_actor_whose_last_sequence_is_forgotten_stores_nothing_twice(tm
         assert run.connections.join("kept", kept, "actor").resume_after_sequence == 2
         fill(run)
         assert run.connections.join("kept", kept, "actor").resume_after_sequence == 2
-        told = f"^actor 'gone' with incarnation {gone}: .* start it again, so that it joins with 0$"
-        with pytest.raises(NotFoundError, match=told):
+        with pytest.raises(NotFoundError, match=f"'gone'.*{gone}"):
             run.connections.join("gone", gone, "actor")
         again = run.connections.join("gone", 0, "actor")
         assert (again.incarnation > gone, again.resume_after_sequence) == (True, 0)
@@ -238,7 +239,7 @@ async def test_an_actor_that_has_seen_a_newer_version_makes_the_learner_go_on_ab
         run.connections.check_state("a", 0, known)
         assert Reporter(run).status().outdated == ""
         run.connections.check_state("a", 0, known + 2800)
-        assert f"a has version {known + 2800}, this learner knew {known}" in Reporter(run).status().outdated
+        assert re.match(f"a .*{known + 2800}, .*{known}", Reporter(run).status().outdated)
         assert publisher.version == known
         snapshot = Snapshot(1, {}, {}, 0.0)
         assert publisher.offer(snapshot) == known + 2801
@@ -251,7 +252,7 @@ async def test_an_actor_that_has_seen_a_newer_version_makes_the_learner_go_on_ab
 @on_a_loop
 async def test_an_actor_of_a_newer_epoch_is_sent_away_and_the_status_tells(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
-        with pytest.raises(UnavailableError, match="joined one of epoch 7, which goes on with the run"):
+        with pytest.raises(UnavailableError, match="epoch 7"):
             run.connections.check_state("actor-3", 7, 0)
-        assert "actor-3 has joined a learner of epoch 7" in Reporter(run).status().outdated
+        assert re.match("actor-3 .*epoch 7", Reporter(run).status().outdated)
         assert run.connections.join("a", 1, "actor").epoch == 0

@@ -1,6 +1,7 @@
 """The log of evaluations: on disk before they are acknowledged, and read again by the next learner."""
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def filled(path: Path) -> EvaluationLog:
     return log
 
 
-def test_before_the_first_there_is_nothing(path: Path) -> None:
+def test_a_new_log_has_no_evaluations(path: Path) -> None:
     log = EvaluationLog(path)
     assert (log.count, log.newest, list(log.curve), last(log, JUDGE)) == (0, None, [], 0)
     log.close()
@@ -133,8 +134,8 @@ def test_a_damaged_line_is_told_and_set_aside_and_the_others_count(
     log = EvaluationLog(path)
     assert (log.count, last(log, JUDGE), log.elapsed_s) == (1, 2, 2.0)
     log.close()
-    (record,) = caplog.records
-    assert record.getMessage() == ("evaluations.jsonl: 1 damaged lines moved to evaluations.jsonl.damaged, 1 are whole")
+    (line,) = caplog.messages
+    assert re.search(r"evaluations\.jsonl: 1 damaged .*evaluations\.jsonl\.damaged, 1 ", line)
     assert path.read_bytes() == whole[1]
     assert path.with_name("evaluations.jsonl.damaged").read_bytes() == b"\0" + whole[0][1:]
 
@@ -153,20 +154,19 @@ def test_a_sync_of_evaluations_is_on_the_disk(path: Path, monkeypatch: pytest.Mo
     assert synced == first * 2
 
 
-def test_a_log_that_was_cut_off_between_two_lines_is_told_and_what_is_left_counts(
+def test_a_log_that_was_cut_off_between_two_lines_is_told_and_its_other_lines_count(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(path).close()
     first, _ = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first)
     assert EvaluationLog(path).count == 1
-    assert [record.getMessage() for record in caplog.records] == [
-        "evaluations.jsonl: 1 evaluations are missing at its end"
-    ]
+    (line,) = caplog.messages
+    assert line.startswith("evaluations.jsonl: 1 ")
     caplog.clear()
     path.write_bytes(b"")
     log = EvaluationLog(path)
-    assert "1 evaluations are missing" in caplog.text
+    assert caplog.messages == [line]
     log.append(JUDGE, evaluation(1, 4, 10.0), 100, 1.0)
     log.close()
     caplog.clear()
@@ -178,7 +178,7 @@ def test_a_damaged_count_is_told_and_written_again(path: Path, caplog: pytest.Lo
     filled(path).close()
     count_file(path).write_bytes(b"")
     assert EvaluationLog(path).count == 2
-    assert "it is written again" in caplog.text
+    assert count_file(path).name in caplog.text
     assert synced_count(path) == 2
 
 

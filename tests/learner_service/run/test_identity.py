@@ -24,7 +24,7 @@ def test_a_new_directory_is_a_new_run(tmp_path: Path) -> None:
 
 def test_a_run_is_not_taken_over_by_accident(tmp_path: Path) -> None:
     RunIdentity.claim(tmp_path, resume=False)
-    with pytest.raises(UserError, match="holds a run already; add --resume to continue it"):
+    with pytest.raises(UserError, match="--resume"):
         RunIdentity.claim(tmp_path, resume=False)
 
 
@@ -48,7 +48,7 @@ def test_the_environment_is_known_from_then_on(tmp_path: Path) -> None:
 def test_a_damaged_identity_has_a_copy_and_both_are_written_again(tmp_path: Path, name: str, text: str) -> None:
     first = RunIdentity.claim(tmp_path, resume=False)
     (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match="holds a run already"):
+    with pytest.raises(UserError, match="--resume"):
         RunIdentity.claim(tmp_path, resume=False)
     second = RunIdentity.claim(tmp_path, resume=True)
     assert (second.run_id, second.lives) == (first.run_id, 2)
@@ -69,11 +69,11 @@ def test_a_run_of_an_older_learner_goes_on_above_its_lives(tmp_path: Path) -> No
     assert RunIdentity.claim(tmp_path, resume=True).process == 2**31 - 9
 
 
-def test_a_run_that_nobody_can_identify_is_refused_in_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_run_with_both_copies_of_its_identity_damaged_is_refused_in_one_line_and_unchanged(tmp_path: Path) -> None:
     RunIdentity.claim(tmp_path, resume=False)
     for name in ("run.json", "run.copy.json"):
         (tmp_path / name).write_text("")
-    with pytest.raises(UserError, match=r"run.json is damaged: .* restore one of the two") as caught:
+    with pytest.raises(UserError, match=r"run\.json.*damaged") as caught:
         RunIdentity.claim(tmp_path, resume=True)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "run.json").read_text() == ""
@@ -87,7 +87,7 @@ def test_a_damaged_environment_has_a_copy(tmp_path: Path, name: str) -> None:
     assert identity.read_environment() == SPEC
 
 
-def test_an_environment_that_nobody_can_tell_comes_from_the_next_actor(
+def test_with_both_copies_of_the_environment_damaged_the_next_actor_decides_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     identity = RunIdentity.claim(tmp_path, resume=False)
@@ -95,7 +95,7 @@ def test_an_environment_that_nobody_can_tell_comes_from_the_next_actor(
     for name in ("environment.json", "environment.copy.json"):
         (tmp_path / name).write_text("{")
     assert identity.read_environment() is None
-    assert "the next actor decides the environment" in caplog.text
+    assert "environment.json" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"elapsed_s": 1.0, "at": 0.0, "ended": true}'])
@@ -105,8 +105,8 @@ def test_a_damaged_clock_goes_on_with_the_newest_time_that_is_known(
     (tmp_path / "clock.json").write_text(text)
     run = RunClock(tmp_path, START, ManualClock(START + 2.0), known_s=40.0)
     assert run.elapsed_s == pytest.approx(42.0)
-    (record,) = caplog.records
-    assert "the run's time continues at 40 s" in record.getMessage()
+    (line,) = caplog.messages
+    assert " 40 s" in line
 
 
 def test_time_passes_from_the_start_of_the_process(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ async def test_a_run_that_is_over_takes_nobody_in_and_grants_nothing(tmp_path: P
         judge.changed.clear()
         credit = stream.credit
         run.lifecycle.finish(RunState.STOPPED)
-        with pytest.raises(UnavailableError, match="the run is over"):
+        with pytest.raises(UnavailableError, match="over"):
             run.connections.join("b", 1, "actor")
-        with pytest.raises(ConflictError, match="there is no training to control"):
+        with pytest.raises(ConflictError, match="no training"):
             await run.save()
         await store(run, stream, segment(1))
         assert (stream.acknowledged, stream.credit) == (1, credit)
@@ -63,7 +63,7 @@ async def test_a_learner_that_moves_opens_no_stream_and_builds_no_training(tmp_p
     async with a_run(tmp_path) as run:
         run.connections.join("a", 1, "actor")
         run.lifecycle.interrupt()
-        with pytest.raises(UnavailableError, match="the learner is moving"):
+        with pytest.raises(UnavailableError, match="moving"):
             await run.connections.open_stream("a", 1, SPEC)
         assert run.training is None
 
@@ -83,10 +83,10 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         run.lifecycle.interrupt()
         assert run.lifecycle.state is RunState.INTERRUPTED
         for refused in (lambda: run.connections.join("b", 1, "actor"), run.lifecycle.require_here):
-            with pytest.raises(UnavailableError, match="the learner is moving"):
+            with pytest.raises(UnavailableError, match="moving"):
                 refused()
         for command in (run.pause, run.resume, run.lifecycle.stop):
-            with pytest.raises(UnavailableError, match="the learner is moving"):
+            with pytest.raises(UnavailableError, match="moving"):
                 await command()
         # What is on its way is stored, and no credit follows.
         await store(run, stream, segment(2))
@@ -96,7 +96,7 @@ async def test_an_interrupted_run_is_saved_before_its_streams_are_closed_and_is_
         await taken
         await run.lifecycle.ended.wait()
         assert isinstance(stream.fault, UnavailableError)
-        assert "the learner is moving" in str(stream.fault)
+        assert "moving" in str(stream.fault)
         assert (run.lifecycle.state, run.lifecycle.state.final, run.lifecycle.wants_actors, stream.stop) == (
             RunState.INTERRUPTED,
             False,
@@ -163,14 +163,14 @@ async def test_updates_that_fail_while_the_learner_ends_are_not_saved(
 
 
 @on_a_loop
-async def test_who_watches_an_interrupted_learner_is_told_that_it_moves(tmp_path: Path) -> None:
+async def test_watchers_of_an_interrupted_learner_are_told_that_it_moves(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         watch = aiter(LearnerServicer(run, Reporter(run)).WatchStatus(learner_pb2.WatchStatusRequest(), None))
         assert (await anext(watch)).status.state == learner_pb2.RUN_STATE_WAITING_FOR_ACTORS
         run.lifecycle.interrupt()
         await run.lifecycle.ended.wait()
         assert (await anext(watch)).status.state == learner_pb2.RUN_STATE_INTERRUPTED
-        with pytest.raises(UnavailableError, match="the learner is moving"):
+        with pytest.raises(UnavailableError, match="moving"):
             await anext(watch)
 
 
@@ -183,7 +183,7 @@ async def test_an_interrupted_learner_leaves_the_end_of_the_run_to_the_next_one(
         run.training.publisher.close()
         run.lifecycle.interrupt()
         await store(run, stream, segment(1, episodes=(Episode(9.0, 9, 0),)))
-        with pytest.raises(UnavailableError, match="the learner is moving"):
+        with pytest.raises(UnavailableError, match="moving"):
             run.connections.evaluated(judge, evaluation(1, 1, 10.0))
         await run.lifecycle.ended.wait()
         assert (run.lifecycle.state, judge.acknowledged, run.records.evaluations.count) == (RunState.INTERRUPTED, 0, 0)
@@ -265,11 +265,11 @@ async def test_a_run_that_cannot_be_restored_ends_with_its_fault(tmp_path: Path)
         watching = aiter(LearnerServicer(run, Reporter(run)).WatchStatus(learner_pb2.WatchStatusRequest(), None))
         told = asyncio.ensure_future(anext(watching))
         await run.preparation.restore()
-        with pytest.raises(UnavailableError, match="the learner has failed"):
+        with pytest.raises(UnavailableError, match="failed"):
             await asyncio.wait_for(told, DEADLINE_S)
         assert run.lifecycle.ended.is_set()
         assert isinstance(run.lifecycle.fault, UserError)
-        assert "the checkpoint does not fit the configured networks" in str(run.lifecycle.fault)
+        assert "checkpoint" in str(run.lifecycle.fault)
         assert run.training is None
 
 

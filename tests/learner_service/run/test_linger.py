@@ -60,7 +60,7 @@ def join(client: LearnerClient, incarnation: int) -> None:
             client.join("actor-0", incarnation, "actor", "test")
             return
         except UnavailableError as error:
-            if "is restoring" not in str(error) or time.monotonic() > deadline:
+            if "restoring" not in str(error) or time.monotonic() > deadline:
                 raise
         threading.Event().wait(0.01)
 
@@ -88,7 +88,7 @@ def final(client: LearnerClient) -> RunStatus:
 
 
 def refused(client: LearnerClient) -> bool:
-    with pytest.raises(UnavailableError, match="the run is over"):
+    with pytest.raises(UnavailableError, match="over"):
         client.join("actor-0", 99, "actor", "test")
     return True
 

@@ -154,25 +154,24 @@ async def test_an_interrupted_run_goes_on_with_the_segments_that_it_has_not_used
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "fact"),
     [
-        ({"ppo": {"epochs": 4}}, "has ppo.epochs 10, but the configuration has 4; resume with --ppo.epochs 10, or"),
-        ({"ppo": {"gae_lambda": 0.9}}, "has ppo.gae_lambda 0.95, but the configuration has 0.9; resume with --ppo.gae"),
-        ({"actor": {"segment_length": 64}}, "has actor.segment_length 32, but the configuration has 64; resume with"),
-        ({"ppo": {"rollout_size": 4096}}, "resume with --ppo.rollout-size 2048, or start a new run in another"),
-        ({"ppo": {"discount": 0.9}}, "resume with --ppo.discount 0.99"),
+        ({"ppo": {"epochs": 4}}, r"ppo\.epochs 10, .* 4; .*--ppo\.epochs 10"),
+        ({"ppo": {"gae_lambda": 0.9}}, r"ppo\.gae_lambda 0\.95, .* 0\.9; .*--ppo\.gae-lambda 0\.95"),
+        ({"actor": {"segment_length": 64}}, r"actor\.segment_length 32, .* 64; .*--actor\.segment-length 32"),
+        ({"ppo": {"rollout_size": 4096}}, r"--ppo\.rollout-size 2048"),
+        ({"ppo": {"discount": 0.9}}, r"--ppo\.discount 0\.99"),
     ],
 )
-def test_a_run_with_another_horizon_is_not_gone_on_with(changes: dict[str, Any], message: str) -> None:
+def test_a_checkpoint_with_another_horizon_is_not_resumed(changes: dict[str, Any], fact: str) -> None:
     def settings(**changes: Any) -> RunConfig:
         own = {"rollout_size": 2048, "epochs": 10, "gae_lambda": 0.95, "discount": 0.99, **changes.pop("ppo", {})}
         return RunConfig.model_validate({"algorithm": "ppo", "actor": {"segment_length": 32}, "ppo": own, **changes})
 
     checkpoint = json.loads(json.dumps({"algorithm": "ppo", "horizon": settings().horizon}))
     check_same_run(settings(queue={"max_policy_lag": 3}), checkpoint, None)
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=fact) as caught:
         check_same_run(settings(**changes), checkpoint, None)
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -196,7 +195,7 @@ def test_a_whole_learner_learns_publishes_and_refuses_what_has_no_probabilities(
         other = joined(client, "actor-1")
         other.await_credit(1)
         other.send_segment(segment(1))
-        assert "log_probabilities: the run's replay keeps some, got none" in str(other.refusal())
+        assert "log_probabilities" in str(other.refusal())
         samples = {sample.name: sample.value for family in learner.service.metrics() for sample in family.samples}
         assert samples["actorq_learner_mismatch"] == pytest.approx(status.rollout_queue.mismatch)
         assert samples["actorq_learner_queue_waiting_transitions"] == 0

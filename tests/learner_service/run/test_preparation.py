@@ -1,6 +1,7 @@
 """Whose environment spec counts in a run: the first that fits, until an operator has it forgotten."""
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,22 +37,19 @@ def of_environment(directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason"),
+    ("spec", "fact"),
     [
-        (CONTINUOUS, "algorithm dqn needs discrete actions"),
-        (replace(SPEC, observations=ArraySpec((-4,), "float32")), "RuntimeError: .*negative dimension"),
-        (
-            replace(SPEC, observations=ArraySpec((4_000_000,), "float32")),
-            "an observation has 15.3 MiB, but",
-        ),
+        (CONTINUOUS, "dqn .*discrete"),
+        (replace(SPEC, observations=ArraySpec((-4,), "float32")), "negative dimension"),
+        (replace(SPEC, observations=ArraySpec((4_000_000,), "float32")), r"15\.3 MiB"),
     ],
 )
 @on_a_loop
 async def test_a_spec_that_cannot_be_built_is_refused_and_leaves_nothing(
-    spec: EnvironmentSpec, reason: str, tmp_path: Path
+    spec: EnvironmentSpec, fact: str, tmp_path: Path
 ) -> None:
     async with a_run(tmp_path) as run:
-        with pytest.raises(InvalidInputError, match=reason):
+        with pytest.raises(InvalidInputError, match=fact):
             await opened(run, "wrong", spec=spec)
         assert (run.lifecycle.fault, run.lifecycle.ended.is_set()) == (None, False)
         assert run.records.members.connected("actor") == 0
@@ -89,22 +87,20 @@ async def test_an_environment_that_cannot_be_noted_leaves_the_replay_free_for_th
 
 
 @on_a_loop
-async def test_an_environment_that_was_made_otherwise_is_refused(tmp_path: Path) -> None:
+async def test_an_environment_with_other_arguments_is_refused(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         heavy = replace(SPEC, environment_arguments=EnvironmentArguments({"gravity": 20.0}))
-        with pytest.raises(
-            ConflictError, match=r"got one with environment_arguments\.keywords {'gravity': 20\.0} instead"
-        ):
+        with pytest.raises(ConflictError, match=r"environment_arguments\.keywords {'gravity': 20\.0}"):
             await opened(run, "heavy", spec=heavy)
         run.connections.close_stream(await opened(run))
 
 
 @on_a_loop
-async def test_a_wrong_spec_does_not_take_with_it_who_waits_for_its_build(tmp_path: Path) -> None:
+async def test_actors_that_wait_while_a_wrong_spec_is_built_are_not_refused_with_it(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         wrong = asyncio.create_task(opened(run, "wrong", spec=CONTINUOUS))
         good = asyncio.create_task(opened(run, "good"))
-        with pytest.raises(InvalidInputError, match="needs discrete actions"):
+        with pytest.raises(InvalidInputError, match="discrete"):
             await wrong
         run.connections.close_stream(await good)
         assert run.preparation.known == SPEC
@@ -113,21 +109,22 @@ async def test_a_wrong_spec_does_not_take_with_it_who_waits_for_its_build(tmp_pa
 @on_a_loop
 async def test_an_actor_in_another_environment_is_refused_with_what_differs(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
-        with pytest.raises(ConflictError, match="the run is on CartPole-v1, got Pendulum-v1"):
+        with pytest.raises(ConflictError, match=r"CartPole-v1, .*Pendulum-v1"):
             await opened(run, "other", spec=PENDULUM)
         run.connections.close_stream(await opened(run))
         with pytest.raises(ConflictError) as refused:
             await opened(run, "wide", spec=WIDE)
-        assert str(refused.value) == (
-            "environment: expected the run's CartPole-v1, got one with observations.shape (6,) instead of (4,), "
-            "reward_threshold 500.0 instead of None; if the run's environment is wrong, use actorq reset-environment"
+        assert re.match(
+            r"environment: .*CartPole-v1.*observations\.shape \(6,\) .*\(4,\).*reward_threshold 500\.0 .*None"
+            r".*actorq reset-environment$",
+            str(refused.value),
         )
         status = Reporter(run).status()
         assert (status.problem, status.refused_environments) == (f"wide: {refused.value}", 2)
         assert (run.lifecycle.fault, run.lifecycle.ended.is_set()) == (None, False)
 
 
-def test_what_differs_is_told_in_a_bounded_line() -> None:
+def test_differences_of_large_specs_are_told_in_a_bounded_line() -> None:
     many = tuple(float(number) for number in range(10_000))
     one = replace(SPEC, observations=ArraySpec((10_000,), "float32", many, many))
     assert len(one.differences(SPEC)) < 1_000
@@ -149,7 +146,7 @@ async def test_after_a_reset_the_next_spec_counts_and_all_actors_come_again(tmp_
         assert (await run.preparation.reset(discard=False)).spec == WIDE
         assert run.lifecycle.state is RunState.WAITING_FOR_ACTORS
         assert isinstance(stream.fault, UnavailableError)
-        assert "the run's environment was reset; join again" in str(stream.fault)
+        assert "reset" in str(stream.fault)
         assert of_environment(tmp_path) == set()
         assert of_environment(tmp_path / "before-reset-1") == {"environment.json", "replay"}
         stream_after = await opened(run, "b")
@@ -174,9 +171,7 @@ async def test_a_run_that_has_made_progress_is_reset_only_when_it_is_to_be_disca
         run.connections.evaluated(judge, evaluation(1, 1, 10.0))
         await acknowledged(judge, 1)
         version = run.training.publisher.version if run.training else 0
-        with pytest.raises(
-            ConflictError, match=r"the run has made progress: \d+ updates, 8 transitions; to set all of them aside"
-        ):
+        with pytest.raises(ConflictError, match=r"\d+ updates, 8 transitions"):
             await run.preparation.reset(discard=False)
         assert stream.fault is None
         path, _ = await run.save()
@@ -228,11 +223,11 @@ async def test_a_run_that_is_over_or_interrupted_is_not_reset(tmp_path: Path) ->
     async with a_run(tmp_path / "over") as run:
         run.lifecycle.finish(RunState.STOPPED)
         await run.lifecycle.ended.wait()
-        with pytest.raises(ConflictError, match="the run is stopped"):
+        with pytest.raises(ConflictError, match="stopped"):
             await run.preparation.reset(discard=True)
     async with a_run(tmp_path / "interrupted") as run:
         run.lifecycle.interrupt()
-        with pytest.raises(UnavailableError, match="the learner is moving"):
+        with pytest.raises(UnavailableError, match="moving"):
             await run.preparation.reset(discard=True)
         await run.lifecycle.ended.wait()
 
@@ -244,10 +239,10 @@ async def test_while_an_environment_is_being_decided_nothing_is_reset_and_a_lear
     async with a_run(tmp_path) as run:
         opening = asyncio.create_task(opened(run))
         await asyncio.sleep(0)
-        with pytest.raises(UnavailableError, match="the run's environment is being decided: try again"):
+        with pytest.raises(UnavailableError, match="being decided"):
             await run.preparation.reset(discard=True)
         run.lifecycle.interrupt()
-        with pytest.raises(UnavailableError, match="the learner is moving"):
+        with pytest.raises(UnavailableError, match="moving"):
             await opening
         await run.lifecycle.ended.wait()
         assert run.training is not None

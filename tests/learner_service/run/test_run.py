@@ -1,6 +1,7 @@
 """A run without a network: what its parts do together, and what the next learner continues with."""
 
 import os
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from tests.learner_service.run.run_parts import a_run, opened
 
 
 @on_a_loop
-async def test_a_run_with_an_algorithm_of_ones_own_is_resumed_under_the_name_that_it_was_given(tmp_path: Path) -> None:
+async def test_a_run_with_an_outside_algorithm_is_resumed_with_the_same_algorithm_only(tmp_path: Path) -> None:
     own = config(algorithm="own_algorithms:PatientDQN")
     async with a_run(tmp_path, settings=own) as run:
         await store(run, await opened(run), segment(1))
@@ -42,7 +43,7 @@ async def test_a_run_with_an_algorithm_of_ones_own_is_resumed_under_the_name_tha
         await run.preparation.restore()
         assert run.training is not None
         assert run.training.replay.total_transitions == 8
-    with pytest.raises(UserError, match="resume with --algorithm own_algorithms:PatientDQN, or start a new run"):
+    with pytest.raises(UserError, match="--algorithm own_algorithms:PatientDQN"):
         async with a_run(tmp_path, resume=True):
             pass
 
@@ -95,7 +96,7 @@ async def test_a_checkpoint_counts_on_flushed_transitions_only(
         assert run.training is not None
         assert (run.training.replay.total_transitions, run.training.replay.transitions) == (16, 0)
         assert not run.training.replay.limiter.can_sample(1)
-    assert "replay: the run's earlier 16 transitions are lost" in [record.message for record in caplog.records]
+    assert [line for line in caplog.messages if re.match("replay: .*16 transitions", line)]
     assert path.exists()
 
 
@@ -107,7 +108,7 @@ async def test_a_full_disk_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptur
             run.beat()
             run.connections.evaluated(judge, evaluation(1, 1, 10.0))
             await until(judge, lambda: judge.fault is not None)
-            with pytest.raises(UnavailableError, match="make room and save again"):
+            with pytest.raises(UnavailableError, match="save again"):
                 await run.save()
         assert isinstance(judge.fault, UnavailableError)
         assert "cannot be written" in str(judge.fault)

@@ -55,11 +55,6 @@ def test_kernels_of_convolutions_count_as_sides() -> None:
 
 
 def test_a_layer_without_weights_is_told_in_one_line() -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"^sparsity\.critic: .*0\.9999, .*32 x 3 in layer 0") as caught:
         budgets(layers(3, 32, 32, 2), 0.9999, "sparsity.critic")
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message == (
-        "sparsity.critic: expected a sparsity that leaves every layer weights, got 0.9999, which leaves none of the "
-        "32 x 3 in layer 0; use a lower sparsity or wider layers"
-    )
+    assert "\n" not in str(caught.value)

@@ -1,5 +1,6 @@
 """Settings that cannot be are told in one line, before anything is trained."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -62,14 +63,12 @@ class Static(Own):
 
 
 def test_a_method_that_an_algorithm_does_not_support_is_refused() -> None:
-    assert refusal(f"{__name__}:Own", method="rlx2") == (
-        f"sparsity.method: algorithm {__name__}:Own supports dense, got rlx2"
-    )
-    assert refusal(f"{__name__}:Static", method="tiny") == (
-        f"sparsity.method: algorithm {__name__}:Static supports dense, static, got tiny"
-    )
+    for name, methods, method in (("Own", "dense", "rlx2"), ("Static", "dense, static", "tiny")):
+        assert re.match(
+            rf"sparsity\.method: .*:{name} .* {methods}, .*{method}", refusal(f"{__name__}:{name}", method=method)
+        )
     for name, method in (("Own", "dense"), ("Static", "static")):
-        with pytest.raises(UserError, match="has failed: AssertionError: it was made"):
+        with pytest.raises(UserError, match="AssertionError: it was made"):
             make_algorithm(config(f"{__name__}:{name}", method=method), ARMS)
 
 
@@ -77,32 +76,23 @@ def test_a_method_that_an_algorithm_does_not_support_is_refused() -> None:
     ("algorithm", "method"),
     [(name, each) for name in ("dqn", "d4pg", "td3", "sac") for each in METHODS if (name, each) != ("dqn", "rlx2")],
 )
-def test_ours_support_all_methods(algorithm: str, method: str) -> None:
+def test_built_in_algorithms_support_all_methods(algorithm: str, method: str) -> None:
     spec = LEVERS if algorithm == "dqn" else ARMS
     assert make_algorithm(config(algorithm, method=method, actor=0.5, critic=0.5), spec).name == algorithm
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", "d4pg", "td3", "sac"])
 def test_a_layer_without_weights_is_refused(algorithm: str) -> None:
-    message = refusal(algorithm, method="rigl", actor=0.99999)
-    assert message.startswith("sparsity.actor: expected a sparsity that leaves every layer weights, got 0.99999, which")
-    if algorithm != "dqn":
-        message = refusal(algorithm, method="rigl", critic=0.99999)
-        assert message.startswith("sparsity.critic: expected a sparsity that leaves every layer weights")
+    for name in ("actor",) if algorithm == "dqn" else ("actor", "critic"):
+        assert re.match(rf"sparsity\.{name}: .*0\.99999", refusal(algorithm, method="rigl", **{name: 0.99999}))
 
 
-def test_a_tiny_network_that_cannot_be_is_refused() -> None:
-    assert refusal("td3", method="tiny", actor=0.9999) == (
-        "sparsity.actor: method tiny cannot make a network of 7 weights from hidden layers of 256, 256 units; use a "
-        "lower sparsity or another sparsity.method"
-    )
+def test_an_impossible_tiny_network_is_refused() -> None:
+    assert re.match(r"sparsity\.actor: .*tiny .*7 weights .*256, 256", refusal("td3", method="tiny", actor=0.9999))
 
 
 def test_masks_that_change_with_every_step_are_refused() -> None:
-    assert refusal("td3", method="rigl", period_updates=2) == (
-        "sparsity.period_updates: expected more than the 2 updates from one step of the actor to the next, got 2; a "
-        "step that changes masks trains no weights"
-    )
+    assert re.match(r"sparsity\.period_updates: .* 2 updates .* 2;", refusal("td3", method="rigl", period_updates=2))
 
 
 @pytest.mark.parametrize("name", ["actor", "critic"])
@@ -117,9 +107,7 @@ def test_sparsities_are_at_least_0_and_below_1(name: str, value: float) -> None:
 
 @pytest.mark.parametrize("method", ["dense", "tiny", "static"])
 def test_structure_needs_masks_that_change(method: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"needs a sparsity.method with changing masks: set, rigl or rlx2, got {method}"
-    ):
+    with pytest.raises(ValueError, match=rf"sparsity\.method .*set, rigl or rlx2, .*{method}"):
         config(method=method, structured=True)
 
 
@@ -129,7 +117,7 @@ def test_structure_needs_masks_that_change(method: str) -> None:
 def test_masks_that_would_never_change_are_refused() -> None:
     tree = {"max_environment_steps": 400, "rate_limiter": {"samples_per_insert": 256.0}, "td3": {"batch_size": 256}}
     changing = {"method": "rigl", "actor": 0.5, "critic": 0.5, "period_updates": 400}
-    with pytest.raises(UserError, match=r"sparsity\.period_updates: expected fewer than the 400 updates"):
+    with pytest.raises(UserError, match=r"sparsity\.period_updates: .*400 updates"):
         make_algorithm(RunConfig.model_validate({"algorithm": "td3", **tree, "sparsity": changing}), ARMS)
     for sparsity in ({**changing, "period_updates": 399}, {**changing, "method": "static"}):
         make_algorithm(RunConfig.model_validate({"algorithm": "td3", **tree, "sparsity": sparsity}), ARMS)
@@ -140,7 +128,7 @@ def test_outputs_without_inputs_are_refused() -> None:
         "Arms-v0", ArraySpec((376,), "float32"), ArraySpec((17,), "float32", (-1,) * 17, (1,) * 17), ()
     )
     tree = {"method": "rlx2", "structured": True, "actor": 0.9995}
-    with pytest.raises(UserError, match="leaves each of the 34 units of head an input") as caught:
+    with pytest.raises(UserError, match="34 units of head") as caught:
         make_algorithm(config("sac", **tree), wide)
     assert "\n" not in str(caught.value)
     make_algorithm(config("sac", **{**tree, "structured": False}), wide)
@@ -148,7 +136,7 @@ def test_outputs_without_inputs_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["actor", "critic"])
 def test_a_sparsity_without_a_method_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=rf"sparsity\.{name} needs sparsity\.method"):
+    with pytest.raises(UserError, match=rf"sparsity\.{name} .*sparsity\.method"):
         build(RunConfig, {"sparsity": {name: 0.9}})
 
 
@@ -163,28 +151,18 @@ def test_the_same_topology_goes_on_and_its_schedule_may_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "configured", "name"),
+    ("saved", "configured", "fact"),
     [
-        ({"method": "rlx2"}, {"method": "rigl"}, "method rlx2, but the configuration has rigl"),
-        ({"method": "rlx2"}, {"method": "dense"}, "method rlx2, but the configuration has dense"),
-        ({}, {"method": "rlx2"}, "method dense, but the configuration has rlx2"),
-        ({"method": "set", "actor": 0.9}, {"method": "set", "actor": 0.8}, "actor 0.9, but the configuration has 0.8"),
-        (
-            {"method": "set", "critic": 0.9},
-            {"method": "set", "critic": 0.8},
-            "critic 0.9, but the configuration has 0.8",
-        ),
-        (
-            {"method": "set", "structured": True},
-            {"method": "set"},
-            "structured True, but the configuration has False",
-        ),
+        ({"method": "rlx2"}, {"method": "rigl"}, "method rlx2, .* rigl;"),
+        ({"method": "rlx2"}, {"method": "dense"}, "method rlx2, .* dense;"),
+        ({}, {"method": "rlx2"}, "method dense, .* rlx2;"),
+        ({"method": "set", "actor": 0.9}, {"method": "set", "actor": 0.8}, r"actor 0\.9, .* 0\.8;"),
+        ({"method": "set", "critic": 0.9}, {"method": "set", "critic": 0.8}, r"critic 0\.9, .* 0\.8;"),
+        ({"method": "set", "structured": True}, {"method": "set"}, "structured True, .* False;"),
     ],
 )
-def test_another_topology_is_told_in_one_line(saved: dict[str, Any], configured: dict[str, Any], name: str) -> None:
+def test_another_topology_is_told_in_one_line(saved: dict[str, Any], configured: dict[str, Any], fact: str) -> None:
     values = {"sparsity": config(**saved).sparsity.topology} if saved else {}
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=rf"sparsity\.{fact} .*--sparsity\.") as caught:
         check_same_topology(config(**configured), values)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.startswith(f"the run's checkpoint has sparsity.{name}; resume with --sparsity.")
+    assert "\n" not in str(caught.value)

@@ -41,13 +41,13 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir())
 
 
-def test_what_was_saved_comes_back_exactly(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_equals_the_saved_one(tmp_path: Path) -> None:
     path = Checkpoints(tmp_path, keep=3).save(state(8))
     assert path == tmp_path / "000000000008"
     assert_is(Checkpoints(tmp_path, keep=3).load_newest(), 8)
 
 
-def test_there_is_nothing_to_load_before_the_first(tmp_path: Path) -> None:
+def test_without_a_checkpoint_nothing_is_loaded(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "new", keep=3).load_newest() is None
 
 
@@ -199,16 +199,14 @@ def test_when_all_are_damaged_nothing_starts_and_nothing_changes(tmp_path: Path)
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
-    with pytest.raises(
-        UserError, match=r"^checkpoints: none of 2 is whole \(000000000016: .* --checkpoint.new-networks"
-    ):
+    with pytest.raises(UserError, match=r"^checkpoints: .* 2 .*000000000016: .*--checkpoint.new-networks"):
         checkpoints.load_newest()
     assert {path: path.read_bytes() for path in tmp_path.glob("*/*")} == before
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.EACCES, errno.ESTALE])
 @pytest.mark.parametrize("name", ["state.json", "tensors.safetensors"])
-def test_what_cannot_be_read_is_no_damage(
+def test_a_checkpoint_that_cannot_be_read_does_not_count_as_damaged(
     tmp_path: Path, number: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3, new_networks=True)
@@ -223,7 +221,7 @@ def test_what_cannot_be_read_is_no_damage(
 
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(UnreadableError, match=f"{name} cannot be read .*{os.strerror(number)}.*nothing was changed"):
+    with pytest.raises(UnreadableError, match=f"{name} .*{os.strerror(number)}"):
         checkpoints.load_newest()
     monkeypatch.undo()
     assert names(tmp_path) == ["000000000008", "000000000016"]
@@ -237,7 +235,7 @@ def test_with_the_flag_the_networks_start_anew_when_all_are_damaged_and_that_is_
     for updates in (8, 16):
         flip_a_bit(checkpoints.save(state(updates)))
     assert checkpoints.load_newest() is None
-    assert "no checkpoint is whole: training starts with new networks" in caplog.text
+    assert "new networks" in caplog.text
     # They are kept for whoever can mend them, and do not count any more.
     assert names(tmp_path) == ["000000000008.damaged", "000000000016.damaged"]
 
@@ -249,14 +247,14 @@ def test_a_save_that_fails_raises_its_own_error(tmp_path: Path) -> None:
         checkpoints.save(state(8))
 
 
-@pytest.mark.parametrize(("field", "told"), [("format", "format 2, got 99"), ("contract", "contract 99")])
+@pytest.mark.parametrize(("field", "fact"), [("format", "format 2, .*99"), ("contract", "contract 99")])
 def test_a_checkpoint_of_another_version_of_actorq_is_refused_in_one_line(
-    tmp_path: Path, field: str, told: str
+    tmp_path: Path, field: str, fact: str
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     path = checkpoints.save(state(8)) / "state.json"
     write_document(path, {**read_document(path), field: 99})
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=fact):
         checkpoints.load_newest()
     assert names(tmp_path) == ["000000000008"]
 

@@ -12,8 +12,8 @@ def test_auto_is_a_gpu_where_there_is_one() -> None:
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_a_gpu_that_there_is_not_is_refused() -> None:
-    with pytest.raises(UserError, match=r"learner.device is cuda:99, but torch \S+ finds .* GPUs; use cpu or auto"):
+def test_a_missing_gpu_is_refused() -> None:
+    with pytest.raises(UserError, match=r"learner\.device .*cuda:99"):
         choose_device("cuda:99")
 
 

@@ -44,7 +44,7 @@ def test_on_policy_algorithms_ignore_goals() -> None:
 
 
 def test_goals_need_a_time_limit() -> None:
-    with pytest.raises(UserError, match="has goals, but no time limit, which hindsight needs"):
+    with pytest.raises(UserError, match=r"time limit.*hindsight"):
         with_goals(_config(), replace(SPEC, max_episode_steps=0))
 
 
@@ -52,6 +52,6 @@ def test_a_users_algorithm_with_longer_returns_is_refused() -> None:
     class Longer:
         n_step = 3
 
-    with pytest.raises(UserError, match="n_step must be 1 with hindsight, got 3"):
+    with pytest.raises(UserError, match=r"n_step.* 1 .*hindsight.* 3"):
         check_one_step(_config(), SPEC, cast(Algorithm, Longer()))
     check_one_step(_config(hindsight={"copies": 0}), SPEC, cast(Algorithm, Longer()))

@@ -178,7 +178,7 @@ def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algor
     assert training.trainer.fault is None
 
 
-def test_both_go_on_where_they_were(build: Build) -> None:
+def test_dynamic_capacity_and_longer_returns_continue_after_a_restart(build: Build) -> None:
     training = build(settings())
     insert(training, range(1, 18))
     training.trainer.start()
@@ -198,28 +198,20 @@ def test_both_go_on_where_they_were(build: Build) -> None:
     assert (again.replay.transitions, again.multi_step_since) == (left, 136)
 
 
-def test_a_segment_that_does_not_tell_what_is_compared_is_refused_and_gives_its_credit_back(build: Build) -> None:
+def test_a_segment_without_greedy_actions_is_refused_and_gives_its_credit_back(build: Build) -> None:
     training = build(settings())
     assert training.replay.limiter.try_reserve(8)
-    with pytest.raises(InvalidInputError, match="greedy_actions: the run's replay keeps some, got none"):
+    with pytest.raises(InvalidInputError, match=r"greedy_actions.*none"):
         take_in(training.intake, ACTOR, without(segment(1), GREEDY_ACTIONS), 8)
-    with pytest.raises(Exception, match="cannot give back 8 of 0"):
+    with pytest.raises(Exception, match="8 of 0"):
         training.replay.limiter.release(8)
 
 
-def test_what_makes_no_sense_is_the_users_mistake_and_leaves_nothing_open(build: Build) -> None:
-    for wrong, message in (
-        (
-            settings(dynamic_capacity={"min_size": 1_600, "enabled": True}),
-            "dynamic_capacity.min_size must be below the about 1600",
-        ),
-    ):
-        with pytest.raises(UserError, match=message):
-            build(wrong)
+def test_a_users_mistake_in_dynamic_capacity_is_refused_and_leaves_nothing_open(build: Build) -> None:
+    with pytest.raises(UserError, match=r"dynamic_capacity\.min_size.*1600"):
+        build(settings(dynamic_capacity={"min_size": 1_600, "enabled": True}))
     build(settings()).close()
-    with pytest.raises(
-        UserError, match="has greedy actions, which only dynamic_capacity uses; resume with --dynamic-c"
-    ):
+    with pytest.raises(UserError, match=r"greedy.*--dynamic-capacity"):
         build(settings(dynamic=False))
     build(settings())
 

@@ -94,7 +94,7 @@ class Refusal(logging.Handler):
         self.then: Callable[[], object] = lambda: None
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "was refused" in record.getMessage():
+        if "refused" in record.getMessage():
             self.then()
             self.noted.set()
 

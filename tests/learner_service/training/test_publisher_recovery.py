@@ -216,7 +216,7 @@ def test_a_version_whose_number_cannot_be_stored_is_not_sent_before_the_disk_tak
             assert quantizer.received(1) == [("open", 0)]
             quantizer.ready(0)
         assert quantizer.received(1) == [("open", 0)]
-        assert "their numbers cannot be stored" in publisher.problem
+        assert "cannot be stored" in publisher.problem
         in_the_way.rmdir()
         quantizer.ready(0)
         # It was not sent, so its number is free.
@@ -225,7 +225,7 @@ def test_a_version_whose_number_cannot_be_stored_is_not_sent_before_the_disk_tak
         assert publisher.flush(DEADLINE_S)
         assert (publisher.problem, publisher.fault) == ("", None)
         publisher.close()
-    assert caplog.text.count("their numbers cannot be stored") == 1
+    assert caplog.text.count("cannot be stored") == 1
 
 
 def test_a_version_that_the_quantizer_cannot_store_is_told_until_one_is_stored(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -221,36 +222,36 @@ def test_a_run_that_has_diverged_ends_and_publishes_nothing(build: Build, monkey
     training.trainer.start()
     assert has_learned.wait(DEADLINE_S)
     training.trainer.stop()
-    assert "training has diverged: the loss after update 2 is nan" in str(training.trainer.fault)
+    assert re.search("diverged.*update 2 .*nan", str(training.trainer.fault))
     # The policy from before the first update.
     assert [snapshot.learner_step for snapshot in offered] == [0]
 
 
 def test_probabilities_are_sent_if_and_only_if_the_run_draws_actions(build: Build, tmp_path: Path) -> None:
     on_policy, off_policy = build(), build(config(), None, tmp_path / "off")
-    for training, sent, message in (
-        (on_policy, segment(1), "keeps some, got none"),
-        (off_policy, drawn_segment(1), "keeps none, got some"),
+    for training, sent, fact in (
+        (on_policy, segment(1), "log_probabilities.*none$"),
+        (off_policy, drawn_segment(1), "log_probabilities.*some$"),
         (
             on_policy,
             drawn_segment(1).with_columns(log_probabilities=np.full((4, 2), np.nan, np.float32)),
-            "log_probabilities",
+            "log_probabilities.*nan",
         ),
         (
             on_policy,
             drawn_segment(1).with_columns(log_probabilities=np.full((4, 2), 0.5, np.float32)),
-            "at most 0, got 0.5",
+            r"log_probabilities.* 0, .*0\.5",
         ),
     ):
         assert training.replay.limiter.try_reserve(8)
-        with pytest.raises(InvalidInputError, match=message):
+        with pytest.raises(InvalidInputError, match=fact):
             take_in(training.intake, ACTOR, sent, 8)
         assert training.replay.total_transitions == 0
     insert(on_policy, drawn_segment(1))
 
 
 def test_settings_that_do_not_fit_a_users_rollouts_are_refused(build: Build) -> None:
-    with pytest.raises(UserError, match=r"own_on_policy:Reinforce.rollout_size \(4\), got 4 \* 2"):
+    with pytest.raises(UserError, match=r"rollout_size \(4\).*4 \* 2"):
         build(reinforce(algorithm_args={"rollout_size": 4, "batch_size": 4}))
 
 

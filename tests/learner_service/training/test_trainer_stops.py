@@ -2,6 +2,7 @@
 
 import errno
 import queue
+import re
 import sys
 import threading
 import time
@@ -81,11 +82,10 @@ def test_training_that_diverges_ends_with_the_update_and_the_advice(tmp_path: Pa
         assert isinstance(training.replay, ReplayBuffer)
         fill(training.replay, range(1, 9))
         training.trainer.start()
-        with pytest.raises(ConflictError, match="training has ended"):
+        with pytest.raises(ConflictError, match="ended"):
             save_again_and_again(training.trainer)
         training.close()
-    assert "training has diverged: the loss after update " in str(training.trainer.fault)
-    assert "try a smaller learning rate" in str(training.trainer.fault)
+    assert re.search(r"diverged.*update \d+ .*learning rate", str(training.trainer.fault))
 
 
 class Gated(DQN):
@@ -198,7 +198,7 @@ def test_after_the_end_a_checkpoint_is_refused(make_trainer: MakeTrainer) -> Non
     trainer.start()
     trainer.stop()
     trainer.stop()
-    with pytest.raises(ConflictError, match="training has ended"):
+    with pytest.raises(ConflictError, match="ended"):
         trainer.save()
 
 
@@ -239,7 +239,7 @@ def test_a_checkpoint_that_is_asked_for_while_it_stops_comes_or_is_refused(make_
         assert isinstance(outcome, ConflictError) or outcome == Path("/checkpoints/0")
     for thread in (stopping, *savers):
         thread.join(DEADLINE_S)
-    with pytest.raises(ConflictError, match="training has ended"):
+    with pytest.raises(ConflictError, match="ended"):
         trainer.save()
 
 
@@ -265,15 +265,14 @@ def test_a_full_disk_refuses_checkpoints_until_there_is_room(
     trainer = make_trainer(save)
     trainer.start()
     for _ in range(2):
-        with pytest.raises(UnavailableError, match=r"cannot be written \(No space left on device\): make room"):
+        with pytest.raises(UnavailableError, match=r"checkpoint.*No space left on device"):
             trainer.save()
     full[0] = False
     assert trainer.save() == Path("/checkpoints/0")
     assert trainer.fault is None
-    assert [record.message for record in caplog.records] == [
-        "the checkpoint cannot be written (No space left on device); trying again",
-        "the checkpoint is written again",
-    ]
+    failed, mended = caplog.messages
+    assert re.search("checkpoint.*No space left on device", failed)
+    assert "checkpoint" in mended
 
 
 def test_a_checkpoint_that_failed_is_tried_again_before_the_next_one_is_due(make_trainer: MakeTrainer) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -59,7 +60,7 @@ def insert(training: Training, sequence: int) -> None:
     take_in(training.intake, ACTOR, segment(sequence), 8)
 
 
-def test_what_it_was_is_restored(client: QuantizerClient, tmp_path: Path) -> None:
+def test_a_learner_restores_the_state_that_it_saved(client: QuantizerClient, tmp_path: Path) -> None:
     before = build(client, tmp_path)
     insert(before, 1)
     insert(before, 2)
@@ -174,14 +175,14 @@ def test_a_stochastic_policy_is_calibrated_with_noise(
     training.close()
 
 
-def test_what_replay_and_batches_take_is_told(
+def test_the_sizes_of_replay_and_batches_are_logged(
     client: QuantizerClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "learner_service.training.training"):
         training = build(client, tmp_path)
     # Two batches of eight minibatches of eight transitions, of 4 + 4 floats, an int64, 2 floats, an int64.
     assert training.batches.nbytes == 2 * 64 * (2 * 16 + 8 + 2 * 4 + 8)
-    assert f"replay: 2000 rows, {training.replay.nbytes / 1e6:.1f} MB on disk; batches: 0.0 MB, for cpu" in caplog.text
+    assert re.search(rf"2000 .*{training.replay.nbytes / 1e6:.1f} MB .*batches.* 0\.0 MB.*cpu", caplog.text)
     training.close()
 
 
@@ -189,35 +190,32 @@ def test_a_ring_too_small_for_stacked_segments_is_the_users_mistake(client: Quan
     stacked = replace(SPEC, frame_stack=4)
     small = config(replay={"capacity": 20, "min_size": 8, "prioritized": False})
     build(client, tmp_path / "single", settings=small).close()
-    with pytest.raises(UserError, match=r"at least twice the 16 rows of a segment, .* frame stack 4.*, got 20"):
+    with pytest.raises(UserError, match=r"16 rows.*frame stack 4.* 20"):
         build(client, tmp_path / "stacked", spec=stacked, settings=small)
 
 
 @pytest.mark.parametrize(
-    ("network", "reason"),
-    [
-        ("branching", "GuardOnDataDependentSymNode: Could not guard on data-dependent expression"),
-        ("partly_unused", r"the exported graph lacks the parameters \['torso.0.spare'\] under their names"),
-    ],
+    ("network", "fact"),
+    [("branching", "GuardOnDataDependentSymNode"), ("partly_unused", r"torso\.0\.spare")],
 )
-def test_a_policy_that_no_graph_can_be_made_of_is_told_in_one_line(
-    client: QuantizerClient, tmp_path: Path, network: str, reason: str
+def test_a_policy_that_cannot_be_exported_is_told_in_one_line(
+    client: QuantizerClient, tmp_path: Path, network: str, fact: str
 ) -> None:
     own = config(network=f"own_algorithms:{network}")
-    with pytest.raises(UserError, match=f"the policy cannot be exported to ONNX: .*{reason}") as caught:
+    with pytest.raises(UserError, match=f"ONNX.*{fact}") as caught:
         build(client, tmp_path, settings=own)
     assert "\n" not in str(caught.value)
     build(client, tmp_path).close()
 
 
-def test_moments_of_other_observations_are_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
+def test_moments_of_other_observations_are_a_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
     settings = config(normalize_observations=True)
     before = build(client, tmp_path, settings=settings)
     insert(before, 1)
     state = before.state(0, {})
     before.close()
     state.values["limiter"]["moments"]["mean"] = [0.0]
-    with pytest.raises(UserError, match="the checkpoint does not fit"):
+    with pytest.raises(UserError, match="checkpoint"):
         build(client, tmp_path, state, settings=settings)
     build(client, tmp_path, settings=settings).close()
 
@@ -274,7 +272,7 @@ def test_a_sparse_run_goes_on_after_a_checkpoint(client: QuantizerClient, tmp_pa
 
 def test_a_checkpoint_of_other_masks_is_the_users_mistake(client: QuantizerClient, tmp_path: Path) -> None:
     sparse = make_algorithm(config(sparsity={"method": "rigl", "actor": 0.5}), SPEC).state()
-    with pytest.raises(UserError, match="does not fit the configured networks: the saved networks are sparse"):
+    with pytest.raises(UserError, match=r"checkpoint.*sparse"):
         build(client, tmp_path, LearnerState(8, sparse, {}))
     build(client, tmp_path).close()
 
@@ -283,7 +281,7 @@ def test_whatever_an_algorithm_raises_for_a_checkpoint_is_the_users_mistake(
     client: QuantizerClient, tmp_path: Path
 ) -> None:
     settings = config(algorithm="own_algorithms:ThatCannotLoad")
-    with pytest.raises(UserError, match="does not fit the configured networks: no state is taken; resume with"):
+    with pytest.raises(UserError, match=r"checkpoint.*no state is taken"):
         build(client, tmp_path, LearnerState(8, {}, {}), settings=settings)
 
 
@@ -291,7 +289,7 @@ def test_after_a_checkpoint_that_does_not_fit_the_replay_is_free(client: Quantiz
     wider = config(dqn={"hidden_sizes": (16,), "batch_size": 8, "n_step": 3})
     state = LearnerState(8, make_algorithm(wider, SPEC).state(), {})
     for _ in range(2):
-        with pytest.raises(UserError, match="the checkpoint does not fit the configured networks"):
+        with pytest.raises(UserError, match="checkpoint"):
             build(client, tmp_path / "run", state)
     build(client, tmp_path / "run").close()
 
@@ -301,16 +299,17 @@ def test_a_replay_that_is_in_use_is_the_users_mistake(client: QuantizerClient, t
     store = ReplayStore.open(tmp_path / "replay", SPEC, config().replay.capacity)
     if removed:
         (tmp_path / "replay" / "lock").unlink()
-    with pytest.raises(UserError, match="is open in another learner"):
+    with pytest.raises(UserError, match="another learner"):
         build(client, tmp_path)
     store.close()
 
 
-REFITTED: dict[str, tuple[dict[str, Any], EnvironmentSpec]] = {
-    "capacity": ({"replay": {"capacity": 3_000, "min_size": 64}}, SPEC),
+REFITTED: dict[str, tuple[dict[str, Any], EnvironmentSpec, str]] = {
+    "capacity": ({"replay": {"capacity": 3_000, "min_size": 64}}, SPEC, "capacity 2000.* 3000"),
     "observations": (
         {},
         EnvironmentSpec("CartPole-v1", ArraySpec((5,), "float32"), ArraySpec((), "int64"), sizes=(2,)),
+        "observations",
     ),
 }
 
@@ -319,8 +318,8 @@ REFITTED: dict[str, tuple[dict[str, Any], EnvironmentSpec]] = {
 def test_a_replay_of_another_shape_is_the_users_mistake(client: QuantizerClient, tmp_path: Path, what: str) -> None:
     capacity = config().replay.capacity
     ReplayStore.open(tmp_path / "replay", SPEC, capacity).close()
-    changes, spec = REFITTED[what]
-    with pytest.raises(UserError, match=r"replay: .* holds .*; start this run in another directory"):
+    changes, spec, fact = REFITTED[what]
+    with pytest.raises(UserError, match=f"^replay: .*{fact}"):
         build(client, tmp_path, spec=spec, settings=config(**changes))
     ReplayStore.open(tmp_path / "replay", SPEC, capacity).close()
 
@@ -328,7 +327,7 @@ def test_a_replay_of_another_shape_is_the_users_mistake(client: QuantizerClient,
 def test_segments_have_to_hold_a_step(client: QuantizerClient, tmp_path: Path) -> None:
     # A thousand bytes too many for the observations of two environments, each before and after the step.
     wide = replace(SPEC, observations=ArraySpec((MAX_SEGMENT_BYTES // 16 + 250,), "float32"))
-    with pytest.raises(UserError, match=f"has at most {MAX_SEGMENT_BYTES}; give --environments-per-actor 1"):
+    with pytest.raises(UserError, match=f"{MAX_SEGMENT_BYTES}.*--environments-per-actor 1"):
         build(client, tmp_path, spec=wide)
 
 
@@ -346,5 +345,5 @@ def test_an_algorithm_that_cannot_take_the_precision_is_told(
 ) -> None:
     settings = config(algorithm=algorithm, learner={"precision": precision})
     build(client, tmp_path, settings=settings).close()
-    expected = f"learner.precision {precision}: algorithm {algorithm} uses fp32"
-    assert (expected in caplog.messages) is told
+    lines = [line for line in caplog.messages if line.startswith(f"learner.precision {precision}:")]
+    assert [algorithm in line and "fp32" in line for line in lines] == [True] * told

@@ -1,5 +1,6 @@
 """`actorq quantize`: what it prints, what it writes, and what it refuses in one line."""
 
+import re
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -84,15 +85,14 @@ def test_the_table_has_a_row_for_each_scheme(compared: Compared) -> None:
     assert compared.row("fp32")[4:] == ["0.00%", "0.00%", "100.0%", "0.00%", "4", "of", "4", "passed"]
     assert float(compared.row("int8")[4].removesuffix("%")) > 0
     assert compared.row("int8")[8:] == ["2", "of", "4", "passed"]
-    assert "int8: in float layers.0 (first layer), layers.3 (last layer)" in compared.printed
-    assert f"errors on 64 observations of {compared.model.parent / 'observations.npz'}" in compared.printed
+    assert re.search(r"int8: .*layers\.0 .*layers\.3 ", compared.printed)
+    assert re.search(f" 64 observations .*{compared.model.parent / 'observations.npz'}", compared.printed)
 
 
 def test_the_chosen_scheme_is_marked_and_written(compared: Compared) -> None:
     assert compared.marked == "int8"
     model = compared.output.read_bytes()
-    written = f"int8 with {INT8_HERE.weight_encoding} weights"
-    assert f"{compared.output}: {written}, {len(model):,} bytes" in compared.printed
+    assert re.search(f"{compared.output}: int8 .*{INT8_HERE.weight_encoding} .*{len(model):,} bytes", compared.printed)
     onnx.checker.check_model(onnx.ModelProto.FromString(model))
     feeds = {"observation": observations(8)}
     of_file, of_original = outputs_of(model, feeds), outputs_of(compared.model.read_bytes(), feeds)
@@ -118,9 +118,9 @@ def test_auto_takes_what_it_says_and_random_observations_are_called_so(
     result = Compared(printed, model, tmp_path / "out.onnx")
     assert "us, batch 4" in printed
     assert "agreement" not in printed.splitlines()[0]
-    assert "256 random observations" in printed
+    assert "256 random" in printed
     assert "seed 5" in printed
-    assert f"auto takes {result.marked} at batch 4" in printed
+    assert re.search(f"auto .*{result.marked} .*batch 4", printed)
     inputs = [value.name for value in onnx.load(result.output).graph.input]
     assert inputs == [value.name for value in onnx.load(model).graph.input]
 
@@ -133,17 +133,17 @@ def test_a_scheme_that_the_gate_refuses_is_written_with_force_only(
     strict = [str(model), "--gate.max-mean-error", "1e-9", "--scheme", "int4", "-o", str(output)]
     assert command.run(strict) == 7
     printed = capsys.readouterr()
-    assert "refused, so fp32" in printed.out
-    assert "int4: refused with " in printed.out
+    assert re.search("refused, .*fp32", printed.out)
+    assert "int4: refused" in printed.out
     (line,) = printed.err.splitlines()
-    assert line.startswith("error: int4: the fidelity gate refused it, so nothing is written; ")
+    assert line.startswith("error: int4: ")
     assert not output.exists()
     # The gate's log would tell the same between the lines of the table.
     assert "is refused" not in printed.out
     assert command.run([*strict, "--force"]) == 0
     forced = capsys.readouterr()
     assert f"{output}: int4, " in forced.out
-    assert forced.err == "warning: the fidelity gate refused int4; written because of --force\n"
+    assert re.fullmatch("warning: .*int4.*--force\n", forced.err)
     # It is the quantized form: smaller than half of the weights in float.
     assert output.stat().st_size < model.stat().st_size / 2
 
@@ -199,8 +199,8 @@ def test_recurrent_weights_are_quantized_or_the_summary_says_that_nothing_is_gai
     printed = capsys.readouterr().out
     assert output.stat().st_size < 0.35 * model.stat().st_size
     assert "int8-weights: nothing is gained" not in printed
-    assert "int4: nothing is gained over fp32: no layer is quantized" in printed
-    assert "w (recurrent: only int8-weights and int8 quantize it)" in printed
+    assert re.search("int4: nothing is gained .*no layer", printed)
+    assert re.search(r"w \(.*int8-weights and int8 ", printed)
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -244,27 +244,26 @@ def changed(model: onnx.ModelProto, change: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "fact"),
     [
-        ("NaN", "parameter 'layers.0.weight': expected finite values, got 1 NaN or infinite"),
+        ("NaN", r"'layers\.0\.weight': .*1 NaN"),
         ("operator", "Frobnicate"),
-        ("dynamic", "data input 'observation' must have fixed sizes after its batch dimension, got ['size']"),
-        ("old", "model: it cannot be converted from opset 1 to 13 ("),
-        ("baked", "a Reshape may hold the batch of the export: export with a free batch (dynamic_shapes)"),
-        ("half", "schemes start from float32: call policy.float() before torch.onnx.export"),
-        ("empty", "bytes without a graph"),
-        ("nowhere", "cannot read its weights in another file: "),
-        ("../elsewhere", "cannot read its weights in another file: "),
-        ("claim", "expected a policy of at most 1024 MiB, got weights of 5,368,709,120 bytes in other files"),
+        ("dynamic", r"'observation' .*\['size'\]"),
+        ("old", "opset 1 to 13"),
+        ("baked", "Reshape .*dynamic_shapes"),
+        ("half", r"float32: .*policy\.float\(\)"),
+        ("empty", "without a graph"),
+        ("nowhere", "weights in another file"),
+        ("../elsewhere", "weights in another file"),
+        ("claim", "1024 MiB, .*5,368,709,120 bytes"),
     ],
 )
 def test_a_bad_model_is_refused_in_a_line_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, expected: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, fact: str
 ) -> None:
     model = written(tmp_path / "policy.onnx", changed(complete_model(mlp(8, 8)), change))
     line = refusal(capsys, model, "-o", tmp_path / "out.onnx")
-    assert line.startswith(f"{model}: ")
-    assert expected in line
+    assert re.match(f"{model}: .*{fact}", line)
     assert {path.name for path in tmp_path.iterdir()} == {"policy.onnx"}
 
 
@@ -282,18 +281,18 @@ def test_states_that_are_not_batch_first_get_the_remedy(
         shape = [1, batch, shape[2]] if len(shape) == 3 else shape
         value.CopyFrom(helper.make_tensor_value_info(value.name, onnx.TensorProto.FLOAT, shape))
     line = refusal(capsys, written(tmp_path / "policy.onnx", model))
-    assert "export a module that takes and returns them as [B, layers, H], with state.transpose(0, 1)" in line
+    assert re.search(r"\[B, layers, H\].*state\.transpose\(0, 1\)", line)
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     garbage = tmp_path / "garbage.onnx"
     garbage.write_bytes(b"no protobuf at all")
-    assert "18 bytes that do not parse" in refusal(capsys, garbage)
-    assert "cannot be read (No such file or directory)" in refusal(capsys, tmp_path / "absent.onnx")
-    assert "cannot be read (Is a directory)" in refusal(capsys, tmp_path)
+    assert re.match(f"{garbage}: .*18 bytes", refusal(capsys, garbage))
+    assert re.match(f"{tmp_path}/absent.onnx.*No such file or directory", refusal(capsys, tmp_path / "absent.onnx"))
+    assert re.match(f"{tmp_path}.*Is a directory", refusal(capsys, tmp_path))
     with (tmp_path / "huge.onnx").open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
-    assert "expected a policy of at most 1024 MiB" in refusal(capsys, tmp_path / "huge.onnx")
+    assert "1024 MiB" in refusal(capsys, tmp_path / "huge.onnx")
 
 
 def test_weights_in_a_file_beside_the_model_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -310,15 +309,15 @@ INFINITE = np.full((4, OBSERVATION_SIZE), np.inf, np.float32)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "expected"),
+    ("arrays", "fact"),
     [
-        ({"observation": observations()[:, :3]}, "'observation': expected float32['B', 5], got float32[64, 3]"),
-        ({"observation": observations().astype(np.float64)}, "expected float32['B', 5], got float64[64, 5]"),
-        ({"observation": INFINITE}, "'observation': expected finite values, got NaN or infinity"),
-        ({"observation": observations(0)}, "expected the same number of rows, at least 1, got [0]"),
-        ({"a": observations(), "b": observations()}, "missing ['observation'], unexpected ['a', 'b']"),
-        ({"a": np.array([{}], dtype=object)}, "expected an .npz file of plain arrays from numpy.savez: "),
-        ({}, "missing ['observation']"),
+        ({"observation": observations()[:, :3]}, r"'observation': .*\['B', 5\], .*\[64, 3\]"),
+        ({"observation": observations().astype(np.float64)}, "'observation': .*float32.*float64"),
+        ({"observation": INFINITE}, "'observation': .*finite"),
+        ({"observation": observations(0)}, r"rows.*\[0\]"),
+        ({"a": observations(), "b": observations()}, r"\['observation'\], .*\['a', 'b'\]"),
+        ({"a": np.array([{}], dtype=object)}, r"plain arrays .*numpy\.savez"),
+        ({}, r"missing \['observation'\]"),
     ],
     ids=["shape", "dtype", "infinity", "no rows", "names", "objects", "nothing"],
 )
@@ -326,20 +325,19 @@ def test_bad_observations_are_refused_in_a_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     arrays: dict[str, NDArray[Any]],
-    expected: str,
+    fact: str,
 ) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
     np.savez(tmp_path / "observations.npz", **arrays)  # type: ignore[arg-type]
     line = refusal(capsys, model, "--calibration", tmp_path / "observations.npz")
-    assert line.startswith(f"{tmp_path / 'observations.npz'}: ")
-    assert expected in line
+    assert re.match(f"{tmp_path / 'observations.npz'}: .*{fact}", line)
 
 
 def test_a_file_that_is_no_npz_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
     np.save(tmp_path / "plain.npy", observations())
-    assert "expected an .npz file of plain arrays" in refusal(capsys, model, "--calibration", tmp_path / "plain.npy")
-    assert "cannot be read" in refusal(capsys, model, "--calibration", tmp_path / "absent.npz")
+    assert re.search(r"plain\.npy.*npz", refusal(capsys, model, "--calibration", tmp_path / "plain.npy"))
+    assert "absent.npz" in refusal(capsys, model, "--calibration", tmp_path / "absent.npz")
 
 
 @pytest.mark.parametrize(
@@ -356,38 +354,38 @@ def test_a_damaged_npz_is_refused(
     data = file.read_bytes()
     start = data.index(old)
     file.write_bytes(data[:start] + new + data[start + len(new) :])
-    assert f"{file}: expected an .npz file of plain arrays" in refusal(capsys, model, "--calibration", file)
+    assert re.match(f"{file}: .*plain arrays", refusal(capsys, model, "--calibration", file))
 
 
 def test_an_output_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
     before = model.read_bytes()
-    assert f"--output: {model} is there already; give --force" in refusal(capsys, model, "-o", model)
+    assert re.match(f"--output: {model} .*--force", refusal(capsys, model, "-o", model))
     assert model.read_bytes() == before
-    assert "is a folder" in refusal(capsys, model, "-o", tmp_path)
-    assert "there is no folder" in refusal(capsys, model, "-o", tmp_path / "absent" / "out.onnx")
+    assert re.match(f"--output: {tmp_path} .*folder", refusal(capsys, model, "-o", tmp_path))
+    assert f"folder {tmp_path}/absent" in refusal(capsys, model, "-o", tmp_path / "absent" / "out.onnx")
     assert command.run([str(model), "--scheme", "int8-weights", "-o", str(model), "--force"]) == 0
     assert model.read_bytes() != before
     assert any(node.op_type == "DequantizeLinear" for node in onnx.load(model).graph.node)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "fact"),
     [
-        ((), "the following arguments are required: MODEL.onnx; see actorq quantize --help"),
-        (("--schem", "int8"), "did you mean '--scheme'?"),
-        (("--scheme", "int3"), "setting 'scheme': value should be 'fp32'"),
-        (("--batch", "0"), "setting 'batch': value should be greater than 0"),
-        (("--batch", "3000000000"), "setting 'batch': value should be less than or equal to 65536"),
-        (("--gate.min-agreement", "2"), "setting 'gate.min_agreement': value should be less than or equal to 1"),
-        (("--action-spans", "2,2"), "expected an action span for each of the 3 components"),
+        ((), r"MODEL\.onnx"),
+        (("--schem", "int8"), "'--scheme'"),
+        (("--scheme", "int3"), "'scheme': .*'fp32'"),
+        (("--batch", "0"), "'batch': .* 0"),
+        (("--batch", "3000000000"), "'batch': .* 65536"),
+        (("--gate.min-agreement", "2"), r"'gate\.min_agreement': .* 1"),
+        (("--action-spans", "2,2"), "action span.* 3 "),
     ],
 )
 def test_wrong_flags_get_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], fact: str
 ) -> None:
     model = written(tmp_path / "policy.onnx", complete_model(mlp(8, 8)))
-    assert expected in (refusal(capsys, model, *arguments) if arguments else refusal(capsys))
+    assert re.search(fact, refusal(capsys, model, *arguments) if arguments else refusal(capsys))
 
 
 def test_a_batch_that_was_exported_as_one_becomes_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,17 +62,17 @@ def test_a_policy_that_computes_other_outputs_than_its_file_was_read_wrongly(
     graph, parameters = Graph.from_model(model)
     policy = compact(graph, parameters, random_observations(64), Options())
     check_read(model, policy)
-    with pytest.raises(InvalidInputError, match="model: its weights were read wrongly: the output"):
+    with pytest.raises(InvalidInputError, match=r"model: .*weights"):
         check_read(other, policy)
 
 
 def test_a_call_that_cannot_run_is_refused() -> None:
     session = open_session(complete_model(mlp(16, 16)).SerializeToString(), "model")
-    with pytest.raises(InvalidInputError, match="int8: it does not run on 4 rows: "):
+    with pytest.raises(InvalidInputError, match=r"int8: .* 4 rows"):
         bound_call(session, {"observation": np.zeros((4, 3), np.float32)}, "int8")
 
 
-def test_a_scheme_that_could_not_be_emitted_says_why() -> None:
+def test_a_scheme_that_could_not_be_emitted_is_an_error_with_its_reason() -> None:
     with pytest.raises(UserError, match="int4: as the test wants it"):
         Comparison((), {"int4": "as the test wants it"}).of("int4")
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -169,7 +170,7 @@ def test_a_loaded_policy_needs_onnx_runtime_and_numpy_alone(run: RunDirectory) -
 
 def test_without_onnx_runtime_one_line_names_the_package(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(UserError, match=r"^a policy needs ONNX Runtime: pip install 'actorq\[actor\]'$"):
+    with pytest.raises(UserError, match=r"ONNX Runtime.*actorq\[actor\]"):
         actorq.load_policy(run.root)
 
 
@@ -181,7 +182,7 @@ def test_a_processor_that_computes_int8_wrongly_in_each_encoding_is_told(
     assert not caplog.records
     monkeypatch.setattr("actorq.inference.loading.arithmetic", lambda: Arithmetic(()))
     actorq.load_policy(run.root)
-    assert f"{run.root}: this processor computes int8 wrongly; export the policy in int8-weights" in caplog.text
+    assert re.search(f"{run.root}: .*int8 .*int8-weights", caplog.text)
 
 
 @pytest.mark.parametrize("encoding", WEIGHT_ENCODINGS)
@@ -192,7 +193,7 @@ def test_a_policy_is_exported_in_the_encoding_for_its_target(
     assert export.run([str(run.root), "--weight-encoding", encoding, "-o", str(path)]) == 0
     assert weight_encoding_of(path.read_bytes()) == encoding
     assert json.loads(path.with_suffix(".json").read_text())["weight_encoding"] == encoding
-    assert f"int8 with {encoding} weights" in capsys.readouterr().out
+    assert re.search(f"int8 .*{encoding}", capsys.readouterr().out)
 
 
 def test_a_policy_for_another_processor_is_loaded_exactly_and_the_right_export_is_told(
@@ -202,10 +203,8 @@ def test_a_policy_for_another_processor_is_loaded_exactly_and_the_right_export_i
     assert export.run([str(run.root), "--weight-encoding", SIGNED, "-o", str(path)]) == 0
     monkeypatch.setattr("actorq.inference.loading.arithmetic", lambda: Arithmetic((UNSIGNED,)))
     actions = actorq.load_policy(path).predict(rows)
-    assert caplog.messages == [
-        f"{path}: this processor does not compute signed weights exactly, so they were made unsigned here; for other "
-        "programs, export the policy with --weight-encoding unsigned"
-    ]
+    (line,) = caplog.messages
+    assert re.match(f"{path}: .*signed .*--weight-encoding unsigned", line)
     assert np.array_equal(actions, actorq.load_policy(run.root).predict(rows))
 
 
@@ -249,64 +248,60 @@ def test_continuous_actions_have_the_shape_and_type_of_the_environment(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("observation", "message"),
+    ("observation", "fact"),
     [
-        (np.zeros(3), r"observation: expected shape \[5\] or \['B', 5\], got \[3\]"),
-        (np.zeros((0, OBSERVATION_SIZE)), r"got \[0, 5\]"),
-        (1.0, r"got \[\]"),
-        (np.zeros(OBSERVATION_SIZE, complex), "observation: expected float32, got complex128"),
-        (["a"] * OBSERVATION_SIZE, "observation: expected float32, got <U1"),
-        (
-            [[0.0] * OBSERVATION_SIZE, [np.nan] * OBSERVATION_SIZE],
-            "got NaN or a number beyond in row 1; leave this row",
-        ),
-        ([np.inf] * OBSERVATION_SIZE, "expected numbers from -1e[+]09 to 1e[+]09, got NaN or a number beyond in row 0"),
-        (np.full(OBSERVATION_SIZE, 1e30), "in row 0"),
+        (np.zeros(3), r"\[5\] .*\['B', 5\], .*\[3\]"),
+        (np.zeros((0, OBSERVATION_SIZE)), r"\[0, 5\]"),
+        (1.0, r"\[\]"),
+        (np.zeros(OBSERVATION_SIZE, complex), "float32, .*complex128"),
+        (["a"] * OBSERVATION_SIZE, "float32, .*<U1"),
+        ([[0.0] * OBSERVATION_SIZE, [np.nan] * OBSERVATION_SIZE], "NaN .*row 1"),
+        ([np.inf] * OBSERVATION_SIZE, r"1e\+09.*row 0"),
+        (np.full(OBSERVATION_SIZE, 1e30), r"1e\+09.*row 0"),
     ],
 )
-def test_an_observation_that_does_not_fit_is_refused(run: RunDirectory, observation: Any, message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
+def test_an_observation_that_does_not_fit_is_refused(run: RunDirectory, observation: Any, fact: str) -> None:
+    with pytest.raises(InvalidInputError, match=f"observation: .*{fact}"):
         actorq.load_policy(run.root).predict(observation)
 
 
-def test_what_cannot_be_loaded_is_told_in_one_line(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
+def test_a_policy_that_cannot_be_loaded_is_told_in_one_line(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
     def told(*given: Any, **chosen: Any) -> str:
         with pytest.raises(UserError) as caught:
             actorq.load_policy(*given, **chosen)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert f"actorq policies {run.root} lists the versions" in told(run.root, version=9)
-    assert "version 3 of" in told(run.root, version="newest", scheme="int4")
-    assert "--version 3 --scheme int4" in told(run.root, version="newest", scheme="int4")
-    assert told(tmp_path / "no.onnx").startswith(f"{tmp_path / 'no.onnx'}: cannot be read")
+    assert re.search(f"version 9 .*actorq policies {run.root}", told(run.root, version=9))
+    assert re.search("version 3 .*--version 3 --scheme int4", told(run.root, version="newest", scheme="int4"))
+    assert told(tmp_path / "no.onnx").startswith(f"{tmp_path / 'no.onnx'}: ")
     assert command(run.root)[0] == 0
-    assert "a file has one version and scheme" in told("policy.onnx", version=1)
+    assert "one version" in told("policy.onnx", version=1)
     Path("policy.onnx").write_bytes(b"changed")
-    assert "the file is not the one that policy.json describes" in told("policy.onnx")
+    assert "policy.json describes" in told("policy.onnx")
     Path("policy.json").write_text(json.dumps(description() | {"format": 2}))
-    assert "expected a description in format 1, got 2" in told("policy.onnx")
+    assert re.search("format 1, .*2", told("policy.onnx"))
     Path("policy.json").write_text(json.dumps(description() | {"format": 1, "contract": 4}))
-    assert told("policy.onnx").startswith("policy.onnx was written with contract 4")
+    assert re.match(r"policy\.onnx .*contract 4", told("policy.onnx"))
     Path("policy.json").write_text("[]")
-    assert "policy.json: expected what actorq export writes" in told("policy.onnx")
+    assert re.match(r"policy\.json: .*actorq export", told("policy.onnx"))
     Path("policy.json").unlink()
-    assert told("policy.onnx").startswith("policy.json: cannot be read")
+    assert told("policy.onnx").startswith("policy.json: ")
 
 
 def test_a_scheme_that_the_gate_refused_is_not_written(refused: RunDirectory, command: Exit) -> None:
     code, out, err = command(refused.root)
     assert (code, out, err.count("\n")) == (7, "", 1)
-    assert err.startswith("error: version 1: the fidelity gate refused scheme int8 (the same action as fp32 in ")
-    assert err.endswith("nothing is written; give --scheme fp32, or --force to write int8\n")
+    assert re.match("error: version 1: .*int8 .*same action .*--scheme fp32.*--force", err)
     assert list(Path().iterdir()) == []
     assert command(refused.root, "--scheme", "fp32")[::2] == (0, "")
 
 
 @pytest.mark.parametrize("form", ["onnxruntime", "standard"])
-def test_force_writes_what_the_gate_refused_and_says_so(refused: RunDirectory, command: Exit, form: str) -> None:
+def test_force_writes_a_refused_policy_with_a_warning(refused: RunDirectory, command: Exit, form: str) -> None:
     code, _, err = command(refused.root, "--force", "--form", form)
-    assert (code, err) == (0, "warning: the fidelity gate refused int8; written because of --force\n")
+    assert code == 0
+    assert re.fullmatch("warning: .*int8.*--force\n", err)
     told = description()
     assert (told["scheme"], told["effective_scheme"], told["fidelity"]["passed"]) == ("int8", "int8", False)
     assert told["fidelity"]["argmax_agreement"] < 0.95
@@ -323,7 +318,7 @@ def test_a_refused_policy_that_tells_a_distribution_says_its_divergence(tmp_path
     root = stored_run(tmp_path / "stored", graph, [checkpoint(graph, 1, parameters=parameters)]).root
     code, out, err = command(root)
     assert (code, out) == (7, "")
-    assert err.startswith("error: version 1: the fidelity gate refused scheme int8 (KL divergence from fp32: mean 0.")
+    assert re.match(r"error: version 1: .*int8 .*KL .*mean 0\.", err)
     assert command(root, "--scheme", "fp32")[0] == 0
     fidelity = description()["fidelity"]
     assert 0 <= fidelity["mean_kl"] <= fidelity["max_kl"] < 1e-6
@@ -341,32 +336,30 @@ def test_output_that_cannot_be_written_is_one_line(run: RunDirectory, tmp_path: 
     ]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    expected = "error: standard output or a file cannot be read or written: No space left on device\n"
-    assert (done.returncode, done.stderr) == (1, expected)
+    assert done.returncode == 1
+    assert re.fullmatch("error: .*No space left on device\n", done.stderr)
 
 
 def test_nothing_is_replaced_without_force(run: RunDirectory, command: Exit) -> None:
     Path("policy.json").write_text("mine")
-    assert mistake(command, run.root) == (
-        "--output: policy.json is there already; give --force to replace it, or another name"
-    )
+    assert re.match(r"--output: policy\.json .*--force", mistake(command, run.root))
     assert command(run.root, "--force")[::2] == (0, "")
-    assert mistake(command, run.root).startswith("--output: policy.onnx is there already")
+    assert mistake(command, run.root).startswith("--output: policy.onnx ")
 
 
 def test_mistakes_are_told_in_one_line_and_write_nothing(run: RunDirectory, command: Exit, tmp_path: Path) -> None:
-    listing = f"actorq policies {run.root} lists the versions"
-    assert mistake(command, run.root, "--version", "9") == f"version 9 is not in {run.root}; {listing}"
-    assert "value should be 'best', 'newest' or a number" in mistake(command, run.root, "--version", "last")
-    assert "value should be 'fp32', " in mistake(command, run.root, "--scheme", "auto")
-    assert mistake(command, run.root, "--opset", "17").endswith("give --form standard")
     standard = ("--scheme", "int4", "--form", "standard", "--opset", "17")
-    assert mistake(command, run.root, *standard).endswith("choose a newer one")
-    assert mistake(command, run.root, "-o", "policy.bin") == (
-        "--output: expected a name that ends in .onnx, got policy.bin"
-    )
-    assert mistake(command, run.root, "-o", "no/policy.onnx") == "--output: there is no folder no"
-    assert mistake(command, "no").startswith("run directory no does not exist")
+    for arguments, fact in (
+        (("--version", "9"), f"version 9 .*{run.root}.*actorq policies {run.root}"),
+        (("--version", "last"), "version.*'best', 'newest'"),
+        (("--scheme", "auto"), "scheme.*'fp32', "),
+        (("--opset", "17"), "--form standard"),
+        (standard, "opset 17 "),
+        (("-o", "policy.bin"), r"--output: .*\.onnx, .*policy\.bin"),
+        (("-o", "no/policy.onnx"), "--output: .*folder no$"),
+    ):
+        assert re.search(fact, mistake(command, run.root, *arguments))
+    assert "directory no " in mistake(command, "no")
     empty = RunDirectory(tmp_path / "empty")
     empty.create(RunConfig())
-    assert mistake(command, empty.root).endswith("has no policies: the run has not published any yet")
+    assert re.search(f"{empty.policies} .*no policies", mistake(command, empty.root))

@@ -145,8 +145,8 @@ def test_an_infinite_mask_counts_as_the_lowest_number() -> None:
     found = checked_outputs({"values": values}, 2, "policy", masks=True)
 
     assert found["values"].tolist() == [[1.0, float(np.finfo(np.float32).min)], [2.0, 3.0]]
-    with pytest.raises(InvalidInputError, match="if -inf marks actions that are not allowed, give --discrete-actions"):
+    with pytest.raises(InvalidInputError, match=r"-inf .*--discrete-actions"):
         checked_outputs({"values": values}, 2, "policy")
     for broken in ([[-np.inf, -np.inf], [2.0, 3.0]], [[1.0, np.inf], [2.0, 3.0]], [[np.nan, -np.inf], [2.0, 3.0]]):
-        with pytest.raises(InvalidInputError, match="expected finite outputs"):
+        with pytest.raises(InvalidInputError, match="finite"):
             checked_outputs({"values": np.array(broken, np.float32)}, 2, "policy", masks=True)

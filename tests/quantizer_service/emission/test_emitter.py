@@ -44,9 +44,9 @@ def ready(path: Path, versions: int = 0) -> Emitter:
     return emitter
 
 
-def test_it_tells_a_learner_where_to_go_on(tmp_path: Path) -> None:
+def test_a_claim_tells_the_learner_the_last_version_and_the_known_topologies(tmp_path: Path) -> None:
     empty = opened(tmp_path / "empty").catalog
-    with pytest.raises(ConflictError, match="no run owns the store yet"):
+    with pytest.raises(ConflictError, match="no run"):
         _ = empty.run_id
     assert empty.claim("run") == (0, ())
     assert empty.run_id == "run"
@@ -86,7 +86,7 @@ def test_versions_only_rise_also_after_a_restart_and_above_damaged_ones(tmp_path
     assert emitter.catalog.newest_version == 2
     mark = emitter.catalog.claim("run")[0]
     assert mark == 1 + BLOCK
-    with pytest.raises(ConflictError, match=f"a version above {mark}, got 3"):
+    with pytest.raises(ConflictError, match=f"version above {mark}, .*3"):
         emitter.publish(checkpoint(SOURCE, 3), ["int8"])
     assert emitter.publish(checkpoint(SOURCE, mark + 1), ["int8"])[0].descriptor.version == mark + 1
 
@@ -150,7 +150,7 @@ def test_a_version_that_is_gone_before_a_reader_serves_it_is_not_found(tmp_path:
         taken = checkpoint(SOURCE, version)
         writer.publish(taken, ["int8"])
 
-    with pytest.raises(NotFoundError, match="version 1 is no longer retained"):
+    with pytest.raises(NotFoundError, match="version 1 "):
         reader.catalog.get(Variant("fp32"), 1)
 
 
@@ -159,28 +159,30 @@ def test_a_reader_whose_versions_were_all_replaced_before_it_could_read_them_say
     store = PolicyReader(tmp_path)
     (tmp_path / "00000001").rename(tmp_path / ".00000001.removed")
 
-    with pytest.raises(NotFoundError, match="newer versions replaced the versions in the store"):
+    with pytest.raises(NotFoundError, match="newer versions"):
         Emitter(store).catalog.get(Variant("int8"))
 
 
 def test_nothing_can_be_published_to_a_reader(tmp_path: Path) -> None:
     ready(tmp_path, versions=1)
 
-    with pytest.raises(ConflictError, match="read-only and accepts no publications"):
+    with pytest.raises(ConflictError, match="read-only"):
         reading(tmp_path).catalog.claim("run")
 
 
-@pytest.mark.parametrize(("versions", "told"), [(1, "the only version is damaged"), (3, "all 3 versions are damaged")])
-def test_a_store_of_damaged_versions_says_so_and_what_is_wrong_with_the_newest(
-    tmp_path: Path, versions: int, told: str
+@pytest.mark.parametrize(("versions", "fact"), [(1, "only version"), (3, "all 3 versions")])
+def test_a_store_of_damaged_versions_names_the_damaged_file_of_the_newest(
+    tmp_path: Path, versions: int, fact: str
 ) -> None:
     ready(tmp_path, versions)
     for version in range(1, versions + 1):
         (tmp_path / f"{version:08d}" / "checkpoint.safetensors").write_bytes(b"")
 
-    with pytest.raises(InvalidInputError, match=f"{told}; version {versions}: .*{versions}/checkpoint.safetensors: "):
+    with pytest.raises(
+        InvalidInputError, match=f"{fact} .*damaged; version {versions}: .*{versions}/checkpoint.safetensors"
+    ):
         reading(tmp_path).catalog.get(Variant("int8"))
-    with pytest.raises(NotFoundError, match="no policy has been published yet"):
+    with pytest.raises(NotFoundError, match="no policy"):
         opened(tmp_path / "empty").catalog.get(Variant("int8"))
 
 
@@ -189,9 +191,9 @@ def test_a_refused_checkpoint_changes_nothing(tmp_path: Path) -> None:
     parameters = {**random_parameters(SOURCE, 1), "extra": random_parameters(SOURCE, 1)["layers.0.bias"]}
     with pytest.raises(InvalidInputError, match="extra"):
         emitter.publish(checkpoint(SOURCE, 2, parameters=parameters), ["int8"])
-    with pytest.raises(ConflictError, match="send it first"):
+    with pytest.raises(ConflictError, match=dueling().topology.hex()[:8]):
         emitter.publish(checkpoint(dueling(), 2), ["int8"])
-    with pytest.raises(NotFoundError, match="scheme"):
+    with pytest.raises(NotFoundError, match="int3"):
         emitter.publish(checkpoint(SOURCE, 2), ["int8", "int3"])
 
     assert emitter.catalog.newest_version == 1
@@ -230,7 +232,7 @@ def gated(path: Path) -> Emitter:
     return emitter
 
 
-def test_what_is_asked_for_later_has_passed_the_gate_too(tmp_path: Path) -> None:
+def test_a_policy_that_is_requested_later_has_passed_the_gate_too(tmp_path: Path) -> None:
     emitter = gated(tmp_path)
     for version in (1, 2):
         taken = ruined(version, "layers.1", "layers.2", "layers.3")

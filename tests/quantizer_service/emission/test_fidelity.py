@@ -181,7 +181,7 @@ def test_equal_outputs_have_no_range_to_divide_by() -> None:
 def test_outputs_that_are_not_finite_are_refused() -> None:
     huge = {name: np.full_like(array, 1e30) for name, array in PARAMETERS.items()}
 
-    with pytest.raises(InvalidInputError, match="FP32 policy: expected finite outputs"):
+    with pytest.raises(InvalidInputError, match=r"FP32 policy: .*finite"):
         fp32_outputs(Graph.parse(SOURCE), huge, OBSERVATIONS)
 
 
@@ -192,7 +192,7 @@ def test_outputs_must_be_batch_first() -> None:
     ]
     source = policy_graph(nodes, {"weight": [5, 3]})
 
-    with pytest.raises(InvalidInputError, match=r"the output .q_values. with 2 rows.*got shape \[3, 2\]"):
+    with pytest.raises(InvalidInputError, match=r"q_values.* 2 rows.*\[3, 2\]"):
         fp32_outputs(Graph.parse(source), random_parameters(source, 1), OBSERVATIONS)
 
 
@@ -204,7 +204,7 @@ def test_a_policy_that_does_not_run_on_these_observations_is_refused() -> None:
     source = policy_graph(nodes, {"weight": [4, 3]})
     reference = Reference(Graph.parse(source))
 
-    with pytest.raises(InvalidInputError, match="FP32 policy: it does not run on the calibration batch"):
+    with pytest.raises(InvalidInputError, match=r"FP32 policy: .*calibration"):
         reference.run(random_parameters(source, 1), {"observation": np.full((2, 5), 9, np.float32)})
 
 
@@ -213,7 +213,7 @@ def test_a_graph_that_does_not_load_is_refused() -> None:
     nodes = [helper.make_node("Einsum", ["observation", "weight"], ["q_values"], equation="bi,io,x->bo")]
     graph = Graph.parse(policy_graph(nodes, {"weight": [5, 3]}))
 
-    with pytest.raises(InvalidInputError, match=r"graph: ONNX Runtime .* cannot load it"):
+    with pytest.raises(InvalidInputError, match="graph: ONNX Runtime"):
         Reference(graph)
 
 

@@ -1,4 +1,5 @@
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -55,30 +56,22 @@ def test_thresholds_are_the_last_values_that_pass(report: FidelityReport, passed
 
 
 def test_the_reason_names_what_failed_with_both_numbers() -> None:
-    assert judge(continuous(0.031, 0.1), THRESHOLDS).reason == (
-        "mean action error 3.10% of the action range, allowed 2.00%"
-    )
-    assert judge(continuous(0.031, 0.5), THRESHOLDS).reason.count("action error") == 2
-    assert judge(discrete(0.75), THRESHOLDS).reason == (
-        "the same best action as FP32 in 75.0% of the observations, required 95.0%"
-    )
-    assert judge(stochastic(0.0123, 0.05), THRESHOLDS).reason == (
-        "mean KL divergence from FP32 0.012 nats, allowed 0.002"
-    )
-    assert judge(stochastic(0.0123, math.inf), THRESHOLDS).reason.endswith(
-        "; largest KL divergence from FP32 inf nats, allowed 0.1"
-    )
-    assert judge(discrete(0.75, value_loss=0.02), THRESHOLDS).reason == (
-        "the same best action as FP32 in 75.0% of the observations, required 95.0%, or a loss of value of at most "
-        "1.00%, got 2.00%"
-    )
+    for report, fact in (
+        (continuous(0.031, 0.1), r"mean action error 3\.10% [^;]*2\.00%"),
+        (continuous(0.031, 0.5), r"mean action error 3\.10% .*2\.00%; largest action error 50\.00% .*25\.00%"),
+        (discrete(0.75), r"best action .*75\.0% .*95\.0%"),
+        (stochastic(0.0123, 0.05), r"mean KL .*0\.012 nats, [^;]*0\.002"),
+        (stochastic(0.0123, math.inf), r"; largest KL .*inf nats, .*0\.1"),
+        (discrete(0.75, value_loss=0.02), r"best action .*75\.0% .*95\.0%, .*loss of value .*1\.00%, .*2\.00%"),
+    ):
+        assert re.search(f"{fact}$", judge(report, THRESHOLDS).reason)
 
 
 def test_a_policy_in_float_passes_whatever_the_rounding_of_its_sums_decided_between_equal_actions() -> None:
     tied = replace(discrete(0.5), layers=IN_FLOAT)
 
     assert judge(tied, THRESHOLDS).passed
-    assert judge(tied, THRESHOLDS).reason == "all weights are in float"
+    assert "float" in judge(tied, THRESHOLDS).reason
 
 
 def test_severity_orders_by_what_the_gate_looks_at_and_then_by_the_mean_error() -> None:

@@ -90,7 +90,7 @@ def test_a_version_is_not_served_when_its_number_cannot_be_stored(tmp_path: Path
     async def scenario() -> None:
         quantizer = serving(emitter)
         in_the_way.mkdir()
-        with pytest.raises(UnavailableError, match=r"cannot write .*high_water\.json"):
+        with pytest.raises(UnavailableError, match=r"high_water\.json"):
             await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
         assert emitter.catalog.newest_version == 0
         in_the_way.rmdir()
@@ -107,7 +107,7 @@ def test_a_version_that_cannot_be_stored_is_served_also_in_schemes_that_are_aske
     async def scenario() -> None:
         quantizer = serving(emitter)
         with await quantizer.subscribe(Variant("int8"), 0) as subscription:
-            with pytest.raises(UnavailableError, match="cannot write"):
+            with pytest.raises(UnavailableError, match=f"{tmp_path} .*File exists"):
                 await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
             found = await subscription.next()
             assert found is not None
@@ -121,18 +121,18 @@ def test_a_version_that_cannot_be_stored_is_served_also_in_schemes_that_are_aske
     asyncio.run(scenario())
 
 
-def test_nobody_watches_a_scheme_that_cannot_be_emitted_or_a_quantizer_that_drains(tmp_path: Path) -> None:
+def test_a_watcher_of_a_scheme_that_cannot_be_emitted_or_of_a_draining_quantizer_is_refused(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
 
     async def scenario() -> None:
         quantizer = serving(emitter)
         await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
         (tmp_path / "00000001" / ".policy-fp32.onnx.partial").mkdir()
-        with pytest.raises(UnavailableError, match="cannot write"):
+        with pytest.raises(UnavailableError, match=f"{tmp_path}/00000001 .*Is a directory"):
             await quantizer.subscribe(Variant("fp32"), 0)
         assert quantizer.policies.subscribers == 0
         quantizer.begin_drain()
-        with pytest.raises(UnavailableError, match="the quantizer is draining"):
+        with pytest.raises(UnavailableError, match="draining"):
             await quantizer.subscribe(Variant("int8"), 0)
 
     asyncio.run(scenario())
@@ -166,16 +166,16 @@ def test_a_version_that_lacks_a_policy_that_was_stored_is_damaged(tmp_path: Path
     store = opened_again(tmp_path)
 
     assert store.versions()[0].version == 1
-    assert f"expected a policy in ['{INT8_HERE}'], got none" in store.damaged[2]
+    assert f"['{INT8_HERE}']" in store.damaged[2]
 
 
 def test_versions_beyond_the_step_are_refused_and_change_nothing(tmp_path: Path) -> None:
     emitter = ready(tmp_path)
     emitter.publish(checkpoint(SOURCE, 5), ["int8"])
 
-    with pytest.raises(InvalidInputError, match=f"of at most {5 + MAX_VERSION_STEP}, .*, got {6 + MAX_VERSION_STEP}"):
+    with pytest.raises(InvalidInputError, match=f"{5 + MAX_VERSION_STEP}, .*{6 + MAX_VERSION_STEP}"):
         emitter.publish(checkpoint(SOURCE, 6 + MAX_VERSION_STEP), ["int8"])
-    with pytest.raises(ConflictError, match="above 5"):
+    with pytest.raises(ConflictError, match=r"above 5, .*5"):
         emitter.publish(checkpoint(SOURCE, 5), ["int8"])
 
     assert emitter.publish(checkpoint(SOURCE, 6), ["int8"])[0].descriptor.version == 6

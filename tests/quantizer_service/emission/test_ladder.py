@@ -1,6 +1,7 @@
 """Policies that quantization ruins make the ladder climb; good ones come down again."""
 
 import logging
+import re
 from itertools import islice
 from typing import Any
 
@@ -280,7 +281,7 @@ def test_raw_observations_of_a_huge_range_put_the_first_layer_in_float() -> None
 
 
 @pytest.mark.parametrize("scheme", QUANTIZED_SCHEMES)
-def test_what_overflows_when_quantized_is_not_fit_and_climbs(scheme: str) -> None:
+def test_a_policy_that_overflows_when_quantized_climbs(scheme: str) -> None:
     source = strict(mlp(16, 16))
     parameters, observations = random_parameters(source, 1), random_observations(64)
     # Finite, but the range from lowest to highest is not.
@@ -342,7 +343,7 @@ def test_a_single_quantized_layer_is_put_in_float_at_once() -> None:
     assert climber.quantized == [frozenset(), None]
 
 
-def test_what_the_gate_does_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_decision_of_the_gate_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     climber = Climber(source=strict())
     with caplog.at_level(logging.INFO):
         climber.report("layers.2")
@@ -350,11 +351,10 @@ def test_what_the_gate_does_is_said_once(caplog: pytest.LogCaptureFixture) -> No
         for _ in range(FIRST_WAIT):
             climber.report()
 
-    assert len(caplog.messages) == 3
-    assert "version 1 in int8 is refused with nothing in float: " in caplog.messages[0]
-    assert "action error" in caplog.messages[0]
-    assert "is served with layers ['layers.2'] in float" in caplog.messages[1]
-    assert "passes again with nothing in float" in caplog.messages[2]
+    refused, served, passed = caplog.messages
+    assert re.search("version 1 in int8 .*refused.*action error", refused)
+    assert "['layers.2'] in float" in served
+    assert "passes" in passed
 
 
 @pytest.mark.parametrize("error", [InvalidInputError("does not run"), OverdueError("took too long")], ids=str)

@@ -1,5 +1,6 @@
 """What publishers do wrong: each mistake has its status, says what was expected, and changes nothing."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,35 +73,35 @@ WEIGHT = random_parameters(SOURCE, 2)["layers.0.weight"]
 OPEN = quantizer_pb2.PublishOpen(run_id="run", contract=CONTRACT)
 NO_EPISODES = trajectory_pb2.Evaluation(scheme="int8")
 BAD_SUBMISSIONS: list[tuple[str, Callable[[Publisher], None], grpc.StatusCode, str]] = [
-    ("opened twice", lambda p: p.send(open=OPEN), INVALID, "got `open`"),
-    ("empty message", lambda p: p.send(), INVALID, "got none"),
-    ("part of nothing", lambda p: p.send(part=tensor_pb2.BlobPart(chunk=b"x")), INVALID, "expected a graph,"),
-    ("header twice", _send_two_headers, INVALID, "expected the parts of checkpoint 2"),
+    ("opened twice", lambda p: p.send(open=OPEN), INVALID, "`open`"),
+    ("empty message", lambda p: p.send(), INVALID, "none"),
+    ("part of nothing", lambda p: p.send(part=tensor_pb2.BlobPart(chunk=b"x")), INVALID, "graph,"),
+    ("header twice", _send_two_headers, INVALID, "checkpoint 2"),
     ("evaluation of nothing", lambda p: p.send(evaluation=NO_EPISODES), INVALID, "at least one"),
-    ("version 0", lambda p: p.send(checkpoint=_header(0)), INVALID, "version: must be 1 to 4611686018427387903, got 0"),
-    ("short topology", lambda p: p.send(checkpoint=_header(2, topology=b"x")), INVALID, "must have 32 bytes, got 1"),
+    ("version 0", lambda p: p.send(checkpoint=_header(0)), INVALID, "version: .*4611686018427387903, .*0"),
+    ("short topology", lambda p: p.send(checkpoint=_header(2, topology=b"x")), INVALID, "topology: .*32 bytes, .*1"),
     ("no snapshot time", lambda p: p.send(checkpoint=quantizer_pb2.CheckpointHeader(
-        version=2, topology=SOURCE.topology)), INVALID, "snapshot_at: must be the time"),
-    ("wrong digest", _send_wrong_digest, INVALID, "expected sha256"),
-    ("version of the blob", lambda p: _send_blob(p, b"x", 3), INVALID, "expected version 2, got 3"),
-    ("no safetensors", lambda p: _send_blob(p, b"nonsense"), INVALID, "expected safetensors"),
-    ("graph of another digest", _send_renamed_graph, INVALID, "the topology is the SHA-256"),
-    ("graph too big", _send_too_big_a_graph, grpc.StatusCode.RESOURCE_EXHAUSTED, "at most 8388608 bytes"),
-    ("NaN", _with_parameter("layers.0.weight", WEIGHT * np.nan), INVALID, "'layers.0.weight': expected finite"),
-    ("wrong shape", _with_parameter("layers.0.weight", WEIGHT.T.copy()), INVALID, "got float32[5, 16]"),
-    ("wrong dtype", _with_parameter("layers.0.weight", WEIGHT.astype(np.float16)), INVALID, "got float16"),
-    ("unknown parameter", _with_parameter("more.weight", WEIGHT), INVALID, "unexpected ['more.weight']"),
-    ("no calibration", lambda p: p.send_checkpoint(checkpoint(SOURCE, 2, calibration={})), INVALID, "missing"),
-    ("same version", lambda p: p.send_checkpoint(checkpoint(SOURCE, 1)), CONFLICT, "a version above 1, got 1"),
-    ("unknown graph", lambda p: p.send_checkpoint(checkpoint(dueling(), 2)), CONFLICT, "send it first"),
+        version=2, topology=SOURCE.topology)), INVALID, "snapshot_at"),
+    ("wrong digest", _send_wrong_digest, INVALID, "sha256"),
+    ("version of the blob", lambda p: _send_blob(p, b"x", 3), INVALID, "version 2, .*3"),
+    ("no safetensors", lambda p: _send_blob(p, b"nonsense"), INVALID, "safetensors"),
+    ("graph of another digest", _send_renamed_graph, INVALID, "topology .*SHA-256"),
+    ("graph too big", _send_too_big_a_graph, grpc.StatusCode.RESOURCE_EXHAUSTED, "8388608"),
+    ("NaN", _with_parameter("layers.0.weight", WEIGHT * np.nan), INVALID, r"'layers\.0\.weight': .*finite"),
+    ("wrong shape", _with_parameter("layers.0.weight", WEIGHT.T.copy()), INVALID, r"layers\.0\.weight.*\[5, 16\]"),
+    ("wrong dtype", _with_parameter("layers.0.weight", WEIGHT.astype(np.float16)), INVALID, r"0\.weight.*float16"),
+    ("unknown parameter", _with_parameter("more.weight", WEIGHT), INVALID, r"unexpected \['more\.weight'\]"),
+    ("no calibration", lambda p: p.send_checkpoint(checkpoint(SOURCE, 2, calibration={})), INVALID, "missing .*obs"),
+    ("same version", lambda p: p.send_checkpoint(checkpoint(SOURCE, 1)), CONFLICT, "version above 1, .*1"),
+    ("unknown graph", lambda p: p.send_checkpoint(checkpoint(dueling(), 2)), CONFLICT, dueling().topology.hex()[:8]),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("submit", "status", "reason"), [case[1:] for case in BAD_SUBMISSIONS], ids=[case[0] for case in BAD_SUBMISSIONS]
+    ("submit", "status", "fact"), [case[1:] for case in BAD_SUBMISSIONS], ids=[case[0] for case in BAD_SUBMISSIONS]
 )
 def test_a_bad_submission_has_its_status_and_changes_nothing(
-    client: QuantizerClient, submit: Callable[[Publisher], None], status: grpc.StatusCode, reason: str
+    client: QuantizerClient, submit: Callable[[Publisher], None], status: grpc.StatusCode, fact: str
 ) -> None:
     publisher = opened(client, versions=1)
     newest = client.get("int8")
@@ -111,7 +112,8 @@ def test_a_bad_submission_has_its_status_and_changes_nothing(
     with pytest.raises(grpc.RpcError) as caught:
         publisher.answer()
 
-    assert (caught.value.code(), reason in caught.value.details()) == (status, True), caught.value.details()
+    assert caught.value.code() == status
+    assert re.search(fact, caught.value.details()), caught.value.details()
     assert client.list() == listed
     assert client.get("int8") == newest
     again = Publisher(client)
@@ -120,15 +122,15 @@ def test_a_bad_submission_has_its_status_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("run_id", "scheme", "status", "reason"),
+    ("run_id", "scheme", "status", "fact"),
     [
-        ("another", "int8", CONFLICT, "has run 'run'; give this quantizer an empty --store"),
-        ("", "int8", INVALID, "open.run_id: must not be empty"),
-        ("run", "int2", grpc.StatusCode.NOT_FOUND, "int4, got 'int2'"),
+        ("another", "int8", CONFLICT, "'run'.*--store"),
+        ("", "int8", INVALID, r"open\.run_id: "),
+        ("run", "int2", grpc.StatusCode.NOT_FOUND, "int4, .*'int2'"),
     ],
 )
 def test_a_wrong_opening_is_refused(
-    client: QuantizerClient, run_id: str, scheme: str, status: grpc.StatusCode, reason: str
+    client: QuantizerClient, run_id: str, scheme: str, status: grpc.StatusCode, fact: str
 ) -> None:
     opened(client, versions=1)
 
@@ -136,7 +138,7 @@ def test_a_wrong_opening_is_refused(
         Publisher(client).open(run_id, scheme)
 
     assert caught.value.code() == status
-    assert reason in caught.value.details()
+    assert re.search(fact, caught.value.details())
 
 
 def test_the_opening_comes_first(client: QuantizerClient) -> None:
@@ -147,4 +149,4 @@ def test_the_opening_comes_first(client: QuantizerClient) -> None:
         publisher.answer()
 
     assert caught.value.code() == INVALID
-    assert "expected `open` first, got `graph`" in caught.value.details()
+    assert re.search("`open` .*`graph`", caught.value.details())

@@ -19,7 +19,7 @@ from tests.quantizer_service.emission.test_high_water import ready
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, Publisher, running_quantizer
 
-SUPERSEDED = "another learner has gone on with the run"
+SUPERSEDED = "another learner"
 
 
 def turn(*processes: int, epoch: int = 0) -> Turn:

@@ -89,7 +89,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("scheme", ["unplanned", "unemitted"])
 @pytest.mark.parametrize("own", ["int8", "auto"])
-def test_it_ends_the_streams_of_its_watchers_alone(
+def test_a_failing_scheme_ends_the_streams_of_its_own_watchers_only(
     scheme: str, own: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -105,11 +105,11 @@ def test_it_ends_the_streams_of_its_watchers_alone(
             found = await watching.next()
             assert found is not None
             assert found.descriptor.version == 1
-            with pytest.raises(UnavailableError, match=f"^{scheme}: emitting the policy failed: ZeroDivisionError"):
+            with pytest.raises(UnavailableError, match=f"^{scheme}: .*ZeroDivisionError"):
                 await failing.next()
 
     asyncio.run(scenario())
-    assert f"{scheme} is left out of this version" in caplog.text
+    assert f"{scheme} is left out" in caplog.text
 
 
 @pytest.mark.usefixtures("installed")
@@ -129,7 +129,7 @@ def test_a_watcher_of_an_encoding_that_cannot_be_made_ends_alone(own: str, tmp_p
             assert found is not None
             assert found.descriptor.version == 1
             if SIGNED in arithmetic().weight_encodings:
-                with pytest.raises(InvalidInputError, match="no unsigned weights can be made"):
+                with pytest.raises(InvalidInputError, match="unsigned"):
                     await failing.next()
             else:
                 # The gate cannot measure it here, so it is served in float.

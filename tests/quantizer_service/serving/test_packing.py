@@ -131,7 +131,7 @@ def test_a_bomb_ends_the_stream_and_changes_nothing(client: QuantizerClient) -> 
     opening.header.plain_size_bytes = 2**40
     publisher.send(part=opening)
 
-    with pytest.raises(Exception, match="expected a plain size from"):
+    with pytest.raises(Exception, match="plain size"):
         publisher.answer()
     assert client.get("int8").descriptor.version == 1
 
@@ -161,7 +161,7 @@ def test_a_packed_policy_larger_than_its_descriptor_says_is_refused(client: Quan
     for message in others:
         assembler.add(message)
 
-    with pytest.raises(InvalidInputError, match="policy: expected"):
+    with pytest.raises(InvalidInputError, match="policy: "):
         assembler.add(last)
 
 
@@ -170,7 +170,7 @@ def test_messages_that_are_much_larger_than_their_chunks_are_refused(client: Qua
     policies = StreamedPolicies(Variant("int8"))
     assert policies.add(descriptor) is None
     # Field 1000 with 2000 bytes, which no version of this program knows.
-    with pytest.raises(ExhaustedError, match="expected at most 1024 bytes besides a chunk, got 20"):
+    with pytest.raises(ExhaustedError, match=r"1024 bytes .* 20"):
         policies.add(header + b"\xc2\x3e\xd0\x0f" + bytes(2000))
 
 

@@ -1,6 +1,7 @@
 """What an upstream may do wrong: a relay refuses it, asks again, and goes on serving the last good policy."""
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -115,7 +116,7 @@ def test_a_bad_policy_is_refused_and_the_last_good_one_stays_served(
         assert next(watch) == policy(3)
 
 
-def test_what_follows_a_whole_policy_is_refused_without_it() -> None:
+def test_an_extra_message_after_a_whole_policy_is_refused_and_the_policy_is_served() -> None:
     with scripted_upstream() as (address, upstream), running_relay(address) as relay, QuantizerClient(relay) as client:
         watch = client.watch("int8")
         upstream.send([*policy_messages(policy(1)), policy_messages(policy(1))[-1]])
@@ -140,7 +141,7 @@ def test_a_version_with_other_bytes_than_before_is_not_handed_on_and_told(caplog
 
         upstream.send(policy_messages(policy(2)))
         assert next(watch) == policy(2)
-    assert "serves version 1 in int8 with other bytes than before; the first bytes stay served" in caplog.text
+    assert re.search("version 1 in int8 .*other bytes", caplog.text)
 
 
 def test_an_older_version_is_not_handed_on() -> None:
@@ -193,7 +194,7 @@ def test_a_scheme_that_the_upstream_does_not_know_is_refused_with_its_reason() -
     with scripted_upstream() as (address, upstream), running_relay(address) as relay, QuantizerClient(relay) as client:
         for _ in range(2):
             upstream.refuse("scheme: expected one of fp32")
-            with pytest.raises(NotFoundError, match=r"upstream quantizer at .*: scheme: expected one of"):
+            with pytest.raises(NotFoundError, match=f"{address}: scheme: expected one of fp32"):
                 next(client.watch("int8"))
         upstream.send(policy_messages(policy(1)))
         assert next(client.watch("int8")) == policy(1)

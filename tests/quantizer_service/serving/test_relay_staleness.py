@@ -113,7 +113,7 @@ def test_a_version_that_is_here_is_not_asked_for_upstream() -> None:
     asyncio.run(scenario())
 
 
-def test_what_is_measured_of_a_run_ends_with_it() -> None:
+def test_the_measurements_of_a_run_end_with_it() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
             with (
@@ -143,12 +143,12 @@ def test_what_is_measured_of_a_run_ends_with_it() -> None:
     asyncio.run(scenario())
 
 
-def test_who_comes_after_a_refusal_has_the_upstream_asked_again() -> None:
+def test_a_watcher_after_a_refusal_makes_the_relay_ask_its_upstream_again() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
             with await relay.subscribe(Variant("int8"), 0) as refused:
                 upstream.refuse("scheme: expected one of fp32")
-                with pytest.raises(NotFoundError, match="expected one of fp32"):
+                with pytest.raises(NotFoundError, match="fp32"):
                     await refused.next()
                 # Also while those who were refused are still there.
                 with await relay.subscribe(Variant("int8"), 0) as later:
@@ -166,12 +166,12 @@ def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drai
             with await relay.subscribe(Variant("int8"), 0):
                 assert relay.connected == {Variant("int8"): False}
                 relay.begin_drain()
-                with pytest.raises(UnavailableError, match="the relay is draining"):
+                with pytest.raises(UnavailableError, match="draining"):
                     await relay.subscribe(Variant("int8"), 0)
             await relay.settle()
             # Its connections are closed. Calls that are still open may succeed elsewhere.
             for call in (relay.describe("int8"), relay.get(Variant("int8"), 1), relay.lease(1, 1.0)):
-                with pytest.raises(UnavailableError, match="this relay is ending"):
+                with pytest.raises(UnavailableError, match="ending"):
                     await call
 
     asyncio.run(scenario())
@@ -221,5 +221,5 @@ def test_the_end_of_a_stream_that_brought_a_policy_is_no_warning(caplog: pytest.
 
     with caplog.at_level(logging.INFO):
         asyncio.run(scenario())
-    levels = [record.levelname for record in caplog.records if "ended the stream of int8" in record.getMessage()]
+    levels = [record.levelname for record in caplog.records if "stream of int8" in record.getMessage()]
     assert levels[:2] == ["INFO", "WARNING"]

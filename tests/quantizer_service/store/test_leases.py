@@ -117,9 +117,9 @@ def test_after_its_evaluation_a_held_version_stays_until_a_newer_one_has_one_or_
         assert retained(store) == expected
 
 
-def test_what_is_not_retained_cannot_be_held(store: PolicyStore) -> None:
+def test_a_version_that_is_not_retained_cannot_be_held(store: PolicyStore) -> None:
     publish(store, 3, 3)
-    with pytest.raises(NotFoundError, match="version 1 is not retained; retained versions: 2, newest 3"):
+    with pytest.raises(NotFoundError, match=r"version 1 .* 2, newest 3"):
         store.lease(1, 60.0)
 
 
@@ -129,7 +129,7 @@ def test_the_newest_can_be_held_before_it_is_persisted_and_none_that_was_never_p
     emitter.publish(checkpoint(SOURCE, 3), ["int8"], lambda _: granted.append(emitter.catalog.lease(3, 60.0)))
     assert granted == [60.0]
     for unknown in (0, 4):
-        with pytest.raises(NotFoundError, match=f"version {unknown} is not retained; the newest is 3"):
+        with pytest.raises(NotFoundError, match=f"version {unknown} .*newest is 3"):
             emitter.catalog.lease(unknown, 60.0)
     publish(store, 4, 9)
     assert retained(store) == [9, 8, 3]
@@ -167,7 +167,7 @@ def test_a_version_is_held_over_the_wire_until_its_evaluation_comes(client: Quan
 
 def test_a_request_that_cannot_be_granted_has_its_status(client: QuantizerClient) -> None:
     opened(client, versions=2)
-    with pytest.raises(NotFoundError, match="version 1 is not retained; retained versions: 1, newest 2"):
+    with pytest.raises(NotFoundError, match=r"version 1 .* 1, newest 2"):
         client.hold(1, 1.0)
     for request in (
         quantizer_pb2.HoldPolicyRequest(version=2),
@@ -176,7 +176,7 @@ def test_a_request_that_cannot_be_granted_has_its_status(client: QuantizerClient
         with pytest.raises(grpc.RpcError) as caught:
             client.stub.HoldPolicy(request)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert "duration (seconds): must be 1e-09 to" in caught.value.details()
+        assert "duration" in caught.value.details()
 
 
 def test_a_quantizer_that_only_reads_holds_nothing(client: QuantizerClient, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_quantizer_that_only_reads_holds_nothing(client: QuantizerClient, tmp_
     with (
         running_quantizer(tmp_path / "store", read_only=True) as address,
         QuantizerClient(address) as reader,
-        pytest.raises(ConflictError, match="read-only and cannot hold a version; ask the quantizer that writes"),
+        pytest.raises(ConflictError, match="read-only"),
     ):
         reader.hold(1, 1.0)
 
@@ -202,15 +202,15 @@ def test_a_relay_asks_its_upstream(tmp_path: Path) -> None:
         for version in (2, 3):
             publisher.publish(checkpoint(SOURCE, version))
         assert [entry.version for entry in relayed.list()] == [3, 1]
-        with pytest.raises(NotFoundError, match="version 2 is not retained"):
+        with pytest.raises(NotFoundError, match="version 2 "):
             relayed.hold(2, 1.0)
 
 
-def test_a_relay_whose_upstream_is_away_says_so() -> None:
+def test_a_relay_whose_upstream_is_away_names_it() -> None:
     upstream = "127.0.0.1:1"
     with (
         running_relay(upstream) as address,
         QuantizerClient(address) as relayed,
-        pytest.raises(UnavailableError, match=f"quantizer at {upstream} cannot be reached"),
+        pytest.raises(UnavailableError, match=upstream),
     ):
         relayed.hold(1, 1.0)

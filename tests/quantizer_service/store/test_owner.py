@@ -10,7 +10,7 @@ from quantizer_service.store.owner import Owner
 from quantizer_service.store.reader import PolicyReader
 from tests.quantizer_service.store.filled_stores import opened
 
-SUPERSEDED = "another learner has gone on with the run"
+SUPERSEDED = "another learner"
 
 
 def test_the_next_process_of_the_same_folder_follows() -> None:
@@ -28,7 +28,7 @@ def test_a_copy_is_refused_once_the_other_has_gone_on_and_so_are_its_later_proce
             owner.followed_by(Lineage(0, copy))
 
 
-def test_who_was_refused_beside_the_owner_stays_refused_when_the_owner_restarts() -> None:
+def test_a_refused_process_stays_refused_when_the_owner_restarts() -> None:
     owner = Owner(0, 2).refusing(Lineage(0, (1, 2, 30)))
     with pytest.raises(ConflictError, match=SUPERSEDED):
         owner.followed_by(Lineage(0, (1, 2, 30, 31)))

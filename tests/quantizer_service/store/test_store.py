@@ -67,7 +67,7 @@ def test_files_lie_where_the_documentation_says(tmp_path: Path) -> None:
 def test_a_store_holds_one_run(tmp_path: Path) -> None:
     filled(tmp_path, 1)
 
-    with pytest.raises(ConflictError, match="has run 'run'; give this quantizer an empty --store"):
+    with pytest.raises(ConflictError, match=r"'run'.*--store"):
         opened(tmp_path).claim("other")
 
 
@@ -82,7 +82,7 @@ def test_the_newest_the_best_and_the_last_evaluated_are_kept(tmp_path: Path) -> 
 
     assert retained(store) == retained(read(tmp_path)) == [7, 6, 5, 3, 1]
     assert not (tmp_path / "00000002").exists()
-    with pytest.raises(NotFoundError, match="version 2 is not retained; retained versions: 5, newest 7"):
+    with pytest.raises(NotFoundError, match=r"version 2 .* 5, newest 7"):
         store.checkpoint(2)
 
 

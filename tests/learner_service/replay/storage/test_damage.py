@@ -1,5 +1,6 @@
 """A damaged segment is found, told and skipped; the segments behind it stay, and nothing is stored twice."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,8 @@ def test_a_bit_in_a_record_takes_its_segment_only(tmp_path: Path, caplog: pytest
     assert kept(store) == without(20)
     assert_store_holds(store, segments)
     assert (store.segments.damaged, store.transitions, store.total_transitions) == (1, 4 * 59, 4 * 60)
-    assert [record.message for record in caplog.records] == ["replay: 1 segments are damaged and skipped; 59 are kept"]
+    (line,) = caplog.messages
+    assert re.match("replay: 1 segments .*damaged.* 59 ", line)
     # A later segment of the same actor is stored, so that this one is not asked for, and not stored twice.
     assert store.insert(segments[20], source(20)) is None
     store.insert(plain_segment(60), source(60))
@@ -203,9 +205,7 @@ def test_a_damaged_description_is_read_from_its_copy(tmp_path: Path, caplog: pyt
     assert len(caplog.records) == 2
     flip(tmp_path / "meta.json", 40)
     flip(tmp_path / "meta.copy.json", 41)
-    with pytest.raises(
-        ConflictError, match=r"meta.json and meta.copy.json are damaged; restore one of them, or remove"
-    ):
+    with pytest.raises(ConflictError, match=r"meta\.json .*meta\.copy\.json .*damaged"):
         ReplayStore.open(tmp_path, SPEC, CAPACITY)
 
 
@@ -229,7 +229,7 @@ def test_a_column_of_another_size_keeps_the_segments_that_are_whole(
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     assert kept(store) == list(range(whole))
     assert_store_holds(store, segments)
-    assert f"rewards.bin is damaged: expected {4 * CAPACITY} bytes, got {size}" in caplog.text
+    assert re.search(rf"rewards\.bin .*{4 * CAPACITY} bytes, .*{size}", caplog.text)
     store.close()
     assert path.stat().st_size == 4 * CAPACITY
 

@@ -94,7 +94,7 @@ def expected_drops(live: list[int], transitions: int, keep: int) -> int:
 def assert_samples_what_is_stored(store: ReplayStore, both: tuple[Sampler, Sampler]) -> None:
     if store.transitions == 0:
         for sampler in both:
-            with pytest.raises(ConflictError, match="before the first transition"):
+            with pytest.raises(ConflictError, match="first transition"):
                 sampler.sample(1)
         return
     for sampler in both:
@@ -103,7 +103,7 @@ def assert_samples_what_is_stored(store: ReplayStore, both: tuple[Sampler, Sampl
         np.testing.assert_allclose(sampled.probabilities, 1 / store.transitions)
 
 
-def test_priorities_of_what_was_dropped_meanwhile_are_forgotten(tmp_path: Path) -> None:
+def test_priorities_of_transitions_dropped_meanwhile_are_ignored(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
     sampler = PrioritizedSampler(store, np.random.default_rng(0))
     for number in range(4):
@@ -135,7 +135,7 @@ while True:
 """
 
 
-def test_what_was_dropped_does_not_come_back_after_a_kill(tmp_path: Path) -> None:
+def test_dropped_segments_do_not_come_back_after_a_kill(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
     following = 0
     for prints in (1, 30, 57):
@@ -183,8 +183,7 @@ def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: P
     told = greedy_segment(0)
     silent = without(told, GREEDY_ACTIONS)
     wrong, right = (silent, told) if kept else (told, silent)
-    wanted, came = ("some", "none") if kept else ("none", "some")
-    with pytest.raises(InvalidInputError, match=f"greedy_actions: the run's replay keeps {wanted}, got {came}"):
+    with pytest.raises(InvalidInputError, match=f"greedy_actions.* {'none' if kept else 'some'}$"):
         store.insert(wrong, source(0))
     assert store.total_transitions == 0
     assert store.insert(right, source(0)) is not None
@@ -195,13 +194,8 @@ def test_a_segment_tells_greedy_actions_if_and_only_if_they_are_kept(tmp_path: P
 )
 def test_a_replay_with_other_columns_is_refused_with_what_to_do(tmp_path: Path, kept: bool, flag: str) -> None:
     ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[kept]).close()
-    with pytest.raises(ConflictError) as caught:
+    with pytest.raises(ConflictError, match=f"{tmp_path} .*greedy actions.* {flag},"):
         ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[not kept])
-    assert str(caught.value) == (
-        f"replay: {tmp_path} has {'greedy actions, which only' if kept else 'no greedy actions, which'} "
-        f"dynamic_capacity {'uses' if kept else 'needs'}; resume with {flag}, start this run in another "
-        "directory, or remove this one to start empty"
-    )
     ReplayStore.open(tmp_path, GREEDY, 200, further=KEPT[kept]).close()
 
 
@@ -239,10 +233,5 @@ def test_a_replay_of_a_later_contract_is_refused_in_one_line(tmp_path: Path) -> 
 def test_a_replay_without_log_probabilities_is_no_queue(tmp_path: Path) -> None:
     for name, kept, wanted in (("queue", ("log_probabilities",), ()), ("replay", (), ("log_probabilities",))):
         ReplayStore.open(tmp_path / name, SPEC, 200, kept).close()
-        fault = "log probabilities, which only an on-policy algorithm uses"
-        with pytest.raises(ConflictError) as caught:
+        with pytest.raises(ConflictError, match=f"{tmp_path / name} has {'' if kept else 'no '}log probabilities"):
             ReplayStore.open(tmp_path / name, SPEC, 200, wanted)
-        assert str(caught.value) == (
-            f"replay: {tmp_path / name} has {fault if kept else fault.replace('log', 'no log').replace('only ', '')}; "
-            "start this run in another directory, or remove this one to start empty"
-        ).replace("which an on-policy algorithm uses", "which an on-policy algorithm needs")

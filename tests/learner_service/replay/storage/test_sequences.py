@@ -1,5 +1,6 @@
 """The table of last sequence numbers tells duplicates from news."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,5 @@ def test_a_damaged_table_is_replaced_by_the_one_before(tmp_path: Path, caplog: p
     loaded = LastSequences()
     assert loaded.load(path) == 10
     assert loaded.as_dict() == first.as_dict()
-    assert [record.message for record in caplog.records] == [
-        f"replay: {path} is damaged: its checksum is wrong; the table is rebuilt from the records"
-    ]
+    (line,) = caplog.messages
+    assert re.search(f"{path} .*checksum", line)

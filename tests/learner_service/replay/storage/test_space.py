@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,7 +53,7 @@ def insert_until_full(store: ReplayStore) -> None:
 def test_a_full_disk_refuses_inserts_changes_nothing_and_takes_them_later(tmp_path: Path) -> None:
     disk = SmallDisk(3_000_000)
     store = ReplayStore.open(tmp_path, LARGE, 10_000, machine=disk.machine())
-    with pytest.raises(UnavailableError, match="no room for more transitions: No space left on device"):
+    with pytest.raises(UnavailableError, match="No space left on device"):
         insert_until_full(store)
     stored = store.total_transitions
     assert stored > 0
@@ -85,7 +86,7 @@ def test_an_insert_that_needs_a_table_of_sequences_waits_for_room_for_it(tmp_pat
     unwritable.mkdir()
     stored = store.total_transitions
     for _ in range(2):
-        with pytest.raises(UnavailableError, match="the disk takes no more segments: Is a directory"):
+        with pytest.raises(UnavailableError, match="Is a directory"):
             insert_until_refused(store)
     refused = store.segments.next_index
     assert refused == 4096
@@ -105,7 +106,7 @@ def insert_until_refused(store: ReplayStore) -> None:
 
 
 def test_a_disk_without_room_for_a_new_store_is_a_users_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot be opened: No space left on device; is its disk full\?"):
+    with pytest.raises(UserError, match=f"{tmp_path} .*No space left on device"):
         ReplayStore.open(tmp_path, SPEC, 100, machine=SmallDisk(1000).machine())
     ReplayStore.open(tmp_path, SPEC, 100).close()
 
@@ -145,10 +146,9 @@ def test_below_the_watermark_credits_stop_and_go_on_by_themselves(
         assert flusher.disk.free_bytes == left
         assert replay.limiter.try_reserve(8) is not low
     assert asked[1:] == [True, True]
-    assert [record.message for record in caplog.records] == [
-        f"the disk of {tmp_path} is full: 999 B are free, below 1000 B; actors wait until there is room",
-        f"the disk of {tmp_path} has room again: 1.2 KiB are free",
-    ]
+    full, again = caplog.messages
+    assert re.search(f"{tmp_path} .*999 B .*1000 B", full)
+    assert re.search(rf"{tmp_path} .*1\.2 KiB", again)
 
 
 def test_an_insert_without_room_stops_credits_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_on_a_real_disk_that_others_fill_there_is_a_line_and_no_signal(small_fil
     )
     assert ended.returncode == 0, ended.stderr
     number, _, line = ended.stdout.partition(" ")
-    assert line.strip() == "replay: the disk has no room for more transitions: No space left on device"
+    assert re.fullmatch("replay: .*No space left on device", line.strip())
     store = ReplayStore.open(small_file_system / "replay", LARGE, 900)
     assert len(store.segments.live) == int(number) > 5
     assert store.segments.damaged == 0

@@ -83,7 +83,7 @@ def test_a_segment_that_came_before_changes_nothing(tmp_path: Path) -> None:
 def test_a_segment_of_more_than_half_the_ring_is_refused(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 20)
     store.insert(plain_segment(0, steps=9), source(0))
-    with pytest.raises(ExhaustedError, match="at most half of 20 rows, got 11"):
+    with pytest.raises(ExhaustedError, match=r"20 rows.* 11"):
         store.insert(plain_segment(1, steps=10), source(1))
     assert store.transitions == 9
     assert not store.sequences.contains(source(1))
@@ -192,7 +192,7 @@ def test_counters_outlive_an_eviction_of_everything(tmp_path: Path) -> None:
 
 def test_a_store_of_another_environment_or_capacity_is_refused_with_both_values(tmp_path: Path) -> None:
     ReplayStore.open(tmp_path, SPEC, 100).close()
-    with pytest.raises(ConflictError, match="holds capacity 100, expected 200"):
+    with pytest.raises(ConflictError, match=r"capacity 100, .*200"):
         ReplayStore.open(tmp_path, SPEC, 200)
     other = dataclasses.replace(SPEC, observations=ArraySpec((3,), "float32"))
     with pytest.raises(ConflictError, match="observations"):
@@ -202,23 +202,23 @@ def test_a_store_of_another_environment_or_capacity_is_refused_with_both_values(
 
 def test_a_store_of_another_stack_or_an_older_format_is_refused_in_one_line(tmp_path: Path) -> None:
     ReplayStore.open(tmp_path, SPEC, 100).close()
-    with pytest.raises(ConflictError, match="holds frame_stack 1, expected 4"):
+    with pytest.raises(ConflictError, match=r"frame_stack 1, .*4"):
         ReplayStore.open(tmp_path, dataclasses.replace(SPEC, frame_stack=4), 100)
     # Formats 1 to 3 were written without a checksum.
     (tmp_path / "meta.json").write_text('{"format_version": 2, "capacity": 100, "segments": 64}')
-    with pytest.raises(ConflictError, match=r"^replay: \S+ holds format_version 2, expected 8; start this run in .*$"):
+    with pytest.raises(ConflictError, match=r"format_version 2, .*8;"):
         ReplayStore.open(tmp_path, SPEC, 100)
 
 
 @pytest.mark.parametrize("frame_stack", [0, 257])
-def test_a_stack_that_ages_cannot_cut_is_refused(tmp_path: Path, frame_stack: int) -> None:
-    with pytest.raises(UserError, match=f"frame stack must be 1 to 256, got {frame_stack}"):
+def test_a_frame_stack_out_of_range_is_refused(tmp_path: Path, frame_stack: int) -> None:
+    with pytest.raises(UserError, match=f"frame stack.*256, .*{frame_stack}$"):
         ReplayStore.open(tmp_path, dataclasses.replace(SPEC, frame_stack=frame_stack), 100)
 
 
 def test_a_directory_is_open_once_at_a_time(tmp_path: Path) -> None:
     store = ReplayStore.open(tmp_path, SPEC, 100)
-    with pytest.raises(ConflictError, match="open in another learner"):
+    with pytest.raises(ConflictError, match="another learner"):
         ReplayStore.open(tmp_path, SPEC, 100)
     store.close()
     ReplayStore.open(tmp_path, SPEC, 100).close()
@@ -229,14 +229,14 @@ def test_a_disk_without_locks_is_not_told_as_another_learner(tmp_path: Path, mon
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(UserError, match=r"cannot be locked \(No locks available\)"):
+    with pytest.raises(UserError, match="No locks available"):
         ReplayStore.open(tmp_path, SPEC, 100)
 
 
 def test_a_missing_column_is_refused(tmp_path: Path) -> None:
     ReplayStore.open(tmp_path, SPEC, 100).close()
     (tmp_path / "rewards.bin").unlink()
-    with pytest.raises(ConflictError, match="is missing"):
+    with pytest.raises(ConflictError, match=r"rewards\.bin .*missing"):
         ReplayStore.open(tmp_path, SPEC, 100)
 
 
@@ -251,16 +251,15 @@ def test_an_interrupted_creation_is_started_over(tmp_path: Path) -> None:
 
 
 def test_capacities_that_cannot_work_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="at least 4 rows, got 3"):
+    with pytest.raises(UserError, match=r"4 rows, .*3"):
         ReplayStore.open(tmp_path, SPEC, 3)
-    with pytest.raises(UserError, match="lower the replay capacity"):
+    with pytest.raises(UserError, match=f"{2**50} rows"):
         ReplayStore.open(tmp_path, SPEC, 2**50)
 
 
 def test_a_full_disk_is_told_in_units_that_show_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=300_000))
-    expected = rf"replay: 100000 rows need \S+ MiB below {tmp_path}, where 293 KiB are free; lower the replay capacity"
-    with pytest.raises(UserError, match=expected):
+    with pytest.raises(UserError, match=rf"100000 rows .*\d MiB .*{tmp_path}, .*293 KiB"):
         ReplayStore.open(tmp_path, SPEC, 100_000)
 
 
@@ -287,7 +286,5 @@ def test_short_segments_fill_a_store_that_expects_them(tmp_path: Path, rows_per_
 def test_a_store_that_does_not_tell_its_room_for_segments_is_refused(tmp_path: Path) -> None:
     ReplayStore.open(tmp_path, SPEC, 100).close()
     write_checked(tmp_path / "meta.json", {**read_checked(tmp_path / "meta.json"), "segments": 0})
-    with pytest.raises(
-        ConflictError, match=r"^replay: \S+ has room for 0 segments, expected .* above 0; remove it .*$"
-    ):
+    with pytest.raises(ConflictError, match=f"{tmp_path} .* 0 segments"):
         ReplayStore.open(tmp_path, SPEC, 100)
