@@ -210,7 +210,7 @@ def test_a_store_or_version_that_the_quantizer_refuses_is_not_whole(
     store, version = findings["policies/run.json"], findings["policies/00000001"]
     assert (code, store["state"], version["state"]) == (1, "damaged", "missing")
     assert "refused" in store["on_resume"]
-    assert re.search("format 3.* 2 ", store["detail"])
+    assert re.search("format 4.* 2 ", store["detail"])
     assert "['int8']" in version["detail"]
     assert [each.version for each in retained_policies(root / "policies")] == [2]
 
