@@ -72,7 +72,7 @@ def scalars_of(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
         if node.op_type != "Constant" or node.domain not in STANDARD:
             continue
         for name, value in attributes_of(node).items():
-            if name in ("value_float", "value_int"):
+            if name in NUMBERS and np.size(value) == 1:
                 found[node.output[0]] = np.asarray(value, NUMBERS[name])
             elif name == "value" and math.prod(value.dims) == 1:
                 found[node.output[0]] = numpy_helper.to_array(value)
