@@ -105,11 +105,12 @@ def test_the_opset_is_that_of_the_standard_wherever_it_is_listed() -> None:
 def test_a_normalization_in_the_model_is_told_with_its_numbers() -> None:
     model = onnx.load_from_string(emitted_as("fp32"))
     assert described(model.SerializeToString())["normalization"] is None
-    model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "head.mean"))
     for part, values in (("mean", [1.0, -2.0]), ("scale", [0.5, 4.0])):
         model.graph.initializer.append(
             numpy_helper.from_array(np.array(values, np.float32), f"torso.normalizer.{part}")
         )
+
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(3, np.float32), "head.mean"))
 
     found = described(model.SerializeToString())["normalization"]
 
