@@ -122,10 +122,11 @@ def _constant_of_shape(inputs: list[Any], attributes: dict[str, Any]) -> Array |
 
 
 def _range(inputs: list[Any], attributes: dict[str, Any]) -> Array | None:
-    start, limit, delta = (array.reshape(()) for array in inputs)
+    # Differences of NumPy's integers may overflow.
+    start, limit, delta = (array.item() for array in inputs)
     if (limit - start) / delta > _MOST:
         return None
-    return np.arange(start, limit, delta).astype(start.dtype)
+    return np.arange(start, limit, delta).astype(inputs[0].dtype)
 
 
 def _slice(inputs: list[Any], attributes: dict[str, Any]) -> Array:

@@ -292,6 +292,11 @@ GRAPHS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
             "many inputs": (signature_text(",".join([GIVEN] * 65), ACTING), "inputs, .*65"),
             "many outputs": (signature_text(GIVEN, ",".join([ACTING] * 65)), "outputs, .*65"),
             "a span of 0": (signature_text(GIVEN, port("q_values", "actions", spans="1,0")), r"\[1\.0, 0\.0\]"),
+            "a span beyond floats": (
+                signature_text(GIVEN, port("q_values", "actions", spans=f"1{'0' * 400}")),
+                "Overflow",
+            ),
+            "sizes below 0": (signature_text(GIVEN, port("q_values", "q_values", sizes="-5,10")), r"\[-5, 10\]"),
             "a size of 0": (signature_text(GIVEN, port("q_values", "q_values", sizes="3,0")), r"\[3, 0\]"),
             "an unknown role": (signature_text(GIVEN, port("q_values", "reward")), "reward"),
             "an input that acts": (signature_text(port("observation", "logits"), ACTING), "logits"),
