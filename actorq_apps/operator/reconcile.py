@@ -127,7 +127,7 @@ class Reconciler:
         self._left: dict[Key, str] = {}
 
     def reconcile(self, key: Key) -> float | None:
-        """Look at a run and do what is missing. Returns the seconds until the next look; None for no date.
+        """Check a run and do what is missing. Returns the seconds until the next check; None for no date.
 
         Raises ActorQError when the cluster does not answer, ConflictError when the TrainingRun has changed meanwhile.
         """
@@ -138,7 +138,7 @@ class Reconciler:
             self._forget(key)
             self._left.pop(key, None)
             return None
-        if self._others.look_after(key.namespace):
+        if self._others.manages(key.namespace):
             return self._leave(cluster, key, resource)
         self._left.pop(key, None)
         uid, before = resource["metadata"]["uid"], part(resource, "status")
@@ -245,7 +245,7 @@ class Reconciler:
         fault: Fault | None = None
         try:
             run = run or TrainingRun.of(resource)
-            labels, fault = credentials.look(cluster, run)
+            labels, fault = credentials.check(cluster, run)
             version = generation, resting, labels, fault
             if plan is not None and plan.version == version:
                 return plan
@@ -283,15 +283,15 @@ class Reconciler:
             if change := differences.removal(manifest, there):
                 cluster.patch(manifest["apiVersion"], manifest["kind"], name_of(manifest), change)
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
-        self._note_healed(run, plan, found)
+        self._record_healed(run, plan, found)
         doomed = differences.no_longer_wanted(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
         # After a change the next look compares all again.
         plan.checked = float("-inf") if made or changed or doomed else self._clock()
         return None
 
-    def _note_healed(self, run: TrainingRun, plan: _Plan, found: Existing) -> None:
-        """Note what others had changed. What they change again at once is theirs: nothing is fought over."""
+    def _record_healed(self, run: TrainingRun, plan: _Plan, found: Existing) -> None:
+        """Record what others had changed. What they change again at once is theirs: nothing is fought over."""
         for each in plan.wanted:
             key = each["kind"], name_of(each)
             there = found.get(key)

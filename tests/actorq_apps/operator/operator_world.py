@@ -128,10 +128,10 @@ def requests_of_a_look(world: World) -> list[tuple[str, str]]:
     """Verb and kind of each request."""
     made: list[tuple[str, str]] = []
 
-    def note(verb: str, kind: str, name: str) -> None:
+    def record(verb: str, kind: str, name: str) -> None:
         made.append((verb, kind))
 
-    world.api.refuse = note
+    world.api.refuse = record
     world.look()
     return made
 

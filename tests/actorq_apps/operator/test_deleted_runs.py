@@ -42,8 +42,8 @@ def test_a_run_whose_deletion_was_missed_is_forgotten(world: World) -> None:
     queue_of_runs: DueQueue[Key] = DueQueue()
     controller = Controller(world.api.cluster(), (NAMESPACE,), queue_of_runs, world.operator)
     controller.list_runs()
-    assert queue_of_runs.take(0) == KEY
-    controller.look(KEY)
+    assert queue_of_runs.get(0) == KEY
+    controller.reconcile(KEY)
     assert world.operator.known() == []
 
 

@@ -48,12 +48,12 @@ def test_a_specification_that_is_nested_too_deeply_is_a_condition_of_this_run_al
     due: DueQueue[Key] = DueQueue()
     controller = Controller(world.api.cluster(), (NAMESPACE,), due, world.operator)
     controller.list_runs()
-    keys = [due.take(0), due.take(0)]
+    keys = [due.get(0), due.get(0)]
     assert sorted(key.name for key in keys if key) == ["good", "tiny"]
     for key in keys:
         assert key is not None
-        controller.look(key)
-    assert controller.looks == {"done": 2, "conflict": 0, "failed": 0}
+        controller.reconcile(key)
+    assert controller.reconciles == {"done": 2, "conflict": 0, "failed": 0}
     failed = world.api.condition("tiny", "Failed")
     assert failed["reason"] == "InvalidConfiguration"
     assert re.match("spec .* 32 levels", failed["message"])
@@ -360,10 +360,10 @@ def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None
 
     world.at += PERIOD_S
     world.api.refuse = scaled_meanwhile
-    controller.look(KEY)
+    controller.reconcile(KEY)
     assert world.api.status("tiny") == before
-    assert queue_of_runs.take(10) == KEY
-    controller.look(KEY)
+    assert queue_of_runs.get(10) == KEY
+    controller.reconcile(KEY)
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
 
 
