@@ -220,7 +220,7 @@ class Members:
             self._end_wait(member)
         member.state = "left"
         self._left[member.name] = None
-        self._indexes[member.role].free(member.index)
+        self._indexes[member.role].release(member.index)
         return True
 
     def _require_room(self, owner: str) -> None:
@@ -255,7 +255,7 @@ class Members:
 
 
 class Indexes:
-    """The held and free exploration indexes of a role, from 0. Taking and freeing is O(log n). Not thread-safe."""
+    """The held and free exploration indexes of a role, from 0. Acquiring and releasing is O(log n). Not thread-safe."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()
@@ -272,7 +272,7 @@ class Indexes:
         self._held.add(index)
         return index
 
-    def free(self, index: int) -> None:
+    def release(self, index: int) -> None:
         """Release a held number."""
         self._held.discard(index)
         if index < self._next and index not in self._in_heap:

@@ -228,7 +228,7 @@ def test_a_free_index_is_the_wished_one_or_the_lowest(moves: list[tuple[bool, in
     indexes, held = Indexes(), set[int]()
     for takes, number in moves:
         if not takes:
-            indexes.free(number)
+            indexes.release(number)
             held.discard(number)
             continue
         wishes = (number,) if number % 2 else ()
