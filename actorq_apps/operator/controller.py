@@ -130,7 +130,7 @@ class Controller:
             self.reconciler.close()
 
     def reconcile(self, key: Key) -> None:
-        """Reconcile one run and put it back for the next look."""
+        """Reconcile one run and put it back for the next reconciliation."""
         began, result = self._clock(), FAILED
         self._busy_since = began
         try:
