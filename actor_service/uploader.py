@@ -189,7 +189,7 @@ class Uploader:
         try:
             for response in call:
                 opened = True
-                if self._take(self._answer(response)):
+                if self._handle(self._answer(response)):
                     connected()
         except grpc.RpcError as error:
             if not self._closed.is_set():
@@ -223,7 +223,7 @@ class Uploader:
 
     def _resume_after(self, stored: int) -> None:
         with self._changed:
-            items = [*self._kept.take_all(), *self._in_flight, *self._waiting]
+            items = [*self._kept.pop_all(), *self._in_flight, *self._waiting]
             for item in items:
                 if item.sequence <= stored:
                     # Stored, but perhaps not on the learner's disk yet.
@@ -246,7 +246,7 @@ class Uploader:
                 *(self._client.peer, self._acknowledged - stored, stored, self._acknowledged - stored - lost, lost),
             )
 
-    def _take(self, answer: wire.StreamAnswer) -> bool:
+    def _handle(self, answer: wire.StreamAnswer) -> bool:
         """Returns whether the stream works. A learner may open a stream and then refuse each item: its disk is full."""
         with self._changed:
             works = answer.acknowledged > self._acknowledged
@@ -340,7 +340,7 @@ class Kept:
         while self._items and self._items[0].sequence <= sequence:
             self._drop_oldest()
 
-    def take_all(self) -> list[Item]:
+    def pop_all(self) -> list[Item]:
         """Remove and return all kept items, oldest first."""
         items = list(self._items)
         self._items.clear()

@@ -108,7 +108,7 @@ class _Client:
 
     def _renew(self) -> None:
         with self._lock:
-            renewed = None if self._renewal is None or self._closed.is_set() else self._renewal.take()
+            renewed = None if self._renewal is None or self._closed.is_set() else self._renewal.poll()
             if renewed is not None:
                 self._open(renewed)
 

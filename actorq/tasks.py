@@ -17,10 +17,10 @@ def may_be_left(work: F, what: str) -> F:
     what: names the work in the log line of an unexpected error. Errors of the domain are not logged.
     """
 
-    def take_error(done: "asyncio.Future[Any]") -> None:
+    def log_error(done: "asyncio.Future[Any]") -> None:
         error = None if done.cancelled() else done.exception()
         if error is not None and not isinstance(error, ActorQError):
             _log.error("%s failed: %s: %s", what, type(error).__name__, error)
 
-    work.add_done_callback(take_error)
+    work.add_done_callback(log_error)
     return work

@@ -88,7 +88,7 @@ class Watchdog:
         if self._thread.is_alive():
             self._thread.join()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End the process if a watched call takes too long."""
         now = self._clock()
         # Read once: the watched thread changes it meanwhile.
@@ -107,7 +107,7 @@ class Watchdog:
         try:
             while not self._closed.wait(self._limit_s / 4):
                 self._arm()
-                self.look()
+                self.check()
         finally:
             faulthandler.cancel_dump_traceback_later()
             if self._timer is not None:

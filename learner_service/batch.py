@@ -12,7 +12,7 @@ class Batch:
     """Columns by name, each an attribute: `batch.rewards`. The first dimension of all is the rows, or time.
 
     The replay gives B n-step transitions (see `replay.assemble`), the one-pass queue trajectories of T steps of N
-    environments (see `RolloutQueue.take`). Every further column of the run is among them by its name.
+    environments (see `RolloutQueue.next_rollout`). Every further column of the run is among them by its name.
 
     columns: NumPy arrays, or tensors on one device.
     """

@@ -175,7 +175,7 @@ def _rollouts(training: Training, filling: _Filling, size: int) -> Iterator[_Win
     training.trainer.publish()
     while True:
         wall, cpu = time.perf_counter(), time.process_time()
-        if not batches.take(_TAKE_S):
+        if not batches.fetch(_TAKE_S):
             raise ConflictError(f"the queue gave no rollout of {size} environment steps")
         with training.quantization_aware.applied(updates, training.replay.total_transitions):
             learned = batches.learn(0.0)

@@ -25,7 +25,7 @@ class Reporter:
     def status(self) -> RunStatus:
         """The present status of the run."""
         run, records, training = self._run, self._run.records, self._run.training
-        records.resources.note_self()
+        records.resources.record_self()
         steps = training.replay.total_transitions if training else 0
         updates = training.trainer.updates if training else 0
         stored = training.intake.statistics() if training else NOTHING_STORED

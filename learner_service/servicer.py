@@ -76,13 +76,13 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     ) -> None:
         try:
             async for request in request_iterator:
-                self._take(request, stream)
+                self._handle(request, stream)
                 await self._connections.storage.room()
             stream.end()
         except Exception as error:
             stream.fail(error)
 
-    def _take(self, request: learner_pb2.StreamTrajectoriesRequest, stream: ActorStream) -> None:
+    def _handle(self, request: learner_pb2.StreamTrajectoriesRequest, stream: ActorStream) -> None:
         match request.WhichOneof("payload"):
             case "segment":
                 segment = request.segment
@@ -91,8 +91,8 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             case "evaluation":
                 self._connections.evaluated(stream, wire.evaluation_from_proto(request.evaluation))
             case "report":
-                stream.note_sent(request.sent_sequence)
-                self._run.records.note_report(stream.member, wire.actor_report_from_proto(request.report))
+                stream.check_sent(request.sent_sequence)
+                self._run.records.record_report(stream.member, wire.actor_report_from_proto(request.report))
             case other:
                 raise InvalidInputError(
                     f"stream: expected a segment, evaluation or report, got {other or 'an empty message'}"

@@ -59,7 +59,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
         ends = {self._policies.draining: _draining, turn.replaced: turn.reason}
         async for request in _until(ends, request_iterator):
             received_at = intake.clock()
-            submission: Submission | None = await intake.worker.do(assembler.take, request)
+            submission: Submission | None = await intake.worker.do(assembler.add, request)
             if isinstance(submission, wire.Opening):
                 scheme, turn.learner = submission.scheme, submission.learner
                 version, graph_digests = await intake.claim(submission.run_id, scheme, turn)

@@ -120,7 +120,7 @@ class PooledEnvironments(Environments):
         columns.rewards[self._ended] = 0.0
         columns.terminated[:], columns.truncated[:] = terminated, truncated
         endings = [int(index) for index in np.flatnonzero(terminated | truncated) if index not in self._ended]
-        self._take(observations)
+        self._copy_observations(observations)
         broken = columns.broken()
         if broken:
             endings = [index for index in endings if index not in broken]
@@ -165,11 +165,11 @@ class PooledEnvironments(Environments):
 
     def _begin(self, pool: Any) -> None:
         self._pool = pool
-        self._take(pool.reset()[0])
+        self._copy_observations(pool.reset()[0])
         self._columns.begin()
         self._ended = []
 
-    def _take(self, observations: Any) -> None:
+    def _copy_observations(self, observations: Any) -> None:
         np.concatenate(self._columns_of(observations, self.count), axis=1, out=self._rows, casting="same_kind")
 
     def _columns_of(self, observations: Any, count: int) -> list[NDArray[Any]]:

@@ -204,7 +204,7 @@ class PolicySlot:
             self._activations.append(seconds)
             del self._activations[:-100]
 
-    def take_activations(self) -> tuple[float, ...]:
+    def pop_activations(self) -> tuple[float, ...]:
         """Remove and return the recorded seconds from snapshot to first action, at most the newest 100."""
         with self._changed:
             taken, self._activations = tuple(self._activations), []

@@ -52,7 +52,7 @@ class Subscription:
     check: finds the schemes that this processor computes wrongly. They are no candidates of `auto`.
     scheme: the requested scheme.
     select: chooses among policies for `auto`. Its second argument is the scheme that acts.
-    wanted: whether to load the newest policy. Asked for each newer policy and by `look_again`. With `auto`, all are.
+    wanted: whether to load the newest policy. Asked for each newer policy and by `recheck`. With `auto`, all are.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Subscription:
             scheme = FALLBACK
         self._stream = _Stream(connect(), FP32 if scheme == AUTO else scheme, 0)
         self._loader = threading.Thread(target=self._load_newest, name="policy loader", daemon=True)
-        self._looker = threading.Thread(target=self._look, name="scheme", daemon=True)
+        self._checker = threading.Thread(target=self._check_policies, name="scheme", daemon=True)
 
     @property
     def scheme(self) -> str:
@@ -106,9 +106,9 @@ class Subscription:
         """Begin to watch."""
         self._read(self._stream)
         self._loader.start()
-        self._looker.start()
+        self._checker.start()
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Ask `wanted` again, because its answer may have changed."""
         with self._changed:
             self._changed.notify_all()
@@ -117,10 +117,10 @@ class Subscription:
         """Stop watching, and wait until no thread can put a policy into the slot."""
         self._stop.set()
         self._slot.wake()
-        self.look_again()
+        self.recheck()
         self._client.close()
         # It may be changing the stream.
-        _join(self._looker)
+        _join(self._checker)
         self._end(self._stream)
         _join(self._loader)
 
@@ -185,19 +185,19 @@ class Subscription:
     def _is_wanted(self) -> bool:
         return self._received is not None and self._wanted(self._received.descriptor)
 
-    def _look(self) -> None:
+    def _check_policies(self) -> None:
         try:
             while not self._stop.is_set() and not self._slot.closed:
                 policy = self._slot.wait(lambda found: self._stop.is_set() or self._is_due(found), _WAIT_S)
                 if policy is not None and not self._stop.is_set():
-                    self._look_at(policy.descriptor)
+                    self._check_policy(policy.descriptor)
         except BaseException as error:
             # A closed channel raises too, but `close` is no fault.
             if not self._stop.is_set():
                 self._on_fault(error)
 
     def _is_due(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether to call `_look_at` for the acting policy."""
+        """Whether to call `_check_policy` for the acting policy."""
         return self.check.is_due(descriptor) or (
             self._requested == AUTO
             and (
@@ -206,7 +206,7 @@ class Subscription:
             )
         )
 
-    def _look_at(self, acting: PolicyDescriptor) -> None:
+    def _check_policy(self, acting: PolicyDescriptor) -> None:
         """Check the acting policy, and change the scheme if needed."""
         due = self.check.is_due(acting)
         mismatch = due and self.check.run(self._client, acting)

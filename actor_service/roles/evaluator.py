@@ -80,10 +80,10 @@ class Evaluator(Participant):
             policy = self._slot.wait(self._is_wanted, _WAIT_S)
             if policy is None:
                 self._schedule.try_again()
-                self._look_again()
+                self._recheck()
                 continue
             version = policy.descriptor.version
-            if not hold.take(version):
+            if not hold.acquire(version):
                 self._schedule.lost(version)
                 continue
             self._schedule.begun(policy.descriptor)
@@ -104,10 +104,10 @@ class Evaluator(Participant):
 
     def _evaluate_soon(self, version: int) -> None:
         self._schedule.want(version)
-        self._look_again()
+        self._recheck()
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
         """Check again which policy is wanted."""
         self._slot.wake()
         if self._subscription is not None:
-            self._subscription.look_again()
+            self._subscription.recheck()

@@ -101,7 +101,7 @@ class Explorer(Participant):
             return None
         return Hindsight(goal, environments.count, names, rewards, np.random.default_rng(seed), self._own_call)
 
-    def _take_share(self, steps: int) -> None:
+    def _set_share(self, steps: int) -> None:
         self._share = steps
         if self._turns is not None:
             self._turns.set_most_steps(steps)

@@ -31,7 +31,7 @@ class PolicyHold:
         self._lost = 0
         self._failing = False
 
-    def take(self, version: int) -> bool:
+    def acquire(self, version: int) -> bool:
         """Hold this version from now on. Returns False when the quantizer no longer has it."""
         self._version = version
         return self._ask()

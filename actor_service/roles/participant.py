@@ -142,7 +142,7 @@ class Participant(Actor):
             count_retry = self.counts.learner_retries.add
             keep_connected(self._join_first, self._stop, self._learner.peer, random.Random(), on_retry=count_retry)
             if self._membership is not None:
-                self._take_part(self._membership)
+                self._participate(self._membership)
         except BaseException as error:
             self._fault = self._fault or error
         finally:
@@ -172,7 +172,7 @@ class Participant(Actor):
         self._join()
         connected()
 
-    def _take_part(self, membership: Membership) -> None:
+    def _participate(self, membership: Membership) -> None:
         run = membership.run
         self._quantizer.run_id = run.run_id
         _log.info("joined run %s as %s %d on %s", run.run_id, self.role, membership.actor_index, run.environment_id)
@@ -191,12 +191,12 @@ class Participant(Actor):
             on_evaluate=self._evaluate_soon,
             on_fault=self._fail,
             on_retry=self.counts.learner_retries.add,
-            on_share=self._take_share,
+            on_share=self._set_share,
         )
         self._uploader.start(self._spec, run.queue_segments, run.report_period_s)
         self._work(self._spec, membership, self._uploader)
 
-    def _take_share(self, steps: int) -> None:
+    def _set_share(self, steps: int) -> None:
         """The learner has changed the steps of a policy. Called on the uploader's thread; 0: as Join has told."""
 
     def _report(self) -> ActorReport:
@@ -211,7 +211,7 @@ class Participant(Actor):
 
     def _next_report(self) -> ActorReport:
         """The report for the learner. It contains each activation once."""
-        return replace(self._report(), activation_seconds=self._slot.take_activations())
+        return replace(self._report(), activation_seconds=self._slot.pop_activations())
 
     def _run_is_over(self) -> None:
         if not self._stop.is_set():

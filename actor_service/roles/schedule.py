@@ -54,11 +54,11 @@ class EvaluationSchedule:
         return wanted or (due and not self._has_reached_target and (self._is_near or self._affordable()))
 
     def begun(self, descriptor: PolicyDescriptor) -> None:
-        """Note that the evaluation of this version has begun."""
+        """Record that the evaluation of this version has begun."""
         self._last_update, self._last_version = descriptor.learner_step, descriptor.version
 
     def ended(self, score: float | None) -> None:
-        """Note the score, if there is one.
+        """Record the score, if there is one.
 
         At the target nothing more is due until `try_again`, because the run should end.
         """
@@ -71,7 +71,7 @@ class EvaluationSchedule:
         self._has_reached_target = self._target is not None and score >= self._target
 
     def lost(self, version: int) -> None:
-        """Note that the quantizer no longer has this version. It is not due until `try_again`."""
+        """Record that the quantizer no longer has this version. It is not due until `try_again`."""
         self._lost_version = version
 
     def try_again(self) -> None:

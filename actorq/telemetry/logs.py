@@ -46,7 +46,7 @@ class FloodFilter(logging.Filter):
         if record.levelno >= logging.ERROR:
             return True
         place = self._places.setdefault((record.pathname, record.lineno), _Place(_BURST, self._clock()))
-        left_out = place.take(self._clock())
+        left_out = place.acquire(self._clock())
         if left_out:
             record.msg = f"({left_out} more lines like the next are left out) {record.msg}"
         return left_out is not None
@@ -60,7 +60,7 @@ class _Place:
     at: float
     left_out: int = 0
 
-    def take(self, now: float) -> int | None:
+    def acquire(self, now: float) -> int | None:
         """The number of lines left out before this one; None when this one is left out too."""
         self.lines = min(_BURST, self.lines + (now - self.at) * _LINES_PER_SECOND)
         self.at = now

@@ -26,7 +26,7 @@ class CallCounts:
         self._lock = threading.Lock()
         self.closed_connections = 0
 
-    def note_closed(self) -> None:
+    def record_closed(self) -> None:
         """Count a connection that was closed."""
         self.closed_connections += 1
 

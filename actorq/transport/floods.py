@@ -68,18 +68,18 @@ class Traffic:
         self._idle: OrderedDict[str, None] = OrderedDict()
 
     def begin(self, peer: str) -> None:
-        """Note the start of a call."""
+        """Record the start of a call."""
         self._calls[peer] = self._calls.get(peer, 0) + 1
         self._bytes.setdefault(peer, 0)
         self._idle.pop(peer, None)
 
     def add(self, peer: str, size: int) -> None:
-        """Note a received message."""
+        """Record a received message."""
         if peer in self._bytes:
             self._bytes[peer] += size
 
     def end(self, peer: str) -> None:
-        """Note the end of a call."""
+        """Record the end of a call."""
         self._calls[peer] -= 1
         if not self._calls[peer]:
             del self._calls[peer]
@@ -148,11 +148,11 @@ class FloodGuard:
             grows = False
             # Without a free file descriptor it cannot look. It does so as soon as there is one.
             with suppress(OSError):
-                grows = await asyncio.to_thread(self.look)
+                grows = await asyncio.to_thread(self.check)
             await asyncio.sleep(_HOT_PERIOD_S if grows else _PERIOD_S)
 
-    def look(self) -> bool:
-        """Look once. Returns whether memory grows."""
+    def check(self) -> bool:
+        """Check once. Returns whether memory grows."""
         now, resident = self._clock(), self._memory()
         self._calm_bytes = min(self._calm_bytes, resident)
         grows = resident - self._calm_bytes >= _GROWTH_BYTES
@@ -180,12 +180,12 @@ class FloodGuard:
             if excess > (_SLACK_OF_OFFENDERS_BYTES if peer[0] in self._offenders else _SLACK_BYTES):
                 connection.shutdown(socket.SHUT_RDWR)
                 begin[peer] = received, messages
-                self._note(peer[0], int(excess), now)
+                self._record_offender(peer[0], int(excess), now)
                 count += 1
         self._begin = begin
         return count
 
-    def _note(self, address: str, excess: int, now: float) -> None:
+    def _record_offender(self, address: str, excess: int, now: float) -> None:
         self._on_close()
         if address not in self._offenders:
             _log.warning("connections from %s are closed: one sent %d bytes that belong to no message", address, excess)

@@ -156,9 +156,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         received.begin(context)
         if method != _FREE_METHOD:
             peer = context.peer()
-            self._open_calls.take(peer)
+            self._open_calls.acquire(peer)
             # Not in a `finally`: a canceled call leaves its generator to the garbage collector.
-            context.add_done_callback(lambda _: self._open_calls.give_back(peer))
+            context.add_done_callback(lambda _: self._open_calls.release(peer))
 
     async def _abort(self, context: grpc.aio.ServicerContext, method: str, error: BaseException) -> None:
         reason = error if self._gate is None else self._gate.reason(error)

@@ -24,8 +24,8 @@ class Quota:
         self._sum = 0
         self._lock = threading.Lock()
 
-    def take(self, peer: str) -> None:
-        """Take one for a peer. Raises ExhaustedError, and takes none, when that would exceed one of the bounds."""
+    def acquire(self, peer: str) -> None:
+        """Acquire one for a peer. Raises ExhaustedError, without acquiring any, if that would exceed a bound."""
         address = address_of(peer)
         with self._lock:
             if self._sum >= self._total:
@@ -38,7 +38,7 @@ class Quota:
             self._taken[address] += 1
             self._sum += 1
 
-    def give_back(self, peer: str) -> None:
+    def release(self, peer: str) -> None:
         """Return one of a peer's."""
         address = address_of(peer)
         with self._lock:

@@ -51,7 +51,7 @@ class Server:
         limits, access = limits or ServerLimits(), access or Access()
         self._gate = Gate(access) if certificates else None
         self._tasks: list[asyncio.Task[None]] = []
-        self.floods = FloodGuard(self.calls.note_closed)
+        self.floods = FloodGuard(self.calls.record_closed)
         self._interceptor = CallInterceptor(
             self.calls, Quota(limits.open_calls, limits.calls_of_address), self._gate, self.floods.traffic
         )
@@ -150,7 +150,7 @@ def _server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
     def fetch() -> grpc.ServerCertificateConfiguration | None:
         """gRPC calls this on its own thread before the handshake of each new connection."""
-        renewed = renewal.take()
+        renewed = renewal.poll()
         return None if renewed is None else _configuration(renewed)
 
     return grpc.dynamic_ssl_server_credentials(_configuration(certificates), fetch, require_client_authentication=True)

@@ -64,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with asking("--learner", certificates), LearnerClient(found.address, certificates) as client:
             status = client.status()
-        found.view.take_status(status)
+        found.view.update_status(status)
         elapsed_s = status.elapsed_s
     except UserError as error:
         # A starting run has processes, but its learner does not answer yet. One that refuses certificates answers.

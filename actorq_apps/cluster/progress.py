@@ -47,7 +47,7 @@ def await_progress(
     away = False
     while True:
         try:
-            if (end := wait.look()) is not None:
+            if (end := wait.poll()) is not None:
                 return end
             away = False
             if time.monotonic() >= deadline:
@@ -78,8 +78,8 @@ class _Wait:
         self._rolled_out = False
         self._is_training_run = False
 
-    def look(self) -> RunStatus | RecordedEnd | None:
-        """Look at the run once, and tell its news. Returns what was waited for; None before."""
+    def poll(self) -> RunStatus | RecordedEnd | None:
+        """Check the run once, and tell its news. Returns what was waited for; None before."""
         workloads, self._pods = _workloads(self._cluster), pods_of(self._cluster)
         self._is_training_run = self._is_training_run or is_training_run(self._cluster, workloads)
         recorded = recorded_end(self._cluster) if self._is_training_run else None

@@ -71,7 +71,7 @@ class CodecarbonTracker:
         # The import of codecarbon configures its logger, so the filter comes after it and before the first message.
         logging.getLogger("codecarbon").addFilter(self._failures)
         country = country_iso_code.upper() if country_iso_code else None
-        output = SimpleNamespace(out=self._take, live_out=_ignore, task_out=_ignore, exit=_ignore)
+        output = SimpleNamespace(out=self._record_totals, live_out=_ignore, task_out=_ignore, exit=_ignore)
         with _processor_named_by_kernel():
             self._tracker: Any = OfflineEmissionsTracker(
                 country_iso_code=country,
@@ -107,7 +107,7 @@ class CodecarbonTracker:
         self._tracker.stop()
         logging.getLogger("codecarbon").removeFilter(self._failures)
 
-    def _take(self, total: Any, _delta: Any) -> None:
+    def _record_totals(self, total: Any, _delta: Any) -> None:
         figures = total.cpu_energy, total.ram_energy, total.gpu_energy, total.emissions
         self._totals = TrackerTotals(*map(float, figures))
 

@@ -42,7 +42,7 @@ class DueQueue(Generic[N]):
             self._due[name] = min(at, self._due.get(name, at))
             self._changed.notify_all()
 
-    def take(self, at_most_s: float) -> N | None:
+    def get(self, at_most_s: float) -> N | None:
         """Wait for a due name and remove it; None after `at_most_s` seconds, and when the queue is closed."""
         end = self._clock() + at_most_s
         with self._changed:
@@ -73,7 +73,7 @@ class Controller:
     """Reconciles one run at a time.
 
     namespaces: those to look at; empty for all.
-    looks: number of looks by result. look_seconds: their duration.
+    reconciles: number of calls of `reconcile` by result. reconcile_seconds: their duration.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class Controller:
         self._queue = queue
         self.reconciler = reconciler
         self._clock = clock
-        self.looks = dict.fromkeys((DONE, CONFLICT, FAILED), 0)
-        self.look_seconds = Histogram()
+        self.reconciles = dict.fromkeys((DONE, CONFLICT, FAILED), 0)
+        self.reconcile_seconds = Histogram()
         # When the present look, or list, began.
         self._busy_since: float | None = None
         self._ended = False
@@ -123,14 +123,14 @@ class Controller:
                     except Exception:
                         _log.exception("the list of runs")
                     self._busy_since = None
-                if key := self._queue.take(max(0.0, listed + LIST_PERIOD_S - self._clock())):
-                    self.look(key)
+                if key := self._queue.get(max(0.0, listed + LIST_PERIOD_S - self._clock())):
+                    self.reconcile(key)
         finally:
             self._ended = True
             self.reconciler.close()
 
-    def look(self, key: Key) -> None:
-        """Reconcile one run and put it back for the next look."""
+    def reconcile(self, key: Key) -> None:
+        """Reconcile one run and put it back for the next reconciliation."""
         began, result = self._clock(), FAILED
         self._busy_since = began
         try:
@@ -145,7 +145,7 @@ class Controller:
             _log.exception("%s/%s", *key)
             delay_s = LIST_PERIOD_S
         self._busy_since = None
-        self.looks[result] += 1
-        self.look_seconds.observe(self._clock() - began)
+        self.reconciles[result] += 1
+        self.reconcile_seconds.observe(self._clock() - began)
         if delay_s is not None:
             self._queue.put(key, delay_s)

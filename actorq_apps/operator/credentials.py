@@ -8,7 +8,7 @@ from actorq_apps.operator.differences import refusal
 from actorq_apps.operator.resource.training_run import DEFAULT_SECRET, SECRET_LABEL, TrainingRun
 
 
-def look(cluster: Cluster, run: TrainingRun) -> tuple[Object | None, Fault | None]:
+def check(cluster: Cluster, run: TrainingRun) -> tuple[Object | None, Fault | None]:
     """The labels of the Secret of the run's checkpoints, None without one, and why the run may not read its Secrets.
 
     Raises UnavailableError when the cluster does not answer.

@@ -176,7 +176,7 @@ class OtherOperators:
         # By namespace: the Lease's holder and time, since when they are so, and when the Lease was last read.
         self._seen: dict[str, tuple[object, float, float]] = {}
 
-    def look_after(self, namespace: str) -> bool:
+    def manages(self, namespace: str) -> bool:
         """Whether another operator looks after the runs of a namespace. Reads its Lease now and then.
 
         A Lease that is seen for the first time counts as renewed.

@@ -21,9 +21,9 @@ def operator_metrics(leader: Leader, controller: Controller, queue: DueQueue[Key
     )
     yield labelled_counter(
         "actorq_operator_reconciles",
-        "Looks at a run: done, conflict (the object changed meanwhile) or failed. The last two are repeated.",
+        "Reconciliations of a run: done, conflict (the object changed meanwhile) or failed. The last two are repeated.",
         ("result",),
-        {(result,): count for result, count in controller.looks.items()},
+        {(result,): count for result, count in controller.reconciles.items()},
     )
-    yield histogram("actorq_operator_reconcile_seconds", "Duration of a look at a run.", controller.look_seconds)
+    yield histogram("actorq_operator_reconcile_seconds", "Duration of a reconciliation.", controller.reconcile_seconds)
     yield gauge("actorq_operator_due_runs", "Runs that wait for a look now.", queue.due())

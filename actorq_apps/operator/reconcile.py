@@ -33,7 +33,7 @@ from actorq_apps.operator.resource.training_run import (
 from actorq_apps.operator.status import conditions, present
 from actorq_apps.operator.status.answers import Answers
 from actorq_apps.operator.status.events import COMPONENT, new_events, of_another_operator
-from actorq_apps.operator.status.look import Look, find_fault, lacks_pods, role_of, waits
+from actorq_apps.operator.status.observed_run import ObservedRun, find_fault, lacks_pods, role_of, waits
 
 # Seconds between looks at an active run, and between writes of figures to its status.
 PERIOD_S = 5.0
@@ -97,7 +97,7 @@ class _Memory:
 
 
 class Reconciler:
-    """Looks at one run after the other. Not thread-safe.
+    """Reconciles one run after the other. Not thread-safe.
 
     wake: called from other threads with the key of a run that has news.
     images: where the images of runs come from that name none.
@@ -127,7 +127,7 @@ class Reconciler:
         self._left: dict[Key, str] = {}
 
     def reconcile(self, key: Key) -> float | None:
-        """Look at a run and do what is missing. Returns the seconds until the next look; None for no date.
+        """Check a run and do what is missing. Returns the seconds until the next check; None for no date.
 
         Raises ActorQError when the cluster does not answer, ConflictError when the TrainingRun has changed meanwhile.
         """
@@ -138,7 +138,7 @@ class Reconciler:
             self._forget(key)
             self._left.pop(key, None)
             return None
-        if self._others.look_after(key.namespace):
+        if self._others.manages(key.namespace):
             return self._leave(cluster, key, resource)
         self._left.pop(key, None)
         uid, before = resource["metadata"]["uid"], part(resource, "status")
@@ -152,42 +152,42 @@ class Reconciler:
         if version and memory.ended == version:
             return None
         try:
-            found, look = self._see(cluster, key, resource, memory)
+            found, observed = self._see(cluster, key, resource, memory)
         except UserError as error:
             fault = refusal(error)
-            look = Look(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
-            self._write(cluster, look, fault, memory)
+            observed = ObservedRun(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
+            self._write(cluster, observed, fault, memory)
             return PERIOD_S
-        plan = memory.plan = self._plan(cluster, memory, look)
-        look, live = replace(look, refusal=plan.fault), look.live
-        if not self._is_enough(look, plan, found):
+        plan = memory.plan = self._plan(cluster, memory, observed)
+        observed, live = replace(observed, refusal=plan.fault), observed.live
+        if not self._is_enough(observed, plan, found):
             try:
                 found |= present.others(cluster, resource, plan.wanted, found)
-                if self._left_s(look) <= 0:
+                if self._left_s(observed) <= 0:
                     memory.plan = None
                     left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
                     # The actors may end after their workload.
-                    wait_s = self._write(cluster, look, find_fault(look), memory)
+                    wait_s = self._write(cluster, observed, find_fault(observed), memory)
                     if left or wait_s:
                         return wait_s or PERIOD_S
                     memory.ended = version
                     return None
                 if plan.run is not None and plan.fault is None:
-                    look = replace(look, refusal=self._make(cluster, plan.run, plan, found, look))
-                look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
+                    observed = replace(observed, refusal=self._make(cluster, plan.run, plan, found, observed))
+                observed = replace(observed, volumes=found.of(VOLUME), events=self._events(cluster, found))
             except UserError as error:
                 fault = refusal(error)
-                look = replace(look, refusal=look.refusal or fault)
-            if look.refusal is not None:
-                self._rest(cluster, look, found)
+                observed = replace(observed, refusal=observed.refusal or fault)
+            if observed.refusal is not None:
+                self._rest(cluster, observed, found)
         if live is not None and (memory.earlier is None or live.elapsed_s >= memory.earlier.elapsed_s + PERIOD_S):
             memory.earlier = live
-        wait_s = self._write(cluster, look, find_fault(look), memory)
+        wait_s = self._write(cluster, observed, find_fault(observed), memory)
         if wait_s is None or wait_s > PERIOD_S:
             # A run that rests occupies no memory.
             memory.plan = None
         # Nothing tells of a pod that gets its node. One that gets none in time is a fault.
-        if wait_s is not None and look.waits and find_fault(look) is None:
+        if wait_s is not None and observed.waits and find_fault(observed) is None:
             return min(wait_s, PLACING_PERIOD_S)
         return wait_s
 
@@ -210,12 +210,12 @@ class Reconciler:
         self._forget(key)
         if self._left.get(key) != resource["metadata"]["uid"]:
             self._left[key] = resource["metadata"]["uid"]
-            event = of_another_operator(Look(resource, self._now()), self._cluster.namespace)
+            event = of_another_operator(ObservedRun(resource, self._now()), self._cluster.namespace)
             _log.warning("%s/%s: %s", *key, event["message"])
             self._tell(cluster, [event])
         return LEFT_PERIOD_S
 
-    def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Existing, Look]:
+    def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Existing, ObservedRun]:
         """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
         found = present.workloads(cluster, key.name)
         # An earlier run of this name may not be deleted yet. What its learner says is not of this run.
@@ -231,21 +231,21 @@ class Reconciler:
             return None if plain else certificates(cluster.get("v1", "Secret", secret) or {})
 
         live = memory.answers.newest(asked, read)
-        look = Look(resource, self._now(), live, memory.earlier, pods, list(found.values()))
-        waiting = not (look.suspended or look.over) and waits(pods, workloads)
-        return found, replace(look, awaited=memory.answers.awaited, waits=waiting)
+        observed = ObservedRun(resource, self._now(), live, memory.earlier, pods, list(found.values()))
+        waiting = not (observed.suspended or observed.over) and waits(pods, workloads)
+        return found, replace(observed, awaited=memory.answers.awaited, waits=waiting)
 
-    def _plan(self, cluster: Cluster, memory: _Memory, look: Look) -> _Plan:
-        resource, plan = look.resource, memory.plan
+    def _plan(self, cluster: Cluster, memory: _Memory, observed: ObservedRun) -> _Plan:
+        resource, plan = observed.resource, memory.plan
         generation = int(resource["metadata"].get("generation", 0))
         # What has ended is known from the status alone: a learner that has ended is told of there first.
-        resting = look.resting if "finishedAt" in look.before or not look.over else ()
+        resting = observed.resting if "finishedAt" in observed.before or not observed.over else ()
         run = plan.run if plan is not None and plan.version[:2] == (generation, resting) else None
         labels: Object | None = None
         fault: Fault | None = None
         try:
             run = run or TrainingRun.of(resource)
-            labels, fault = credentials.look(cluster, run)
+            labels, fault = credentials.check(cluster, run)
             version = generation, resting, labels, fault
             if plan is not None and plan.version == version:
                 return plan
@@ -256,20 +256,24 @@ class Reconciler:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
             return _Plan((generation, resting, labels, fault), run, [], fault)
 
-    def _is_enough(self, look: Look, plan: _Plan, found: Existing) -> bool:
+    def _is_enough(self, observed: ObservedRun, plan: _Plan, found: Existing) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
         period_s = max(CHECK_PERIOD_S, _CHECK_S_PER_RUN * len(self._memories))
-        if look.live is None or look.over or self._clock() >= plan.checked + period_s:
+        if observed.live is None or observed.over or self._clock() >= plan.checked + period_s:
             return False
         workloads = [each for each in plan.wanted if each["kind"] in WORKLOADS]
         changed = any(plan.differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
-        lacking = any(lacks_pods(each) for each in look.workloads)
-        return not changed and not lacking and find_fault(look) is None
+        lacking = any(lacks_pods(each) for each in observed.workloads)
+        return not changed and not lacking and find_fault(observed) is None
 
-    def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Existing, look: Look) -> Fault | None:
+    def _make(
+        self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Existing, observed: ObservedRun
+    ) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = plan.wanted
-        if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over):
+        if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(
+            found, wanted, observed.before, observed.over
+        ):
             return fault
         existing = {name_of(each): each for each in found.of("Secret") if is_owned(each, run.uid)}
         made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
@@ -283,15 +287,15 @@ class Reconciler:
             if change := differences.removal(manifest, there):
                 cluster.patch(manifest["apiVersion"], manifest["kind"], name_of(manifest), change)
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
-        self._note_healed(run, plan, found)
+        self._record_healed(run, plan, found)
         doomed = differences.no_longer_wanted(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
         # After a change the next look compares all again.
         plan.checked = float("-inf") if made or changed or doomed else self._clock()
         return None
 
-    def _note_healed(self, run: TrainingRun, plan: _Plan, found: Existing) -> None:
-        """Note what others had changed. What they change again at once is theirs: nothing is fought over."""
+    def _record_healed(self, run: TrainingRun, plan: _Plan, found: Existing) -> None:
+        """Record what others had changed. What they change again at once is theirs: nothing is fought over."""
         for each in plan.wanted:
             key = each["kind"], name_of(each)
             there = found.get(key)
@@ -312,9 +316,9 @@ class Reconciler:
                 _log.info("%s: %s %s deleted", cluster.namespace, each["kind"], name_of(each))
         return bool(owned)
 
-    def _rest(self, cluster: Cluster, look: Look, found: Existing) -> None:
+    def _rest(self, cluster: Cluster, observed: ObservedRun, found: Existing) -> None:
         """End the pods of components that rest, although the run's objects cannot be as its specification says."""
-        for each in differences.to_scale_down(found, look.resource["metadata"]["uid"], look.resting):
+        for each in differences.to_scale_down(found, observed.resource["metadata"]["uid"], observed.resting):
             try:
                 cluster.patch(each["apiVersion"], each["kind"], name_of(each), {"spec": {"replicas": 0}})
                 _log.info("%s: %s %s has no pods", cluster.namespace, each["kind"], name_of(each))
@@ -327,24 +331,24 @@ class Reconciler:
         lacking = any(lacks_pods(each) for each in found.of(*WORKLOADS))
         return cluster.list("v1", "Event") if pending or lacking else []
 
-    def _write(self, cluster: Cluster, look: Look, fault: Fault | None, memory: _Memory) -> float | None:
+    def _write(self, cluster: Cluster, observed: ObservedRun, fault: Fault | None, memory: _Memory) -> float | None:
         """Write the status unless it is too early. Returns when to look again."""
-        status = conditions.new_status(look, fault)
-        if status == look.before:
+        status = conditions.new_status(observed, fault)
+        if status == observed.before:
             if "finishedAt" in status and status["actors"] == 0:
-                return max(self._left_s(look), 0.0)
-            rests = not look.pods and (look.suspended or (memory.plan is not None and memory.plan.run is None))
+                return max(self._left_s(observed), 0.0)
+            rests = not observed.pods and (observed.suspended or (memory.plan is not None and memory.plan.run is None))
             # A run that rests stays so until somebody changes the object.
             return None if rests else PERIOD_S
         early_s = memory.written + PERIOD_S - self._clock()
-        if early_s > 0 and not conditions.is_news(look.before, status):
+        if early_s > 0 and not conditions.is_news(observed.before, status):
             return early_s
-        self._tell(cluster, new_events(look, status, fault))
-        metadata = {"resourceVersion": look.resource["metadata"].get("resourceVersion")}
-        cluster.patch(API_VERSION, KIND, name_of(look.resource), {"metadata": metadata, "status": status}, "status")
+        self._tell(cluster, new_events(observed, status, fault))
+        metadata = {"resourceVersion": observed.resource["metadata"].get("resourceVersion")}
+        cluster.patch(API_VERSION, KIND, name_of(observed.resource), {"metadata": metadata, "status": status}, "status")
         memory.written = self._clock()
         # After the end of the run, the next look comes at once: actors end with the run.
-        return 0.0 if "finishedAt" in status and "finishedAt" not in look.before else PERIOD_S
+        return 0.0 if "finishedAt" in status and "finishedAt" not in observed.before else PERIOD_S
 
     def _tell(self, cluster: Cluster, events: Sequence[Object]) -> None:
         for event in events:
@@ -356,13 +360,13 @@ class Reconciler:
             except UserError as error:
                 _log.warning("%s: %s", event["message"], refusal(error).text)
 
-    def _left_s(self, look: Look) -> float:
+    def _left_s(self, observed: ObservedRun) -> float:
         """Seconds that learner and quantizer of a finished run still serve."""
-        if "finishedAt" not in look.before:
+        if "finishedAt" not in observed.before:
             return float("inf")
         # Read here, because the rest of the specification may have a fault.
-        kept_s = part(look.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
-        return datetime.fromisoformat(look.before["finishedAt"]).timestamp() + float(kept_s) - look.now
+        kept_s = part(observed.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
+        return datetime.fromisoformat(observed.before["finishedAt"]).timestamp() + float(kept_s) - observed.now
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)

@@ -134,8 +134,8 @@ class _Services:
     children: Mapping[str, Child]
     told: "queue.SimpleQueue[RunStatus | ChildExited]"
 
-    def look(self, wanted: Callable[[RunStatus], bool]) -> Counters:
-        """Look at the first status that is wanted. Raises ActorQError when a process ends before."""
+    def wait_for(self, wanted: Callable[[RunStatus], bool]) -> Counters:
+        """The counters of the first status that is wanted. Raises ActorQError when a process ends before."""
         asked = time.monotonic()
         while True:
             try:
@@ -150,7 +150,7 @@ class _Services:
     def after(self, seconds: float, steps: int = -1) -> Counters:
         """Look after `seconds` seconds, once more than `steps` transitions are stored."""
         moment = time.monotonic() + seconds
-        return self.look(lambda status: time.monotonic() >= moment and status.environment_steps > steps)
+        return self.wait_for(lambda status: time.monotonic() >= moment and status.environment_steps > steps)
 
     def when_blocked(self) -> None:
         """Wait until the actors stop for lack of credit."""
@@ -161,12 +161,12 @@ class _Services:
             before, steps = steps, status.environment_steps
             return steps == before
 
-        self.look(stands_still)
+        self.wait_for(stands_still)
 
     def after_update(self, seconds: float) -> Counters:
         """Look just after the first update that ends after `seconds` seconds, so that only whole updates count."""
         updates = self.after(seconds).updates
-        return self.look(lambda status: status.updates > updates)
+        return self.wait_for(lambda status: status.updates > updates)
 
     def _counters(self, status: RunStatus) -> Counters:
         at, counts = time.monotonic(), (status.environment_steps, status.updates, status.policy_version)
@@ -207,7 +207,7 @@ def measure_links(
         stack.callback(StatusWatch(learner, None, told.put, _STATUS_PERIOD_S).close)
         client = stack.enter_context(LearnerClient(learner))
         services = _Services(children, told)
-        services.look(lambda status: status.environment_steps > 0)
+        services.wait_for(lambda status: status.environment_steps > 0)
         client.pause()
         began = services.after(warm_up_s)
         ended = services.after(seconds / 2, began.steps)

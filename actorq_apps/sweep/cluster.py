@@ -105,12 +105,12 @@ class ClusterRuns:
         if known.end is not None or trial.number in self._undeleted or not self._is_made(trial):
             return known
         with self._told_once(trial, ActorQError):
-            known = self._known[trial.number] = self._look(trial, known)
+            known = self._known[trial.number] = self._poll(trial, known)
         if known.end is not None:
             self._running.pop(trial.number, None)
         return known
 
-    def _look(self, trial: Trial, known: Progress) -> Progress:
+    def _poll(self, trial: Trial, known: Progress) -> Progress:
         found = self._cluster.get(API_VERSION, KIND, self.name(trial))
         if found is None:
             return replace(known, end=RunEnd.FAILED, reason=f"{KIND} {self.name(trial)} was deleted")

@@ -86,7 +86,7 @@ class Processes:
         replace_file(config_file, settings.to_yaml(config))
         log = self._root / "logs" / f"{_name(trial)}.log"
         self._children[trial.number] = start_run(
-            *(_name(trial), run, config_file, log, self._note),
+            *(_name(trial), run, config_file, log, self._record_exit),
             resume=resume,
             inherited=(self._lock,),
             servers=self._servers,
@@ -150,7 +150,7 @@ class Processes:
             return f"the best policy cannot be exported: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}"
         return f"the best policy: {policy}"
 
-    def _note(self, exited: ChildExited) -> None:
+    def _record_exit(self, exited: ChildExited) -> None:
         self._codes[exited.name] = exited.code
         self._events.put(exited)
 

@@ -84,7 +84,7 @@ class Learners:
         """The learners' names in the order of their publications."""
 
     def poll(self) -> None:
-        """Note who has published since the last call."""
+        """Record who has published since the last call."""
         for name, client in self._clients.items():
             try:
                 emitted = client.status().emitted

@@ -18,25 +18,25 @@ from actorq.domain.trajectory import Segment
 from actorq.process import main
 
 
-class NotedUploader(Uploader):
+class RecordingUploader(Uploader):
     """Writes each line before the actor acts on it."""
 
     ledger = open(os.environ["POWERCUT_LEDGER"], "a", buffering=1)  # noqa: SIM115
 
     def put(self, item: Any, stop: threading.Event) -> None:
-        """Note a segment."""
+        """Record a segment."""
         if isinstance(item, Segment):
             content = item.observations.swapaxes(0, 1).tobytes()
-            self._note(made=item.sequence, crc=zlib.crc32(content))
+            self._record(made=item.sequence, crc=zlib.crc32(content))
         super().put(item, stop)
 
-    def _take(self, answer: Any) -> bool:
-        self._note(acknowledged=answer.acknowledged, durable=answer.durable)
-        return super()._take(answer)
+    def _handle(self, answer: Any) -> bool:
+        self._record(acknowledged=answer.acknowledged, durable=answer.durable)
+        return super()._handle(answer)
 
-    def _note(self, **values: int) -> None:
+    def _record(self, **values: int) -> None:
         self.ledger.write(json.dumps({"incarnation": self._incarnation, **values}) + "\n")
 
 
 if __name__ == "__main__":
-    sys.exit(main(partial(run_actor, uploader=NotedUploader)))
+    sys.exit(main(partial(run_actor, uploader=RecordingUploader)))

@@ -33,7 +33,7 @@ class Arrivals:
     def __post_init__(self) -> None:
         self._times: dict[int, list[float]] = {}
 
-    def note(self, version: int) -> None:
+    def record(self, version: int) -> None:
         """Record that one more subscriber has the version."""
         times = self._times.setdefault(version, [])
         times.append(time.monotonic())
@@ -46,25 +46,25 @@ def _policies() -> Callable[[bytes], int | None]:
     """Checks policies as a relay does. Returns the version of each complete policy."""
     assembler = StreamedPolicies(Variant(SCHEME))
 
-    def take(message: bytes) -> int | None:
+    def receive(message: bytes) -> int | None:
         delivery = assembler.add(message)
         return delivery.descriptor.version if delivery else None
 
-    return take
+    return receive
 
 
 def _messages(each: int, digest: bool) -> Callable[[bytes], int | None]:
     """Counts messages, and hashes them if `digest` is set. Returns a number after every `each` messages."""
     count = 0
 
-    def take(message: bytes) -> int | None:
+    def receive(message: bytes) -> int | None:
         nonlocal count
         count += 1
         if digest:
             hashlib.sha256(message).digest()
         return count // each if count % each == 0 else None
 
-    return take
+    return receive
 
 
 async def _subscribe(address: str, method: str, together: int, arrivals: Arrivals, ready: Callable[[], None]) -> None:
@@ -76,7 +76,7 @@ async def _subscribe(address: str, method: str, together: int, arrivals: Arrival
         ready()
         async for message in call:
             if (version := take(message)) is not None:
-                arrivals.note(version)
+                arrivals.record(version)
 
 
 async def _run(arguments: argparse.Namespace) -> None:

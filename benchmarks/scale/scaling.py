@@ -129,7 +129,7 @@ class Simulation:
                 next_poll += self._autoscaler.period_s
                 metric = self._signal.desired_actors
                 self._pods.scale(self._autoscaler.decide(self.now, metric, self._pods.replicas), self.now)
-            self._note(starved, waiting)
+            self._record(starved, waiting)
 
     def close(self) -> None:
         """Release the event loop."""
@@ -171,9 +171,9 @@ class Simulation:
                 self._queued[index] -= 1
                 sequence = stream.received + 1
                 store = partial(self._storing.append, (stream, sequence))
-                if self._credits.take(stream, sequence, lambda: 0, store):
+                if self._credits.spend(stream, sequence, lambda: 0, store):
                     store()
-                # Outside of `take`, as in the learner: with thousands of streams, one insert leads to the next.
+                # Outside of `spend`, as in the learner: with thousands of streams, one insert leads to the next.
                 while self._storing:
                     self._store(*self._storing.popleft())
         self._loop.call_soon(self._loop.stop)
@@ -205,11 +205,11 @@ class Simulation:
     def _measure(self) -> None:
         for index, stream in self._streams.items():
             member = stream.member
-            self._signal.note_report(member.name, member.incarnation, float(self._waited[index]))
+            self._signal.record_report(member.name, member.incarnation, float(self._waited[index]))
         stored, missing = self._limiter.inserts, self._limiter.missing
         self._signal.observe(self._samples, self._starved_s, stored, len(self._streams), missing=missing)
 
-    def _note(self, starved: float, waiting: float) -> None:
+    def _record(self, starved: float, waiting: float) -> None:
         trace = self.trace
         trace.seconds.append(self.now)
         trace.replicas.append(self._pods.replicas)

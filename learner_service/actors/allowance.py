@@ -32,8 +32,8 @@ class Allowance:
         self._saved, self._at = min(self._most, self._saved + self._rate * (now - self._at)), now
         return self._saved > 0
 
-    def take(self, nbytes: int) -> None:
-        """Note a write."""
+    def spend(self, nbytes: int) -> None:
+        """Record a write."""
         self._saved -= nbytes
 
 
@@ -45,8 +45,8 @@ class EvaluationAllowance:
         self._all = Allowance(*_ALL, clock)
         self._each: WeakKeyDictionary[Member, Allowance] = WeakKeyDictionary()
 
-    def take(self, member: Member, evaluation: Evaluation) -> None:
-        """Note an evaluation. Raises ExhaustedError when too much was sent; the evaluator then sends it again."""
+    def spend(self, member: Member, evaluation: Evaluation) -> None:
+        """Record an evaluation. Raises ExhaustedError when too much was sent; the evaluator then sends it again."""
         own = self._each.setdefault(member, Allowance(*_EACH, self._clock))
         for allowance, who, rate in ((own, f"evaluator {member.name!r}", _EACH[0]), (self._all, "all", _ALL[0])):
             if not allowance.has_some:
@@ -54,7 +54,7 @@ class EvaluationAllowance:
                     f"evaluation: expected at most {rate} bytes per second by {who}, got more: send it again later"
                 )
         for allowance in (own, self._all):
-            allowance.take(most_line_bytes(evaluation))
+            allowance.spend(most_line_bytes(evaluation))
 
 
 def most_line_bytes(evaluation: Evaluation) -> int:

@@ -66,13 +66,13 @@ class ActorStream:
         self.changed = asyncio.Event()
         self.changed.set()
 
-    def note_durable(self, sequence: int) -> None:
-        """Note that everything up to `sequence` survives a power cut."""
+    def record_durable(self, sequence: int) -> None:
+        """Record that everything up to `sequence` survives a power cut."""
         if sequence > self.durable:
             self.durable = sequence
             self.tell()
 
-    def note_sent(self, sequence: int) -> None:
+    def check_sent(self, sequence: int) -> None:
         """Check that everything the actor has sent, up to `sequence`, was received; raise CorruptedError otherwise.
 
         Answers the actor again, because the last answer may be lost.
@@ -88,7 +88,7 @@ class ActorStream:
             )
 
     def acknowledge(self, sequence: int) -> None:
-        """Note that everything up to `sequence` is stored."""
+        """Record that everything up to `sequence` is stored."""
         self.acknowledged = max(self.acknowledged, sequence)
         self.received = max(self.received, sequence)
         self.credit = max(self.credit, sequence)
@@ -108,7 +108,7 @@ class ActorStream:
         self.changed.set()
 
     def end(self) -> None:
-        """Note that the actor sends nothing more."""
+        """Record that the actor sends nothing more."""
         self.ended = True
         self.changed.set()
 
@@ -152,10 +152,11 @@ class Credits:
         self._queue(stream)
         self._pump()
 
-    def take(self, stream: ActorStream, sequence: int, size: Callable[[], int], store: Callable[[], None]) -> bool:
-        """Take a received segment. Returns whether it has a reservation. Otherwise calls `store` once it has one.
+    def spend(self, stream: ActorStream, sequence: int, size: Callable[[], int], store: Callable[[], None]) -> bool:
+        """Spend the credit of a received segment. Returns whether it has a reservation.
 
-        The reservation then belongs to the intake, which uses it for a stored segment and releases it otherwise.
+        Otherwise calls `store` once it has one. The reservation then belongs to the intake, which uses it for a stored
+        segment and releases it otherwise.
         size: returns the bytes of the segment. Raises ConflictError without credit, UnavailableError when too many
         segments wait, and CorruptedError when an earlier segment is missing.
         """

@@ -89,7 +89,7 @@ class Intake:
         return columns
 
     def published(self, version: int) -> None:
-        """Note a published version, from which staleness is counted."""
+        """Record a published version, from which staleness is counted."""
         with self._lock:
             self._versions.add(version)
 
@@ -107,12 +107,12 @@ class Intake:
         try:
             segment, member = self._checked(decode, reserved), stream.member
             if self._replay.insert(segment, member.source(segment.sequence), reserved) is None:
-                self.note_duplicate(member, segment.sequence)
+                self.record_duplicate(member, segment.sequence)
                 return True
             with self._lock:
                 self._count(segment)
                 if segment.sequence <= _FIRST_SEGMENTS or segment.sequence % _EACH_SEGMENT == 0:
-                    self._ranges.note(member.name, segment.observations)
+                    self._ranges.update(member.name, segment.observations)
         except BaseException:
             stream.refused = True
             raise
@@ -133,13 +133,13 @@ class Intake:
         """Rows left out of calibration batches since this process started."""
         return self._ranges.left_out
 
-    def note_duplicate(self, member: Member, sequence: int) -> None:
+    def record_duplicate(self, member: Member, sequence: int) -> None:
         """Count a segment that is stored already."""
         _log.info("%s sent segment %d again: dropped", member.name, sequence)
         with self._lock:
             self._duplicate_segments += 1
 
-    def note_lost(self, member: Member, stored: int, through: int) -> None:
+    def skip_lost(self, member: Member, stored: int, through: int) -> None:
         """Skip the segments after `stored` up to `through`, which both the replay and the actor have lost."""
         lost = through - stored
         _log.warning("%s: %d acknowledged segments after number %d are lost", member.name, lost, stored)
@@ -233,7 +233,7 @@ class Intake:
             acted = int(np.count_nonzero(segment.valid[span.first_step : stop]))
             self._staleness.add(self._versions.lag_of(span.version), acted)
             self._by_scheme[span.scheme] = self._by_scheme.get(span.scheme, 0) + acted
-        self._plausibility.note(segment)
+        self._plausibility.update(segment)
         for episode in segment.episodes:
             self._episodes.add(episode.episode_return)
 

@@ -117,7 +117,7 @@ class Members:
             self._check(name, incarnation, newest)
             if known is None and len(self._members) >= _MAX_MEMBERS:
                 self._forget_one_that_left()
-            member = self._take_in(name, role, incarnation or self._new_incarnation(newest), nonce, known)
+            member = self._admit(name, role, incarnation or self._new_incarnation(newest), nonce, known)
             member.owner = owner
             self._wait(member)
             return member
@@ -150,8 +150,8 @@ class Members:
             members = sorted(present, key=lambda member: (member.role, member.index))[:_MOST_STATUSES]
             return tuple(ActorStatus(m.name, m.role, m.index, m.state == "connected", m.report) for m in members)
 
-    def note_report(self, member: Member, report: ActorReport) -> None:
-        """Note a member's newest report."""
+    def record_report(self, member: Member, report: ActorReport) -> None:
+        """Record a member's newest report."""
         member.report, member.heard_at = report, self._clock()
 
     def names(self, role: Role, silent_s: float) -> tuple[list[str], list[str], list[str]]:
@@ -186,14 +186,14 @@ class Members:
         self._next_incarnation += 1
         return incarnation
 
-    def _take_in(self, name: str, role: Role, incarnation: int, nonce: int, known: Member | None) -> Member:
+    def _admit(self, name: str, role: Role, incarnation: int, nonce: int, known: Member | None) -> Member:
         wishes = list(_ordinal(name))
         if known is not None:
             self._leave(known)
             del self._left[name]
             if known.role == role:
                 wishes.insert(0, known.index)
-        index = self._indexes[role].take(*wishes)
+        index = self._indexes[role].acquire(*wishes)
         life = self._lives[role, index] = self._lives.get((role, index), 0) + 1
         member = Member(name, role, index, incarnation, life, nonce=nonce)
         self._members[name] = member
@@ -203,7 +203,7 @@ class Members:
 
     def _come_back(self, member: Member) -> None:
         if member.state == "left":
-            member.index = self._indexes[member.role].take(member.index, *_ordinal(member.name))
+            member.index = self._indexes[member.role].acquire(member.index, *_ordinal(member.name))
             member.state = "joined"
             del self._left[member.name]
         elif member.state == "joined":
@@ -220,7 +220,7 @@ class Members:
             self._end_wait(member)
         member.state = "left"
         self._left[member.name] = None
-        self._indexes[member.role].free(member.index)
+        self._indexes[member.role].release(member.index)
         return True
 
     def _require_room(self, owner: str) -> None:
@@ -255,7 +255,7 @@ class Members:
 
 
 class Indexes:
-    """The held and free exploration indexes of a role, from 0. Taking and freeing is O(log n). Not thread-safe."""
+    """The held and free exploration indexes of a role, from 0. Acquiring and releasing is O(log n). Not thread-safe."""
 
     def __init__(self) -> None:
         self._held: set[int] = set()
@@ -264,7 +264,7 @@ class Indexes:
         self._heap: list[int] = []
         self._in_heap: set[int] = set()
 
-    def take(self, *wishes: int) -> int:
+    def acquire(self, *wishes: int) -> int:
         """Hold the first of `wishes` that is free, else the lowest free number."""
         index = next((wish for wish in wishes if wish not in self._held), None)
         if index is None:
@@ -272,7 +272,7 @@ class Indexes:
         self._held.add(index)
         return index
 
-    def free(self, index: int) -> None:
+    def release(self, index: int) -> None:
         """Release a held number."""
         self._held.discard(index)
         if index < self._next and index not in self._in_heap:

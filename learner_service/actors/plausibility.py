@@ -37,7 +37,7 @@ class Plausibility:
         # False for a run whose checkpoint has no such record. Nothing is flagged then.
         self._is_complete = compares
 
-    def note(self, segment: Segment) -> None:
+    def update(self, segment: Segment) -> None:
         """Update the record with a segment."""
         rewards = segment.rewards[segment.valid]
         if rewards.size:

@@ -45,8 +45,8 @@ class ObservedRanges:
         self._known: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self.left_out = 0
 
-    def note(self, actor: str, observations: NDArray[np.generic]) -> None:
-        """Note a segment's observations, [T, E, *observation]."""
+    def update(self, actor: str, observations: NDArray[np.generic]) -> None:
+        """Record a segment's observations, [T, E, *observation]."""
         if observations.dtype.kind != "f":
             return
         lowest = np.asarray(observations.min((0, 1)), np.float64)

@@ -75,7 +75,7 @@ class Streams:
         assert intake is not None
         assert credits_ is not None
         if sequence <= stream.received:
-            intake.note_duplicate(stream.member, sequence)
+            intake.record_duplicate(stream.member, sequence)
             stream.changed.set()
             return
         submit = partial(
@@ -85,7 +85,7 @@ class Streams:
             partial(self._refuse, stream),
         )
         try:
-            if credits_.take(stream, sequence, size, submit):
+            if credits_.spend(stream, sequence, size, submit):
                 submit()
         except ActorQError:
             self.refused_segments += 1
@@ -141,7 +141,7 @@ class Streams:
         durable: that sequence by `Member.source_key`.
         """
         for stream in self._of(role):
-            stream.note_durable(durable.get(stream.member.source_key, 0))
+            stream.record_durable(durable.get(stream.member.source_key, 0))
 
     async def until_closed(self, timeout_s: float) -> None:
         """Wait until no stream is open, or for `timeout_s` seconds."""

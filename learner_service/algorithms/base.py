@@ -138,7 +138,7 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
     def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1].
 
-        rollout: as `RolloutQueue.take` returns it: batches of T steps of N environments, with different T.
+        rollout: as `RolloutQueue.next_rollout` returns it: batches of T steps of N environments, with different T.
         """
         ...
 

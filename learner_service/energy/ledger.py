@@ -78,7 +78,7 @@ class EnergyLedger:
             node = self._node(reading.node)
             if node is None:
                 raise ExhaustedError(f"energy: expected at most {_MOST_NODES} nodes with meters, got another")
-            self._charge(node.take(reading, meter, self._clock()))
+            self._charge(node.record(reading, meter, self._clock()))
 
     def estimate_to_now(self, elapsed_s: float) -> None:
         """Add the energy since each meter's last reading, extrapolated from the time before that reading.

@@ -45,7 +45,7 @@ class NodeAccount:
     readings: deque[tuple[float, Counters]] = field(default_factory=lambda: deque(maxlen=2))
     """The last two readings of this life of the meter, and their times. Not part of the state."""
 
-    def take(self, reading: NodeEnergy, meter: str, now: float) -> dict[str, Amount]:
+    def record(self, reading: NodeEnergy, meter: str, now: float) -> dict[str, Amount]:
         """Record a meter's reading. Returns the roles' new energy."""
         if meter == self.previous_meter:
             # A late reading of a replaced meter: its time is already settled.

@@ -28,7 +28,7 @@ class WrittenGradient:
         self.parameter.grad = None
         self._free = True
 
-    def take(self) -> Tensor | None:
+    def acquire(self) -> Tensor | None:
         """The memory, which the caller must fill completely; None when the gradient has to go through autograd."""
         free, self._free = self._free, False
         return self._place if free else None
@@ -57,7 +57,7 @@ class WritesGradients(Protocol):
 
 def write(gradient: Tensor, written: WrittenGradient | None) -> Tensor | None:
     """Write a gradient to its memory and return None. Without such memory, return it as float32 for autograd."""
-    place = None if written is None else written.take()
+    place = None if written is None else written.acquire()
     if place is None:
         return gradient.float()
     place.copy_(gradient)

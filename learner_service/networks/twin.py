@@ -188,7 +188,7 @@ class _MLPs(torch.autograd.Function):
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         to_x: Tensor | None = None
         through_relu = relu_gradient()
-        written = [None if each is None else each.take() for each in ctx.written] if need_parameters else []
+        written = [None if each is None else each.acquire() for each in ctx.written] if need_parameters else []
         places = [place for place in written if place is not None]
         to_parameters = places or [
             torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0]) if need_parameters
@@ -241,7 +241,7 @@ class _MLPsTogether(torch.autograd.Function):
         weights, inputs = ctx.saved_tensors[: ctx.layers], ctx.saved_tensors[ctx.layers :]
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:])
         through_relu = relu_gradient()
-        taken = [None if each is None else each.take() for each in ctx.written] if need_parameters else []
+        taken = [None if each is None else each.acquire() for each in ctx.written] if need_parameters else []
         places = [place for place in taken if place is not None]
         to_parameters = places or [
             torch.empty_like(part) for weight in weights for part in (weight, weight[:, :, 0]) if need_parameters

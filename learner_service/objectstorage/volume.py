@@ -17,7 +17,7 @@ from actorq.statefiles.highwater import LEAP_OF_COPIES
 from learner_service.files import OBJECT_STORAGE
 from learner_service.objectstorage.generations import Claim, Generations, Manifest
 from learner_service.objectstorage.store import ObjectStore
-from learner_service.training.checkpoint import Found, find_newest
+from learner_service.training.checkpoint import CheckpointScan, find_newest
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Volume:
         """Resets of the run's environment so far. Copies from before the last one count no more."""
         return int((read_either(self.directory / RUN_FILE) or {}).get("resets", 0))
 
-    def prepare(self, resume: bool) -> Found | None:
+    def prepare(self, resume: bool) -> CheckpointScan | None:
         """Restore the run if the volume has none, and its newest checkpoint if that is damaged.
 
         Call before the learner claims the volume. Returns the checkpoints that it has read; None if it has not looked.
@@ -122,7 +122,7 @@ class Volume:
             write_twice(self._file, {"volume": self.name})
         return number
 
-    def _fill(self, resume: bool) -> Found | None:
+    def _fill(self, resume: bool) -> CheckpointScan | None:
         """Restore the run into a volume without one. The file run.json comes last, so a killed restore begins again."""
         found = self.generations.newest_claim()
         if found is None:
@@ -159,41 +159,41 @@ class Volume:
         partial.rmdir()
         return checkpoints
 
-    def _replace_damaged(self) -> Found:
+    def _replace_damaged(self) -> CheckpointScan:
         """Restore a checkpoint from its copy if the newest one is damaged, and the copy is newer than the whole ones.
 
         Renames the damaged ones to NAME.damaged. Raises an error of the storage if no checkpoint here is whole.
         """
-        found = find_newest(self.directory / "checkpoints")
+        scan = find_newest(self.directory / "checkpoints")
         try:
-            return self._restore_checkpoint(found) if found.damaged else found
+            return self._restore_checkpoint(scan) if scan.damaged else scan
         except (InvalidInputError, NotFoundError, UnavailableError) as error:
-            if found.state is None:
+            if scan.state is None:
                 raise
             _log.warning("the run continues from its newest whole checkpoint, as no copy can be read: %s", error)
-            return found
+            return scan
 
-    def _restore_checkpoint(self, found: Found) -> Found:
+    def _restore_checkpoint(self, scan: CheckpointScan) -> CheckpointScan:
         claim = self.generations.newest_claim()
         # A volume that has lost its claim is refused later.
         if claim is None or claim[1].volume != self.name:
-            return found
-        partial, name, copy = self._download_newest(claim[1], "checkpoints/", found.updates)
+            return scan
+        partial, name, copy = self._download_newest(claim[1], "checkpoints/", scan.updates)
         if copy.state is not None:
-            found.set_damaged_aside()
+            scan.set_damaged_aside()
             path = Path("checkpoints", f"{copy.updates:012d}")
             (partial / path).rename(self.directory / path)
             sync_folder(self.directory / "checkpoints")
-            names = ", ".join(sorted({path.stem for path in found.damaged}))
+            names = ", ".join(sorted({path.stem for path in scan.damaged}))
             _log.error(
                 "damaged checkpoints: %s; checkpoint %d is restored from %s, generation %s",
                 *(names, copy.updates, self.generations.url, name),
             )
-            found = copy
+            scan = copy
         shutil.rmtree(partial)
-        return found
+        return scan
 
-    def _download_newest(self, claim: Claim, beginning: str = "", above: int = -1) -> tuple[Path, str, Found]:
+    def _download_newest(self, claim: Claim, beginning: str = "", above: int = -1) -> tuple[Path, str, CheckpointScan]:
         """Download the newest whole generation, or only its files with this beginning.
 
         above: a generation whose checkpoint has no more updates than this is not downloaded, nor is one before it.
@@ -212,7 +212,7 @@ class Volume:
                 f"--run-directory: {self.directory}: the run cannot be restored ({error.strerror})"
             ) from None
 
-    def _download_whole(self, folder: Path, claim: Claim, beginning: str, above: int) -> tuple[str, Found]:
+    def _download_whole(self, folder: Path, claim: Claim, beginning: str, above: int) -> tuple[str, CheckpointScan]:
         resets, damaged = self.resets, 0
         names = listed = self.generations.manifests()
         tried = 0
@@ -231,7 +231,7 @@ class Volume:
                 if RUN_FILE not in manifest.files:
                     raise InvalidInputError(f"{name}: expected the files of a run, got {len(manifest.files)} others")
                 if beginning and _updates(manifest.files) <= above:
-                    return "", Found()
+                    return "", CheckpointScan()
                 files = {path: parts for path, parts in manifest.files.items() if path.startswith(beginning)}
                 self._download(Manifest(manifest.run_id, files), folder)
                 require_whole_documents(folder)
@@ -254,7 +254,7 @@ class Volume:
                 return name, checkpoint
         if damaged:
             raise InvalidInputError(f"{self.generations.url}: none of {damaged} generations is whole")
-        return "", Found()
+        return "", CheckpointScan()
 
     def _download(self, manifest: Manifest, folder: Path) -> None:
         free = shutil.disk_usage(folder).free

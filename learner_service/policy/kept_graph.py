@@ -55,15 +55,15 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     def named_by(tensor: Tensor) -> str:
         return names.get(id(tensor)) or _constant(tensor)
 
-    def note(*values: Any) -> None:
+    def add(*values: Any) -> None:
         digest.update(f"{tree_map_only(Tensor, named_by, values)!r}\n".encode())
 
     for name, tensor in named.items():
-        note(name, str(tensor.dtype), tuple(tensor.shape))
+        add(name, str(tensor.dtype), tuple(tensor.shape))
     for number, call in enumerate(calls):
-        note(call.name, call.arguments, call.options)
+        add(call.name, call.arguments, call.options)
         names |= {id(tensor): f"{number}.{which}" for which, tensor in enumerate(call.made)}
-    note("outputs", outputs)
+    add("outputs", outputs)
     return digest.hexdigest()
 
 

@@ -130,7 +130,7 @@ class ReplayBuffer(SegmentBuffer):
             self._sampler.load_state(state.get("sampler", {}))
         self.limiter.load_state_dict({**state, "inserts": self.total_transitions})
 
-    def _take_in(self, segment: Segment, inserted: Inserted) -> int:
+    def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
         self._sampler.on_insert(inserted)
         if not self._store.transitions:
             # Segments of resets only cost no credit, and have evicted all transitions.

@@ -70,7 +70,7 @@ class DynamicCapacity:
         period = self._settings.period_steps
         return self._replay.total_transitions // period > self._looked_at // period
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Measure the distance, drop the oldest transitions if it is too large, and write both down."""
         self._looked_at = self._replay.total_transitions
         self._measure_and_drop()

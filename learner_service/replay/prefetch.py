@@ -48,7 +48,7 @@ class Prefetcher:
         """Bytes of the batches."""
         return sum(batch.nbytes for batch in self._batches)
 
-    def take(self, timeout: float) -> Drawn | None:
+    def next_batch(self, timeout: float) -> Drawn | None:
         """The next batch, once the limiter allows it; None after `timeout` seconds, and while the replay is empty.
 
         The batch is valid until the next call. Raises the errors of `ReplayBuffer.draw`.

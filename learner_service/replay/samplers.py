@@ -37,11 +37,11 @@ class Sampler(Protocol):
     """Draws valid rows of one store. Not thread-safe: the lock of the store covers its sampler."""
 
     def on_insert(self, inserted: Inserted) -> None:
-        """Note the rows that an insert wrote and evicted. Call directly after every insert."""
+        """Record the rows that an insert wrote and evicted. Call directly after every insert."""
         return
 
     def on_drop(self, dropped: tuple[tuple[int, int], ...]) -> None:
-        """Note dropped row ranges. Call directly after every drop."""
+        """Record dropped row ranges. Call directly after every drop."""
         return
 
     @abstractmethod

@@ -95,7 +95,7 @@ class SegmentBuffer(ABC):
             with self._lock:
                 inserted = self._store.insert(segment, source)
                 if inserted is not None:
-                    counted = self._take_in(segment, inserted)
+                    counted = self._on_insert(segment, inserted)
             return inserted
         except UnavailableError:
             self.limiter.hold_inserts(True)
@@ -140,12 +140,12 @@ class SegmentBuffer(ABC):
         """Restore a checkpoint's state. Raises ValueError when the moments are of other observations."""
 
     @abstractmethod
-    def _take_in(self, segment: Segment, inserted: Inserted) -> int:
-        """Note a stored segment, under the lock. Returns the number to count as inserts at the limiter."""
+    def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
+        """Record a stored segment, under the lock. Returns the number to count as inserts at the limiter."""
 
     @abstractmethod
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
-        """Note row ranges of damaged segments that the store has removed, under the lock."""
+        """Record row ranges of damaged segments that the store has removed, under the lock."""
 
     def _common_state(self) -> dict[str, Any]:
         """`stored`, `moments` and `starved_s` for a checkpoint, under the lock."""

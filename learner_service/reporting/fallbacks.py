@@ -25,8 +25,8 @@ class Fallbacks:
         # By scheme: the layers that were told, and when.
         self._told: dict[str, tuple[tuple[str, ...], float]] = {}
 
-    def note(self, policies: Iterable[PolicyDescriptor]) -> None:
-        """Note the policies of a version. Logs changes, at most one line a minute for each scheme."""
+    def record(self, policies: Iterable[PolicyDescriptor]) -> None:
+        """Record the policies of a version. Logs changes, at most one line a minute for each scheme."""
         now = self._clock()
         for policy in policies:
             told, at = self._told.get(policy.scheme, ((), now - _QUIET_S))

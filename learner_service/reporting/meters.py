@@ -16,7 +16,7 @@ class RateMeter:
         self._marks: deque[tuple[float, int]] = deque(maxlen=512)
 
     def rate(self, count: int) -> float:
-        """Note the count so far and return the rate; 0 before there are two points in time."""
+        """Record the count so far and return the rate; 0 before there are two points in time."""
         now = self._clock()
         if self._marks and count < self._marks[-1][1]:
             self._marks.clear()

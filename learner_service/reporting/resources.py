@@ -24,7 +24,7 @@ class Resources:
         self._node = node
         self._processes: dict[tuple[str, str], ProcessStats] = {}
 
-    def note(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
+    def record(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
         """Record a process's report of itself."""
         # Keep the peak across restarts, because a restarted process starts small.
         key = (stats.role, stats.name)
@@ -35,21 +35,21 @@ class Resources:
             del self._processes[next(iter(self._processes))]
         self.ledger.report_process(stats, uses_gpu)
 
-    def note_self(self) -> None:
+    def record_self(self) -> None:
         """Record the learner's resource use."""
         uses_gpu: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self.note(measure_process("learner", "learner", self._node), uses_gpu)
+        self.record(measure_process("learner", "learner", self._node), uses_gpu)
 
     def report_energy(self, energy: NodeEnergy, processes: tuple[ProcessStats, ...]) -> None:
         """Record a node's energy from its meter. The meter is the first of `processes`."""
-        self.note_self()
+        self.record_self()
         for stats in processes:
-            self.note(stats)
+            self.record(stats)
         self.ledger.report_node(energy, meter=processes[0].incarnation if processes else energy.node)
 
     def estimate_to_now(self, elapsed_s: float) -> None:
         """Add an estimate of the energy that the meters have not read yet, up to the run's end at `elapsed_s`."""
-        self.note_self()
+        self.record_self()
         self.ledger.estimate_to_now(elapsed_s)
 
     def processes(self) -> tuple[ProcessStats, ...]:

@@ -37,9 +37,10 @@ class _Trace:
 
 
 class RolloutQueue(SegmentBuffer):
-    """Stores segments and hands them out as rollouts. Thread-safe, but call `take` and `published` on one thread.
+    """Stores segments and hands them out as rollouts. Thread-safe.
 
-    The limiter counts environment steps here, resets included, so that a rollout of whole segments is exact.
+    Call `next_rollout` and `published` on one thread. The limiter counts environment steps here,
+    resets included, so that a rollout of whole segments is exact.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class RolloutQueue(SegmentBuffer):
             return self._dropped + self._dropped_ahead
 
     def published(self, version: int) -> None:
-        """Note a published version."""
+        """Record a published version."""
         with self._lock:
             self.versions.add(version)
 
-    def take(self, timeout: float) -> tuple[Batch, ...] | None:
+    def next_rollout(self, timeout: float) -> tuple[Batch, ...] | None:
         """The next rollout, once there are enough environment steps; None after `timeout` seconds.
 
         Also None when segments were dropped, so that the rest is not enough. The consecutive segments of an actor are
@@ -152,7 +153,7 @@ class RolloutQueue(SegmentBuffer):
         samples = used * self._epochs
         self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": samples})
 
-    def _take_in(self, segment: Segment, inserted: Inserted) -> int:
+    def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
         live = self._store.segments.live
         self._waiting.append(live[-1])
         while inserted.evicted and self._waiting[0].index < live[0].index:
@@ -202,7 +203,7 @@ class RolloutQueue(SegmentBuffer):
             for trace in traces:
                 flags = self._store.flags[rows := trace.rows[:-1]]
                 ends = flags & (TERMINATED | TRUNCATED) != 0
-                self._reward_scale.note(trace.source, trace.sequences, self._rewards(rows), flags & VALID != 0, ends)
+                self._reward_scale.update(trace.source, trace.sequences, self._rewards(rows), flags & VALID != 0, ends)
         by_steps: dict[int, list[NDArray[np.int64]]] = {}
         for trace in traces:
             by_steps.setdefault(len(trace.rows), []).append(trace.rows)

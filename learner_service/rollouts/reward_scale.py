@@ -30,7 +30,7 @@ class RewardScale:
         # The next sequence number of each actor, and R float64[N] before it; the oldest actor first.
         self._going: OrderedDict[Source, tuple[int, NDArray[np.float64]]] = OrderedDict()
 
-    def note(
+    def update(
         self,
         source: Source,
         sequences: range,

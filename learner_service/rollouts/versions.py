@@ -29,7 +29,7 @@ class PublishedVersions:
         self._is_restored = False
 
     def add(self, version: int) -> None:
-        """Note a published version. It is above all earlier ones."""
+        """Record a published version. It is above all earlier ones."""
         if self._is_restored:
             # It has the checkpoint's parameters.
             self._lost, self._since, self._is_restored = (max(self._versions, default=0), version), 0, False

@@ -153,7 +153,7 @@ class Connections:
         if lost_through <= stored:
             return stored
         if member.role == "actor" and training is not None:
-            training.intake.note_lost(member, stored, lost_through)
+            training.intake.skip_lost(member, stored, lost_through)
         return lost_through
 
 

@@ -89,7 +89,7 @@ class EvaluationLog:
         entry = Entry(member.name, member.incarnation, environment_steps, wall_clock_s, evaluation)
         with self._writing:
             append_whole(self._file, encode_line(asdict(entry)))
-        self._note(entry)
+        self._record(entry)
         return True
 
     def sync(self) -> None:
@@ -147,13 +147,13 @@ class EvaluationLog:
                 damaged += 1
             else:
                 whole += len(line) + 1
-                self._note(_from_json(values))
+                self._record(_from_json(values))
         if whole != path.stat().st_size:
             aside = _set_damaged_lines_aside(path)
             _log.warning("%s: %d damaged lines moved to %s, %d are whole", path.name, damaged, aside.name, self.count)
         return damaged
 
-    def _note(self, entry: Entry) -> None:
+    def _record(self, entry: Entry) -> None:
         with self._lock:
             self._curve.append(entry.point())
         self.count += 1

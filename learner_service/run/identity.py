@@ -163,8 +163,8 @@ class RunClock:
             return self._stopped_at
         return self._before + self._clock() - self._since
 
-    def note_transitions(self) -> None:
-        """Note that transitions were stored now."""
+    def record_transitions(self) -> None:
+        """Record that transitions were stored now."""
         self.last_transition_s = self.elapsed_s
         if self.first_transition_s is None:
             self.first_transition_s = self.last_transition_s

@@ -68,7 +68,7 @@ class Judge:
             )
         stream.require_all_before(evaluation.sequence)
         if evaluation.sequence > stream.received:
-            self._allowance.take(stream.member, evaluation)
+            self._allowance.spend(stream.member, evaluation)
         stream.received = max(stream.received, evaluation.sequence)
 
     async def until_evaluated(self, version: int, timeout_s: float) -> None:

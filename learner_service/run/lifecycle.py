@@ -125,7 +125,7 @@ class Lifecycle:
         records.scaling.samples_per_insert = training.replay.limiter.samples_per_insert
         training.replay.sequences.is_member = records.members.has_key
         transitions = config.actor.segment_length * config.environments_per_actor
-        self._streams.admit(training.intake, training.replay.limiter, transitions, self._note_stored)
+        self._streams.admit(training.intake, training.replay.limiter, transitions, self._record_stored)
         training.flusher.on_flushed = partial(asyncio.get_running_loop().call_soon_threadsafe, self.tell_durable)
         if self.interrupted:
             self._streams.stop_credit()
@@ -135,7 +135,7 @@ class Lifecycle:
             training.start(graph)
 
     def change(self, task: asyncio.Task[Any]) -> None:
-        """Note a build or a reset in progress. A learner that leaves the run waits for its end."""
+        """Record a build or a reset in progress. A learner that leaves the run waits for its end."""
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
 
@@ -239,8 +239,8 @@ class Lifecycle:
             self.upload()
         return True
 
-    def _note_stored(self) -> None:
-        self._records.clock.note_transitions()
+    def _record_stored(self) -> None:
+        self._records.clock.record_transitions()
         training = self._records.training
         # There is no training after a reset of the environment.
         if training is not None and training.replay.total_transitions >= self._records.config.max_environment_steps:

@@ -158,7 +158,7 @@ class Preparation:
         loop = asyncio.get_running_loop()
 
         def on_receipt(receipt: Receipt) -> None:
-            loop.call_soon_threadsafe(self._records.note_receipt, receipt)
+            loop.call_soon_threadsafe(self._records.record_receipt, receipt)
 
         make = self._make if self.known is not None else self._make_first
         try:

@@ -59,7 +59,7 @@ class Records:
         policies = self._receipt.policies if self._receipt else ()
         return policy_of(self.config.scheme, policies, self.members.statuses())
 
-    def note_report(self, member: Member, report: ActorReport) -> None:
+    def record_report(self, member: Member, report: ActorReport) -> None:
         """Record an actor's report. Raises InvalidInputError when it speaks for another process."""
         name, role = report.process.name, report.process.role
         if (name, role) != (member.name, member.role):
@@ -67,18 +67,18 @@ class Records:
                 f"report.process: expected {member.role} {member.name!r} itself, got {role} {name!r}"
             )
         # Members keep the report without activations, because a status has a thousand reports in one message.
-        self.members.note_report(member, replace(report, activation_seconds=()))
+        self.members.record_report(member, replace(report, activation_seconds=()))
         self.activation.add(report.activation_seconds)
-        self.resources.note(report.process)
+        self.resources.record(report.process)
         if member.role == "actor":
-            self.scaling.note_report(member.name, member.incarnation, report.waited_seconds)
+            self.scaling.record_report(member.name, member.incarnation, report.waited_seconds)
 
-    def note_receipt(self, receipt: Receipt) -> None:
+    def record_receipt(self, receipt: Receipt) -> None:
         """Record the quantizer's receipt for a version. Quantization-aware training follows its policy."""
         self._receipt: Receipt | None = receipt
         self.emission.add((receipt.emit_seconds,))
-        self.resources.note(receipt.process)
-        self._fallbacks.note(receipt.policies)
+        self.resources.record(receipt.process)
+        self._fallbacks.record(receipt.policies)
         if self.training is not None and (emitted := self.emitted) is not None:
             self.training.quantization_aware.follow(emitted)
 

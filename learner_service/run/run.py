@@ -117,7 +117,7 @@ class Run:
         """
         if not self._is_writing:
             self._is_writing = True
-            self._storage.submit(partial(self._beats.attempt, self.records.sync), self._note_written, self._note_failed)
+            self._storage.submit(partial(self._beats.attempt, self.records.sync), self._on_written, self._on_failure)
         limit_s = self.records.config.max_seconds
         if limit_s is not None and self.training is not None and self.records.clock.elapsed_s >= limit_s:
             self.lifecycle.finish(RunState.BUDGET_ENDED)
@@ -133,12 +133,12 @@ class Run:
                 *(limiter.samples, limiter.starved_seconds, stored, connected, trainer.paused, limiter.missing)
             )
 
-    def _note_written(self, written: bool) -> None:
+    def _on_written(self, written: bool) -> None:
         self._is_writing = False
         if written:
             self.streams.tell_durable("evaluator", self.records.evaluations.durable_sequences)
 
-    def _note_failed(self, error: BaseException) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         self._is_writing = False
         _log.warning("the run's clock could not be written: %s", error)
 

@@ -72,8 +72,8 @@ class ScalingSignal:
         self.supply_per_actor: float | None = None
         self._desired = 0
 
-    def note_report(self, actor: str, incarnation: int, waited_s: float) -> None:
-        """Note an actor's seconds of waiting for credit since its start.
+    def record_report(self, actor: str, incarnation: int, waited_s: float) -> None:
+        """Record an actor's seconds of waiting for credit since its start.
 
         The first report of an incarnation is only the start of the count, because the actor was starting up before.
         Implausible figures are ignored, because they would falsify the totals for good.
@@ -95,7 +95,7 @@ class ScalingSignal:
     def observe(
         self, samples: int, starved_s: float, stored: int, connected: int, paused: bool = False, missing: int = 0
     ) -> None:
-        """Note the trainer's totals and the number of connected actors. Call about once a second.
+        """Record the trainer's totals and the number of connected actors. Call about once a second.
 
         stored: total of stored transitions. missing: those that are missing for updates, at first or after a loss.
 

@@ -59,7 +59,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
     alive: list[Tensor] = []
     sources: dict[int, str] = {}
 
-    def note(name: str, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+    def record(name: str, module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
         # A user's layer that takes its input as a keyword is not traced.
         source = sources.get(id(given[0])) if given else None
         alive.extend((*given[:1], output))
@@ -86,7 +86,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
     with ExitStack() as hooks:
         for name, module in network.named_modules():
             if isinstance(module, (*_LAYERS, *_ELEMENTWISE)):
-                hooks.callback(module.register_forward_hook(partial(note, name)).remove)
+                hooks.callback(module.register_forward_hook(partial(record, name)).remove)
         seen.outputs = _run(network, inputs)
     return seen
 

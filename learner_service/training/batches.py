@@ -45,7 +45,7 @@ def alike(senders: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
 
 
 class Batches(Protocol):
-    """Takes data from the run's buffer and lets the algorithm learn from them. Call on the trainer's thread.
+    """Fetches data from the run's buffer and lets the algorithm learn from them. Call on the trainer's thread.
 
     buffer: the source of the data.
     """
@@ -65,11 +65,11 @@ class Batches(Protocol):
         return self.buffer.total_transitions
 
     @abstractmethod
-    def take(self, timeout: float) -> bool:
-        """Take data for the next `learn`, once the limiter allows it. Returns False after `timeout` seconds."""
+    def fetch(self, timeout: float) -> bool:
+        """Fetch data for the next `learn`, once the limiter allows it. Returns False after `timeout` seconds."""
 
     def prepare(self) -> None:
-        """Do what has to be done between `take` and `learn`."""
+        """Do what has to be done between `fetch` and `learn`."""
         return
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Batches(Protocol):
         return True
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
-        """Note a published version."""
+        """Record a published version."""
         return
 
     def discard(self) -> None:
@@ -146,9 +146,9 @@ class SampledBatches(Batches):
         """Bytes of the batch in use and the batch drawn ahead."""
         return self._prefetcher.nbytes
 
-    def take(self, timeout: float) -> bool:
-        """Take the batch that was drawn ahead, and draw the next one."""
-        self._drawn = self._prefetcher.take(timeout)
+    def fetch(self, timeout: float) -> bool:
+        """Fetch the batch that was drawn ahead, and draw the next one."""
+        self._drawn = self._prefetcher.next_batch(timeout)
         return self._drawn is not None
 
     def prepare(self) -> None:
@@ -156,7 +156,7 @@ class SampledBatches(Batches):
         if self._dynamic_capacity is not None and self._dynamic_capacity.due:
             # Finish the draw in progress first. Otherwise the timing of threads decides if it sees dropped transitions.
             self._prefetcher.settle()
-            self._dynamic_capacity.look()
+            self._dynamic_capacity.check()
 
     def learn(self, progress: float) -> Learned:
         """Update."""
@@ -208,11 +208,11 @@ class Rollouts(Batches):
         """Those through the rollout. Later ones may be stored, more of them after a restart."""
         return self.queue.taken_transitions
 
-    def take(self, timeout: float) -> bool:
-        """Take the next rollout out of the queue."""
+    def fetch(self, timeout: float) -> bool:
+        """Fetch the next rollout from the queue."""
         # The memory of the last one is free before there is a next one.
         self._rollout = ()
-        self._rollout = self.queue.take(timeout) or ()
+        self._rollout = self.queue.next_rollout(timeout) or ()
         return bool(self._rollout)
 
     def prepare(self) -> None:

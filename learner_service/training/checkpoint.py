@@ -27,7 +27,7 @@ class LearnerState:
 
 
 @dataclass(frozen=True)
-class Found:
+class CheckpointScan:
     """The newest whole checkpoint of a folder, None without one, and the newer damaged ones with what is wrong.
 
     Those that were renamed to NAME.damaged are among them: a killed learner may not have replaced them yet.
@@ -93,15 +93,15 @@ class Checkpoints:
             raise
         return final
 
-    def load_newest(self, found: Found | None = None) -> LearnerState | None:
+    def load_newest(self, scan: CheckpointScan | None = None) -> LearnerState | None:
         """The newest whole checkpoint; None when there is none. Renames newer, damaged ones to NAME.damaged.
 
-        found: what was read before; the files are not read again. Raises UserError, and changes nothing, when there
+        scan: what was read before; the files are not read again. Raises UserError, and changes nothing, when there
         are checkpoints but no whole one, when one cannot be read, or when another version of ActorQ wrote it.
         """
-        found = found or find_newest(self._directory)
-        damaged = {folder: reason for folder, reason in found.damaged.items() if not folder.suffix}
-        if damaged and found.state is None and not self._new_networks:
+        scan = scan or find_newest(self._directory)
+        damaged = {folder: reason for folder, reason in scan.damaged.items() if not folder.suffix}
+        if damaged and scan.state is None and not self._new_networks:
             newest, reason = next(iter(damaged.items()))
             raise UserError(
                 f"checkpoints: none of {len(damaged)} is whole ({newest.name}: {reason}); restore one from a backup, "
@@ -110,13 +110,13 @@ class Checkpoints:
         for folder, reason in damaged.items():
             _log.error("checkpoint %s is damaged, trying the previous one: %s", folder, reason)
         # A damaged checkpoint must not count among the newest `keep`.
-        found.set_damaged_aside()
-        if damaged and found.state is None:
+        scan.set_damaged_aside()
+        if damaged and scan.state is None:
             _log.error("no checkpoint is whole: training starts with new networks and the stored replay")
-        return found.state
+        return scan.state
 
 
-def find_newest(directory: Path) -> Found:
+def find_newest(directory: Path) -> CheckpointScan:
     """Read the checkpoints in a folder, from the newest to the first whole one.
 
     Raises UnreadableError when one cannot be read, because it may be the newest whole one, and UserError when another
@@ -133,11 +133,11 @@ def find_newest(directory: Path) -> Found:
     for folder in sorted(folders, key=lambda path: (path.stem, not path.suffix), reverse=True):
         try:
             if not folder.suffix:
-                return Found(read_checkpoint(folder), damaged)
+                return CheckpointScan(read_checkpoint(folder), damaged)
             damaged[folder] = "it was set aside"
         except InvalidInputError as error:
             damaged[folder] = str(error)
-    return Found(None, damaged)
+    return CheckpointScan(None, damaged)
 
 
 def read_checkpoint(folder: Path) -> LearnerState:

@@ -182,7 +182,7 @@ class Publisher:
                     self._begin(wire.ready_from_proto(response.ready), ready)
                 else:
                     connected()
-                    self._take_receipt(wire.receipt_from_proto(response.receipt))
+                    self._handle_receipt(wire.receipt_from_proto(response.receipt))
         except Exception as error:
             # First of all: a snapshot that is offered from now on goes to the next stream.
             ended.set()
@@ -253,7 +253,7 @@ class Publisher:
             ready.append(message)
             self._changed.notify_all()
 
-    def _take_receipt(self, receipt: Receipt) -> None:
+    def _handle_receipt(self, receipt: Receipt) -> None:
         with self._changed:
             self._received_version = max(self._received_version, receipt.version)
             self.problem = ""

@@ -165,7 +165,7 @@ class Trainer:
         try:
             while not self._stopped:
                 self._save_if_asked_or_due()
-                if self._may_train() and self._batches.take(_WAIT_S):
+                if self._may_train() and self._batches.fetch(_WAIT_S):
                     self._train()
         except BaseException as error:
             _log.exception("training failed")

@@ -20,7 +20,7 @@ class Feed:
     Only the newest policy waits for the event loop. A busy loop skips versions in between.
 
     The feed calls these functions on the event loop until it is stopped:
-    take: with each policy.
+    deliver: with each policy.
     refused: with the variant, when a received policy was refused.
     end: with variant and error, when the feed gives up: an unknown scheme at the upstream, or an unexpected error.
 
@@ -32,7 +32,7 @@ class Feed:
         upstream: Upstream,
         variant: Variant,
         backoff: Backoff | None,
-        take: Callable[[EncodedPolicy], None],
+        deliver: Callable[[EncodedPolicy], None],
         refused: Callable[[Variant], None],
         end: Callable[[Variant, Exception], None],
     ) -> None:
@@ -40,7 +40,7 @@ class Feed:
         self._upstream = upstream
         self._variant = variant
         self._backoff = backoff
-        self._on_policy, self._on_refused, self._on_end = take, refused, end
+        self._on_policy, self._on_refused, self._on_end = deliver, refused, end
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -91,9 +91,9 @@ class Feed:
         with self._lock:
             waits, self._waiting = self._waiting is not None, policy
         if not waits:
-            self._call(self._take)
+            self._call(self._deliver)
 
-    def _take(self) -> None:
+    def _deliver(self) -> None:
         with self._lock:
             policy, self._waiting = self._waiting, None
         if policy is not None:

@@ -29,7 +29,7 @@ class Turn:
         self._by = UNCHECKED
 
     def replace(self, by: Lineage) -> None:
-        """Note that another publisher has taken over."""
+        """Record that another publisher has taken over."""
         self._by = by
         self.replaced.set()
 

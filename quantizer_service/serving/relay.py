@@ -72,7 +72,7 @@ class Relay:
             raise UnavailableError("the relay is draining; connect again later")
         subscription = self.policies.subscribe(variant, after_version)
         if variant not in self._feeds:
-            calls = self._take, self._count_refusal, self._end
+            calls = self._serve, self._count_refusal, self._end
             self._feeds[variant] = Feed(self._upstream, variant, self._backoff, *calls)
         return subscription
 
@@ -108,7 +108,7 @@ class Relay:
             await asyncio.to_thread(feed.thread.join, _PATIENCE_S)
         self._upstream.close()
 
-    def _take(self, policy: EncodedPolicy) -> None:
+    def _serve(self, policy: EncodedPolicy) -> None:
         """Serve a policy, unless the same run has an equal or newer version here."""
         descriptor = policy.descriptor
         variant = descriptor.variant

@@ -33,7 +33,7 @@ class SubmissionAssembler:
         self._finish: Callable[[SealedBytes], Submission] | None = None
         self._announced = ""
 
-    def take(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
+    def add(self, request: quantizer_pb2.PublishCheckpointsRequest) -> Submission | None:
         """Add the next message. Returns the submission if it is complete."""
         kind = request.WhichOneof("payload")
         if self._opened == (kind == "open"):

@@ -69,7 +69,7 @@ class Worker:
         job = _Timed()
         # A partial, because a lambda's frame in an error's traceback would keep the arguments alive.
         call = loop.run_in_executor(self._pool, partial(self._run, job, partial(function, *args, **kwargs)))
-        job.timer = loop.call_later(self._limit_s, self._look, loop, job)
+        job.timer = loop.call_later(self._limit_s, self._check_limit, loop, job)
         try:
             return await may_be_left(call, "work of the quantizer")
         finally:
@@ -87,12 +87,12 @@ class Worker:
             self._running = None
             job.over = True
 
-    def _look(self, loop: asyncio.AbstractEventLoop, job: "_Timed") -> None:
+    def _check_limit(self, loop: asyncio.AbstractEventLoop, job: "_Timed") -> None:
         if job.over:
             return
         left = self._limit_s - job.age_s(self._clock())
         if left > 0:
-            job.timer = loop.call_later(left, self._look, loop, job)
+            job.timer = loop.call_later(left, self._check_limit, loop, job)
             return
         self.cancelled += 1
         job.cancel(

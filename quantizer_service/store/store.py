@@ -93,7 +93,7 @@ class PolicyStore(PolicyReader):
         self._lock.close()
 
     def reserve(self, version: int) -> None:
-        """Note on disk that this version may have been served, so that its number is never used again.
+        """Record on disk that this version may have been served, so that its number is never used again.
 
         Returns at once in most calls; see HighWaterMark. Raises UnavailableError when the disk cannot store it.
         """

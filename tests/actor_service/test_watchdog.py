@@ -25,10 +25,10 @@ def test_a_call_that_takes_too_long_ends_the_process(caplog: pytest.LogCaptureFi
     dog.watch()
     with dog.watch():
         clock[0] = 110.0
-        dog.look()
+        dog.check()
         assert ended == []
         clock[0] = 110.5
-        dog.look()
+        dog.check()
     assert ended == [EXIT_HUNG]
     assert re.search(f" 10 s: .*{EXIT_HUNG}", caplog.text)
 
@@ -41,7 +41,7 @@ def test_of_several_calls_the_longest_counts() -> None:
         clock[0] = 9.0
         with dog.watch():
             clock[0] = 11.0
-            dog.look()
+            dog.check()
     assert ended == [EXIT_HUNG]
 
 
@@ -53,9 +53,9 @@ def test_calls_that_return_in_time_do_not_add_up() -> None:
     for _ in range(5):
         with watched:
             clock[0] += 8.0
-            dog.look()
+            dog.check()
     clock[0] += 1000.0
-    dog.look()
+    dog.check()
     assert ended == []
 
 
@@ -66,7 +66,7 @@ def test_a_call_that_raises_is_over() -> None:
     with pytest.raises(ValueError, match="once"), dog.watch():
         raise ValueError("once")
     clock[0] = 1000.0
-    dog.look()
+    dog.check()
     assert ended == []
 
 

@@ -236,9 +236,9 @@ class Timings:
         """Time a block."""
         begin = time.monotonic()
         yield
-        self.note(what, time.monotonic() - begin)
+        self.record(what, time.monotonic() - begin)
 
-    def note(self, what: str, seconds: float) -> None:
+    def record(self, what: str, seconds: float) -> None:
         """Take down a time."""
         self.noted.append((what, seconds))
 

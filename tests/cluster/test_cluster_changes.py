@@ -75,7 +75,7 @@ def test_a_normal_start_leaves_few_warnings(run: ClusterRun, timings: Timings) -
     events = run.cluster.list("v1", "Event")
     unhealthy = [each for each in events if each.get("reason") == "Unhealthy"]
     # A number and no limit: other work of the machine makes each start slower.
-    timings.note("Unhealthy events of a start, not seconds", float(len(unhealthy)))
+    timings.record("Unhealthy events of a start, not seconds", float(len(unhealthy)))
     assert not [each for each in events if each.get("reason") == "BackOff"]
 
 

@@ -120,7 +120,7 @@ def test_the_learner_moves_four_times_and_nothing_else_restarts(run: ClusterRun,
     evaluations = run.read_file("learner-0", EVALUATIONS)
     # Each deletion follows the first new steps: a successor that is not ready yet must save, too.
     for number, seconds in enumerate(moves(Learner(run.cluster, None), MOVES, 0.0, print), 1):
-        timings.note(f"learner pod deleted, time {number} of {MOVES}, until the run goes on", seconds)
+        timings.record(f"learner pod deleted, time {number} of {MOVES}, until the run goes on", seconds)
     after = goes_on(run)
     assert after.run_id == before.run_id
     assert after.policy_version > before.policy_version

@@ -17,7 +17,7 @@ def test_the_example_package_trains_to_its_target(
     begin = time.monotonic()
     run.up()
     status = run.until(lambda status: status.state.final)
-    timings.note(f"own package solved, {status.environment_steps:,} environment steps", time.monotonic() - begin)
+    timings.record(f"own package solved, {status.environment_steps:,} environment steps", time.monotonic() - begin)
     assert status.state is RunState.SOLVED
     assert (status.environment_id, status.algorithm) == ("hover.environment:Hover-v0", "soft-q-learning")
     run.down("--delete-volume")

@@ -16,10 +16,10 @@ def test_one_command_trains_cartpole_to_its_target(
     run = ClusterRun.in_namespace(new_namespace(), overlays.path("overlay"))
     begin = time.monotonic()
     run.up()
-    timings.note("actorq cluster up, until the run makes progress", time.monotonic() - begin)
+    timings.record("actorq cluster up, until the run makes progress", time.monotonic() - begin)
     assert "solved" in run.command("wait", "--timeout", "300").splitlines()[-1]
     status = run.until(lambda status: status.state.final)
-    timings.note(f"CartPole solved, {status.environment_steps:,} environment steps", time.monotonic() - begin)
+    timings.record(f"CartPole solved, {status.environment_steps:,} environment steps", time.monotonic() - begin)
     assert status.state is RunState.SOLVED
 
     assert "solved" in run.status_command()

@@ -71,7 +71,7 @@ def test_one_object_trains_cartpole_to_its_target(runs: Runs, timings: Timings, 
     spec = {"algorithm": algorithm, "ttlSecondsAfterFinished": 5, "checkpoint": {"retain": False}}
     name = runs.apply(example(f"cartpole-{algorithm}", **spec))
     runs.await_condition(name, "Solved")
-    timings.note(f"TrainingRun of {algorithm} solved", time.monotonic() - begin)
+    timings.record(f"TrainingRun of {algorithm} solved", time.monotonic() - begin)
     status = runs.status(name)
     assert status["state"] == "Solved"
     assert status["return"] >= 475
@@ -82,7 +82,7 @@ def test_one_object_trains_cartpole_to_its_target(runs: Runs, timings: Timings, 
         runs.wait()
     assert not any(restarts.values())
     # A number and no limit: other work of the machine makes each start slower.
-    timings.note(f"Unhealthy events of a TrainingRun of {algorithm}, not seconds", float(runs.unhealthy(name)))
+    timings.record(f"Unhealthy events of a TrainingRun of {algorithm}, not seconds", float(runs.unhealthy(name)))
     assert runs.status(name)["state"] == "Solved"
     runs.delete(name)
     while runs.left(name):
@@ -106,7 +106,7 @@ def test_the_checkpoints_and_the_best_policy_of_a_run_are_in_a_bucket(
         begin = time.monotonic()
         name = runs.apply(example("exported", **spec))
         runs.await_condition(name, "Finished")
-        timings.note("TrainingRun solved, its policy in a bucket", time.monotonic() - begin)
+        timings.record("TrainingRun solved, its policy in a bucket", time.monotonic() - begin)
         status = runs.status(name)
         assert status["policy"] == "s3://bucket/policies/cartpole/policy.onnx"
         assert {"PolicyExported", "Solved"} <= set(runs.reasons(name))

@@ -120,7 +120,7 @@ def with_an_episode_end(sequence: int) -> Segment:
     return segment(sequence, terminated=terminated, valid=valid, episodes=(Episode(21.0, 21, 0),))
 
 
-def take_in(intake: Intake, member: Member, arrived: Segment, reserved: int) -> None:
+def store_segment(intake: Intake, member: Member, arrived: Segment, reserved: int) -> None:
     """Give an arrived segment of a member to the intake."""
     intake.store(ActorStream(member, 0), lambda: arrived, reserved)
 

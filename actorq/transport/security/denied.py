@@ -30,12 +30,12 @@ class DenyList:
     def __init__(self, path: Path | None) -> None:
         """Raises UserError when the file exists but is unusable."""
         self._path = path
-        self._stamp = self._look()
+        self._stamp = self._read_stamp()
         self._serials = self._read() if self._stamp is not None else frozenset[int]()
 
     def __contains__(self, serial: int) -> bool:
         """Whether the file denies a certificate now."""
-        stamp = self._look()
+        stamp = self._read_stamp()
         if stamp != self._stamp:
             self._stamp = stamp
             try:
@@ -45,7 +45,7 @@ class DenyList:
                 _log.error("%s; the previous list stays in use", error)
         return serial in self._serials
 
-    def _look(self) -> _Stamp:
+    def _read_stamp(self) -> _Stamp:
         try:
             status = os.stat(self._path) if self._path else None
         except FileNotFoundError:

@@ -20,7 +20,7 @@ class Renewal:
         self._lock = threading.Lock()
         self._told = ""
 
-    def take(self) -> Certificates | None:
+    def poll(self) -> Certificates | None:
         """New certificates since the last call, or None. Unusable ones are logged and not returned.
 
         Only one caller gets them, so each user needs its own Renewal.

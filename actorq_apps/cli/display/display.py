@@ -52,11 +52,11 @@ class LiveDisplay:
 
     def process(self, view: ProcessView) -> None:
         """Show the process in the table."""
-        self._view.take_process(view)
+        self._view.update_process(view)
 
     def status(self, status: RunStatus) -> None:
         """Show the numbers of the status."""
-        self._view.take_status(status)
+        self._view.update_status(status)
 
     def event(self, text: str) -> None:
         """Show the event below the table until newer ones replace it."""
@@ -98,7 +98,7 @@ class PlainDisplay:
         for text in news(self._told, status):
             self._line(text)
         self._told = status
-        is_news = self._view.take_status(status) or self._view.state != before
+        is_news = self._view.update_status(status) or self._view.state != before
         if is_news or self._clock() >= self._next_line:
             self._next_line = self._clock() + _LINE_PERIOD_S
             self._line(status_line(status))

@@ -54,7 +54,7 @@ class RunView:
         """The state of the run."""
         return self.status.state.value if self.status else "starting"
 
-    def take_status(self, status: RunStatus) -> bool:
+    def update_status(self, status: RunStatus) -> bool:
         """Store the newest status. Returns whether it has a new evaluation."""
         self.events += news(self.status, status)
         self.status = status
@@ -71,7 +71,7 @@ class RunView:
             self.evaluations.append(score)
         return True
 
-    def take_process(self, view: ProcessView) -> None:
+    def update_process(self, view: ProcessView) -> None:
         """Store the newest view of a process."""
         self._processes[view.name] = view
 

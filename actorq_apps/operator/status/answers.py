@@ -9,7 +9,7 @@ from actorq.domain.status import RunStatus
 from actorq.errors import ActorQError
 from actorq.transport.options import Certificates
 from actorq_apps.cluster.objects import Object
-from actorq_apps.operator.status.look import is_ready, role_of
+from actorq_apps.operator.status.observed_run import is_ready, role_of
 
 _PERIOD_S = 1.0
 # A learner that does not answer for so long counts as gone. Kubernetes then says why.

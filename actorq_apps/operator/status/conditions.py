@@ -11,7 +11,7 @@ from actorq_apps.cluster.diagnosis import Fault
 from actorq_apps.cluster.objects import COMPONENT_LABEL, RUN_LABEL, Object, items, part
 from actorq_apps.cluster.training_runs import state_name
 from actorq_apps.operator.render import KEPT
-from actorq_apps.operator.status.look import FAILED, Look, is_ready, role_of, timestamp
+from actorq_apps.operator.status.observed_run import FAILED, ObservedRun, is_ready, role_of, timestamp
 
 PENDING, SUSPENDED, INTERRUPTED, REFUSED = "Pending", "Suspended", "Interrupted", "Refused"
 FINAL = ("Solved", "BudgetEnded", "Stopped", FAILED)
@@ -29,20 +29,22 @@ STATES = (PENDING, SUSPENDED, REFUSED, *map(state_name, RunState), FAILED)
 """All states of a TrainingRun."""
 
 
-def new_status(look: Look, fault: Fault | None) -> Object:
+def new_status(observed: ObservedRun, fault: Fault | None) -> Object:
     """The status that the object should have."""
-    metadata, before, live = look.resource["metadata"], look.before, look.live
-    actors = [each for each in look.pods if role_of(each) == "actor" and not each["metadata"].get("deletionTimestamp")]
+    metadata, before, live = observed.resource["metadata"], observed.before, observed.live
+    actors = [
+        each for each in observed.pods if role_of(each) == "actor" and not each["metadata"].get("deletionTimestamp")
+    ]
     status: dict[str, Any] = {
         **before,
-        "state": _state(look, fault),
+        "state": _state(observed, fault),
         "observedGeneration": metadata.get("generation", 0),
-        "actors": before.get("actors", 0) if look.blind else len(actors),
+        "actors": before.get("actors", 0) if observed.blind else len(actors),
         "selector": f"{RUN_LABEL}={metadata['name']},{COMPONENT_LABEL}=actor",
     }
     if live is not None:
         # The operator may have been away when it began.
-        status.setdefault("startedAt", timestamp(look.now - live.elapsed_s))
+        status.setdefault("startedAt", timestamp(observed.now - live.elapsed_s))
         status["environmentSteps"] = live.environment_steps
         status["elapsedSeconds"] = round(live.elapsed_s, 1)
         status["stepsPerSecond"] = round(live.environment_steps_per_s, 1)
@@ -51,14 +53,14 @@ def new_status(look: Look, fault: Fault | None) -> Object:
             status["return"] = round(live.evaluation.mean_return, 2)
         if live.exported_policy:
             status["policy"] = live.exported_policy
-    elif not (look.awaited or look.blind):
+    elif not (observed.awaited or observed.blind):
         status["stepsPerSecond"] = 0
-    if any(restarts := look.restarts) or "restartsOfPods" in before:
+    if any(restarts := observed.restarts) or "restartsOfPods" in before:
         status["restarts"], status["restartsOfPods"] = restarts
-    if look.over:
-        status.setdefault("finishedAt", timestamp(look.now))
+    if observed.over:
+        status.setdefault("finishedAt", timestamp(observed.now))
         status["stepsPerSecond"] = 0
-    status["conditions"] = _conditions(look, str(status["state"]), fault)
+    status["conditions"] = _conditions(observed, str(status["state"]), fault)
     status["reason"] = status["conditions"][0]["message"]
     return status
 
@@ -73,54 +75,56 @@ def is_news(before: Object, after: Object) -> bool:
     return essence(before) != essence(after)
 
 
-def _state(look: Look, fault: Fault | None) -> str:
-    earlier = str(look.before.get("state") or PENDING)
-    if "finishedAt" in look.before or look.blind:
+def _state(observed: ObservedRun, fault: Fault | None) -> str:
+    earlier = str(observed.before.get("state") or PENDING)
+    if "finishedAt" in observed.before or observed.blind:
         return earlier
-    if look.failed:
+    if observed.failed:
         return FAILED
-    if look.live is not None:
-        return state_name(look.live.state)
-    if look.suspended:
+    if observed.live is not None:
+        return state_name(observed.live.state)
+    if observed.suspended:
         return SUSPENDED
-    if "startedAt" not in look.before:
+    if "startedAt" not in observed.before:
         return REFUSED if fault is not None and fault.reason in HOPELESS else PENDING
     # A ready learner of which this operator has no status yet keeps its state.
-    has_learner = any(role_of(each) == "learner" and is_ready(each) for each in look.pods)
+    has_learner = any(role_of(each) == "learner" and is_ready(each) for each in observed.pods)
     return earlier if earlier != SUSPENDED and has_learner else INTERRUPTED
 
 
-def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
-    over = look.over
-    kept = {each.get("type"): each for each in items(look.before, "conditions")}
-    text = fault.line(_log_command(look, fault)) if fault else ""
-    placing = "actors wait until learner and quantizer have nodes" if look.waits and look.refusal is None else ""
+def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[Object]:
+    over = observed.over
+    kept = {each.get("type"): each for each in items(observed.before, "conditions")}
+    text = fault.line(_log_command(observed, fault)) if fault else ""
+    placing = (
+        "actors wait until learner and quantizer have nodes" if observed.waits and observed.refusal is None else ""
+    )
     ready, reason, message = True, "Running", "the learner answers and actors act"
-    if look.failed:
-        text = str(kept["Failed"]["message"]) if "finishedAt" in look.before else _end_of_failed(look)
+    if observed.failed:
+        text = str(kept["Failed"]["message"]) if "finishedAt" in observed.before else _end_of_failed(observed)
         ready, reason, message = False, "BackoffLimitExceeded", text
     elif over:
         # Nothing is left to do, which is what tools wait for that apply objects (kstatus: Flux, Helm, Argo).
         ready, reason, message = not text, state, f"the run is over: {state}{f'; {text}' if text else ''}"
-    elif look.suspended and fault is None:
+    elif observed.suspended and fault is None:
         ready, reason, message = False, SUSPENDED, "spec.suspend is true"
     elif fault is not None:
         ready, reason, message = False, fault.reason or "Refused", f"{text}; {placing}" if placing else text
-    elif look.live is None:
+    elif observed.live is None:
         ready, reason, message = False, "Starting", placing or "the learner does not answer yet"
         if state == INTERRUPTED:
             reason, message = INTERRUPTED, placing or "the learner is gone; the next one continues the run"
-    elif look.live.state is RunState.INTERRUPTED:
+    elif observed.live.state is RunState.INTERRUPTED:
         ready, reason, message = False, INTERRUPTED, "the learner moves"
-    elif not any(actor.connected and actor.role == "actor" for actor in look.live.actors):
-        waits = look.live.elapsed_s >= _JOINING_S
+    elif not any(actor.connected and actor.role == "actor" for actor in observed.live.actors):
+        waits = observed.live.elapsed_s >= _JOINING_S
         ready, reason, message = False, "NoActors" if waits else "Starting", "no actor has joined the learner"
     # The learner of a suspended run still answers while it saves.
-    trains = look.live is not None and look.live.state in (RunState.COLLECTING, RunState.TRAINING)
-    training = trains and not look.suspended
-    starved = training and _is_starved(look)
-    hopeless = not over and "startedAt" not in look.before and fault is not None and fault.reason in HOPELESS
-    failed = look.failed or hopeless
+    trains = observed.live is not None and observed.live.state in (RunState.COLLECTING, RunState.TRAINING)
+    training = trains and not observed.suspended
+    starved = training and _is_starved(observed)
+    hopeless = not over and "startedAt" not in observed.before and fault is not None and fault.reason in HOPELESS
+    failed = observed.failed or hopeless
     said, end = f"the run is {state}", state if over else "NotYet"
     conditions = {
         "Ready": (ready, reason, message),
@@ -131,54 +135,54 @@ def _conditions(look: Look, state: str, fault: Fault | None) -> list[Object]:
         # What kstatus calls a failure.
         "Stalled": (failed, *((reason, text) if failed else ("NotFailed", said))),
         "Suspended": (True, SUSPENDED, "spec.suspend is true")
-        if look.suspended
+        if observed.suspended
         else (False, "Active", "spec.suspend is false"),
     }
-    made = [_condition(look, kind, *each) for kind, each in conditions.items()]
-    if not (look.awaited or look.blind) or over or look.suspended:
+    made = [_condition(observed, kind, *each) for kind, each in conditions.items()]
+    if not (observed.awaited or observed.blind) or over or observed.suspended:
         return made
     # Only the learner can say something else than it said to the operator before.
     asked = ("Training",) if fault else ("Ready", "Training")
     return [kept.get(each["type"], each) if each["type"] in asked else each for each in made]
 
 
-def _end_of_failed(look: Look) -> str:
+def _end_of_failed(observed: ObservedRun) -> str:
     """Why a run has failed, with the last end of a container that it knows."""
-    limit, count = part(look.resource, "spec").get("backoffLimit"), look.restarts[0]
+    limit, count = part(observed.resource, "spec").get("backoffLimit"), observed.restarts[0]
     said = f"{count} restarts of learner and quantizer, spec.backoffLimit is {limit}"
     ended = [
         (str(end.get("finishedAt") or ""), f"{role_of(pod)} ended with exit code {end.get('exitCode')}")
-        for pod in look.pods
+        for pod in observed.pods
         for container in items(part(pod, "status"), "containerStatuses")
         if role_of(pod) in KEPT and (end := part(container, "lastState", "terminated"))
     ]
     return f"{said}; the last {max(ended)[1]}" if ended else said
 
 
-def _log_command(look: Look, fault: Fault) -> str:
+def _log_command(observed: ObservedRun, fault: Fault) -> str:
     """Where the reason of a container's end is. Its log may hold secrets, and a status has other readers than logs."""
     if fault.container is None:
         return ""
-    pod, namespace = fault.subject.removeprefix("pod "), look.resource["metadata"]["namespace"]
+    pod, namespace = fault.subject.removeprefix("pod "), observed.resource["metadata"]["namespace"]
     return f"`kubectl logs -n {namespace} {pod} -c {fault.container} --previous` shows why"
 
 
-def _condition(look: Look, kind: str, holds: bool, reason: str, message: str) -> Object:
+def _condition(observed: ObservedRun, kind: str, holds: bool, reason: str, message: str) -> Object:
     value = str(holds)
-    earlier = next((each for each in items(look.before, "conditions") if each.get("type") == kind), {})
+    earlier = next((each for each in items(observed.before, "conditions") if each.get("type") == kind), {})
     same = earlier.get("status") == value
     return {
         "type": kind,
         "status": value,
         "reason": reason,
         "message": message[:MESSAGE_CHARACTERS],
-        "lastTransitionTime": earlier["lastTransitionTime"] if same else timestamp(look.now),
-        "observedGeneration": look.resource["metadata"].get("generation", 0),
+        "lastTransitionTime": earlier["lastTransitionTime"] if same else timestamp(observed.now),
+        "observedGeneration": observed.resource["metadata"].get("generation", 0),
     }
 
 
-def _is_starved(look: Look) -> bool:
-    live, earlier = look.live, look.earlier
+def _is_starved(observed: ObservedRun) -> bool:
+    live, earlier = observed.live, observed.earlier
     if live is None or earlier is None or live.elapsed_s <= earlier.elapsed_s:
         return False
     return live.starved_s - earlier.starved_s > _STARVED_SHARE * (live.elapsed_s - earlier.elapsed_s)

@@ -9,7 +9,7 @@ from actorq_apps.cluster.diagnosis import Fault
 from actorq_apps.cluster.objects import Object, items, name_of, part
 from actorq_apps.operator.resource.training_run import API_VERSION, KIND
 from actorq_apps.operator.status.conditions import FINAL, INTERRUPTED, MESSAGE_CHARACTERS, SUSPENDED
-from actorq_apps.operator.status.look import FAILED, Look, role_of, timestamp
+from actorq_apps.operator.status.observed_run import FAILED, ObservedRun, role_of, timestamp
 
 COMPONENT = "actorq-operator"
 # A fault is told again after the run has worked for so long.
@@ -18,13 +18,13 @@ _LONG_S = 600.0
 _NO_FAULTS = ("Starting", "BackoffLimitExceeded", INTERRUPTED, SUSPENDED, *FINAL)
 
 
-def new_events(look: Look, after: Object, fault: Fault | None) -> list[Object]:
+def new_events(observed: ObservedRun, after: Object, fault: Fault | None) -> list[Object]:
     """The events of the change to a new status, for the API server. fault: the one that the new status tells.
 
     Their names follow from the change. An operator that was killed before it wrote the status makes the same ones
     again, and the API server refuses them.
     """
-    before = look.before
+    before = observed.before
     state, earlier = str(after["state"]), before.get("state", "")
     steps = f"at {after.get('environmentSteps', 0):,} environment steps"
     change = (before.get("conditions"), earlier)
@@ -41,32 +41,34 @@ def new_events(look: Look, after: Object, fault: Fault | None) -> list[Object]:
         told.append(("Warning", after["conditions"][0]["reason"], after["conditions"][0]["message"], ""))
     elif state != earlier and state in FINAL:
         told.append(("Normal", state, f"the run is {state} {steps}", ""))
-        if "policyExport" in part(look.resource, "spec"):
+        if "policyExport" in part(observed.resource, "spec"):
             lost = ("Warning", "PolicyNotExported", "the learner's log says why the policy is not exported", "")
             told.append(("Normal", "PolicyExported", str(after["policy"]), "") if "policy" in after else lost)
     elif state != earlier and state == SUSPENDED:
         told.append(("Normal", state, f"the run is {state} {steps}", change))
     elif state != earlier and state == INTERRUPTED:
         told.append(("Warning", state, f"the learner is gone {steps}; the next one continues the run", change))
-    elif state != earlier and earlier in (INTERRUPTED, SUSPENDED) and look.live is not None:
+    elif state != earlier and earlier in (INTERRUPTED, SUSPENDED) and observed.live is not None:
         told.append(("Normal", "Resumed", f"the run goes on {steps}", change))
     ready = after["conditions"][0]
     worked = next((each for each in items(before, "conditions") if each.get("type") == "Ready"), {})
     said, earlier_said = ((each.get("reason"), _shape(str(each.get("message")))) for each in (ready, worked))
     if ready["status"] == "False" and said != earlier_said and ready["reason"] not in _NO_FAULTS:
         # Once for each fault, however often it comes and goes, and again after the run has worked for long.
-        told.append(("Warning", ready["reason"], ready["message"], [_about(look, fault), _worked_since(look, worked)]))
-    return [_event(look, *each) for each in told]
+        told.append(
+            ("Warning", ready["reason"], ready["message"], [_about(observed, fault), _worked_since(observed, worked)])
+        )
+    return [_event(observed, *each) for each in told]
 
 
-def of_another_operator(look: Look, home: str) -> Object:
+def of_another_operator(observed: ObservedRun, home: str) -> Object:
     """The event of a run that the operator in its own namespace looks after. home: the namespace of this operator."""
-    namespace = look.resource["metadata"]["namespace"]
+    namespace = observed.resource["metadata"]["namespace"]
     message = (
         f"the operator in namespace {namespace} looks after this run, and the one in namespace {home} leaves it alone: "
         "uninstall one of them, if that is not meant"
     )
-    return _event(look, "Warning", "OtherOperator", message, home)
+    return _event(observed, "Warning", "OtherOperator", message, home)
 
 
 def _shape(text: str) -> str:
@@ -74,24 +76,24 @@ def _shape(text: str) -> str:
     return re.sub(r"\d+", "0", text)
 
 
-def _about(look: Look, fault: Fault | None) -> str:
+def _about(observed: ObservedRun, fault: Fault | None) -> str:
     """What tells a fault from others of its reason. Pods of a role have one and the same."""
     if fault is None:
         return ""
-    roles = {f"pod {name_of(each)}": role_of(each) for each in look.pods}
+    roles = {f"pod {name_of(each)}": role_of(each) for each in observed.pods}
     return f"{roles.get(fault.subject, fault.subject)} {_shape(fault.text)}"
 
 
-def _worked_since(look: Look, ready: Object) -> str:
+def _worked_since(observed: ObservedRun, ready: Object) -> str:
     """When a run began to work that has worked for long; empty otherwise."""
     since = str(ready.get("lastTransitionTime") or "")
-    if ready.get("status") != "True" or look.now - datetime.fromisoformat(since).timestamp() < _LONG_S:
+    if ready.get("status") != "True" or observed.now - datetime.fromisoformat(since).timestamp() < _LONG_S:
         return ""
     return since
 
 
-def _event(look: Look, kind: str, reason: str, message: str, key: object) -> Object:
-    metadata, at = look.resource["metadata"], timestamp(look.now)
+def _event(observed: ObservedRun, kind: str, reason: str, message: str, key: object) -> Object:
+    metadata, at = observed.resource["metadata"], timestamp(observed.now)
     digest = hashlib.sha256(json.dumps([metadata["uid"], reason, key], sort_keys=True).encode()).hexdigest()[:16]
     run = {name: metadata[name] for name in ("name", "namespace", "uid")}
     return {

@@ -83,7 +83,7 @@ class Findings:
     warm_mb: dict[str, float] = field(default_factory=dict)
     end_mb: dict[str, float] = field(default_factory=dict)
 
-    def note(self, target: Target, messages: Sequence[bytes], status: grpc.StatusCode | None, details: str) -> None:
+    def record(self, target: Target, messages: Sequence[bytes], status: grpc.StatusCode | None, details: str) -> None:
         """Record the end of a call. status: None if the service was still answering."""
         self.statuses[f"{target.service} {'left' if status is None else status.name}"] += 1
         if status is None or status in _DOCUMENTED:
@@ -146,7 +146,7 @@ class Fuzzer:
             self._open[target.service, target.path] += 1
             status, details = await self._call(target, messages, metadata)
             self._open[target.service, target.path] -= 1
-            self.findings.note(target, messages, status, details)
+            self.findings.record(target, messages, status, details)
             if status is grpc.StatusCode.UNAVAILABLE:
                 self._require_alive()
 

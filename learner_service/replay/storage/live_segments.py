@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 class LiveSegments:
     """The segments that are stored now. Not thread-safe: the store's lock covers it.
 
-    Only the store calls `place`, `make_room`, `commit` and `take_over`. Removed row ranges are [start, stop).
+    Only the store calls `place`, `make_room`, `commit` and `add_recovered`. Removed row ranges are [start, stop).
 
     transitions: live valid rows.
     damaged: number of segments that this process skips because of their checksums.
@@ -119,7 +119,7 @@ class LiveSegments:
             self._links.connect(record)
         self.cursor = record.stop
 
-    def take_over(self, recovered: Recovered) -> None:
+    def add_recovered(self, recovered: Recovered) -> None:
         """Add the segments that `recover` found in the directory."""
         self._unchecked = {record.index: record for record in recovered.unchecked}
         self.damaged, self.dropped = len(recovered.damaged), recovered.dropped

@@ -26,7 +26,7 @@ class NextRows:
         self._live: dict[SegmentSource, Record] = {}
 
     def add(self, record: Record) -> None:
-        """Note a live segment."""
+        """Record a live segment."""
         self._live[record.source] = record
 
     def evict(self, record: Record) -> None:

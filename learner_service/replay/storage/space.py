@@ -65,7 +65,7 @@ class DiskWatch:
         self.low = False
         """Whether actors should wait."""
 
-    def look(self, reserved: bool) -> bool:
+    def check(self, reserved: bool) -> bool:
         """Return whether the disk is low now. reserved: whether the replay got the space that it asked for."""
         self.free_bytes = self._machine.free_bytes(self._folder)
         least = self._least * (_ENOUGH if self.low else 1.0)

@@ -153,7 +153,7 @@ class ReplayStore:
                 store.flush()
                 write_description(directory, spec, capacity, own, segments)
             else:
-                store._take_over(recover(log, columns, machine.boot_id, checked_at_once))
+                store._add_recovered(recover(log, columns, machine.boot_id, checked_at_once))
             return store
         except OSError as error:
             lock.close()
@@ -251,8 +251,8 @@ class ReplayStore:
         except OSError as error:
             raise UnavailableError(f"replay: the disk takes no more segments: {error.strerror or error}") from error
 
-    def _take_over(self, recovered: Recovered) -> None:
-        self.segments.take_over(recovered)
+    def _add_recovered(self, recovered: Recovered) -> None:
+        self.segments.add_recovered(recovered)
         self.durability.load()
         for record in recovered.records.values():
             if record.known_source:

@@ -50,14 +50,14 @@ def serve(make: Callable[[Start], Tracker]) -> int:
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as answer:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         try:
-            _take_rows(make)
+            _track_rows(make)
         except Exception as error:
             answer.write(one_line(f"{type(error).__name__}: {error}") + "\n")
             return 1
     return 0
 
 
-def _take_rows(make: Callable[[Start], Tracker]) -> None:
+def _track_rows(make: Callable[[Start], Tracker]) -> None:
     tracker: Tracker | None = None
     summary: Mapping[str, Any] | None = None
     for line in sys.stdin.buffer:

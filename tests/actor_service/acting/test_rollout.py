@@ -105,9 +105,9 @@ def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: Poli
     assert segment.spans == (PolicySpan(0, 1, "int8-weights"), PolicySpan(3, 2, "int8-weights"))
     np.testing.assert_array_equal(segment.actions, [[0] * COUNT] * 3 + [[1] * COUNT] * 5)
     assert list(segment.policy_versions()) == [1] * 3 + [2] * 5
-    assert slot.take_activations() == (10.0, 10.0)
+    assert slot.pop_activations() == (10.0, 10.0)
     assert collect(collecting).spans == (PolicySpan(0, 2, "int8-weights"),)
-    assert slot.take_activations() == ()
+    assert slot.pop_activations() == ()
 
 
 def test_a_policy_that_comes_between_two_segments_has_the_next_one_for_itself(slot: PolicySlot) -> None:
@@ -388,11 +388,11 @@ def test_a_call_to_the_environments_is_watched(slot: PolicySlot) -> None:
     environments = make_environments("CartPole-v1", COUNT)
     step = environments.step
 
-    def look(actions: NDArray[Any]) -> Step:
+    def observed_step(actions: NDArray[Any]) -> Step:
         inside.append(watched.since)
         return step(actions)
 
-    environments.step = look  # type: ignore[method-assign]
+    environments.step = observed_step  # type: ignore[method-assign]
     collect(Rollout(environments, PolicyTurns(slot), greedy, LENGTH, SEED, watched=watched))
     assert inside == [3.0] * LENGTH
     assert watched.since is None

@@ -135,7 +135,7 @@ def test_a_policy_is_noted_as_activated_at_its_first_step(slot: PolicySlot) -> N
     slot.put(policy(1))
     turns = PolicyTurns(slot)
     versions(turns, 5)
-    assert len(slot.take_activations()) == 1
+    assert len(slot.pop_activations()) == 1
 
 
 def test_a_loop_that_waits_goes_on_when_it_may_act_more_steps(slot: PolicySlot) -> None:

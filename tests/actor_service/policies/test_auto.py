@@ -133,11 +133,11 @@ def test_a_policy_of_the_scheme_before_that_is_still_being_loaded_does_not_act(
     quantizer: ScriptedQuantizer, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put: list[tuple[str, int]] = []
-    take_in = side.slot.put
+    put_policy = side.slot.put
 
     def noted(policy: OnnxPolicy) -> None:
         put.append((policy.descriptor.scheme, policy.descriptor.version))
-        take_in(policy)
+        put_policy(policy)
 
     monkeypatch.setattr(side.slot, "put", noted)
     quantizer.watched()

@@ -278,15 +278,15 @@ def test_a_woken_thread_looks_again_what_it_wants(slot: PolicySlot) -> None:
 def test_activations_are_told_once_in_seconds_since_the_snapshot(slot: PolicySlot) -> None:
     for snapshot_at in (99.5, 98.0, 101.0):  # the last from a clock that is ahead
         slot.activated(load(1, snapshot_at).descriptor)
-    assert slot.take_activations() == (0.5, 2.0, 0.0)
-    assert slot.take_activations() == ()
+    assert slot.pop_activations() == (0.5, 2.0, 0.0)
+    assert slot.pop_activations() == ()
 
 
 def test_only_the_last_activations_are_kept(slot: PolicySlot) -> None:
     policy = load(1, snapshot_at=99.0)
     for _ in range(500):
         slot.activated(policy.descriptor)
-    assert len(slot.take_activations()) == 100
+    assert len(slot.pop_activations()) == 100
 
 
 def test_a_policy_runs_on_the_thread_that_calls_it() -> None:

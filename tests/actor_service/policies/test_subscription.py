@@ -116,7 +116,7 @@ def test_a_policy_is_loaded_only_once_a_thread_wants_it(quantizer: ScriptedQuant
     # So the quantizer is not the reason for the old policy.
     assert side.slot.served_version == 6
     side.least_wanted = 6
-    side.subscription.look_again()
+    side.subscription.recheck()
     assert side.has(6)
     assert list(side.loads.queue) == [5, 6]
 

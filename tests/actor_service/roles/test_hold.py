@@ -36,10 +36,10 @@ def test_a_version_is_held_from_the_start_and_again_each_minute(
     quantizer, address = peer
     with QuantizerClient(address) as client:
         hold = PolicyHold(client, clock)
-        assert hold.take(7)
+        assert hold.acquire(7)
         for clock.now in (0.0, 59.0, 60.0, 61.0, 119.0, 120.0):
             hold.renew()
-        assert hold.take(8)
+        assert hold.acquire(8)
     assert [quantizer.holds.get(timeout=DEADLINE_S) for _ in range(4)] == [7, 7, 7, 8]
     assert quantizer.holds.empty()
 
@@ -51,7 +51,7 @@ def test_a_version_that_is_gone_is_not_to_be_evaluated_and_logged_once(
     quantizer.gone = {7}
     with QuantizerClient(address) as client, caplog.at_level(logging.WARNING, "actor_service.roles.hold"):
         hold = PolicyHold(client, clock)
-        assert [hold.take(version) for version in (7, 7, 8)] == [False, False, True]
+        assert [hold.acquire(version) for version in (7, 7, 8)] == [False, False, True]
         # As after a restart of the quantizer.
         quantizer.gone = {8}
         clock.now = 60.0
@@ -67,8 +67,8 @@ def test_without_a_quantizer_versions_are_evaluated_all_the_same_which_is_logged
         pass
     with QuantizerClient(address) as client, caplog.at_level(logging.WARNING, "actor_service.roles.hold"):
         hold = PolicyHold(client, clock)
-        assert hold.take(7)
-        assert hold.take(8)
+        assert hold.acquire(7)
+        assert hold.acquire(8)
         clock.now = 60.0
         hold.renew()
     (line,) = caplog.messages

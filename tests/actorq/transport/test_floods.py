@@ -57,14 +57,14 @@ def test_connections_without_calls_are_forgotten_when_there_are_very_many() -> N
 def test_a_connection_whose_calls_end_and_begin_is_no_flood() -> None:
     with guarded(1) as (service, guard, memory, clock):
         memory.mib = 200
-        guard.look()
+        guard.check()
         for _ in range(4):
             guard.traffic.begin(service.peer(0))
             service.send(0, 10 * MIB)
             guard.traffic.add(service.peer(0), 10 * MIB)
             guard.traffic.end(service.peer(0))
             clock.now += 1.0
-            guard.look()
+            guard.check()
         assert service.is_open(0)
 
 
@@ -78,7 +78,7 @@ class Service:
         self.closed = 0
         self.accepted = [self.listening.accept()[0] for _ in range(count)]
 
-    def note_closed(self) -> None:
+    def record_closed(self) -> None:
         self.closed += 1
 
     def send(self, number: int, size: int) -> None:
@@ -121,7 +121,7 @@ class Memory:
 def guarded(count: int) -> Iterator[tuple[Service, FloodGuard, Memory, ManualClock]]:
     memory, clock = Memory(), ManualClock(1000.0)
     with closing(Service(count)) as service:
-        guard = FloodGuard(service.note_closed, memory, clock)
+        guard = FloodGuard(service.record_closed, memory, clock)
         guard.port = service.port
         yield service, guard, memory, clock
 
@@ -137,20 +137,20 @@ def test_the_connections_of_a_port_are_found_and_their_bytes_are_the_kernels() -
 
 def test_the_connection_that_floods_is_closed_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
     with guarded(3) as (service, guard, memory, clock):
-        assert not guard.look()
+        assert not guard.check()
         guard.traffic.begin(service.peer(1))
         memory.mib = 200
-        assert guard.look()
+        assert guard.check()
         service.send(0, 17 * MIB)
         # As much, but in messages.
         service.send(1, 17 * MIB)
         guard.traffic.add(service.peer(1), 17 * MIB)
         clock.now += 0.25
-        guard.look()
+        guard.check()
         assert [service.is_open(number) for number in range(3)] == [False, True, True]
         # An address that has flooded has less room from then on.
         service.send(2, 5 * MIB)
-        guard.look()
+        guard.check()
         assert not service.is_open(2)
         assert service.closed == 2
         assert caplog.text.count("127.0.0.1") == 1
@@ -161,7 +161,7 @@ def test_without_growth_nobody_is_closed() -> None:
         for _ in range(3):
             service.send(0, 17 * MIB)
             clock.now += 1.0
-            assert not guard.look()
+            assert not guard.check()
         assert service.is_open(0)
 
 
@@ -169,7 +169,7 @@ def test_slow_overhead_is_no_flood() -> None:
     with guarded(1) as (service, guard, memory, clock):
         for _ in range(8):
             memory.mib += 100
-            guard.look()
+            guard.check()
             service.send(0, 8 * MIB)
             clock.now += 6.0
         assert service.is_open(0)
@@ -178,32 +178,32 @@ def test_slow_overhead_is_no_flood() -> None:
 def test_growth_for_another_reason_ends_the_search() -> None:
     with guarded(1) as (service, guard, memory, clock):
         memory.mib = 300
-        looks = [guard.look() for _ in range(20)]
+        looks = [guard.check() for _ in range(20)]
         assert looks == [True] * 8 + [False] * 12
         # From that memory on, growth counts again.
         memory.mib = 400
-        assert guard.look()
+        assert guard.check()
         clock.now += 1.0
         service.send(0, 17 * MIB)
-        guard.look()
+        guard.check()
         assert not service.is_open(0)
 
 
 def test_an_offender_is_watched_for_a_minute_also_when_memory_falls() -> None:
     with guarded(3) as (service, guard, memory, clock):
         memory.mib = 200
-        guard.look()
+        guard.check()
         service.send(0, 17 * MIB)
-        guard.look()
+        guard.check()
         memory.mib = 100
-        guard.look()
+        guard.check()
         service.send(1, 5 * MIB)
-        guard.look()
+        guard.check()
         assert not service.is_open(1)
         clock.now += 61.0
-        guard.look()
+        guard.check()
         service.send(2, 5 * MIB)
-        guard.look()
+        guard.check()
         assert service.is_open(2)
 
 
@@ -211,7 +211,7 @@ def test_the_guard_watches_until_it_is_cancelled() -> None:
     async def scenario() -> None:
         memory = Memory()
         with closing(Service(1)) as service:
-            guard = FloodGuard(service.note_closed, memory)
+            guard = FloodGuard(service.record_closed, memory)
             guard.port = service.port
             task = asyncio.create_task(guard.watch())
             memory.mib = 200

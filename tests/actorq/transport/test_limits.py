@@ -120,17 +120,17 @@ def retried_until_there_is_room(client: LearnerClient) -> None:
 def test_one_address_takes_half_of_a_quota_at_most() -> None:
     quota = Quota(10)
     for port in range(5):
-        quota.take(f"ipv4:10.0.0.1:{port}")
+        quota.acquire(f"ipv4:10.0.0.1:{port}")
     with pytest.raises(ExhaustedError, match=r" 5 open calls .*address.*ipv4"):
-        quota.take("ipv4:10.0.0.1:99")
+        quota.acquire("ipv4:10.0.0.1:99")
     for port in range(5):
-        quota.take(f"ipv4:10.0.0.2:{port}")
+        quota.acquire(f"ipv4:10.0.0.2:{port}")
     with pytest.raises(ExhaustedError, match=" 10 open calls"):
-        quota.take("ipv4:10.0.0.3:1")
-    quota.give_back("ipv4:10.0.0.1:0")
-    quota.take("ipv4:10.0.0.1:7")
+        quota.acquire("ipv4:10.0.0.3:1")
+    quota.release("ipv4:10.0.0.1:0")
+    quota.acquire("ipv4:10.0.0.1:7")
     with pytest.raises(ExhaustedError, match=" 10 open calls"):
-        quota.take("ipv4:10.0.0.3:1")
+        quota.acquire("ipv4:10.0.0.3:1")
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ def test_a_health_watcher_that_does_not_read_holds_nobody_up() -> None:
 def test_a_gateway_may_have_a_larger_share() -> None:
     quota = Quota(10, 8)
     for _ in range(8):
-        quota.take("ipv4:10.0.0.1:1")
+        quota.acquire("ipv4:10.0.0.1:1")
     with pytest.raises(ExhaustedError, match=r" 8 .*transport\.max_calls_per_address"):
-        quota.take("ipv4:10.0.0.1:2")
-    quota.take("ipv4:10.0.0.2:1")
+        quota.acquire("ipv4:10.0.0.1:2")
+    quota.acquire("ipv4:10.0.0.2:1")
     assert TransportConfig(max_calls=16, max_calls_per_address=64).limits.calls_of_address == 64
     assert TransportConfig(max_calls=8192).limits.connections == 8192

@@ -161,20 +161,20 @@ def test_renewed_certificates_that_cannot_be_used_are_told_once_and_left(
 ) -> None:
     folder = authority.issue(tmp_path, "server")
     renewal = Renewal(Certificates.load(folder))
-    assert renewal.take() is None
+    assert renewal.poll() is None
     key = (folder / "tls.key").read_bytes()
     (folder / "tls.key").write_text("half of a ke")
-    assert renewal.take() is None
-    assert renewal.take() is None
+    assert renewal.poll() is None
+    assert renewal.poll() is None
     (line,) = caplog.messages
     assert re.search(f"{folder} .*tls.crt.*previous certificates", line)
     (folder / "tls.key").unlink()
-    assert renewal.take() is None
+    assert renewal.poll() is None
     (folder / "tls.key").write_bytes(key)
-    assert renewal.take() is None
+    assert renewal.poll() is None
     authority.issue(tmp_path, "server")
-    assert renewal.take() == Certificates.load(folder)
-    assert renewal.take() is None
+    assert renewal.poll() == Certificates.load(folder)
+    assert renewal.poll() is None
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "tls.crt", "tls.key"])
@@ -243,6 +243,6 @@ def test_a_renewed_key_that_is_open_to_others_is_not_used(
     strict, lenient = Renewal(Certificates.load(folder)), Renewal(Certificates.load(folder, readable_key=True))
     authority.issue(tmp_path, "server")
     (folder / "tls.key").chmod(0o644)
-    assert strict.take() is None
+    assert strict.poll() is None
     assert str(folder / "tls.key") in caplog.text
-    assert lenient.take() is not None
+    assert lenient.poll() is not None

@@ -110,8 +110,8 @@ def run_view() -> RunView:
     view = RunView("runs/example", "CartPole-v1", "dqn")
     kinds = (("learner", Kind.LEARNER), ("quantizer", Kind.QUANTIZER), ("actor-0", Kind.ACTOR), ("meter", Kind.METER))
     for pid, (name, kind) in enumerate(kinds, start=4101):
-        view.take_process(ProcessView(name, kind, ProcessState.RUNNING, pid, 0))
-    view.take_process(ProcessView("actor-1", Kind.ACTOR, ProcessState.RESTARTING, None, 2))
+        view.update_process(ProcessView(name, kind, ProcessState.RUNNING, pid, 0))
+    view.update_process(ProcessView("actor-1", Kind.ACTOR, ProcessState.RESTARTING, None, 2))
     return view
 
 
@@ -120,16 +120,16 @@ def test_the_panel_fills_its_width_and_no_more(width: int) -> None:
     view = run_view()
     assert {len(line) for line in panel(view, width)} == {width}
     for version in range(1, 200):
-        view.take_status(with_evaluation(2.5 * version, version))
+        view.update_status(with_evaluation(2.5 * version, version))
     view.events.append("actor-1 died (SIGKILL), restarting in 0.2 s " * 5)
     assert {len(line) for line in panel(view, width)} == {width}
 
 
 def test_the_panel_tells_of_a_full_disk_and_of_missing_segments_only_then() -> None:
     view = run_view()
-    view.take_status(replace(STATUS, storage=StorageStatus(10**9, False, 0, 0, 0, 12)))
+    view.update_status(replace(STATUS, storage=StorageStatus(10**9, False, 0, 0, 0, 12)))
     assert not any("disk" in line or "missing segments" in line for line in panel(view, 120))
-    view.take_status(replace(STATUS, storage=StorageStatus(10**3, True, 1, 2, 4, 12)))
+    view.update_status(replace(STATUS, storage=StorageStatus(10**3, True, 1, 2, 4, 12)))
     shown = "\n".join(panel(view, 120))
     assert "full: actors wait" in shown
     assert re.search(r"missing segments\s+7", shown)
@@ -150,7 +150,7 @@ def test_the_panel_tells_of_the_queue_of_an_on_policy_algorithm() -> None:
 
 def test_the_panel_fits_a_small_terminal() -> None:
     view = run_view()
-    view.take_status(STATUS)
+    view.update_status(STATUS)
     for number in range(4):
         view.events.append(f"event {number}")
     assert len(panel(view, 80, height=24)) <= 24
@@ -162,12 +162,12 @@ def test_the_panel_fits_a_small_terminal() -> None:
 def test_many_processes_leave_room_for_the_events(height: int, events: int) -> None:
     view = run_view()
     for number in range(2, 40):
-        view.take_process(ProcessView(f"actor-{number}", Kind.ACTOR, ProcessState.RUNNING, 5000 + number, 0))
-    view.take_process(ProcessView("actor-39", Kind.ACTOR, ProcessState.GIVEN_UP, None, 9))
+        view.update_process(ProcessView(f"actor-{number}", Kind.ACTOR, ProcessState.RUNNING, 5000 + number, 0))
+    view.update_process(ProcessView("actor-39", Kind.ACTOR, ProcessState.GIVEN_UP, None, 9))
     for number in range(events):
         view.events.append(f"event {number}")
     assert len(panel(view, 80, height)) == height
-    view.take_status(STATUS)
+    view.update_status(STATUS)
     lines = panel(view, 80, height)
     assert len(lines) == height
     text = "\n".join(lines)
@@ -182,7 +182,7 @@ def test_many_processes_leave_room_for_the_events(height: int, events: int) -> N
 
 def test_the_panel_tells_the_runs_numbers_and_each_process() -> None:
     view = run_view()
-    view.take_status(STATUS)
+    view.update_status(STATUS)
     text = "\n".join(panel(view, 120))
     for expected in (
         "64,256 / 100,000 environment steps", "231.4 v35", "target 475.0", "1,485", "1 / 3", "34 ms", "99.2%",
@@ -208,7 +208,7 @@ def emitted(layers: tuple[LayerReport, ...], agreement: float | None = 0.992) ->
 
 def shown(status: RunStatus, width: int = 80) -> str:
     view = run_view()
-    view.take_status(status)
+    view.update_status(status)
     return "\n".join(panel(view, width))
 
 
@@ -255,7 +255,7 @@ def test_before_the_first_policy_there_is_no_fidelity() -> None:
 
 def test_a_gate_that_climbed_is_coloured_and_only_on_a_terminal() -> None:
     view = run_view()
-    view.take_status(emitted(LAYERS))
+    view.update_status(emitted(LAYERS))
     coloured = {}
     for terminal in (True, False):
         file = io.StringIO()
@@ -268,7 +268,7 @@ def test_a_gate_that_climbed_is_coloured_and_only_on_a_terminal() -> None:
 
 def test_every_header_of_the_table_is_whole_at_80_columns() -> None:
     view = run_view()
-    view.take_status(STATUS)
+    view.update_status(STATUS)
     table = panel(view, 80)
     header = next(line for line in table if "process" in line)
     assert header.strip("│ ").split() == ["process", "state", "doing", "policy", "steps/s", "memory", "restarts"]
@@ -278,7 +278,7 @@ def test_every_header_of_the_table_is_whole_at_80_columns() -> None:
 
 def test_without_a_launcher_the_processes_come_from_the_status() -> None:
     view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
-    view.take_status(STATUS)
+    view.update_status(STATUS)
     assert [row.name for row in view.rows(lambda _: None)] == [
         "learner", "quantizer", "actor-0", "actor-1", "evaluator",
     ]  # fmt: skip
@@ -286,7 +286,7 @@ def test_without_a_launcher_the_processes_come_from_the_status() -> None:
 
 def test_actors_that_have_left_are_not_shown_as_running() -> None:
     view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
-    view.take_status(replace(STATUS, actors=STATUS.actors[1:]))
+    view.update_status(replace(STATUS, actors=STATUS.actors[1:]))
     assert [row.name for row in view.rows(lambda _: None)] == ["learner", "quantizer", "actor-1", "evaluator"]
 
 
@@ -295,17 +295,17 @@ def test_an_actor_with_the_name_of_the_learner_has_a_row_of_its_own() -> None:
     own = process_stats("learner", "actor", 4109)
     status = replace(STATUS, actors=(*STATUS.actors, namesake), processes=(*STATUS.processes, own))
     view = RunView("run at 127.0.0.1:1", "CartPole-v1", "dqn")
-    view.take_status(status)
+    view.update_status(status)
     found = [(row.pid, row.doing, row.version) for row in view.rows(lambda _: None) if row.name == "learner"]
     assert found == [(4101, "learner on node-a", None), (4109, "acting, 1 queued", 34)]
     launched = run_view()
-    launched.take_status(status)
+    launched.update_status(status)
     assert next(row.version for row in launched.rows(lambda _: None) if row.name == "learner") is None
 
 
 def test_an_evaluation_that_is_repeated_in_each_status_counts_once() -> None:
     view = run_view()
-    assert [view.take_status(with_evaluation(9.0, version)) for version in (1, 1, 2, 2)] == [True, False, True, False]
+    assert [view.update_status(with_evaluation(9.0, version)) for version in (1, 1, 2, 2)] == [True, False, True, False]
     assert view.evaluations == [9.0, 9.0]
 
 
@@ -357,7 +357,7 @@ def test_a_refused_environment_is_news_once() -> None:
 def test_a_problem_that_was_there_before_the_first_line_is_told() -> None:
     refused = replace(STATUS, problem="actor-1: algorithm dqn needs discrete actions")
     file, view = io.StringIO(), run_view()
-    view.take_status(refused)
+    view.update_status(refused)
     PlainDisplay(view, file).status(refused)
     assert file.getvalue().count(refused.problem) == 1
 
@@ -408,7 +408,7 @@ def test_success_is_shown_where_the_environment_tells_of_it() -> None:
     status = run_status(evaluation=successful, target_return=None, target_success=0.95)
     assert "return(eval) -3.25, success 95% v7" in status_line(status)
     view = RunView("run", "Reach-v0", "sac")
-    view.take_status(status)
+    view.update_status(status)
     # The chart has the rate, which is compared with the target.
     assert view.evaluations == [0.95]
     console = Console(width=100, file=io.StringIO())

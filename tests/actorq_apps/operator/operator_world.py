@@ -84,7 +84,7 @@ class World:
     def run(self, **spec: Any) -> Object:
         return self.api.put(training_run(**spec))
 
-    def look(self, key: Key = KEY) -> float | None:
+    def reconcile(self, key: Key = KEY) -> float | None:
         return self.operator.reconcile(key)
 
     def settle(self, key: Key = KEY) -> None:
@@ -92,7 +92,7 @@ class World:
         writes = -1
         while writes != len(self.api.writes):
             writes = len(self.api.writes)
-            self.look(key)
+            self.reconcile(key)
             self.at += PERIOD_S
 
     def send(self, **changes: Any) -> None:
@@ -103,19 +103,19 @@ class World:
             with suppress(queue.Empty):
                 self.woken.get(timeout=0.05)
             self.at += PERIOD_S
-            self.look()
+            self.reconcile()
 
     def place(self, **spec: Any) -> None:
         """A run whose pods have nodes: first those of learner and quantizer, then the others."""
         self.run(**spec)
         for _ in range(2):
-            self.look()
+            self.reconcile()
             self.api.kubelet()
 
     def start(self, **spec: Any) -> None:
         """A run whose learner answers."""
         self.place(**spec)
-        self.look()
+        self.reconcile()
         self.send(environment_steps=100)
 
 
@@ -124,15 +124,15 @@ def training_run(name: str = "tiny", **spec: Any) -> Object:
     return {"apiVersion": RUNS, "kind": "TrainingRun", "metadata": {"name": name}, "spec": given}
 
 
-def requests_of_a_look(world: World) -> list[tuple[str, str]]:
+def reconcile_requests(world: World) -> list[tuple[str, str]]:
     """Verb and kind of each request."""
     made: list[tuple[str, str]] = []
 
-    def note(verb: str, kind: str, name: str) -> None:
+    def record(verb: str, kind: str, name: str) -> None:
         made.append((verb, kind))
 
-    world.api.refuse = note
-    world.look()
+    world.api.refuse = record
+    world.reconcile()
     return made
 
 

@@ -79,6 +79,6 @@ def test_a_list_that_cannot_be_read_does_not_end_the_controller(world: World) ->
     world.run()
     running = Running(world)
     with running:
-        while not running.controller.looks[DONE]:
+        while not running.controller.reconciles[DONE]:
             running.queue.put(Key(NAMESPACE, "tiny"))
         assert running.controller.works()

@@ -13,7 +13,7 @@ from actorq.errors import UserError
 from actorq_apps.operator.render import MANIFESTS
 from actorq_apps.operator.resource.training_run import GROUP, KIND, PLURAL, VERSION, TrainingRun, TrainingRunSpec
 from actorq_apps.operator.status.conditions import new_status
-from actorq_apps.operator.status.look import Look
+from actorq_apps.operator.status.observed_run import ObservedRun
 from sitegen.definition import text
 from tests.actorq_apps.operator.training_runs import POD, SPECS, Object, manifest
 from tests.builders.run_status import run_status
@@ -122,7 +122,7 @@ def test_a_specification_as_the_server_stores_it_means_the_same(name: str) -> No
 
 def test_the_server_keeps_all_that_the_operator_writes_into_a_status() -> None:
     live = run_status(state=RunState.SOLVED, exported_policy="s3://policies/alpha/policy.onnx")
-    status = new_status(Look(manifest(), 0.0, live=live), None)
+    status = new_status(ObservedRun(manifest(), 0.0, live=live), None)
     assert {"elapsedSeconds", "finishedAt", "policy"} <= status.keys()
     assert faults({**manifest(), "status": status}, SCHEMA) == []
 

@@ -13,7 +13,7 @@ from actorq.errors import ActorQError
 from actorq_apps.operator.controller import Controller, DueQueue
 from actorq_apps.operator.reconcile import PERIOD_S, Key
 from tests.actorq_apps.operator.kube_api import NAMESPACE
-from tests.actorq_apps.operator.operator_world import KEY, World, operator_world, requests_of_a_look, training_run
+from tests.actorq_apps.operator.operator_world import KEY, World, operator_world, reconcile_requests, training_run
 from tests.builders.run_status import run_status
 
 
@@ -25,25 +25,25 @@ def world() -> Iterator[World]:
 
 def test_deletion_while_pods_start_makes_nothing_again(world: World) -> None:
     world.run(checkpoint={"retain": False})
-    world.look()
+    world.reconcile()
     world.api.get("TrainingRun", "tiny")["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     world.api.delete("Deployment", "tiny-actor")
-    assert world.look() is None
+    assert world.reconcile() is None
     assert "tiny-actor" not in world.api.names("Deployment")
     world.api.delete("TrainingRun", "tiny")
-    assert world.look() is None
+    assert world.reconcile() is None
     assert {kind for kind, _ in world.api.there} <= {"Event"}
 
 
 def test_a_run_whose_deletion_was_missed_is_forgotten(world: World) -> None:
     world.run()
-    world.look()
+    world.reconcile()
     world.api.delete("TrainingRun", "tiny")
     queue_of_runs: DueQueue[Key] = DueQueue()
     controller = Controller(world.api.cluster(), (NAMESPACE,), queue_of_runs, world.operator)
     controller.list_runs()
-    assert queue_of_runs.take(0) == KEY
-    controller.look(KEY)
+    assert queue_of_runs.get(0) == KEY
+    controller.reconcile(KEY)
     assert world.operator.known() == []
 
 
@@ -53,25 +53,25 @@ def test_a_run_that_is_deleted_while_its_operator_is_away_leaves_at_most_its_vol
 ) -> None:
     options = {"tls": {"mode": "generated"}, "relays": {"replicas": 1}, "networkPolicies": True}
     world.run(**options, checkpoint={"retain": retain})
-    world.look()
+    world.reconcile()
     world.api.kubelet()
     assert {"Secret", "NetworkPolicy", "Pod"} <= {kind for kind, _ in world.api.there}
     world.operator.close()
     world.api.delete("TrainingRun", "tiny")
     world.operator = world.another()
-    assert world.look() is None
+    assert world.reconcile() is None
     assert {kind for kind, _ in world.api.there} - {"Event"} == ({"PersistentVolumeClaim"} if retain else set())
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["deleted", "made again"])
-def test_a_run_that_is_deleted_between_any_two_requests_of_a_look_leaves_nothing(world: World, again: bool) -> None:
+def test_a_run_that_is_deleted_between_any_two_reconcile_requests_leaves_nothing(world: World, again: bool) -> None:
     manifest = training_run(checkpoint={"retain": False})
     world.api.put(manifest)
-    requests = len(requests_of_a_look(world))
+    requests = len(reconcile_requests(world))
     for request in range(2, requests + 1):
         world.api.refuse = lambda verb, kind, name: None
         world.api.delete("TrainingRun", "tiny")
-        world.look()
+        world.reconcile()
         world.api.put(manifest)
         left = itertools.count(request - 1, -1)
 
@@ -83,7 +83,7 @@ def test_a_run_that_is_deleted_between_any_two_requests_of_a_look_leaves_nothing
 
         world.api.refuse = delete
         with suppress(ActorQError):
-            world.look()
+            world.reconcile()
         world.api.refuse = lambda verb, kind, name: None
         world.api.collect()
         if again:
@@ -102,13 +102,13 @@ def test_a_run_that_is_made_again_does_not_take_the_end_of_the_earlier_one(world
     world.learner.put(run_status(state=RunState.SOLVED, environment_steps=900))
     while "finishedAt" not in world.api.status("tiny"):
         world.at += PERIOD_S
-        world.look()
+        world.reconcile()
     # Kubernetes deletes what a run owned a little later. Its learner still serves.
     del world.api.objects[next(path for path in world.api.objects if path.endswith("/trainingruns/tiny"))]
     world.api.put(training_run())
     while not world.woken.empty():
         world.woken.get()
-    world.look()
+    world.reconcile()
     assert world.api.status("tiny")["state"] == "Pending"
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
     world.learner.put(run_status(state=RunState.SOLVED, environment_steps=900))
@@ -123,12 +123,12 @@ def test_a_run_that_is_made_again_does_not_take_the_end_of_the_earlier_one(world
 
 def test_a_run_that_is_made_again_waits_for_certificates_of_its_own(world: World) -> None:
     world.run(tls={"mode": "generated"})
-    world.look()
+    world.reconcile()
     # Kubernetes deletes the secrets of the earlier run last.
     kept = {path: each for path, each in world.api.objects.items() if each["kind"] == "Secret"}
     world.api.objects = dict(kept)
     world.api.put(training_run(tls={"mode": "generated"}))
-    world.look()
+    world.reconcile()
     assert re.match("Secret tiny-authority-tls .*deleted", world.api.condition("tiny", "Ready")["message"])
     assert world.api.names("StatefulSet") == set()
     world.api.collect()

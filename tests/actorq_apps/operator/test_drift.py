@@ -82,7 +82,7 @@ def test_a_change_by_hand_is_undone_in_ten_seconds(
     world.api.put(changed)
     for _ in range(int(CHECK_PERIOD_S / PERIOD_S)):
         world.at += PERIOD_S
-        world.look()
+        world.reconcile()
     after = world.api.get(kind, name)
     for part in ("spec", "data"):
         assert after.get(part) == before.get(part)
@@ -92,7 +92,7 @@ def test_a_change_by_hand_is_undone_in_ten_seconds(
     world.api.put(changed)
     for _ in range(int(CHECK_PERIOD_S / PERIOD_S)):
         world.at += PERIOD_S
-        world.look()
+        world.reconcile()
     assert world.api.get(kind, name).get("spec") == before.get("spec")
 
 
@@ -108,7 +108,7 @@ def test_a_field_that_others_change_again_at_once_is_left_to_them_and_told(
         world.api.put(changed)
         world.at += PERIOD_S
         before = len(world.api.writes)
-        world.look()
+        world.reconcile()
         writes += sum(verb == "apply" for verb, _, _ in world.api.writes[before:])
     assert writes == 1
     (told,) = [each for each in caplog.messages if "keep changing" in each]

@@ -10,7 +10,7 @@ from actorq.domain.status import RunState
 from actorq.errors import ActorQError
 from actorq_apps.cluster.training_runs import recorded_end
 from actorq_apps.operator.reconcile import PERIOD_S
-from actorq_apps.operator.status.look import timestamp
+from actorq_apps.operator.status.observed_run import timestamp
 from tests.actorq_apps.operator.kube_api import Object
 from tests.actorq_apps.operator.operator_world import World, operator_world
 
@@ -64,7 +64,7 @@ def test_a_restart_more_than_the_limit_ends_the_run(world: World) -> None:
     world.settle()
     assert {kind for kind, _ in world.api.there} == {"TrainingRun", "PersistentVolumeClaim", "Event"}
     assert world.api.status("tiny")["reason"] == said
-    assert world.look() is None
+    assert world.reconcile() is None
 
 
 def test_a_failed_run_stays_failed_with_a_higher_limit(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from actorq.domain.status import RunState
 from actorq_apps.operator.reconcile import PERIOD_S
-from tests.actorq_apps.operator.operator_world import KEY, World, operator_world, requests_of_a_look
+from tests.actorq_apps.operator.operator_world import KEY, World, operator_world, reconcile_requests
 from tests.builders.run_status import run_status
 
 
@@ -32,26 +32,26 @@ def test_at_the_end_actors_go_then_the_rest_but_volumes_and_the_status(world: Wo
     assert left == {"TrainingRun", "PersistentVolumeClaim", "Event"}
     assert world.api.status("tiny")["state"] == "Solved"
     assert world.api.status("tiny")["environmentSteps"] == 30_000
-    assert world.look() is None
-    assert requests_of_a_look(world) == [("get", "TrainingRun")]
+    assert world.reconcile() is None
+    assert reconcile_requests(world) == [("get", "TrainingRun")]
 
 
 def test_actors_that_end_after_their_workload_are_counted_until_they_are_gone(world: World) -> None:
     world.start(ttlSecondsAfterFinished=0)
     actor = deepcopy(world.api.get("Pod", "tiny-actor-0"))
     world.send(state=RunState.SOLVED)
-    world.look()
+    world.reconcile()
     assert "tiny-actor" not in world.api.names("Deployment")
     world.api.put(actor)
     world.at += PERIOD_S
     world.settle()
     assert world.api.status("tiny")["actors"] == 1
-    assert world.look() == PERIOD_S
+    assert world.reconcile() == PERIOD_S
     world.api.delete("Pod", "tiny-actor-0")
     world.settle()
     assert world.api.status("tiny")["actors"] == 0
-    assert world.look() is None
-    assert requests_of_a_look(world) == [("get", "TrainingRun")]
+    assert world.reconcile() is None
+    assert reconcile_requests(world) == [("get", "TrainingRun")]
 
 
 def test_a_finished_run_stays_finished_with_a_higher_budget_and_says_how_to_go_on(world: World) -> None:

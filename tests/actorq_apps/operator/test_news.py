@@ -40,7 +40,7 @@ def watching(cluster: Cluster) -> Iterator[DueQueue[Key]]:
 
 
 def heard(queue: DueQueue[Key]) -> str:
-    found = queue.take(20)
+    found = queue.get(20)
     assert found is not None
     return found.name
 
@@ -52,7 +52,7 @@ def test_only_a_new_specification_and_a_deletion_are_news() -> None:
     def heard(kind: str, generation: int, **more: str) -> bool:
         metadata: Object = {"namespace": "lab", "name": "tiny", "uid": "u", "generation": generation, **more}
         news.notice(kind, {"metadata": metadata})
-        return queue.take(0) == Key("lab", "tiny")
+        return queue.get(0) == Key("lab", "tiny")
 
     assert heard("ADDED", 1)
     assert not heard("MODIFIED", 1)

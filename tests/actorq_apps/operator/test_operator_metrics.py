@@ -61,17 +61,17 @@ def test_runs_are_counted_by_state(world: World) -> None:
     assert samples["actorq_operator_runs", "Suspended"] == 1
     assert samples["actorq_operator_runs", "Pending"] == 0
     world.api.delete("TrainingRun", "other")
-    replica.controller.look(Key(NAMESPACE, "other"))
+    replica.controller.reconcile(Key(NAMESPACE, "other"))
     assert replica.samples()["actorq_operator_runs", "Suspended"] == 0
 
 
 def test_looks_are_counted_by_result(world: World) -> None:
     replica = Replica(world)
     world.run()
-    replica.controller.look(KEY)
+    replica.controller.reconcile(KEY)
     world.api.refuse = lambda verb, kind, name: (500, "down")
-    replica.controller.look(KEY)
-    replica.controller.look(KEY)
+    replica.controller.reconcile(KEY)
+    replica.controller.reconcile(KEY)
     samples = replica.samples()
     results = {result: samples["actorq_operator_reconciles_total", result] for result in ("done", "conflict", "failed")}
     assert results == {"done": 1, "conflict": 0, "failed": 2}

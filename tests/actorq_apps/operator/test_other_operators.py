@@ -35,7 +35,7 @@ def test_the_runs_of_a_namespace_with_an_operator_of_its_own_are_left_to_it(
     world.run()
     for _ in range(10):
         renew(world)
-        assert world.look() == LEFT_PERIOD_S
+        assert world.reconcile() == LEFT_PERIOD_S
         world.at += LEFT_PERIOD_S
     assert {kind for kind, _ in world.api.there} == {"TrainingRun", "Event", "Lease"}
     assert "status" not in world.api.get("TrainingRun", "tiny")
@@ -48,12 +48,12 @@ def test_the_runs_of_a_namespace_with_an_operator_of_its_own_are_left_to_it(
 def test_runs_are_taken_over_when_the_operator_of_their_namespace_is_gone(world: World, released: bool) -> None:
     renew(world)
     world.run()
-    world.look()
+    world.reconcile()
     if released:
         renew(world, holder="")
     for _ in range(1 if released else 2):
         world.at += HELD_S
-        world.look()
+        world.reconcile()
     assert world.api.names("StatefulSet") == {"tiny-learner"}
     assert world.api.status("tiny")["state"] == "Pending"
 
@@ -64,7 +64,7 @@ def test_a_run_is_left_as_soon_as_its_namespace_has_an_operator(world: World) ->
     renew(world)
     world.at += HELD_S
     writes = len(world.api.writes)
-    assert world.look() == LEFT_PERIOD_S
+    assert world.reconcile() == LEFT_PERIOD_S
     assert world.api.writes[writes:] == [("create", "Event", world.api.writes[-1][2])]
     assert world.operator.known() == []
 
@@ -73,5 +73,5 @@ def test_an_operator_that_may_not_see_leases_works_as_before(world: World) -> No
     world.api.forbidden = {("get", "leases")}
     renew(world)
     world.run()
-    world.look()
+    world.reconcile()
     assert world.api.names("StatefulSet") == {"tiny-learner"}

@@ -11,7 +11,7 @@ import pytest
 from actorq.domain.status import RunState
 from actorq_apps.operator.reconcile import CHECK_PERIOD_S, PERIOD_S
 from tests.actorq_apps.cluster.cluster_objects import evicted_pod
-from tests.actorq_apps.operator.operator_world import ACTING, World, operator_world, requests_of_a_look
+from tests.actorq_apps.operator.operator_world import ACTING, World, operator_world, reconcile_requests
 from tests.actorq_apps.operator.training_runs import SPECS
 from tests.builders.run_status import run_status
 
@@ -24,7 +24,7 @@ def world() -> Iterator[World]:
 
 def test_a_run_becomes_objects_that_it_owns(world: World) -> None:
     uid = world.run()["metadata"]["uid"]
-    world.look()
+    world.reconcile()
     assert world.api.names("StatefulSet") == {"tiny-learner"}
     assert world.api.names("Deployment") == {"tiny-quantizer", "tiny-actor", "tiny-evaluator"}
     assert world.api.get("Deployment", "tiny-actor")["metadata"]["ownerReferences"][0]["uid"] == uid
@@ -34,18 +34,18 @@ def test_a_run_becomes_objects_that_it_owns(world: World) -> None:
 
 def test_a_second_look_writes_nothing(world: World) -> None:
     world.run(tls={"mode": "generated"})
-    world.look()
+    world.reconcile()
     writes = len(world.api.writes)
     world.at += 100
-    world.look()
+    world.reconcile()
     assert len(world.api.writes) == writes
 
 
 def test_an_object_that_somebody_deleted_comes_back(world: World) -> None:
     world.run()
-    world.look()
+    world.reconcile()
     world.api.delete("Deployment", "tiny-actor")
-    world.look()
+    world.reconcile()
     assert "tiny-actor" in world.api.names("Deployment")
 
 
@@ -54,15 +54,15 @@ def test_a_look_at_a_run_that_works_reads_only_what_changes(world: World) -> Non
     world.settle()
     # All objects are compared at this look.
     world.at += CHECK_PERIOD_S
-    world.look()
-    assert requests_of_a_look(world) == [
+    world.reconcile()
+    assert reconcile_requests(world) == [
         ("get", "TrainingRun"),
         ("list", "StatefulSet"),
         ("list", "Deployment"),
         ("list", "Pod"),
     ]
     world.api.delete("Pod", "tiny-learner-0")
-    assert ("list", "PersistentVolumeClaim") in requests_of_a_look(world)
+    assert ("list", "PersistentVolumeClaim") in reconcile_requests(world)
 
 
 def test_every_object_of_a_run_that_works_comes_back_some_time(world: World) -> None:
@@ -70,7 +70,7 @@ def test_every_object_of_a_run_that_works_comes_back_some_time(world: World) -> 
     world.settle()
     world.api.delete("Service", "tiny-quantizer")
     world.at += CHECK_PERIOD_S
-    world.look()
+    world.reconcile()
     assert "tiny-quantizer" in world.api.names("Service")
 
 
@@ -78,7 +78,7 @@ def test_scaling_the_run_scales_its_actors_and_nothing_else(world: World) -> Non
     world.place()
     world.api.writes.clear()
     world.api.scale("tiny", 6)
-    world.look()
+    world.reconcile()
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 6
     assert [each for each in world.api.writes if each[0] == "apply"] == [("apply", "Deployment", "tiny-actor")]
 
@@ -88,44 +88,44 @@ def test_the_actors_follow_the_run_and_not_whoever_scales_their_deployment(world
     scaled = deepcopy(world.api.get("Deployment", "tiny-actor"))
     scaled["spec"]["replicas"] = 9
     world.api.put(scaled)
-    world.look()
+    world.reconcile()
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 2
 
 
 def test_relays_that_are_no_longer_wanted_go(world: World) -> None:
     world.run(relays={"replicas": 2})
-    world.look()
+    world.reconcile()
     assert "tiny-relay" in world.api.names("Deployment")
     world.run()
-    world.look()
+    world.reconcile()
     assert "tiny-relay" not in world.api.names("Deployment")
     assert "tiny-actor" in world.api.names("Deployment")
 
 
 def test_network_policies_that_are_no_longer_wanted_go(world: World) -> None:
     world.run(networkPolicies=True)
-    world.look()
+    world.reconcile()
     metadata = {"name": "of-somebody", "labels": {"actorq/run": "tiny"}}
     world.api.put({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata})
     assert len(world.api.names("NetworkPolicy")) > 1
     world.run(networkPolicies=False)
-    world.look()
+    world.reconcile()
     assert world.api.names("NetworkPolicy") == {"of-somebody"}
 
 
 @pytest.mark.parametrize("options", ["plain", "full"])
 def test_no_object_of_an_option_is_left_when_the_run_no_longer_asks_for_it(world: World, options: str) -> None:
     world.run()
-    world.look()
+    world.reconcile()
     plain = {each for each in world.api.there if each[0] != "Event"}
     metadata = {"name": "bucket", "labels": {"actorq.dev/credentials": "true"}}
     world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
     plain.add(("Secret", "bucket"))
     world.run(**{**SPECS[options], "tls": {"mode": "none"}})
-    world.look()
+    world.reconcile()
     assert {"NetworkPolicy", "Deployment"} <= {kind for kind, _ in set(world.api.there) - plain}
     world.run()
-    world.look()
+    world.reconcile()
     assert {each for each in world.api.there if each[0] != "Event"} == plain
 
 
@@ -147,7 +147,7 @@ def test_an_evicted_pod_that_was_replaced_changes_nothing(world: World) -> None:
     evict_an_actor(world)
     world.settle()
     assert world.api.status("tiny") == before
-    assert ("list", "PersistentVolumeClaim") not in requests_of_a_look(world)
+    assert ("list", "PersistentVolumeClaim") not in reconcile_requests(world)
 
 
 def test_a_run_that_is_over_rests_beside_an_evicted_pod(world: World) -> None:
@@ -158,7 +158,7 @@ def test_a_run_that_is_over_rests_beside_an_evicted_pod(world: World) -> None:
     world.api.kubelet()
     world.settle()
     assert world.api.status("tiny")["actors"] == 0
-    assert (world.look() or 0) > 3000
+    assert (world.reconcile() or 0) > 3000
 
 
 def evict_an_actor(world: World) -> None:
@@ -175,13 +175,13 @@ def test_figures_are_written_at_most_once_in_five_seconds_and_a_new_state_at_onc
     while world.at < began + 60 or world.api.status("tiny")["environmentSteps"] < 1000:
         world.learner.put(run_status(environment_steps=1000 + int(world.at - began), actors=ACTING))
         world.at += 1
-        world.look()
+        world.reconcile()
     writes = world.api.count("patch status", "TrainingRun")
     assert writes - before <= (world.at - began) / PERIOD_S
     world.learner.put(run_status(state=RunState.PAUSED, environment_steps=5000, actors=ACTING))
     while world.api.status("tiny")["state"] != "Paused":
         world.woken.get(timeout=10)
-        world.look()
+        world.reconcile()
     assert world.api.count("patch status", "TrainingRun") == writes + 1
 
 
@@ -202,7 +202,7 @@ def test_another_operator_keeps_the_status_until_the_learner_has_answered_it(wor
     world.operator.close()
     world.operator = world.another()
     for _ in range(2):
-        world.look()
+        world.reconcile()
         world.at += 1
     assert (world.api.status("tiny"), len(world.api.writes)) == (before, writes)
     while world.api.status("tiny")["environmentSteps"] != 9000:
@@ -210,7 +210,7 @@ def test_another_operator_keeps_the_status_until_the_learner_has_answered_it(wor
         # The stream of the operator before may end only after it has taken one.
         with suppress(queue.Empty):
             world.woken.get(timeout=1)
-        world.look()
+        world.reconcile()
     assert world.api.condition("tiny", "Training")["status"] == "True"
 
 
@@ -220,12 +220,12 @@ def test_another_operator_waits_for_the_first_answer_for_ten_seconds(world: Worl
     world.operator.close()
     world.operator = world.another()
     with never_answering() as world.learner.address:
-        world.look()
+        world.reconcile()
         world.at += 9
-        world.look()
+        world.reconcile()
         assert world.api.condition("tiny", "Ready")["status"] == "True"
         world.at += 1
-        world.look()
+        world.reconcile()
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
     assert world.api.condition("tiny", "Training")["status"] == "False"
 
@@ -240,15 +240,15 @@ def never_answering() -> Iterator[str]:
 def test_a_suspended_run_has_no_pods_and_goes_on_afterwards(world: World) -> None:
     world.start()
     world.run(suspend=True)
-    world.look()
+    world.reconcile()
     world.api.kubelet()
     world.settle()
     assert not world.api.names("Pod")
     assert world.api.status("tiny")["state"] == "Suspended"
     assert world.api.condition("tiny", "Suspended")["status"] == "True"
     world.run()
-    world.look()
+    world.reconcile()
     world.api.kubelet()
-    world.look()
+    world.reconcile()
     assert "tiny-learner-0" in world.api.names("Pod")
     assert world.api.condition("tiny", "Suspended")["status"] == "False"

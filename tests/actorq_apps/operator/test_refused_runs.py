@@ -32,7 +32,7 @@ def world() -> Iterator[World]:
 )
 def test_an_impossible_setting_is_refused_before_any_object(world: World, spec: Object, text: str) -> None:
     world.run(**spec)
-    world.look()
+    world.reconcile()
     failed = world.api.condition("tiny", "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "InvalidConfiguration")
     assert text in failed["message"]
@@ -48,12 +48,12 @@ def test_a_specification_that_is_nested_too_deeply_is_a_condition_of_this_run_al
     due: DueQueue[Key] = DueQueue()
     controller = Controller(world.api.cluster(), (NAMESPACE,), due, world.operator)
     controller.list_runs()
-    keys = [due.take(0), due.take(0)]
+    keys = [due.get(0), due.get(0)]
     assert sorted(key.name for key in keys if key) == ["good", "tiny"]
     for key in keys:
         assert key is not None
-        controller.look(key)
-    assert controller.looks == {"done": 2, "conflict": 0, "failed": 0}
+        controller.reconcile(key)
+    assert controller.reconciles == {"done": 2, "conflict": 0, "failed": 0}
     failed = world.api.condition("tiny", "Failed")
     assert failed["reason"] == "InvalidConfiguration"
     assert re.match("spec .* 32 levels", failed["message"])
@@ -65,13 +65,13 @@ def test_a_name_in_use_is_told_and_the_object_that_has_it_stays(world: World) ->
     taken = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "tiny-learner"}, "spec": {"mine": True}}
     world.api.put(taken)
     world.run()
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Failed")["reason"] == "NameInUse"
     assert "Service tiny-learner" in world.api.condition("tiny", "Failed")["message"]
     assert world.api.get("Service", "tiny-learner")["spec"] == {"mine": True}
     assert not world.api.names("Deployment")
     world.api.delete("Service", "tiny-learner")
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Failed")["status"] == "False"
     assert world.api.names("Deployment")
 
@@ -80,7 +80,7 @@ def test_a_secret_of_somebody_else_is_neither_replaced_nor_deleted(world: World)
     data = {"tls.crt": "bWluZQ==", "tls.key": "bWluZQ=="}
     world.api.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tiny-learner-tls"}, "data": data})
     world.run(tls={"mode": "generated"})
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Failed")["reason"] == "NameInUse"
     assert "Secret tiny-learner-tls" in world.api.condition("tiny", "Failed")["message"]
     assert world.api.get("Secret", "tiny-learner-tls")["data"] == data
@@ -92,7 +92,7 @@ def test_a_run_with_progress_keeps_its_settings(world: World) -> None:
     world.start()
     world.run(config={"replay": {"capacity": 12_345}})
     world.at += 5
-    world.look()
+    world.reconcile()
     ready = world.api.condition("tiny", "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "Immutable")
     assert "replay.capacity" in ready["message"]
@@ -127,7 +127,7 @@ def test_a_run_that_trains_is_followed_although_its_new_specification_has_a_faul
     world.start()
     world.run(config={"no_such_setting": 1})
     world.settle()
-    assert world.look() is not None
+    assert world.reconcile() is not None
     world.send(environment_steps=5000)
     assert world.api.status("tiny")["environmentSteps"] == 5000
 
@@ -154,7 +154,7 @@ def test_a_quota_is_named(world: World) -> None:
 
     world.api.refuse = refuse
     world.run()
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Ready")["reason"] == "Quota"
     assert "exceeded quota: small" in world.api.condition("tiny", "Ready")["message"]
     assert world.api.reasons() == ["Quota"]
@@ -164,7 +164,7 @@ def test_a_missing_permission_names_the_rule_to_add(world: World) -> None:
     said = 'User "operator" cannot patch resource "deployments" in API group "apps" in the namespace "lab"'
     world.api.refuse = lambda verb, kind, name: (403, said) if (verb, kind) == ("apply", "Deployment") else None
     world.run()
-    world.look()
+    world.reconcile()
     ready = world.api.condition("tiny", "Ready")
     assert ready["reason"] == "NoPermission"
     assert re.search("Role .*patch .*deployments.apps", ready["message"])
@@ -182,7 +182,7 @@ def test_a_namespace_that_the_operator_is_not_allowed_in_names_the_command(world
 
     world.api.refuse = refuse
     world.run(tls={"mode": "generated"})
-    assert world.look() == PERIOD_S
+    assert world.reconcile() == PERIOD_S
     ready = world.api.condition("tiny", "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "NoPermission")
     kinds = "statefulsets" if secrets_too else "secrets"
@@ -194,7 +194,7 @@ def test_a_namespace_that_the_operator_is_not_allowed_in_names_the_command(world
     assert world.api.reasons() == ["NoPermission"]
     assert not world.api.names("Pod")
     world.api.refuse = lambda *_: None
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
 
 
@@ -219,21 +219,21 @@ def test_a_server_that_hangs_for_one_request_leaves_the_status_as_it_is(world: W
     world.operator.close()
     world.operator = world.another(impatient)
     with hanging(world.api, lambda verb, kind: verb == "apply") as requests, pytest.raises(UnreachableError):
-        world.look()
+        world.reconcile()
     assert not requests.outlasted
     assert world.api.status("tiny") == before
 
 
 def test_a_missing_cert_manager_is_a_condition_until_it_is_there(world: World) -> None:
     world.run(tls={"mode": "issuer", "issuer": {"name": "company"}})
-    world.look()
+    world.reconcile()
     failed = world.api.condition("tiny", "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "KindMissing")
     assert re.search("Certificate .*cert-manager.io/v1.*tls.mode generated", failed["message"])
     assert world.api.reasons() == ["KindMissing"]
     assert not world.api.names("Deployment")
     world.api.kinds["cert-manager.io/v1"] = [("Certificate", "certificates", True)]
-    world.look()
+    world.reconcile()
     assert ("apply", "Certificate", "tiny-learner") in world.api.writes
     assert world.api.condition("tiny", "Failed")["status"] == "False"
 
@@ -251,12 +251,12 @@ def test_a_permission_that_is_missing_to_list_objects_is_a_condition(world: Worl
     said = f'User "operator" cannot list resource "{resource}" in API group "" in the namespace "lab"'
     world.api.refuse = lambda verb, what, name: (403, said) if (verb, what) == ("list", kind) else None
     world.run()
-    assert world.look() == PERIOD_S
+    assert world.reconcile() == PERIOD_S
     ready = world.api.condition("tiny", "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "NoPermission")
     assert re.search(f"Role .*list .*{resource}", ready["message"])
     world.api.refuse = lambda *_: None
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Ready")["reason"] == "Starting"
 
 
@@ -283,14 +283,14 @@ def test_an_operator_that_may_not_see_the_pods_of_a_finished_run_looks_again_in_
     said = 'User "operator" cannot list resource "pods" in API group "" in the namespace "lab"'
     world.api.refuse = lambda verb, kind, name: (403, said) if (verb, kind) == ("list", "Pod") else None
     world.at += 60
-    assert world.look() == world.look() == PERIOD_S
+    assert world.reconcile() == world.reconcile() == PERIOD_S
     assert world.api.status("tiny")["state"] == "Solved"
     assert re.search("Role .*list .*pods", world.api.condition("tiny", "Ready")["message"])
 
 
 def test_pods_without_an_image_are_a_condition(world: World) -> None:
     world.run()
-    world.look()
+    world.reconcile()
     world.api.kubelet()
     waiting = {"reason": "ImagePullBackOff", "message": "not found"}
     pod = world.api.get("Pod", "tiny-learner-0")
@@ -298,7 +298,7 @@ def test_pods_without_an_image_are_a_condition(world: World) -> None:
         "phase": "Pending",
         "containerStatuses": [{"name": "c", "image": "x:1", "state": {"waiting": waiting}}],
     }
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Ready")["reason"] == "ImagePull"
     assert "x:1" in world.api.status("tiny")["reason"]
     assert world.api.reasons() == ["ImagePull"]
@@ -313,7 +313,7 @@ def test_an_operator_killed_after_any_request_leaves_the_same_end(world: World) 
         world.operator.close()
         world.operator = world.another()
         try:
-            world.look()
+            world.reconcile()
         except ActorQError:
             pass
         finally:
@@ -360,10 +360,10 @@ def test_a_conflict_with_another_client_is_looked_at_again(world: World) -> None
 
     world.at += PERIOD_S
     world.api.refuse = scaled_meanwhile
-    controller.look(KEY)
+    controller.reconcile(KEY)
     assert world.api.status("tiny") == before
-    assert queue_of_runs.take(10) == KEY
-    controller.look(KEY)
+    assert queue_of_runs.get(10) == KEY
+    controller.reconcile(KEY)
     assert world.api.get("Deployment", "tiny-actor")["spec"]["replicas"] == 5
 
 
@@ -371,12 +371,12 @@ def test_twenty_runs_two_at_a_time_by_suspending_the_others(world: World) -> Non
     names = [f"run-{index}" for index in range(20)]
     for name in names:
         world.api.put(training_run(name, suspend=True))
-        world.look(Key(NAMESPACE, name))
+        world.reconcile(Key(NAMESPACE, name))
     world.api.kubelet()
     assert not world.api.names("Pod")
     for name in names[:2]:
         world.api.put(training_run(name))
-        world.look(Key(NAMESPACE, name))
+        world.reconcile(Key(NAMESPACE, name))
     world.api.kubelet()
     learners = {name for name in world.api.names("Pod") if name.endswith("-learner-0")}
     assert learners == {"run-0-learner-0", "run-1-learner-0"}

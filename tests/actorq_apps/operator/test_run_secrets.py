@@ -32,25 +32,25 @@ def secret(name: str = "object-storage", **labels: str) -> Object:
 def test_a_run_reads_no_secret_that_its_owner_has_not_labelled_for_runs(world: World) -> None:
     world.api.put(secret("payroll"))
     world.run(**STORED, checkpoint={"secret": "payroll"})
-    world.look()
+    world.reconcile()
     failed = world.api.condition("tiny", "Failed")
     assert (failed["status"], failed["reason"]) == ("True", "NoSecret")
     command = "`kubectl label -n lab secret payroll actorq.dev/credentials=true`"
     assert re.match(f"Secret payroll .*{command}$", failed["message"])
     assert not world.api.names("StatefulSet")
     world.api.put(secret("payroll", **{"actorq.dev/credentials": "true"}))
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Failed")["status"] == "False"
     assert credentials_of(world) == [{"secretRef": {"name": "payroll", "optional": True}}]
 
 
 def test_a_missing_secret_is_named_unless_the_learner_may_do_without(world: World) -> None:
     world.run(**STORED, checkpoint={"secret": "mine"})
-    world.look()
+    world.reconcile()
     assert re.search("Secret mine .*spec.checkpoint.secret .*missing", world.api.condition("tiny", "Failed")["message"])
     # With workload identity there is none.
     world.run(**STORED)
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Failed")["status"] == "False"
     assert not credentials_of(world)
 
@@ -65,21 +65,21 @@ def test_a_missing_secret_is_named_unless_the_learner_may_do_without(world: Worl
 )
 def test_the_environment_of_a_pod_reads_no_secret_without_the_label(world: World, pod: Object) -> None:
     world.run(actors={"pod": pod})
-    world.look()
+    world.reconcile()
     assert re.search("Secret payroll .* env .*missing", world.api.condition("tiny", "Failed")["message"])
     world.api.put(secret("payroll"))
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Failed")["reason"] == "NoSecret"
     assert not world.api.names("Deployment")
     world.api.put(secret("payroll", **{"actorq.dev/credentials": "true"}))
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Failed")["status"] == "False"
     assert world.api.names("Deployment")
 
 
 def test_a_secret_that_appears_later_is_not_read_without_its_label(world: World) -> None:
     world.run(**STORED)
-    world.look()
+    world.reconcile()
     world.api.put(secret())
     world.settle()
     # The pods of an earlier look stay, without it.
@@ -93,5 +93,5 @@ def test_a_secret_that_appears_later_is_not_read_without_its_label(world: World)
 def test_a_missing_right_to_read_the_secret_is_a_condition(world: World) -> None:
     world.api.forbidden = {("get", "secrets")}
     world.run(**STORED)
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Ready")["reason"] == "NoPermission"

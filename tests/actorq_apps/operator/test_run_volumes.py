@@ -62,10 +62,10 @@ def test_a_stateful_set_that_was_made_again_for_a_larger_volume_stays(world: Wor
 
 def test_a_retained_volume_of_another_size_is_used_as_it_is(world: World) -> None:
     world.run(learner={"storage": "50Gi"})
-    world.look()
+    world.reconcile()
     world.api.delete("TrainingRun", "tiny")
     world.run()
-    world.look()
+    world.reconcile()
     assert "tiny-learner" in world.api.names("StatefulSet")
     kept = world.api.get("PersistentVolumeClaim", "data-tiny-learner-0")["spec"]
     assert kept["resources"]["requests"]["storage"] == "50Gi"
@@ -73,11 +73,11 @@ def test_a_retained_volume_of_another_size_is_used_as_it_is(world: World) -> Non
 
 def test_a_retained_volume_of_an_earlier_run_of_that_name_is_used_again(world: World) -> None:
     world.run()
-    world.look()
+    world.reconcile()
     world.api.delete("TrainingRun", "tiny")
     assert {kind for kind, _ in world.api.there} <= {"PersistentVolumeClaim", "Event"}
     world.run()
-    world.look()
+    world.reconcile()
     assert world.api.condition("tiny", "Failed")["status"] == "False"
     assert "tiny-learner" in world.api.names("StatefulSet")
 

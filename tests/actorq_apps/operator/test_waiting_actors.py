@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 
 from actorq_apps.operator.reconcile import PERIOD_S, PLACING_PERIOD_S
-from actorq_apps.operator.status.look import timestamp
+from actorq_apps.operator.status.observed_run import timestamp
 from tests.actorq_apps.operator.operator_world import World, operator_world
 
 WAITING = "actors wait .*learner and quantizer"
@@ -39,7 +39,7 @@ def displace(world: World, pod: str) -> None:
 
 def test_actors_begin_when_learner_and_quantizer_have_nodes(world: World) -> None:
     world.run(relays={"replicas": 1})
-    assert world.look() == PLACING_PERIOD_S
+    assert world.reconcile() == PLACING_PERIOD_S
     workers = {"tiny-actor": 0, "tiny-evaluator": 0, "tiny-relay": 0}
     assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, **workers}
     ready = world.api.condition("tiny", "Ready")
@@ -47,7 +47,7 @@ def test_actors_begin_when_learner_and_quantizer_have_nodes(world: World) -> Non
     assert re.match(WAITING, ready["message"])
     world.api.kubelet()
     displace(world, "tiny-quantizer-0")
-    assert world.look() == PLACING_PERIOD_S
+    assert world.reconcile() == PLACING_PERIOD_S
     assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, **workers}
     world.api.delete("Pod", "tiny-quantizer-0")
     world.api.kubelet()
@@ -58,17 +58,17 @@ def test_actors_begin_when_learner_and_quantizer_have_nodes(world: World) -> Non
     }
     # Nothing is said of a learner that may still answer its first question.
     world.at += 10
-    world.look()
+    world.reconcile()
     assert "learner does not answer" in world.api.condition("tiny", "Ready")["message"]
 
 
 def test_a_learner_without_room_is_the_fault_and_holds_no_actors(world: World) -> None:
     world.run()
-    world.look()
+    world.reconcile()
     world.api.kubelet()
     displace(world, "tiny-learner-0")
     world.at += 60
-    assert world.look() == PERIOD_S
+    assert world.reconcile() == PERIOD_S
     ready = world.api.condition("tiny", "Ready")
     assert ready["reason"] == "Unschedulable"
     assert re.match(f"pod tiny-learner-0 .*: no GPU; {WAITING}", ready["message"])
@@ -94,7 +94,7 @@ def test_actors_wait_again_when_a_suspended_run_goes_on(world: World) -> None:
     world.settle()
     world.api.kubelet()
     world.run()
-    world.look()
+    world.reconcile()
     assert replicas(world) == {"tiny-learner": 1, "tiny-quantizer": 1, "tiny-actor": 0, "tiny-evaluator": 0}
     assert re.match(WAITING, world.api.condition("tiny", "Ready")["message"])
     world.api.kubelet()

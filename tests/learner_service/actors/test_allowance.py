@@ -39,7 +39,7 @@ def judge(name: str) -> Member:
 def test_what_exceeds_the_allowance_is_paid_before_the_next_write() -> None:
     clock = ManualClock()
     allowance = Allowance(rate=10.0, most=100.0, clock=clock)
-    allowance.take(150)
+    allowance.spend(150)
     assert not allowance.has_some
     clock.now = 5.0
     assert not allowance.has_some
@@ -47,7 +47,7 @@ def test_what_exceeds_the_allowance_is_paid_before_the_next_write() -> None:
     assert allowance.has_some
     clock.now = 1_000.0
     assert allowance.has_some
-    allowance.take(100)
+    allowance.spend(100)
     assert not allowance.has_some
 
 
@@ -57,11 +57,11 @@ def test_one_evaluator_does_not_use_the_allowance_of_another() -> None:
 
     def flood() -> None:
         for _ in range(1_000):
-            allowance.take(busy, LARGE)
+            allowance.spend(busy, LARGE)
 
     with pytest.raises(ExhaustedError, match=r"16384.*'busy'"):
         flood()
-    allowance.take(quiet, LARGE)
+    allowance.spend(quiet, LARGE)
 
 
 def test_new_names_do_not_make_the_log_grow_faster() -> None:
@@ -70,7 +70,7 @@ def test_new_names_do_not_make_the_log_grow_faster() -> None:
 
     def flood() -> None:
         for member in members:
-            allowance.take(member, LARGE)
+            allowance.spend(member, LARGE)
 
     with pytest.raises(ExhaustedError, match="65536"):
         flood()

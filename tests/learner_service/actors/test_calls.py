@@ -36,24 +36,24 @@ async def test_a_segment_takes_six_calls_from_the_servicer_to_its_rows(
 ) -> None:
     stacks: dict[str, list[str]] = {}
 
-    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def note(*arguments: Any) -> Any:
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def record(*arguments: Any) -> Any:
             stacks[function.__qualname__] = [*project_frames(sys._getframe(1)), function.__qualname__]
             return function(*arguments)
 
-        return note
+        return record
 
-    monkeypatch.setattr(RowWriter, "write", noted(RowWriter.write))
+    monkeypatch.setattr(RowWriter, "write", recorded(RowWriter.write))
     async with a_run(tmp_path) as run:
         stream = await opened(run)
-        monkeypatch.setattr(StorageThread, "submit", noted(StorageThread.submit))
+        monkeypatch.setattr(StorageThread, "submit", recorded(StorageThread.submit))
         servicer = LearnerServicer(run, cast(Reporter, None))
         request = learner_pb2.StreamTrajectoriesRequest(segment=wire.segment_to_proto(segment(1)))
-        servicer._take(request, stream)
+        servicer._handle(request, stream)
         await acknowledged(stream, 1)
     servicer_frame, *on_the_loop = stacks["StorageThread.submit"]
     thread, *on_the_thread = stacks["RowWriter.write"]
-    assert (servicer_frame, thread) == ("LearnerServicer._take", "StorageThread._run")
+    assert (servicer_frame, thread) == ("LearnerServicer._handle", "StorageThread._run")
     # The thread's own frame is the other half of `submit`.
     calls = [*on_the_loop, *on_the_thread]
     assert calls == [

@@ -24,10 +24,10 @@ def limiter_for(segments: int) -> RateLimiter:
     return RateLimiter(1.0, min_size_to_sample=SEGMENT, error_buffer=SEGMENT * (segments - 1.0), clock=ManualClock())
 
 
-def take(credits_: Credits, source: ActorStream, sequence: int) -> bool:
+def spend(credits_: Credits, source: ActorStream, sequence: int) -> bool:
     """A segment comes in. Returns False when it has no credit."""
     try:
-        credits_.take(source, sequence, lambda: 1, lambda: None)
+        credits_.spend(source, sequence, lambda: 1, lambda: None)
     except ConflictError:
         return False
     return True
@@ -40,7 +40,7 @@ def arrive(credits_: Credits, limiter: RateLimiter, source: ActorStream, sequenc
         limiter.insert(SEGMENT, SEGMENT)
         credits_.stored(source, sequence)
 
-    if credits_.take(source, sequence, lambda: 1, store):
+    if credits_.spend(source, sequence, lambda: 1, store):
         store()
 
 
@@ -74,12 +74,12 @@ def test_one_answer_tells_of_all_segments_that_are_being_stored() -> None:
     credits_.open(only)
     only.changed.clear()
     for sequence in (1, 2):
-        assert credits_.take(only, sequence, lambda: 1, lambda: None)
+        assert credits_.spend(only, sequence, lambda: 1, lambda: None)
     told = []
     for sequence in (1, 2):
         limiter.insert(SEGMENT, SEGMENT)
         credits_.stored(only, sequence)
-        only.note_durable(sequence)
+        only.record_durable(sequence)
         told.append(only.changed.is_set())
     assert told == [False, True]
     assert (only.acknowledged, only.credit) == (2, 4)
@@ -100,9 +100,9 @@ def test_an_acknowledgement_does_not_wait_for_a_segment_that_has_no_reservation(
     credits_, (slow, idle) = leased(loop, limiter, "ab")
     loop.pass_time(2.1)
     # One lease of the idle stream is taken for the first segment, and it uses the other one itself.
-    assert take(credits_, slow, 1)
-    assert take(credits_, idle, 1)
-    assert take(credits_, slow, 2)
+    assert spend(credits_, slow, 1)
+    assert spend(credits_, idle, 1)
+    assert spend(credits_, slow, 2)
     assert (slow.received, slow.storing) == (2, 1)
     slow.changed.clear()
     limiter.insert(SEGMENT, SEGMENT)
@@ -146,8 +146,8 @@ async def test_nothing_is_granted_while_the_limiter_is_blocked() -> None:
     credits_.open(second)
     assert not limiter.try_reserve(1)
     assert (first.credit, second.credit) == (2, 0)
-    assert not take(credits_, first, 3)
-    assert not take(credits_, second, 1)
+    assert not spend(credits_, first, 3)
+    assert not spend(credits_, second, 1)
 
 
 @on_a_loop
@@ -194,7 +194,7 @@ async def test_a_stream_that_ends_over_a_refused_segment_gives_back_only_what_it
     bad, good = stream("bad"), stream("good")
     credits_.open(bad)
     credits_.open(good)
-    assert take(credits_, bad, 1)
+    assert spend(credits_, bad, 1)
     limiter.release(SEGMENT)  # as the intake does when it refuses
     await asyncio.sleep(0)
     credits_.close(bad)
@@ -227,7 +227,7 @@ async def test_nothing_is_granted_once_the_run_ends() -> None:
     assert (before.credit, late.credit) == (2, 0)
     # What had been granted is still taken.
     arrive(credits_, limiter, before, 2)
-    assert not take(credits_, before, 3)
+    assert not spend(credits_, before, 3)
 
 
 def leased(loop: SimulatedLoop, limiter: RateLimiter, names: str) -> tuple[Credits, list[ActorStream]]:
@@ -305,9 +305,9 @@ def test_segments_that_wait_are_bounded_in_bytes() -> None:
     loop.pass_time(2.1)
     for sequence in (1, 2):
         arrive(credits_, limiter, good, sequence)
-    credits_.take(slow, 1, lambda: 64 * 2**20, lambda: None)
+    credits_.spend(slow, 1, lambda: 64 * 2**20, lambda: None)
     with pytest.raises(UnavailableError, match="67108864"):
-        credits_.take(slow, 2, lambda: 1, lambda: None)
+        credits_.spend(slow, 2, lambda: 1, lambda: None)
     assert slow.received == 1
 
 

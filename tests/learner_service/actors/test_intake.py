@@ -16,7 +16,7 @@ from actorq.statefiles.highwater import LEAP
 from learner_service.actors.intake import NOTHING_STORED, Intake
 from learner_service.actors.members import Member
 from learner_service.replay import ReplayBuffer
-from tests.learner_service.learner_parts import SPEC, open_replay, segment, take_in, with_an_episode_end
+from tests.learner_service.learner_parts import SPEC, open_replay, segment, store_segment, with_an_episode_end
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
 
@@ -58,7 +58,7 @@ def nothing_is_reserved(replay: ReplayBuffer) -> bool:
 
 def test_a_segment_is_stored_and_its_episodes_and_policies_are_counted(intake: Intake, replay: ReplayBuffer) -> None:
     spans = (PolicySpan(0, 4, "int8"), PolicySpan(1, 5, "int8"))
-    take_in(intake, ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
+    store_segment(intake, ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
     assert replay.total_transitions == 7
     stored = intake.statistics()
     assert (stored.episodes, stored.mean_return) == (1, 21.0)
@@ -69,24 +69,24 @@ def test_a_segment_is_stored_and_its_episodes_and_policies_are_counted(intake: I
 
 def test_policies_that_fell_back_to_fp32_are_counted_as_what_they_were(intake: Intake, replay: ReplayBuffer) -> None:
     spans = (PolicySpan(0, 4, "int8"), PolicySpan(3, 5, "fp32"))
-    take_in(intake, ACTOR, segment(1, spans=spans), reserve(replay))
+    store_segment(intake, ACTOR, segment(1, spans=spans), reserve(replay))
     assert intake.statistics().transitions_by_scheme == {"int8": 6, "fp32": 2}
 
 
 def test_with_auto_every_scheme_may_have_acted_and_no_other(replay: ReplayBuffer) -> None:
     intake = Intake(SPEC, replay, "auto", published_version=lambda: 5)
     for sequence, scheme in enumerate(SCHEMES, start=1):
-        take_in(intake, ACTOR, segment(sequence, spans=(PolicySpan(0, 1, scheme),)), reserve(replay))
+        store_segment(intake, ACTOR, segment(sequence, spans=(PolicySpan(0, 1, scheme),)), reserve(replay))
     assert intake.statistics().transitions_by_scheme == dict.fromkeys(SCHEMES, 8)
     for stranger in ("auto", "int2"):
         with pytest.raises(InvalidInputError, match=f"fp32.*int8-weights.*int8.*int8-static.*int4.*'{stranger}'"):
-            take_in(intake, ACTOR, segment(9, spans=(PolicySpan(0, 1, stranger),)), reserve(replay))
+            store_segment(intake, ACTOR, segment(9, spans=(PolicySpan(0, 1, stranger),)), reserve(replay))
 
 
 def test_staleness_counts_only_transitions(intake: Intake, replay: ReplayBuffer) -> None:
     # Two environments: steps 0 and 1 by version 3, steps 2 (a reset in one of them) and 3 by version 5.
     spans = (PolicySpan(0, 3, "int8"), PolicySpan(2, 5, "int8"))
-    take_in(intake, ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
+    store_segment(intake, ACTOR, replace(with_an_episode_end(1), spans=spans), reserve(replay))
     assert intake.state()["staleness"] == [3, 0, 4]
 
 
@@ -96,31 +96,31 @@ def test_staleness_counts_publications_though_a_killed_learner_leaves_numbers_ou
     for version in (1029, 1030):
         intake.published(version)
     spans = (PolicySpan(0, 5, "int8"), PolicySpan(1, 1029, "int8"), PolicySpan(3, 1030, "int8"))
-    take_in(intake, ACTOR, segment(1, spans=spans), reserve(replay))
+    store_segment(intake, ACTOR, segment(1, spans=spans), reserve(replay))
     assert intake.state()["staleness"] == [2, 4, 2]
 
 
 def test_half_of_the_transitions_are_at_most_as_stale_as_the_median(intake: Intake, replay: ReplayBuffer) -> None:
     spans = (PolicySpan(0, 3, "int8"), PolicySpan(2, 5, "int8"))
-    take_in(intake, ACTOR, segment(1, spans=spans), reserve(replay))
+    store_segment(intake, ACTOR, segment(1, spans=spans), reserve(replay))
     assert (intake.statistics().staleness_p50, intake.statistics().staleness_p99) == (0.0, 2.0)
 
 
 def test_the_same_sequence_of_the_same_life_is_stored_once(intake: Intake, replay: ReplayBuffer) -> None:
-    take_in(intake, ACTOR, with_an_episode_end(1), reserve(replay))
-    take_in(intake, ACTOR, with_an_episode_end(1), reserve(replay))
+    store_segment(intake, ACTOR, with_an_episode_end(1), reserve(replay))
+    store_segment(intake, ACTOR, with_an_episode_end(1), reserve(replay))
     assert replay.total_transitions == 7
     assert intake.statistics().episodes == 1
     assert sum(intake.state()["staleness"]) == 7
     assert nothing_is_reserved(replay)
-    take_in(intake, replace(ACTOR, incarnation=2), with_an_episode_end(1), reserve(replay))
+    store_segment(intake, replace(ACTOR, incarnation=2), with_an_episode_end(1), reserve(replay))
     assert replay.total_transitions == 14
 
 
 def test_lives_and_actors_resume_where_each_of_them_was(intake: Intake, replay: ReplayBuffer) -> None:
     assert replay.sequences.last(*ACTOR.source_key) == 0
     for sequence in (1, 2):
-        take_in(intake, ACTOR, segment(sequence), reserve(replay))
+        store_segment(intake, ACTOR, segment(sequence), reserve(replay))
     assert replay.sequences.last(*ACTOR.source_key) == 2
     assert replay.sequences.last(*replace(ACTOR, incarnation=2).source_key) == 0
     assert replay.sequences.last(*replace(ACTOR, name="actor-1").source_key) == 0
@@ -151,30 +151,30 @@ def test_a_refused_segment_changes_nothing_and_gives_its_credit_back(
 ) -> None:
     columns, fact = REFUSED[what]
     with pytest.raises(InvalidInputError, match=fact):
-        take_in(intake, ACTOR, segment(1, **columns), reserve(replay))
+        store_segment(intake, ACTOR, segment(1, **columns), reserve(replay))
     assert replay.total_transitions == 0
     assert replay.sequences.last(*ACTOR.source_key) == 0
     assert intake.statistics().episodes == 0
     assert intake.state()["staleness"] == []
     assert nothing_is_reserved(replay)
-    take_in(intake, ACTOR, segment(1), reserve(replay))
+    store_segment(intake, ACTOR, segment(1), reserve(replay))
     assert replay.total_transitions == 8
 
 
 def test_a_segment_larger_than_its_credit_is_refused(intake: Intake, replay: ReplayBuffer) -> None:
     with pytest.raises(InvalidInputError, match=r"8.*5 x 2"):
-        take_in(intake, ACTOR, segment(1, steps=5), reserve(replay))
+        store_segment(intake, ACTOR, segment(1, steps=5), reserve(replay))
     assert replay.total_transitions == 0
     assert nothing_is_reserved(replay)
     # One that is smaller is not.
-    take_in(intake, ACTOR, segment(1, steps=2), reserve(replay))
+    store_segment(intake, ACTOR, segment(1, steps=2), reserve(replay))
     assert replay.total_transitions == 4
     assert nothing_is_reserved(replay)
 
 
 def test_statistics_outlive_the_learner(intake: Intake, replay: ReplayBuffer) -> None:
     for sequence in (1, 2):
-        take_in(intake, ACTOR, with_an_episode_end(sequence), reserve(replay))
+        store_segment(intake, ACTOR, with_an_episode_end(sequence), reserve(replay))
     before = intake.statistics()
     assert before.episodes == 2
     assert before.staleness_p50 == before.staleness_p99 == 4.0
@@ -188,9 +188,9 @@ def test_statistics_outlive_the_learner(intake: Intake, replay: ReplayBuffer) ->
 def test_transitions_stored_after_the_last_checkpoint_are_counted_on_resume(
     intake: Intake, replay: ReplayBuffer
 ) -> None:
-    take_in(intake, ACTOR, segment(1), reserve(replay))
+    store_segment(intake, ACTOR, segment(1), reserve(replay))
     state = intake.state()
-    take_in(intake, ACTOR, segment(2), reserve(replay))
+    store_segment(intake, ACTOR, segment(2), reserve(replay))
     again = Intake(SPEC, replay, "int8", published_version=lambda: 5)
     again.load_state(state)
     again.account_for(replay.total_transitions)

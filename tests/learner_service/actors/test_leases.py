@@ -85,7 +85,7 @@ class World:
         if now >= holder.sends_at:
             holder.sends_at = float("inf")
             sequence = stream.received + 1
-            if self._credits.take(stream, sequence, lambda: 1, lambda: self._store(holder, sequence)):
+            if self._credits.spend(stream, sequence, lambda: 1, lambda: self._store(holder, sequence)):
                 self._store(holder, sequence)
         holder.longest_wait = max(holder.longest_wait, now - holder.waits_since)
 

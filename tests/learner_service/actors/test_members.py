@@ -228,13 +228,13 @@ def test_a_free_index_is_the_wished_one_or_the_lowest(moves: list[tuple[bool, in
     indexes, held = Indexes(), set[int]()
     for takes, number in moves:
         if not takes:
-            indexes.free(number)
+            indexes.release(number)
             held.discard(number)
             continue
         wishes = (number,) if number % 2 else ()
         lowest = next(index for index in range(len(held) + 1) if index not in held)
         expected = number if wishes and number not in held else lowest
-        assert indexes.take(*wishes) == expected
+        assert indexes.acquire(*wishes) == expected
         held.add(expected)
 
 
@@ -247,9 +247,9 @@ def test_a_connected_member_without_reports_is_silent_until_it_reports_again(
     assert members.names("actor", 10.0) == (["a", "b"], ["c"], [])
     clock.now += 6.0
     report = ActorReport(1, "int8", 0, 0.0, 0, (), measure_process("a", "actor"))
-    members.note_report(one, report)
+    members.record_report(one, report)
     clock.now += 5.0
     assert members.names("actor", 10.0) == (["a"], ["c"], ["b"])
     clock.now += 20.0
-    members.note_report(one, report)
+    members.record_report(one, report)
     assert members.names("actor", 10.0)[0] == ["a"]

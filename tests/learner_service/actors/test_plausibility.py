@@ -17,7 +17,7 @@ def after(rewards: float, *returns: float, step_limit: int = 0) -> Plausibility:
     """The record of actors that were given so much reward in each step, and whose episodes had these returns."""
     record = Plausibility(step_limit)
     episodes = tuple(Episode(each, 10, 0) for each in returns)
-    record.note(segment(1, rewards=np.full((4, 2), rewards, np.float32), episodes=episodes))
+    record.update(segment(1, rewards=np.full((4, 2), rewards, np.float32), episodes=episodes))
     return record
 
 
@@ -31,7 +31,7 @@ def test_before_an_actor_has_sent_anything_there_is_nothing_to_compare_with() ->
 
 def test_nothing_is_flagged_where_actors_have_other_rewards_than_evaluations() -> None:
     record = Plausibility(500, compares=False)
-    record.note(segment(1, rewards=np.full((4, 2), 1e-3, np.float32), episodes=(Episode(0.1, 100, 0),)))
+    record.update(segment(1, rewards=np.full((4, 2), 1e-3, np.float32), episodes=(Episode(0.1, 100, 0),)))
     assert record.doubt(judged(500.0, 500)) == ""
     assert record.agrees(judged(500.0, 500))
 
@@ -76,7 +76,7 @@ def test_rewards_of_steps_that_only_reset_do_not_count() -> None:
     valid[2, 0] = False
     rewards = np.ones((4, 2), np.float32)
     rewards[2, 0] = 1e6
-    record.note(segment(1, rewards=rewards, valid=valid, episodes=(Episode(50.0, 50, 0),)))
+    record.update(segment(1, rewards=rewards, valid=valid, episodes=(Episode(50.0, 50, 0),)))
     assert "above 200.0" in record.doubt(judged(250.0, 200))
 
 
@@ -93,7 +93,7 @@ def test_the_record_is_the_same_after_a_restart() -> None:
 def test_a_run_that_was_begun_without_a_record_flags_nothing() -> None:
     restored = Plausibility(500)
     restored.load_state(None)
-    restored.note(segment(1, episodes=(Episode(9.0, 9, 0),)))
+    restored.update(segment(1, episodes=(Episode(9.0, 9, 0),)))
     assert restored.doubt(judged(1e9, 1)) == ""
 
 

@@ -16,7 +16,7 @@ def rows(scale: float, seed: int, count: int = 64) -> NDArray[np.float32]:
 def ranges(*scales: float) -> ObservedRanges:
     found = ObservedRanges()
     for number, scale in enumerate(scales):
-        found.note(f"actor-{number}", rows(scale, number))
+        found.update(f"actor-{number}", rows(scale, number))
     return found
 
 
@@ -53,7 +53,7 @@ def test_a_component_that_most_actors_never_change_has_no_bound() -> None:
     for number in range(3):
         segment = rows(1.0, number)
         segment[..., 2] = 0.0
-        found.note(f"actor-{number}", segment)
+        found.update(f"actor-{number}", segment)
     batch = rows(1.0, 9)[:, 0]
     assert found.without_outliers(batch) is batch
 
@@ -62,7 +62,7 @@ def test_a_range_follows_the_actor() -> None:
     found = ranges(1.0, 1.0, 1e6)
     for _ in range(400):
         for number in range(3):
-            found.note(f"actor-{number}", rows(1e6, number))
+            found.update(f"actor-{number}", rows(1e6, number))
     batch = rows(1e6, 9)[:, 0]
     assert found.without_outliers(batch) is batch
 
@@ -72,7 +72,7 @@ def test_stacked_observations_are_compared_by_their_components_and_integers_are_
     stacked = np.stack([rows(1.0, 9)[:, 0]] * 4, axis=1)
     stacked[5, 2, 1] = 1e9
     assert len(found.without_outliers(stacked)) == 63
-    found.note("actor-0", np.full((4, 1, 3), 255, np.uint8))
+    found.update("actor-0", np.full((4, 1, 3), 255, np.uint8))
     codes = np.full((4, 3), 255, np.uint8)
     assert found.without_outliers(codes) is codes
 
@@ -80,7 +80,7 @@ def test_stacked_observations_are_compared_by_their_components_and_integers_are_
 def test_the_number_of_actors_is_bounded() -> None:
     found = ObservedRanges()
     for number in range(1000):
-        found.note(f"actor-{number}", rows(1.0, number, 2))
+        found.update(f"actor-{number}", rows(1.0, number, 2))
     assert len(found._ranges) == 256
 
 

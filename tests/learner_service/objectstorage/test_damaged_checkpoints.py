@@ -83,12 +83,12 @@ def reads_of_tensors() -> Iterator[list[str]]:
     read: list[str] = []
     counting = True
 
-    def note(event: str, arguments: tuple[Any, ...]) -> None:
+    def record(event: str, arguments: tuple[Any, ...]) -> None:
         # The interpreter cannot remove a hook.
         if counting and event == "open" and "tensors" in str(arguments[0]) and arguments[1] == "r":
             read.append(str(arguments[0]))
 
-    sys.addaudithook(note)
+    sys.addaudithook(record)
     try:
         yield read
     finally:

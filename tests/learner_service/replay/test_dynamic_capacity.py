@@ -66,7 +66,7 @@ def test_the_distance_is_half_the_mean_square_in_halves_of_the_range_over_the_ol
         return halved
 
     capacity = capacity_of(buffer, act, oldest=oldest, threshold=1e9)
-    capacity.look()
+    capacity.check()
     squares = []
     for number in range(100):
         segment = greedy_segment(number, environments=2, frame_stack=frame_stack)
@@ -90,14 +90,14 @@ def test_it_looks_when_a_period_has_passed(tmp_path: Path) -> None:
     assert not capacity.due
     insert(buffer, range(4, 5))
     assert capacity.due
-    capacity.look()
+    capacity.check()
     assert not capacity.due
     insert(buffer, range(5, 9))
     assert not capacity.due
     # Several periods at once are one look.
     insert(buffer, range(9, 30))
     assert capacity.due
-    capacity.look()
+    capacity.check()
     assert not capacity.due
     buffer.close()
 
@@ -121,7 +121,7 @@ def test_the_oldest_share_goes_where_the_policy_is_far_and_the_replay_large(
     buffer = open_buffer(tmp_path_factory.mktemp("replay"), prioritized)
     insert(buffer, range(segments))
     capacity = capacity_of(buffer, threshold=threshold, min_size=min_size, dropped=dropped)
-    capacity.look()
+    capacity.check()
     stored, left = 8 * segments, buffer.transitions
     status = capacity.status()
     assert status.transitions == left == stored - status.dropped_transitions
@@ -155,7 +155,7 @@ def test_it_grows_up_to_its_capacity_while_the_policy_is_near_and_shrinks_when_i
         near = number < 70
         insert(buffer, range(number, number + 1))
         assert capacity.due
-        capacity.look()
+        capacity.check()
         sizes.append(buffer.transitions)
     assert sizes[:50] == list(range(8, 408, 8))
     assert sizes[50:70] == [400] * 20
@@ -170,7 +170,7 @@ def test_it_grows_up_to_its_capacity_while_the_policy_is_near_and_shrinks_when_i
 def test_an_empty_replay_has_no_distance(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     capacity = capacity_of(buffer)
-    capacity.look()
+    capacity.check()
     assert capacity.status() == DynamicCapacityStatus(0, None, 0, 0)
     buffer.close()
 
@@ -180,7 +180,7 @@ def test_a_learner_that_goes_on_knows_when_it_looked_and_what_it_dropped(tmp_pat
     insert(buffer, range(10))
     capacity = capacity_of(buffer)
     insert(buffer, range(10, 16))
-    capacity.look()
+    capacity.check()
     status = capacity.status()
     assert (status.drops, status.transitions) == (1, 112)
     insert(buffer, range(16, 19))
@@ -203,7 +203,7 @@ def test_a_learner_that_goes_on_knows_when_it_looked_and_what_it_dropped(tmp_pat
 def test_a_look_at_what_the_store_has_forgotten_does_not_keep_it_from_looking(tmp_path: Path) -> None:
     buffer = open_buffer(tmp_path)
     insert(buffer, range(10))
-    capacity_of(buffer).look()
+    capacity_of(buffer).check()
     path = tmp_path / "dynamic_capacity.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "looked_at": 10_000}))
     capacity = capacity_of(buffer)

@@ -43,8 +43,8 @@ class Draws:
             self.replay.insert(plain_segment(self._inserted), source(self._inserted), 4)
             self._inserted += 1
 
-    def take(self) -> Drawn:
-        drawn = self.prefetcher.take(timeout=0.0)
+    def next_batch(self) -> Drawn:
+        drawn = self.prefetcher.next_batch(timeout=0.0)
         assert drawn is not None
         return drawn
 
@@ -59,7 +59,7 @@ def draws(tmp_path: Path) -> Iterator[Draws]:
 
 def test_nothing_is_drawn_before_it_is_allowed(draws: Draws) -> None:
     before = draws.rng.bit_generator.state
-    assert draws.prefetcher.take(timeout=0.0) is None
+    assert draws.prefetcher.next_batch(timeout=0.0) is None
     draws.prefetcher.discard()
     assert draws.rng.bit_generator.state == before
 
@@ -68,7 +68,7 @@ def test_as_much_is_taken_as_the_limiter_grants_and_no_more(tmp_path: Path) -> N
     draws = Draws(tmp_path, ahead=0.0)
     for segments in (1, 2, 3):
         draws.insert(1)
-        while draws.prefetcher.take(timeout=0.0) is not None:
+        while draws.prefetcher.next_batch(timeout=0.0) is not None:
             pass
         # Four transitions, each sampled four times, are two batches.
         assert draws.replay.limiter.samples == segments * 2 * SIZE
@@ -82,10 +82,10 @@ def test_as_much_is_taken_as_the_limiter_grants_and_no_more(tmp_path: Path) -> N
 
 def test_what_is_drawn_ahead_is_counted_when_it_is_taken(draws: Draws) -> None:
     draws.insert(2)
-    draws.take()
+    draws.next_batch()
     # The next one is drawn, or about to be.
     assert draws.replay.limiter.samples == SIZE
-    draws.take()
+    draws.next_batch()
     assert draws.replay.limiter.samples == 2 * SIZE
 
 
@@ -103,15 +103,15 @@ def test_a_batch_stays_while_a_thread_draws_the_next_and_arrays_are_used_again(
 
     monkeypatch.setattr(draws.replay, "draw", telling)
     draws.insert(4)
-    first = draws.take()
+    first = draws.next_batch()
     for _ in range(2):
         assert drawn.acquire(timeout=30.0)
     assert_holds_its_rows(first)
-    second = draws.take()
+    second = draws.next_batch()
     assert second.batch is not first.batch
     assert drawn.acquire(timeout=30.0)
     assert_holds_its_rows(second)
-    assert draws.take().batch is first.batch
+    assert draws.next_batch().batch is first.batch
     assert draws.prefetcher.nbytes == first.batch.nbytes + second.batch.nbytes
     assert all(name.startswith("prefetcher") for name in threads)
 
@@ -125,12 +125,12 @@ def assert_holds_its_rows(drawn: Drawn) -> None:
 def test_dropping_what_is_ahead_makes_the_next_batch_the_one_that_a_restored_learner_draws(tmp_path: Path) -> None:
     went_on = Draws(tmp_path / "replay")
     went_on.insert(1)
-    drawn = went_on.take()
+    drawn = went_on.next_batch()
     went_on.replay.update_priorities(drawn.sampled, np.arange(SIZE, dtype=np.float32))
     went_on.prefetcher.discard()
     limiter, rng = went_on.replay.state_dict(), went_on.rng.bit_generator.state
     assert limiter["samples"] == SIZE
-    expected = [went_on.take().sampled.rows for _ in range(2)]
+    expected = [went_on.next_batch().sampled.rows for _ in range(2)]
     went_on.prefetcher.close()
     went_on.replay.close()
 
@@ -138,7 +138,7 @@ def test_dropping_what_is_ahead_makes_the_next_batch_the_one_that_a_restored_lea
     restored.replay.load_state_dict(limiter)
     restored.rng.bit_generator.state = rng
     for rows in expected:
-        np.testing.assert_array_equal(restored.take().sampled.rows, rows)
+        np.testing.assert_array_equal(restored.next_batch().sampled.rows, rows)
     restored.prefetcher.close()
     restored.replay.close()
 
@@ -150,19 +150,19 @@ def test_a_failing_draw_is_raised_to_who_takes_it(draws: Draws, monkeypatch: pyt
     draws.insert(2)
     monkeypatch.setattr(draws.replay, "draw", fail)
     with pytest.raises(OSError, match="disk"):
-        draws.take()
+        draws.next_batch()
 
 
 def test_closing_twice_is_fine(draws: Draws) -> None:
     draws.insert(2)
-    draws.take()
+    draws.next_batch()
     draws.prefetcher.close()
     draws.prefetcher.close()
 
 
 def test_segments_of_resets_only_may_evict_everything(draws: Draws) -> None:
     draws.insert(4)
-    draws.take()
+    draws.next_batch()
     inserted = 0
     while draws.replay.transitions:
         resets = plain_segment(1000 + inserted)
@@ -171,15 +171,15 @@ def test_segments_of_resets_only_may_evict_everything(draws: Draws) -> None:
         draws.replay.insert(resets, source(inserted, "another"), 4)
         inserted += 1
     # The first one was drawn before.
-    draws.prefetcher.take(timeout=0.0)
-    assert draws.prefetcher.take(timeout=0.0) is None
+    draws.prefetcher.next_batch(timeout=0.0)
+    assert draws.prefetcher.next_batch(timeout=0.0) is None
     draws.insert(2)
-    draws.take()
+    draws.next_batch()
 
 
 def test_a_draw_that_was_allowed_finds_nothing(draws: Draws, monkeypatch: pytest.MonkeyPatch) -> None:
     draws.insert(2)
     monkeypatch.setattr(draws.replay, "draw", Mock(side_effect=ConflictError("empty")))
-    assert draws.prefetcher.take(timeout=0.0) is None
+    assert draws.prefetcher.next_batch(timeout=0.0) is None
     monkeypatch.undo()
-    draws.take()
+    draws.next_batch()

@@ -23,12 +23,12 @@ def test_a_fallback_is_told_with_the_widest_actor_and_its_end_too(caplog: pytest
     caplog.set_level(logging.INFO)
     clock = ManualClock()
     fallbacks = Fallbacks(lambda: "actor-3 reach 40 times the range of most actors beyond it", clock)
-    fallbacks.note([emitted(1)])
+    fallbacks.record([emitted(1)])
     assert not caplog.messages
-    fallbacks.note([emitted(2, "head")])
-    fallbacks.note([emitted(3, "head")])
+    fallbacks.record([emitted(2, "head")])
+    fallbacks.record([emitted(3, "head")])
     clock.now += 60.0
-    fallbacks.note([emitted(4)])
+    fallbacks.record([emitted(4)])
     begin, end = caplog.messages
     assert re.match(r"version 2: .*1 of 2 layers of int8 .*\(head\).*actor-3", begin)
     assert re.match("version 4: .*all layers of int8", end)
@@ -38,7 +38,7 @@ def test_layers_that_change_with_each_version_are_told_once_a_minute(caplog: pyt
     clock = ManualClock()
     fallbacks = Fallbacks(lambda: "", clock)
     for second in range(180):
-        fallbacks.note([emitted(second + 1, ("torso.0", "head")[second % 2], scheme="int4")])
+        fallbacks.record([emitted(second + 1, ("torso.0", "head")[second % 2], scheme="int4")])
         clock.now += 1.0
     told = [re.match(r"version (\d+): .*1 of 2 layers of int4 .*\((.*)\)$", line) for line in caplog.messages]
     assert [found and found.groups() for found in told] == [("1", "torso.0"), ("62", "head"), ("123", "torso.0")]

@@ -25,12 +25,12 @@ def peaks(resources: Resources) -> dict[str, int]:
 
 def test_a_peak_outlives_the_process_that_had_it() -> None:
     resources = Resources()
-    resources.note(stats("actor-0", pid=1, peak_resident_bytes=500, resident_bytes=400))
-    resources.note(stats("actor-0", pid=2, peak_resident_bytes=100, resident_bytes=90))
+    resources.record(stats("actor-0", pid=1, peak_resident_bytes=500, resident_bytes=400))
+    resources.record(stats("actor-0", pid=2, peak_resident_bytes=100, resident_bytes=90))
     (process,) = resources.processes()
     assert process.peak_resident_bytes == 500
     assert (process.pid, process.resident_bytes) == (2, 90)
-    resources.note(stats("actor-0", pid=2, peak_resident_bytes=700))
+    resources.record(stats("actor-0", pid=2, peak_resident_bytes=700))
     assert peaks(resources) == {"actor-0": 700}
 
 
@@ -38,13 +38,13 @@ def test_of_too_many_processes_the_last_to_report_are_kept() -> None:
     resources = Resources()
     names = [f"actor-{number}" for number in range(1_000)]
     for name in (*names, names[0], "another"):
-        resources.note(stats(name))
+        resources.record(stats(name))
     assert peaks(resources).keys() == {*names, "another"} - {names[1]}
 
 
 def test_the_learner_tells_of_itself() -> None:
     resources = Resources()
-    resources.note_self()
+    resources.record_self()
     (process,) = resources.processes()
     assert (process.name, process.role) == ("learner", "learner")
     assert resources.energy().kwh_per_service == {"learner": 0.0}
@@ -53,9 +53,9 @@ def test_the_learner_tells_of_itself() -> None:
 def test_an_actor_with_the_name_of_the_learner_has_its_own_row_and_energy() -> None:
     resources = Resources(node=NODE)
     meter, namesake = stats("meter", "meter", cpu_seconds=0.0), stats("learner", pid=7, peak_resident_bytes=2**60)
-    resources.note(replace(namesake, cpu_seconds=0.0))
+    resources.record(replace(namesake, cpu_seconds=0.0))
     resources.report_energy(energy(0.0, 0.0), (meter,))
-    resources.note(replace(namesake, cpu_seconds=1e9))
+    resources.record(replace(namesake, cpu_seconds=1e9))
     resources.report_energy(energy(2.0, 1e9), (meter,))
     kwh = resources.energy().kwh_per_service
     assert kwh["actor"] == pytest.approx(2.0)
@@ -72,9 +72,9 @@ def metered() -> Resources:
     """2 kWh: three quarters of the busy time were the actor's, one quarter the meter's."""
     resources = Resources()
     meter, actor = stats("meter-0", "meter", cpu_seconds=0.0), stats("actor-0", cpu_seconds=0.0)
-    resources.note(actor)
+    resources.record(actor)
     resources.report_energy(energy(0.0, 0.0), (meter,))
-    resources.note(replace(actor, cpu_seconds=75.0))
+    resources.record(replace(actor, cpu_seconds=75.0))
     resources.report_energy(energy(2.0, 100.0), (replace(meter, cpu_seconds=25.0),))
     return resources
 
@@ -104,6 +104,6 @@ def test_energy_outlives_the_learner() -> None:
     after = Resources(EnergyLedger.from_state(json.loads(json.dumps(before.ledger.state()))))
     assert after.energy() == before.energy()
     # A process that reports again is charged for nothing twice.
-    after.note(stats("actor-0", cpu_seconds=75.0))
+    after.record(stats("actor-0", cpu_seconds=75.0))
     after.report_energy(energy(4.0, 200.0), ())
     assert after.energy().kwh_per_service["actor"] == pytest.approx(1.5)

@@ -65,9 +65,9 @@ def insert(queue: RolloutQueue, *segments: Segment, actor: str = "actor-0") -> N
         assert queue.insert(segment, source(segment.sequence, actor), size) is not None
 
 
-def take(queue: RolloutQueue) -> tuple[Batch, ...]:
+def next_rollout(queue: RolloutQueue) -> tuple[Batch, ...]:
     """The next rollout, which is there."""
-    rollout = queue.take(timeout=0)
+    rollout = queue.next_rollout(timeout=0)
     assert rollout is not None
     return rollout
 

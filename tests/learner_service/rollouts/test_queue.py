@@ -12,13 +12,21 @@ from actorq.errors import InvalidInputError
 from learner_service.replay import DiskWatch, Returns, assemble
 from learner_service.replay.storage.columns import VALID
 from tests.learner_service.replay.replay_segments import kill, random_segment, source
-from tests.learner_service.rollouts.rollout_parts import drawn_segment, insert, open_queue, pieces, take, told, used
+from tests.learner_service.rollouts.rollout_parts import (
+    drawn_segment,
+    insert,
+    next_rollout,
+    open_queue,
+    pieces,
+    told,
+    used,
+)
 
 
 def test_a_rollout_is_a_segment_as_it_was_sent(tmp_path: Path) -> None:
     queue, sent = open_queue(tmp_path), drawn_segment(0)
     insert(queue, sent)
-    (got,) = take(queue)
+    (got,) = next_rollout(queue)
     for name in ("observations", "actions", "rewards", "terminated", "truncated", "valid", "log_probabilities"):
         expected = sent.columns[name]
         if name in ("terminated", "truncated"):
@@ -32,7 +40,7 @@ def test_a_rollout_is_a_segment_as_it_was_sent(tmp_path: Path) -> None:
 def test_stacks_are_those_that_the_replay_would_give(tmp_path: Path) -> None:
     queue = open_queue(tmp_path, frame_stack=3)
     insert(queue, drawn_segment(3, frame_stack=3, end_rate=0.5))
-    (got,) = take(queue)
+    (got,) = next_rollout(queue)
     rows = np.flatnonzero(queue._store.flags & VALID)
     batch = assemble(queue._store, rows, Returns(1, 0.9))
     assert got.observations.shape == (5, 2, 3, 2)
@@ -45,12 +53,12 @@ def test_a_rollout_has_at_least_its_size_and_the_rest_waits(tmp_path: Path) -> N
     queue = open_queue(tmp_path, rollout_size=12, waiting=3)
     segments = [drawn_segment(number) for number in range(4)]
     insert(queue, segments[0])
-    assert queue.take(timeout=0) is None
+    assert queue.next_rollout(timeout=0) is None
     insert(queue, *segments[1:])
-    assert used(take(queue)) == told(*segments[:2])
+    assert used(next_rollout(queue)) == told(*segments[:2])
     assert queue.waiting_transitions == sum(segment.transitions for segment in segments[2:])
-    assert used(take(queue)) == told(*segments[2:])
-    assert queue.take(timeout=0) is None
+    assert used(next_rollout(queue)) == told(*segments[2:])
+    assert queue.next_rollout(timeout=0) is None
     assert queue.limiter.inserts == 32
     assert queue.limiter.samples == 2 * 32
     assert queue.limiter.samples_per_insert_realised == 2
@@ -62,7 +70,7 @@ def test_segments_of_an_actor_are_joined_in_time_and_actors_beside_each_other(tm
     for one, other in zip(pieces(walks[0], 4, first=5), pieces(walks[1], 4, first=1), strict=True):
         insert(queue, one, actor="one")
         insert(queue, other, actor="other")
-    (got,) = take(queue)
+    (got,) = next_rollout(queue)
     assert got.rewards.shape == (12, 4)
     rewards = {tuple(column) for column in got.rewards.T}
     assert rewards == {tuple(column) for walk in walks for column in walk.rewards.T}
@@ -77,14 +85,14 @@ def test_a_gap_and_other_observations_end_a_trace(tmp_path: Path) -> None:
     walk = pieces(drawn_segment(0, steps=12), 4, first=1)
     # The second piece is missing. The last ones follow in number, but begin elsewhere.
     insert(queue, walk[0], walk[2], drawn_segment(4), drawn_segment(9))
-    assert [part.rewards.shape for part in take(queue)] == [(4, 8)]
+    assert [part.rewards.shape for part in next_rollout(queue)] == [(4, 8)]
 
 
 def test_segments_of_other_lengths_are_trajectories_of_their_own(tmp_path: Path) -> None:
     queue = open_queue(tmp_path, rollout_size=16)
     segments = [drawn_segment(0), drawn_segment(1, steps=3), drawn_segment(2, steps=1, environments=3)]
     insert(queue, *segments)
-    rollout = take(queue)
+    rollout = next_rollout(queue)
     assert sorted(part.rewards.shape for part in rollout) == [(1, 3), (3, 2), (4, 2)]
     assert used(rollout) == told(*segments)
 
@@ -97,13 +105,13 @@ def test_a_segment_that_is_too_old_is_dropped_and_the_limiter_is_told(tmp_path: 
         queue.published(version)
     insert(queue, stale)
     queue.published(1027)
-    assert queue.take(timeout=0) is None
+    assert queue.next_rollout(timeout=0) is None
     assert queue.dropped_transitions == stale.transitions
     assert (queue.limiter.inserts, queue.limiter.samples, queue.waiting_transitions) == (0, 0, 0)
     insert(queue, newer)
-    assert used(take(queue)) == told(newer)
+    assert used(next_rollout(queue)) == told(newer)
     insert(queue, newest)
-    assert used(take(queue)) == told(newest)
+    assert used(next_rollout(queue)) == told(newest)
     assert queue.limiter.samples_per_insert_realised == 2
 
 
@@ -114,14 +122,14 @@ def test_the_oldest_version_of_a_segment_counts(tmp_path: Path) -> None:
     mixed = drawn_segment(0)
     spans = (replace(mixed.spans[0], version=1), replace(mixed.spans[0], first_step=2, version=3))
     insert(queue, replace(mixed, spans=spans))
-    assert queue.take(timeout=0) is None
+    assert queue.next_rollout(timeout=0) is None
     assert queue.dropped_transitions == mixed.transitions
 
 
 def test_rewards_are_clipped(tmp_path: Path) -> None:
     queue, sent = open_queue(tmp_path, clip=0.5), drawn_segment(0)
     insert(queue, sent)
-    (got,) = take(queue)
+    (got,) = next_rollout(queue)
     np.testing.assert_array_equal(got.rewards, np.clip(sent.rewards, -0.5, 0.5))
 
 
@@ -139,8 +147,8 @@ def test_a_duplicate_is_handed_out_once(tmp_path: Path) -> None:
     insert(queue, drawn_segment(0))
     assert queue.limiter.try_reserve(8)
     assert queue.insert(drawn_segment(0), source(0), 8) is None
-    take(queue)
-    assert queue.take(timeout=0) is None
+    next_rollout(queue)
+    assert queue.next_rollout(timeout=0) is None
 
 
 @pytest.mark.parametrize("killed_after", range(7))
@@ -148,7 +156,7 @@ def test_each_segment_is_used_once_in_the_history_that_survives(tmp_path: Path, 
     segments = [drawn_segment(number) for number in range(10)]
     queue = open_queue(tmp_path / "run", waiting=4, scale=True)
     insert(queue, *segments[:4])
-    history = [used(take(queue))]
+    history = [used(next_rollout(queue))]
     state = json.loads(json.dumps(queue.state_dict()))
     queue.flush()
     # What the killed learner did after its checkpoint.
@@ -156,12 +164,12 @@ def test_each_segment_is_used_once_in_the_history_that_survives(tmp_path: Path, 
         if step % 2:
             insert(queue, segments[4 + step // 2])
         else:
-            take(queue)
+            next_rollout(queue)
     kill(queue._store)
     queue = open_queue(tmp_path / "run", waiting=4, scale=True)
     queue.load_state_dict(state)
     stored = 4 + killed_after // 2
-    while (rollout := queue.take(timeout=0)) is not None:
+    while (rollout := queue.next_rollout(timeout=0)) is not None:
         history.append(used(rollout))
         if len(history) == stored - 1:
             insert(queue, segments[stored])
@@ -175,7 +183,7 @@ def test_a_restored_queue_hands_out_what_the_saved_one_does(tmp_path: Path) -> N
     walk = pieces(drawn_segment(0, steps=16), 4, first=1)
     queue.published(1)
     insert(queue, *walk)
-    take(queue)
+    next_rollout(queue)
     state = json.loads(json.dumps(queue.state_dict()))
     queue.flush()
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
@@ -183,7 +191,7 @@ def test_a_restored_queue_hands_out_what_the_saved_one_does(tmp_path: Path) -> N
     restored.load_state_dict(state)
     assert restored.versions.state()["versions"] == [1]
     for _ in range(3):
-        (expected,), (actual,) = take(queue), take(restored)
+        (expected,), (actual,) = next_rollout(queue), next_rollout(restored)
         np.testing.assert_array_equal(actual.rewards, expected.rewards)
         np.testing.assert_array_equal(actual.observations, expected.observations)
     assert restored.state_dict() == queue.state_dict()
@@ -196,14 +204,14 @@ def test_a_restarted_learner_drops_nothing_that_the_killed_one_has_learned_from(
     for version in range(1, 9):
         # As in a run: a rollout of each version.
         insert(queue, drawn_segment(version, version=version))
-        take(queue)
+        next_rollout(queue)
         queue.published(version + 1)
     kill(queue._store)
     queue = open_queue(tmp_path, waiting=8, capacity=2_000, max_lag=2)
     queue.load_state_dict(state)
     for number in range(8):
         queue.published(1024 + number)
-        assert used(take(queue)) == told(drawn_segment(number + 1))
+        assert used(next_rollout(queue)) == told(drawn_segment(number + 1))
     assert queue.dropped_transitions == 0
 
 
@@ -212,15 +220,15 @@ def test_a_dropped_segment_counts_once_over_a_restart(tmp_path: Path) -> None:
     for version in (1, 2, 3):
         queue.published(version)
     insert(queue, stale := drawn_segment(0))
-    assert queue.take(timeout=0) is None
+    assert queue.next_rollout(timeout=0) is None
     state = queue.state_dict()
     queue.close()
     queue = open_queue(tmp_path, max_lag=1)
     queue.load_state_dict(state)
-    assert queue.take(timeout=0) is None
+    assert queue.next_rollout(timeout=0) is None
     assert queue.dropped_transitions == stale.transitions
     insert(queue, drawn_segment(1, version=3))
-    take(queue)
+    next_rollout(queue)
     state = queue.state_dict()
     queue.close()
     queue = open_queue(tmp_path, max_lag=1)
@@ -239,21 +247,21 @@ def test_a_damaged_segment_is_skipped_and_the_limiter_is_told(tmp_path: Path) ->
     column.write_bytes(content)
     queue = open_queue(tmp_path, waiting=2)
     assert queue.storage(DiskWatch(tmp_path, 0, queue.machine), 0).damaged_segments == 1
-    assert used(take(queue)) == told(segments[1])
-    assert queue.take(timeout=0) is None
+    assert used(next_rollout(queue)) == told(segments[1])
+    assert queue.next_rollout(timeout=0) is None
     assert queue.limiter.inserts == 8
 
 
 def test_a_checkpoint_that_is_newer_than_the_files_goes_on_with_what_comes(tmp_path: Path) -> None:
     queue = open_queue(tmp_path / "run")
     insert(queue, drawn_segment(0))
-    take(queue)
+    next_rollout(queue)
     state = queue.state_dict()
     queue.close()
     queue = open_queue(tmp_path / "new")
     queue.load_state_dict(state)
     insert(queue, drawn_segment(1))
-    assert used(take(queue)) == told(drawn_segment(1))
+    assert used(next_rollout(queue)) == told(drawn_segment(1))
 
 
 def test_waiting_segments_outlive_many_laps_of_the_ring(tmp_path: Path) -> None:
@@ -263,7 +271,7 @@ def test_waiting_segments_outlive_many_laps_of_the_ring(tmp_path: Path) -> None:
     for number in range(40):
         insert(queue, drawn_segment(number))
         if number:
-            history.append(used(take(queue)))
+            history.append(used(next_rollout(queue)))
     assert history == [told(drawn_segment(number)) for number in range(39)]
     assert queue.dropped_transitions == 0
 
@@ -275,7 +283,7 @@ def test_segments_much_shorter_than_planned_are_counted_when_the_ring_is_too_sma
     taken = 0
     for segment in segments:
         insert(queue, segment)
-        taken += queue.take(timeout=0) is not None
+        taken += queue.next_rollout(timeout=0) is not None
     assert queue.dropped_transitions > 0
     assert queue.waiting_transitions == 80 - queue.dropped_transitions - 40 * taken
     assert queue.waiting_transitions <= 30

@@ -148,14 +148,14 @@ def test_a_clock_that_is_set_does_not_change_the_time_of_a_run(tmp_path: Path, m
 def test_the_times_of_the_transitions_outlive_the_learner(tmp_path: Path) -> None:
     clock = ManualClock(START + 5.0)
     run = RunClock(tmp_path, START, clock)
-    run.note_transitions()
+    run.record_transitions()
     clock.now += 10.0
-    run.note_transitions()
+    run.record_transitions()
     run.beat()
     clock.now += 20.0
     later = RunClock(tmp_path, clock.now, clock)
     assert (later.first_transition_s, later.last_transition_s) == (5.0, 15.0)
-    later.note_transitions()
+    later.record_transitions()
     assert (later.first_transition_s, later.last_transition_s) == (5.0, 35.0)
 
 

@@ -61,17 +61,17 @@ async def test_training_follows_the_policy_that_most_actors_run(tmp_path: Path) 
     async with a_run(tmp_path, settings=settings) as run:
         stream = await opened(run, "actor-0")
         assert run.training is not None
-        run.records.note_report(stream.member, ActorReport(1, "int4", 0, 0.0, 0, (), process))
+        run.records.record_report(stream.member, ActorReport(1, "int4", 0, 0.0, 0, (), process))
         policies = (emitted("int8"), emitted("int4", layer="advantage"))
-        run.records.note_receipt(Receipt(1, policies, 0.001, 1, process))
+        run.records.record_receipt(Receipt(1, policies, 0.001, 1, process))
         assert run.records.emitted is policies[1]
         assert Reporter(run).status().emitted is policies[1]
         state = run.training.quantization_aware.state()
         assert (state["scheme"], state["layers"]) == ("int4", [["advantage", "int8 per tensor", ""]])
         # Reports change which one it is, and the next receipt tells the training.
-        run.records.note_report(stream.member, ActorReport(1, "int8", 0, 0.0, 0, (), process))
+        run.records.record_report(stream.member, ActorReport(1, "int8", 0, 0.0, 0, (), process))
         assert run.records.emitted is policies[0]
-        run.records.note_receipt(Receipt(2, policies, 0.001, 1, process))
+        run.records.record_receipt(Receipt(2, policies, 0.001, 1, process))
         assert run.training.quantization_aware.state()["scheme"] == "int8"
 
 
@@ -138,7 +138,7 @@ async def test_actors_that_are_asked_for_make_what_is_missing_for_the_first_upda
             clock.now = second
             if second % 8 == 7:
                 await store(run, stream, segment(26 + second // 8))
-            run.records.scaling.note_report("a", 1, 0.0)
+            run.records.scaling.record_report("a", 1, 0.0)
             run.beat()
         # Almost 400 of 600 transitions in a minute, by actors with one transition per second, or half of one: a segment
         # has eight.
@@ -167,7 +167,7 @@ async def test_reports_tell_what_processes_use_and_how_soon_policies_act(tmp_pat
         for role in roles:
             stream = await opened(run, role, role)
             for _ in range(2):
-                run.records.note_report(
+                run.records.record_report(
                     stream.member, ActorReport(1, "int8", 8, 1.0, 0, (0.5,), measure_process(role, role))
                 )
                 run.records.scaling.observe(0, 0.0, 0, 1)
@@ -196,7 +196,7 @@ async def test_a_scrape_while_the_run_is_restored_does_not_see_counters_at_0(tmp
 async def test_the_summary_has_the_memory_of_an_actor_with_the_name_of_the_learner(tmp_path: Path) -> None:
     async with a_run(tmp_path) as run:
         for name in ("actor-0", "learner"):
-            run.records.resources.note(measure_process(name, "actor"))
+            run.records.resources.record(measure_process(name, "actor"))
         assert Reporter(run).summary()["peak_memory_mb"].keys() == {"actor-0", "actor/learner", "learner/learner"}
 
 

@@ -39,7 +39,7 @@ class Run:
                 work = flow / self.actors / self.supply
                 self._stored += flow / self.actors
                 self._waited[name] = self._waited.get(name, 0.0) + 1 - work
-                self.signal.note_report(name, 1, self._waited[name])
+                self.signal.record_report(name, 1, self._waited[name])
             self.signal.observe(round(self._samples), self._starved, round(self._stored), self.actors)
         return self.signal.desired_actors
 
@@ -110,7 +110,7 @@ def test_a_replay_that_would_take_long_to_get_its_minimum_gets_more_actors() -> 
     signal = ScalingSignal(SPI, clock)
     for second in range(1, 61):
         clock.now = second
-        signal.note_report("actor-0", 1, 0.0)
+        signal.record_report("actor-0", 1, 0.0)
         stored = 100 * second
         signal.observe(samples=0, starved_s=clock.now, stored=stored, connected=1, missing=60_000 - stored)
     # A minute of ten actors, each with 100 transitions per second.
@@ -145,11 +145,11 @@ def test_when_all_actors_only_wait_their_speed_is_the_one_measured_last() -> Non
 def test_a_restarted_actor_is_counted_from_its_own_first_report() -> None:
     clock = ManualClock()
     signal = ScalingSignal(SPI, clock)
-    signal.note_report("actor-0", 1, 500.0)
+    signal.record_report("actor-0", 1, 500.0)
     for second in range(1, 21):
         clock.now += 1
         incarnation = 1 if second <= 10 else 2
-        signal.note_report("actor-0", incarnation, 500.0 if incarnation == 1 else 0.0)
+        signal.record_report("actor-0", incarnation, 500.0 if incarnation == 1 else 0.0)
         signal.observe(samples=400 * second, starved_s=0.0, stored=50 * second, connected=1)
     assert signal.supply_per_actor == pytest.approx(50.0, rel=0.06)
 
@@ -180,8 +180,8 @@ def test_after_a_minute_in_which_nothing_could_be_measured_it_goes_by_how_many_h
 def test_a_report_that_cannot_be_does_not_spoil_what_is_measured(waited_s: float) -> None:
     run = Run(demand=1_000.0, supply=100.0, actors=10)
     before = run.go_on()
-    run.signal.note_report("broken", 1, 0.0)
-    run.signal.note_report("broken", 1, waited_s)
+    run.signal.record_report("broken", 1, 0.0)
+    run.signal.record_report("broken", 1, waited_s)
     assert run.go_on() == before
     status = run.signal
     assert status.supply_per_actor == pytest.approx(100.0, rel=0.05)
@@ -195,7 +195,7 @@ def test_reports_that_were_held_up_and_come_together_count_all_the_same() -> Non
     for ten_seconds in range(5):
         for second in range(1, 11):
             done = 10 * ten_seconds + second
-            signal.note_report("actor-0", 1, 0.5 * done)
+            signal.record_report("actor-0", 1, 0.5 * done)
         signal.observe(samples=1_000 * ten_seconds, starved_s=0.0, stored=500 * (ten_seconds + 1), connected=1)
         clock.now += 10
     # Half of its time it waited, so that it makes twice as many as came.
@@ -208,6 +208,6 @@ def test_what_an_actor_says_of_its_steps_changes_nothing() -> None:
         run = Run(demand=1_000.0, supply=100.0, actors=10)
         honest = run.go_on()
         for second in range(120):
-            run.signal.note_report("liar", 1, waits * second)
+            run.signal.record_report("liar", 1, waits * second)
             run.go_on(1)
         assert abs(run.signal.desired_actors - honest) <= 1

@@ -22,7 +22,7 @@ from tests.learner_service.learner_parts import (
     open_replay,
     reinforce,
     segment,
-    take_in,
+    store_segment,
 )
 from tests.learner_service.training.trainer_parts import CPU
 
@@ -70,7 +70,7 @@ def test_a_fast_actor_has_no_more_calibration_rows_of_a_replay(tmp_path: Path) -
             assert replay.limiter.try_reserve(8)
             replay.insert(shifted(actor, sequence), SegmentSource.from_name(f"actor-{actor}", 1, sequence), 8)
     assert batches.observed(30) is None
-    assert batches.take(5.0)
+    assert batches.fetch(5.0)
     batches.learn(0.0)
     assert seen_by_actor(batches.observed(30)) == {0: 10, 1: 10, 2: 10}
     batches.close()
@@ -90,7 +90,7 @@ def test_a_fast_actor_has_no_more_calibration_rows_of_a_rollout(tmp_path: Path) 
         batches = training.batches
         assert isinstance(batches, Rollouts)
         assert batches.observed(4) is None
-        assert batches.take(5.0)
+        assert batches.fetch(5.0)
         batches.learn(0.0)
         assert seen_by_actor(batches.observed(4)) == {0: 2, 1: 2}
         training.close()
@@ -99,7 +99,7 @@ def test_a_fast_actor_has_no_more_calibration_rows_of_a_rollout(tmp_path: Path) 
 def insert(training: Training, actor: int, sequence: int, steps: int) -> None:
     arrived = shifted(actor, sequence, steps, log_probabilities=np.full((steps, 2), -0.5, np.float32))
     assert training.replay.limiter.try_reserve(2 * steps)
-    take_in(training.intake, Member(f"actor-{actor}", "actor", actor, incarnation=1), arrived, 2 * steps)
+    store_segment(training.intake, Member(f"actor-{actor}", "actor", actor, incarnation=1), arrived, 2 * steps)
 
 
 def shifted(actor: int, sequence: int, steps: int = 4, **changes: Any) -> Segment:

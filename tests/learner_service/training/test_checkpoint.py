@@ -114,18 +114,18 @@ def test_whoever_looks_while_one_is_saved_finds_whole_ones_only(tmp_path: Path) 
     saved = threading.Event()
     seen: list[int] = []
 
-    def look() -> None:
+    def read() -> None:
         while not saved.is_set():
             newest = max(path for path in tmp_path.iterdir() if path.name.isdigit())
             seen.append(read_checkpoint(newest).updates)
 
     with ThreadPoolExecutor(1) as reader:
-        looking = reader.submit(look)
+        reading = reader.submit(read)
         for updates in range(2, 22):
             checkpoints.save(large(updates))
         saved.set()
         # Raises what the reader has raised.
-        looking.result()
+        reading.result()
     assert len(set(seen)) > 2
 
 

@@ -26,7 +26,7 @@ from learner_service.run.identity import RunIdentity
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.training import Training, build_training
 from tests.builders.segments import without
-from tests.learner_service.learner_parts import await_samples, take_in
+from tests.learner_service.learner_parts import await_samples, store_segment
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
 ARMS = EnvironmentSpec("Arms-v0", ArraySpec((3,), "float32"), ArraySpec((2,), "float32", (-1.0,), (1.0,)))
@@ -90,7 +90,7 @@ def insert(training: Training, sequences: range) -> None:
     """Eight transitions each."""
     for sequence in sequences:
         assert training.replay.limiter.try_reserve(8)
-        take_in(training.intake, ACTOR, segment(sequence), 8)
+        store_segment(training.intake, ACTOR, segment(sequence), 8)
 
 
 def segment(sequence: int) -> Segment:
@@ -117,7 +117,7 @@ def test_the_distance_is_that_of_the_policy_without_noise(build: Build, algorith
     assert training.dynamic_capacity is not None
     insert(training, range(1, 10))
     assert training.dynamic_capacity.status() == DynamicCapacityStatus(72, None, 0, 0)
-    training.dynamic_capacity.look()
+    training.dynamic_capacity.check()
     oldest = [segment(number) for number in (1, 2)]
     with torch.no_grad():
         seen = torch.from_numpy(np.concatenate([each.observations[:4].reshape(8, 3) for each in oldest]))
@@ -167,7 +167,7 @@ def test_targets_become_longer_and_only_sac_is_given_windows(build: Build, algor
             assert (float(batch.returns.max()), training.multi_step_since) == (1.0, None)
             assert "between_discounts" not in batch
         assert training.replay.limiter.try_reserve(8)
-        take_in(training.intake, ACTOR, without(segment(sequence), GREEDY_ACTIONS), 8)
+        store_segment(training.intake, ACTOR, without(segment(sequence), GREEDY_ACTIONS), 8)
     batch, _ = training.replay.draw(64)
     assert float(batch.returns.max()) == pytest.approx(1 + 0.99 + 0.99**2)
     assert training.multi_step_since == 128
@@ -202,7 +202,7 @@ def test_a_segment_without_greedy_actions_is_refused_and_gives_its_credit_back(b
     training = build(settings())
     assert training.replay.limiter.try_reserve(8)
     with pytest.raises(InvalidInputError, match=r"greedy_actions.*none"):
-        take_in(training.intake, ACTOR, without(segment(1), GREEDY_ACTIONS), 8)
+        store_segment(training.intake, ACTOR, without(segment(1), GREEDY_ACTIONS), 8)
     with pytest.raises(Exception, match="8 of 0"):
         training.replay.limiter.release(8)
 

@@ -34,7 +34,7 @@ from tests.learner_service.learner_parts import (
     drawn_segment,
     reinforce,
     segment,
-    take_in,
+    store_segment,
 )
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
@@ -66,7 +66,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 def insert(training: Training, *segments: Segment) -> None:
     for each in segments:
         assert training.replay.limiter.try_reserve(8)
-        take_in(training.intake, ACTOR, each, 8)
+        store_segment(training.intake, ACTOR, each, 8)
 
 
 def learned(training: Training, rollouts: int) -> Reinforce:
@@ -196,7 +196,7 @@ def test_the_mismatch_is_measured_before_the_updates_which_may_round_the_policy(
     insert(training, drawn_segment(1), drawn_segment(2))
     batches = training.batches
     assert isinstance(batches, Rollouts)
-    assert batches.take(0.0)
+    assert batches.fetch(0.0)
     assert batches.mismatch.mean("divergence") is None
     batches.prepare()
     assert batches.mismatch.mean("divergence") is not None
@@ -245,7 +245,7 @@ def test_probabilities_are_sent_if_and_only_if_the_run_draws_actions(build: Buil
     ):
         assert training.replay.limiter.try_reserve(8)
         with pytest.raises(InvalidInputError, match=fact):
-            take_in(training.intake, ACTOR, sent, 8)
+            store_segment(training.intake, ACTOR, sent, 8)
         assert training.replay.total_transitions == 0
     insert(on_policy, drawn_segment(1))
 

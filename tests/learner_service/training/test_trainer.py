@@ -128,11 +128,11 @@ def test_a_published_batch_is_not_written_to_by_later_draws(
     offered: list[tuple[Snapshot, NDArray[Any]]] = []
     offer = publisher.offer
 
-    def note(snapshot: Snapshot) -> int:
+    def record(snapshot: Snapshot) -> int:
         offered.append((snapshot, snapshot.calibration["observations"].copy()))
         return offer(snapshot)
 
-    monkeypatch.setattr(publisher, "offer", note)
+    monkeypatch.setattr(publisher, "offer", record)
     trainer = make_trainer()
     train(trainer, replay)
     trainer.save()

@@ -28,7 +28,7 @@ from learner_service.replay import ReplayStore
 from learner_service.training.checkpoint import Checkpoints, LearnerState
 from learner_service.training.publisher import Snapshot
 from learner_service.training.training import Training, build_training
-from tests.learner_service.learner_parts import SPEC, await_samples, config, random_batch, segment, take_in
+from tests.learner_service.learner_parts import SPEC, await_samples, config, random_batch, segment, store_segment
 
 ACTOR = Member("actor-0", "actor", 0, incarnation=1)
 
@@ -57,7 +57,7 @@ def build(
 
 def insert(training: Training, sequence: int) -> None:
     assert training.replay.limiter.try_reserve(8)
-    take_in(training.intake, ACTOR, segment(sequence), 8)
+    store_segment(training.intake, ACTOR, segment(sequence), 8)
 
 
 def test_a_learner_restores_the_state_that_it_saved(client: QuantizerClient, tmp_path: Path) -> None:

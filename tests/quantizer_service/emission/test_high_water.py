@@ -51,13 +51,13 @@ def test_a_version_is_taken_from_before_it_is_served_on(tmp_path: Path) -> None:
     emitter = ready(store)
     goes_on: list[int] = []
 
-    def look(_: object = None) -> None:
+    def check(_: object = None) -> None:
         goes_on.append(goes_on_after_a_kill(store))
 
     for version in (1, 2, BLOCK, 5 * BLOCK, 10**9):
         goes_on.clear()
-        emitter.publish(checkpoint(SOURCE, version), ["int8"], announce=look)
-        look()
+        emitter.publish(checkpoint(SOURCE, version), ["int8"], announce=check)
+        check()
         assert len(goes_on) == 2
         assert min(goes_on) >= version
 

@@ -135,15 +135,15 @@ def test_work_that_hangs_ends_the_process() -> None:
         hanging = asyncio.ensure_future(worker.do(hang))
         await asyncio.to_thread(begun.wait, DEADLINE_S)
         clock[0] = 20.0
-        dog.look()
+        dog.check()
         assert ended == []
         clock[0] = 20.5
-        dog.look()
+        dog.check()
         assert ended == [EXIT_HUNG]
         release.set()
         await hanging
         clock[0] = 100.0
-        dog.look()
+        dog.check()
         assert ended == [EXIT_HUNG]
 
     asyncio.run(scenario())

@@ -8,7 +8,7 @@ from actorq.domain.status import ActorStatus, RunState
 from actorq_apps.cluster.diagnosis import Fault
 from actorq_apps.operator.status.conditions import new_status
 from actorq_apps.operator.status.events import new_events
-from actorq_apps.operator.status.look import Look, find_fault, timestamp
+from actorq_apps.operator.status.observed_run import ObservedRun, find_fault, timestamp
 from tests.actorq_apps.cluster.cluster_objects import (
     Object,
     container,
@@ -25,12 +25,12 @@ NOW = 1_800_000_000.0
 ACTING = (ActorStatus("actor-1", "actor", 0, True, None),)
 
 
-def look(status: Object | None = None, spec: Object | None = None, **seen: Any) -> Look:
+def observed_run(status: Object | None = None, spec: Object | None = None, **seen: Any) -> ObservedRun:
     metadata = {"name": "tiny", "namespace": "lab", "uid": "u", "generation": 1}
-    return Look({"metadata": metadata, "spec": spec or {}, "status": status or {}}, NOW, **seen)
+    return ObservedRun({"metadata": metadata, "spec": spec or {}, "status": status or {}}, NOW, **seen)
 
 
-def conditions(seen: Look) -> dict[str, Object]:
+def conditions(seen: ObservedRun) -> dict[str, Object]:
     return {each["type"]: each for each in new_status(seen, find_fault(seen))["conditions"]}
 
 
@@ -92,15 +92,15 @@ def stuck_workload() -> Object:
     ],
 )
 def test_the_reason_of_ready_names_the_fault(seen: Object, reason: str) -> None:
-    ready = conditions(look(**seen))["Ready"]
+    ready = conditions(observed_run(**seen))["Ready"]
     assert ready["reason"] == reason
     assert ready["message"]
     assert ready["status"] == str(reason == "Running")
 
 
 def test_a_learner_that_another_one_has_replaced_leaves_an_interrupted_run_with_the_reason() -> None:
-    trained = new_status(look(live=run_status(environment_steps=700, actors=ACTING)), None)
-    seen = look(trained, pods=[pod("a", "learner", crash_loop(2, restarts=3))])
+    trained = new_status(observed_run(live=run_status(environment_steps=700, actors=ACTING)), None)
+    seen = observed_run(trained, pods=[pod("a", "learner", crash_loop(2, restarts=3))])
     after = new_status(seen, find_fault(seen))
     assert after["state"] == "Interrupted"
     # What a log says may be secret.
@@ -111,7 +111,7 @@ def test_a_learner_that_another_one_has_replaced_leaves_an_interrupted_run_with_
 
 def test_a_quota_that_keeps_pods_away_is_named() -> None:
     said = event("tiny-learner", "FailedCreate", "pods is forbidden: exceeded quota: small", "2026-01-02T03:04:05Z")
-    ready = conditions(look(workloads=[stuck_workload()], events=[said]))["Ready"]
+    ready = conditions(observed_run(workloads=[stuck_workload()], events=[said]))["Ready"]
     assert ready["reason"] == "Quota"
     assert "exceeded quota: small" in ready["message"]
 
@@ -119,32 +119,32 @@ def test_a_quota_that_keeps_pods_away_is_named() -> None:
 def test_a_learner_that_mostly_waits_is_starved_and_still_trains() -> None:
     earlier = run_status(elapsed_s=10.0, starved_s=1.0, actors=ACTING)
     starved = run_status(elapsed_s=20.0, starved_s=10.5, actors=ACTING)
-    training = conditions(look(live=starved, earlier=earlier))["Training"]
+    training = conditions(observed_run(live=starved, earlier=earlier))["Training"]
     assert (training["status"], training["reason"]) == ("True", "LearnerStarved")
     busy = run_status(elapsed_s=20.0, starved_s=9.0, actors=ACTING)
-    assert conditions(look(live=busy, earlier=earlier))["Training"]["reason"] == "Training"
+    assert conditions(observed_run(live=busy, earlier=earlier))["Training"]["reason"] == "Training"
 
 
 def test_a_condition_keeps_its_time_until_it_changes() -> None:
-    first = new_status(look(live=run_status(actors=ACTING)), None)
-    later = Look({**look().resource, "status": first}, NOW + 60, live=run_status(actors=ACTING))
+    first = new_status(observed_run(live=run_status(actors=ACTING)), None)
+    later = ObservedRun({**observed_run().resource, "status": first}, NOW + 60, live=run_status(actors=ACTING))
     times = {each["type"]: each["lastTransitionTime"] for each in new_status(later, None)["conditions"]}
     assert set(times.values()) == {timestamp(NOW)}
-    over = Look({**look().resource, "status": first}, NOW + 90, live=run_status(state=RunState.SOLVED))
+    over = ObservedRun({**observed_run().resource, "status": first}, NOW + 90, live=run_status(state=RunState.SOLVED))
     solved = conditions(over)["Solved"]
     assert (solved["status"], solved["lastTransitionTime"]) == ("True", timestamp(NOW + 90))
 
 
 def test_a_run_without_its_learner_is_interrupted_and_keeps_its_figures() -> None:
-    before = new_status(look(live=run_status(environment_steps=700, policy_version=3, actors=ACTING)), None)
-    after = new_status(look(before), None)
+    before = new_status(observed_run(live=run_status(environment_steps=700, policy_version=3, actors=ACTING)), None)
+    after = new_status(observed_run(before), None)
     assert (after["state"], after["environmentSteps"], after["stepsPerSecond"]) == ("Interrupted", 700, 0)
     assert after["elapsedSeconds"] == before["elapsedSeconds"] == 1.0
 
 
 def test_the_events_of_one_change_have_the_same_names_each_time() -> None:
-    before = new_status(look(live=run_status(actors=ACTING)), None)
-    seen = look(before, live=run_status(policy_version=1, state=RunState.INTERRUPTED, actors=ACTING))
+    before = new_status(observed_run(live=run_status(actors=ACTING)), None)
+    seen = observed_run(before, live=run_status(policy_version=1, state=RunState.INTERRUPTED, actors=ACTING))
     after = new_status(seen, None)
     told, again = (
         [(each["reason"], each["metadata"]["name"]) for each in new_events(seen, after, None)] for _ in range(2)
@@ -156,16 +156,18 @@ def test_the_events_of_one_change_have_the_same_names_each_time() -> None:
 
 @pytest.mark.parametrize("exported", ["s3://policies/alpha/policy.onnx", ""])
 def test_the_end_of_a_run_tells_where_its_best_policy_is(exported: str) -> None:
-    before = new_status(look(live=run_status(policy_version=1, actors=ACTING)), None)
+    before = new_status(observed_run(live=run_status(policy_version=1, actors=ACTING)), None)
     spec = {"policyExport": {"url": "s3://policies/alpha"}}
-    seen = look(before, spec, live=run_status(policy_version=1, state=RunState.SOLVED, exported_policy=exported))
+    seen = observed_run(
+        before, spec, live=run_status(policy_version=1, state=RunState.SOLVED, exported_policy=exported)
+    )
     after = new_status(seen, None)
     assert after.get("policy", "") == exported
     told = {each["reason"]: each["message"] for each in new_events(seen, after, None)}
     assert list(told) == ["Solved", "PolicyExported" if exported else "PolicyNotExported"]
     assert exported in told[list(told)[1]]
     # Later looks, without the learner, keep the address.
-    assert new_status(look(after, spec), None).get("policy", "") == exported
+    assert new_status(observed_run(after, spec), None).get("policy", "") == exported
 
 
 def kstatus(status: Object) -> str:
@@ -177,27 +179,27 @@ def kstatus(status: Object) -> str:
 
 
 def test_tools_that_apply_objects_wait_for_no_run_for_ever() -> None:
-    begun = look(live=run_status(elapsed_s=1.0))
+    begun = observed_run(live=run_status(elapsed_s=1.0))
     assert kstatus(new_status(begun, None)) == "InProgress"
-    assert kstatus(new_status(look(live=run_status(actors=ACTING)), None)) == "Current"
+    assert kstatus(new_status(observed_run(live=run_status(actors=ACTING)), None)) == "Current"
     for state in (RunState.SOLVED, RunState.BUDGET_ENDED, RunState.STOPPED):
-        assert kstatus(new_status(look(live=run_status(state=state)), None)) == "Current"
+        assert kstatus(new_status(observed_run(live=run_status(state=state)), None)) == "Current"
     hopeless = Fault("spec", "is wrong", reason="InvalidConfiguration")
-    assert kstatus(new_status(look(), hopeless)) == "Failed"
+    assert kstatus(new_status(observed_run(), hopeless)) == "Failed"
     # A change of a finished run that has no effect.
-    over = look(live=run_status(state=RunState.SOLVED))
+    over = observed_run(live=run_status(state=RunState.SOLVED))
     assert kstatus(new_status(over, Fault("spec", "changed", reason="Immutable"))) == "InProgress"
 
 
 def test_a_run_has_started_when_its_learner_says_so() -> None:
-    seen = look(live=run_status(elapsed_s=100.0))
+    seen = observed_run(live=run_status(elapsed_s=100.0))
     assert new_status(seen, None)["startedAt"] == timestamp(seen.now - 100.0)
 
 
 @pytest.mark.parametrize("suspended", [False, True])
 def test_a_suspended_run_does_not_train_while_its_learner_still_answers(suspended: bool) -> None:
     live = run_status(state=RunState.TRAINING, actors=ACTING)
-    found = conditions(look({"startedAt": timestamp(NOW - 60)}, {"suspend": suspended}, live=live))
+    found = conditions(observed_run({"startedAt": timestamp(NOW - 60)}, {"suspend": suspended}, live=live))
 
     assert found["Training"]["status"] == str(not suspended)
     assert found["Suspended"]["status"] == str(suspended)

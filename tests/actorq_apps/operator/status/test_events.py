@@ -6,7 +6,7 @@ from actorq.domain.status import ActorStatus, RunState
 from actorq_apps.cluster.diagnosis import Fault
 from actorq_apps.operator.status.conditions import new_status
 from actorq_apps.operator.status.events import new_events
-from actorq_apps.operator.status.look import Look
+from actorq_apps.operator.status.observed_run import ObservedRun
 from tests.actorq_apps.cluster.cluster_objects import Object, pod
 from tests.builders.run_status import run_status
 
@@ -26,13 +26,15 @@ class Story:
         self.now = NOW
         self._status: Object = {}
 
-    def look(self, fault: Fault | None, seconds: float = 5.0) -> None:
+    def observe(self, fault: Fault | None, seconds: float = 5.0) -> None:
         """A look at a run with this fault, or at one that works."""
         self.now += seconds
         metadata = {"name": "tiny", "namespace": "lab", "uid": "u", "generation": 1}
         resource = {"metadata": metadata, "spec": {}, "status": self._status}
         pods = [pod(name, "actor") for name in ("tiny-actor-abc", "tiny-actor-def")]
-        seen = Look(resource, self.now, live=run_status(actors=ACTING), pods=[*pods, pod("tiny-learner-0", "learner")])
+        seen = ObservedRun(
+            resource, self.now, live=run_status(actors=ACTING), pods=[*pods, pod("tiny-learner-0", "learner")]
+        )
         self._status = new_status(seen, fault)
         for each in new_events(seen, self._status, fault):
             self.told.setdefault(each["metadata"]["name"], each["message"])
@@ -45,38 +47,38 @@ class Story:
 @pytest.fixture
 def story() -> Story:
     found = Story()
-    found.look(None)
+    found.observe(None)
     return found
 
 
 def test_a_second_fault_with_the_same_reason_is_told(story: Story) -> None:
-    story.look(image("pod tiny-actor-abc"))
-    story.look(image("pod tiny-learner-0"))
+    story.observe(image("pod tiny-actor-abc"))
+    story.observe(image("pod tiny-learner-0"))
     assert story.faults == ["pod tiny-actor-abc cannot pull image x:1", "pod tiny-learner-0 cannot pull image x:1"]
-    story.look(image("pod tiny-learner-0", "cannot pull image y"))
+    story.observe(image("pod tiny-learner-0", "cannot pull image y"))
     assert len(story.faults) == 3
 
 
 def test_the_same_fault_of_another_actor_or_with_other_numbers_is_told_once(story: Story) -> None:
     for restarts, name in enumerate(["tiny-actor-abc", "tiny-actor-def", "tiny-actor-abc"]):
-        story.look(Fault(f"pod {name}", f"is crash looping ({restarts} restarts)", reason="CrashLoop"))
-        story.look(None)
+        story.observe(Fault(f"pod {name}", f"is crash looping ({restarts} restarts)", reason="CrashLoop"))
+        story.observe(None)
     assert len(story.faults) == 1
 
 
 def test_a_fault_that_comes_back_is_told_again_after_ten_minutes_of_work(story: Story) -> None:
-    story.look(image("pod tiny-learner-0"))
-    story.look(None)
-    story.look(image("pod tiny-learner-0"), 500)
+    story.observe(image("pod tiny-learner-0"))
+    story.observe(None)
+    story.observe(image("pod tiny-learner-0"), 500)
     assert len(story.faults) == 1
-    story.look(None)
-    story.look(image("pod tiny-learner-0"), 600)
+    story.observe(None)
+    story.observe(image("pod tiny-learner-0"), 600)
     assert len(story.faults) == 2
 
 
 def test_a_run_that_is_over_at_once_tells_that_it_has_trained() -> None:
     resource = {"metadata": {"name": "tiny", "namespace": "lab", "uid": "u"}, "spec": {}, "status": {}}
-    seen = Look(resource, NOW, live=run_status(state=RunState.SOLVED, elapsed_s=3.0))
+    seen = ObservedRun(resource, NOW, live=run_status(state=RunState.SOLVED, elapsed_s=3.0))
     told = [(each["reason"], each["message"]) for each in new_events(seen, new_status(seen, None), None)]
     assert [reason for reason, _ in told] == ["Started", "Solved"]
     assert told[0][1].endswith(" 2027-01-15T07:59:57Z")

@@ -1,4 +1,4 @@
-"""A look: the objects and the learner's status of a run at one time, and the worst fault that they show."""
+"""The objects and the learner's status of a run at one time, and the worst fault that they show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ FAILED = "Failed"
 
 
 @dataclass(frozen=True)
-class Look:
+class ObservedRun:
     """What the operator has seen of a run at one time.
 
     resource: the TrainingRun. pods: those that have not ended for good.
     workloads, volumes: its other objects; those of a list need their kind.
-    live: the status from the learner; None when it does not answer. earlier: that of the look before.
+    live: the status from the learner; None when it does not answer. earlier: that of the reconciliation before.
     refusal: why the objects of the run could not be made. now: Unix seconds.
     awaited: whether this operator has asked the learner for the first time, and does not know yet whether it answers.
     blind: whether the operator may not see workloads and pods. What was known of them stays.
@@ -91,17 +91,19 @@ class Look:
         return WORKERS if self.over or self.waits else ()
 
 
-def find_fault(look: Look) -> Fault | None:
+def find_fault(observed: ObservedRun) -> Fault | None:
     """The most important reason why the run does not work; None when nothing is known to be wrong."""
-    if look.refusal is not None:
-        return look.refusal
-    if look.suspended or look.over:
+    if observed.refusal is not None:
+        return observed.refusal
+    if observed.suspended or observed.over:
         return None
-    fatal, bearable = serious(look.pods, look.now)
+    fatal, bearable = serious(observed.pods, observed.now)
     found = [fault for fault in fatal if not fault.unplaced]
     # A pod without a volume is unschedulable, too: the volume tells more.
-    found += [fault for each in look.volumes if (fault := volume_fault(each, look.events, look.now))]
-    found += [fault for each in look.workloads if lacks_pods(each) and (fault := workload_fault(each, look.events))]
+    found += [fault for each in observed.volumes if (fault := volume_fault(each, observed.events, observed.now))]
+    found += [
+        fault for each in observed.workloads if lacks_pods(each) and (fault := workload_fault(each, observed.events))
+    ]
     found += [*(fault for fault in fatal if fault.unplaced), *bearable]
     return found[0] if found else None
 
