@@ -29,7 +29,7 @@ from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import RolloutQueue
-from learner_service.training.batches import Batches, Rollouts, SampledBatches, dynamic_capacity
+from learner_service.training.batches import Batches, RolloutBatches, SampledBatches, dynamic_capacity
 from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
@@ -113,7 +113,7 @@ class Training:
 
     def rollout_queue(self) -> RolloutQueueStatus | None:
         """The state of an on-policy algorithm's queue; None for others."""
-        if not isinstance(self.batches, Rollouts):
+        if not isinstance(self.batches, RolloutBatches):
             return None
         queue, mismatch = self.batches.queue, self.batches.mismatch
         return RolloutQueueStatus(
@@ -220,7 +220,7 @@ def _batches(
     """The trainer's batches, and the replay's dynamic capacity if it has one. values: of the checkpoint, if any."""
     if isinstance(replay, RolloutQueue):
         assert is_on_policy(algorithm)
-        rollouts = Rollouts(config, algorithm, replay, device)
+        rollouts = RolloutBatches(config, algorithm, replay, device)
         if values:
             rollouts.load_state(values["batches"])
         return rollouts, None
