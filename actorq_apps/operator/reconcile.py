@@ -58,7 +58,7 @@ class Key(NamedTuple):
 
 
 @dataclass
-class _Plan:
+class _Desired:
     """What a run needs. It follows from the generation of its object, what rests, and the labels of its Secret.
 
     run: None for an invalid specification. fault: why nothing can be made.
@@ -82,7 +82,7 @@ class _Plan:
 
 @dataclass
 class _Memory:
-    """What is kept of a run between looks, and can be lost: its plan, what its learner says, and when it was written.
+    """What is kept of a run between looks, and can be lost: its desired state, and its learner's last status.
 
     ended: the version of the object of a run of which nothing is left to delete; empty before.
     """
@@ -91,7 +91,7 @@ class _Memory:
     answers: Answers
     state: str = ""
     ended: str = ""
-    plan: _Plan | None = None
+    desired: _Desired | None = None
     earlier: RunStatus | None = None
     written: float = float("-inf")
 
@@ -158,13 +158,13 @@ class Reconciler:
             look = Look(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
             self._write(cluster, look, fault, memory)
             return PERIOD_S
-        plan = memory.plan = self._plan(cluster, memory, look)
-        look, live = replace(look, refusal=plan.fault), look.live
-        if not self._is_enough(look, plan, found):
+        desired = memory.desired = self._desired(cluster, memory, look)
+        look, live = replace(look, refusal=desired.fault), look.live
+        if not self._is_enough(look, desired, found):
             try:
-                found |= present.others(cluster, resource, plan.wanted, found)
+                found |= present.others(cluster, resource, desired.wanted, found)
                 if self._left_s(look) <= 0:
-                    memory.plan = None
+                    memory.desired = None
                     left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
                     # The actors may end after their workload.
                     wait_s = self._write(cluster, look, find_fault(look), memory)
@@ -172,8 +172,8 @@ class Reconciler:
                         return wait_s or PERIOD_S
                     memory.ended = version
                     return None
-                if plan.run is not None and plan.fault is None:
-                    look = replace(look, refusal=self._make(cluster, plan.run, plan, found, look))
+                if desired.run is not None and desired.fault is None:
+                    look = replace(look, refusal=self._make(cluster, desired.run, desired, found, look))
                 look = replace(look, volumes=found.of(VOLUME), events=self._events(cluster, found))
             except UserError as error:
                 fault = refusal(error)
@@ -185,7 +185,7 @@ class Reconciler:
         wait_s = self._write(cluster, look, find_fault(look), memory)
         if wait_s is None or wait_s > PERIOD_S:
             # A run that rests occupies no memory.
-            memory.plan = None
+            memory.desired = None
         # Nothing tells of a pod that gets its node. One that gets none in time is a fault.
         if wait_s is not None and look.waits and find_fault(look) is None:
             return min(wait_s, PLACING_PERIOD_S)
@@ -235,40 +235,40 @@ class Reconciler:
         waiting = not (look.suspended or look.over) and waits(pods, workloads)
         return found, replace(look, awaited=memory.answers.awaited, waits=waiting)
 
-    def _plan(self, cluster: Cluster, memory: _Memory, look: Look) -> _Plan:
-        resource, plan = look.resource, memory.plan
+    def _desired(self, cluster: Cluster, memory: _Memory, look: Look) -> _Desired:
+        resource, desired = look.resource, memory.desired
         generation = int(resource["metadata"].get("generation", 0))
         # What has ended is known from the status alone: a learner that has ended is told of there first.
         resting = look.resting if "finishedAt" in look.before or not look.over else ()
-        run = plan.run if plan is not None and plan.version[:2] == (generation, resting) else None
+        run = desired.run if desired is not None and desired.version[:2] == (generation, resting) else None
         labels: Object | None = None
         fault: Fault | None = None
         try:
             run = run or TrainingRun.of(resource)
             labels, fault = credentials.look(cluster, run)
             version = generation, resting, labels, fault
-            if plan is not None and plan.version == version:
-                return plan
+            if desired is not None and desired.version == version:
+                return desired
             where = self._manifests, labels is not None, self._images
             wanted = [] if fault else objects(run, resting, *where)
-            return _Plan(version, run, [stamped(each) for each in wanted], fault)
+            return _Desired(version, run, [stamped(each) for each in wanted], fault)
         except UserError as error:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
-            return _Plan((generation, resting, labels, fault), run, [], fault)
+            return _Desired((generation, resting, labels, fault), run, [], fault)
 
-    def _is_enough(self, look: Look, plan: _Plan, found: Existing) -> bool:
+    def _is_enough(self, look: Look, desired: _Desired, found: Existing) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
         period_s = max(CHECK_PERIOD_S, _CHECK_S_PER_RUN * len(self._memories))
-        if look.live is None or look.over or self._clock() >= plan.checked + period_s:
+        if look.live is None or look.over or self._clock() >= desired.checked + period_s:
             return False
-        workloads = [each for each in plan.wanted if each["kind"] in WORKLOADS]
-        changed = any(plan.differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
+        workloads = [each for each in desired.wanted if each["kind"] in WORKLOADS]
+        changed = any(desired.differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
         lacking = any(lacks_pods(each) for each in look.workloads)
         return not changed and not lacking and find_fault(look) is None
 
-    def _make(self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Existing, look: Look) -> Fault | None:
+    def _make(self, cluster: Cluster, run: TrainingRun, desired: _Desired, found: Existing, look: Look) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
-        wanted = plan.wanted
+        wanted = desired.wanted
         if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(found, wanted, look.before, look.over):
             return fault
         existing = {name_of(each): each for each in found.of("Secret") if is_owned(each, run.uid)}
@@ -276,32 +276,32 @@ class Reconciler:
         others = present.there(cluster, [each for each in made if name_of(each) not in existing])
         if (taken := foreign(others, made, run.name, run.uid)) is not None:
             return taken
-        changed = [each for each in wanted if plan.differs(each, found.get((each["kind"], name_of(each))))]
+        changed = [each for each in wanted if desired.differs(each, found.get((each["kind"], name_of(each))))]
         for manifest in (*made, *changed):
             there = found.get((manifest["kind"], name_of(manifest)))
             cluster.apply(differences.fitted(manifest, there))
             if change := differences.removal(manifest, there):
                 cluster.patch(manifest["apiVersion"], manifest["kind"], name_of(manifest), change)
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
-        self._note_healed(run, plan, found)
+        self._note_healed(run, desired, found)
         doomed = differences.no_longer_wanted(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
         # After a change the next look compares all again.
-        plan.checked = float("-inf") if made or changed or doomed else self._clock()
+        desired.checked = float("-inf") if made or changed or doomed else self._clock()
         return None
 
-    def _note_healed(self, run: TrainingRun, plan: _Plan, found: Existing) -> None:
+    def _note_healed(self, run: TrainingRun, desired: _Desired, found: Existing) -> None:
         """Note what others had changed. What they change again at once is theirs: nothing is fought over."""
-        for each in plan.wanted:
+        for each in desired.wanted:
             key = each["kind"], name_of(each)
             there = found.get(key)
             undone = differences.changes(each, there) if there is not None else set()
-            left = {path for path in undone & plan.healed.get(key, set()) if (key, path) not in plan.told}
+            left = {path for path in undone & desired.healed.get(key, set()) if (key, path) not in desired.told}
             if left:
                 names = ", ".join(sorted(path.replace("\n", ".") for path in left)[:_MOST_NAMED])
                 _log.warning("%s/%s: %s %s: others keep changing %s", run.namespace, run.name, *key, names)
-            plan.told |= {(key, path) for path in left}
-            plan.healed[key] = undone
+            desired.told |= {(key, path) for path in left}
+            desired.healed[key] = undone
 
     def _delete(self, cluster: Cluster, doomed: Sequence[Object], uid: str) -> bool:
         """Delete objects of the run. Returns whether there were any."""
@@ -333,7 +333,7 @@ class Reconciler:
         if status == look.before:
             if "finishedAt" in status and status["actors"] == 0:
                 return max(self._left_s(look), 0.0)
-            rests = not look.pods and (look.suspended or (memory.plan is not None and memory.plan.run is None))
+            rests = not look.pods and (look.suspended or (memory.desired is not None and memory.desired.run is None))
             # A run that rests stays so until somebody changes the object.
             return None if rests else PERIOD_S
         early_s = memory.written + PERIOD_S - self._clock()
