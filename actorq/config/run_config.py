@@ -277,9 +277,9 @@ class RunConfig(Settings):
         return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def fixed(self) -> dict[str, Any]:
         """Settings that a resumed run cannot change, with the values that they have or that follow from others."""
-        values = {name: attrgetter(name)(self) for name in algorithms.KEPT}
+        values = {name: attrgetter(name)(self) for name in algorithms.FIXED}
         masks = {f"sparsity.{name}": value for name, value in self.sparsity.topology.items()}
         return {**values, **masks, **self.horizon, "dynamic_capacity.enabled": self.asks_for_greedy_actions}
 

@@ -361,8 +361,8 @@ class Reconciler:
         if "finishedAt" not in look.before:
             return float("inf")
         # Read here, because the rest of the specification may have a fault.
-        kept_s = part(look.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
-        return datetime.fromisoformat(look.before["finishedAt"]).timestamp() + float(kept_s) - look.now
+        ttl_s = part(look.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
+        return datetime.fromisoformat(look.before["finishedAt"]).timestamp() + float(ttl_s) - look.now
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)

@@ -22,9 +22,9 @@ from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.intake import Intake
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
-from learner_service.files import KEPT_GRAPH
+from learner_service.files import GRAPH_CACHE
 from learner_service.networks.precision import FP32
-from learner_service.policy.kept_graph import kept_policy_graph
+from learner_service.policy.graph_cache import cached_policy_graph
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
@@ -183,7 +183,7 @@ def build_training(
             _restore(state, algorithm, replay, intake, rng)
         intake.account_for(replay.total_transitions)
         batches, dynamic = _batches(config, algorithm, replay, device, values)
-        graph = _graph(directory / KEPT_GRAPH, algorithm, spec, greedy=dynamic is not None)
+        graph = _graph(directory / GRAPH_CACHE, algorithm, spec, greedy=dynamic is not None)
         after = config.learner.quantization_aware_after
         starts_at = None if after is None else after * config.max_environment_steps
         aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
@@ -231,7 +231,7 @@ def _batches(
 
 def _graph(path: Path, algorithm: AnyAlgorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
     try:
-        return kept_policy_graph(path, algorithm.policy, spec, is_stochastic(algorithm), greedy)
+        return cached_policy_graph(path, algorithm.policy, spec, is_stochastic(algorithm), greedy)
     except UserError:
         raise
     except Exception as error:

@@ -203,8 +203,8 @@ class PolicyStore(PolicyReader):
 
     def _retain(self) -> None:
         newest = sorted(self._entries, reverse=True)[: self._retain_newest]
-        kept = {*newest, *self._evaluated(), *self._regular(), *self._leases.versions()}
-        for version in self._entries.keys() - kept:
+        retained = {*newest, *self._evaluated(), *self._regular(), *self._leases.versions()}
+        for version in self._entries.keys() - retained:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
             # Renamed first, so that a half removed folder does not look like a damaged version.
