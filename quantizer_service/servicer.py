@@ -115,7 +115,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> quantizer_pb2.HoldPolicyResponse:
         """Hold one retained version."""
         wanted = wire.hold_request_from_proto(request)
-        granted = await self._policies.lease(wanted.version, wanted.seconds)
+        granted = await self._policies.hold(wanted.version, wanted.seconds)
         response = quantizer_pb2.HoldPolicyResponse()
         response.granted.FromNanoseconds(round(granted * 1e9))
         return response

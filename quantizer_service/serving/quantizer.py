@@ -127,9 +127,9 @@ class Quantizer:
         """See Catalog.list_versions."""
         return await self._read(self._catalog.list_versions, page_size, page_token)
 
-    async def lease(self, version: int, seconds: float) -> float:
-        """See Catalog.lease."""
-        return await self._read(self._catalog.lease, version, seconds)
+    async def hold(self, version: int, seconds: float) -> float:
+        """See Catalog.hold."""
+        return await self._read(self._catalog.hold, version, seconds)
 
     async def record_evaluation(self, evaluation: Evaluation) -> None:
         """See Catalog.record_evaluation."""

@@ -35,14 +35,14 @@ class Relay:
     lag_seconds: time from the learner's snapshot to the newest policy's arrival, by variant and both machines' clocks.
     run_id: run of the served policies; empty before the first.
     failed: holds the error after an unexpected failure of a feed.
-    describe, list_versions, lease: calls that the upstream answers.
+    describe, list_versions, hold: calls that the upstream answers.
     """
 
     def __init__(
         self, upstream: Upstream, backoff: Backoff | None = None, now: Callable[[], float] = time.time
     ) -> None:
         self._upstream = upstream
-        self.describe, self.list_versions, self.lease = upstream.describe, upstream.list_versions, upstream.lease
+        self.describe, self.list_versions, self.hold = upstream.describe, upstream.list_versions, upstream.hold
         self._backoff = backoff
         self._now = now
         self.policies = NewestPolicies(self._leave)

@@ -170,7 +170,7 @@ def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drai
                     await relay.subscribe(Variant("int8"), 0)
             await relay.settle()
             # Its connections are closed. Calls that are still open may succeed elsewhere.
-            for call in (relay.describe("int8"), relay.get(Variant("int8"), 1), relay.lease(1, 1.0)):
+            for call in (relay.describe("int8"), relay.get(Variant("int8"), 1), relay.hold(1, 1.0)):
                 with pytest.raises(UnavailableError, match="ending"):
                     await call
 
