@@ -254,8 +254,8 @@ def test_watchers_that_come_at_once_have_a_policy_emitted_and_encoded_once(
         quantizer = quantizer_at(tmp_path, Worker(DEADLINE_S))
         await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
         monkeypatch.setattr(EncodedPolicy, "of", encode)
-        subscriptions = await asyncio.gather(*(quantizer.subscribe(Variant("fp32"), 0) for _ in range(20)))
-        found = [await subscription.next() for subscription in subscriptions]
+        watchers = await asyncio.gather(*(quantizer.watch(Variant("fp32"), 0) for _ in range(20)))
+        found = [await watcher.next() for watcher in watchers]
         assert {policy.descriptor.version for policy in found if policy} == {1}
 
     asyncio.run(scenario())
