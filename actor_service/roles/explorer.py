@@ -12,7 +12,7 @@ from actor_service.acting.collector import SegmentCollector, fitting_segment_len
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, make_environments
 from actor_service.goals.hindsight import Hindsight
-from actor_service.roles.actor import Host
+from actor_service.roles.actor_role import Host
 from actor_service.roles.participant import Participant
 from actor_service.uploader import Uploader
 from actorq.client import LearnerClient

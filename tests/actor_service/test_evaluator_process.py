@@ -76,7 +76,7 @@ def test_a_requested_evaluation_calls_the_policy_with_as_many_rows_as_an_actor(
         rows.append(arguments[-1])
         return EvaluationEpisodes(*arguments)
 
-    monkeypatch.setattr("actor_service.roles.actor.EvaluationEpisodes", made)
+    monkeypatch.setattr("actor_service.roles.actor_role.EvaluationEpisodes", made)
     quantizer.publish(constant_policy([0.0, 1.0]))
     with running_actor(standalone(quantizer), RunConfig(environments_per_actor=3, scheme="int8-weights")) as (
         client,

@@ -107,7 +107,7 @@ def test_an_autoscaler_doubles_at_most_and_goes_down_after_a_while() -> None:
 
 
 def test_the_first_int8_action_of_all_actors_counts(tmp_path: Path) -> None:
-    line = "2026-01-02T03:04:{} {} INFO actor_service.roles.actor: first action, with policy version {}\n"
+    line = "2026-01-02T03:04:{} {} INFO actor_service.roles.explorer: first action, with policy version {}\n"
     for name, at, policy in (
         ("actor-0", "09.500", "1 int8"),
         ("actor-1", "07.250", "2 int8"),
