@@ -132,7 +132,7 @@ class Trainable:
         )
 
     def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
-        """Normalize observations with this mean and std, if the run asks for it and they are not frames."""
+        """Normalize observations with this mean and std, if the run asks for it and they are not images."""
         if self._normalizer is not None:
             self._normalizer.set(mean, std)
 
