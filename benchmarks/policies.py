@@ -94,9 +94,7 @@ def checkpoint_of(network: PolicyNetwork) -> tuple[PolicyGraph, Checkpoint]:
     """The graph that a learner would publish for this network, and its first version."""
     graph = export_policy_graph(network.module, network.spec)
     parameters = snapshot_parameters(network.module)
-    return graph, Checkpoint(
-        1, 1, graph.topology, parameters, {graph.signature.inputs[0].name: network.calibration}, 0.0
-    )
+    return graph, Checkpoint(1, 1, graph.digest, parameters, {graph.signature.inputs[0].name: network.calibration}, 0.0)
 
 
 def emit(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, options: Options | None = None) -> Emission:
@@ -129,7 +127,7 @@ def as_policy(graph: PolicyGraph, checkpoint: Checkpoint, scheme: str, emission:
         fp32_size_bytes=sum(array.nbytes for array in checkpoint.parameters.values()),
         snapshot_at=checkpoint.snapshot_at,
         fidelity=fidelity_of(graph, checkpoint, emission, checkpoint.calibration),
-        topology=graph.topology,
+        graph_digest=graph.digest,
     )
     return _exact_here(Policy(descriptor, emission.model))
 

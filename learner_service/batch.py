@@ -1,10 +1,11 @@
 """Named columns that algorithms learn from: NumPy arrays as replay and queue make them, then tensors on the device."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    # The replay works without it.
+    from torch import Tensor
 
 
 class Batch:
@@ -54,9 +55,9 @@ class Batch:
 
     def split(self, size: int) -> Iterator["Batch"]:
         """Views of `size` rows each. Only of tensors."""
-        return _recombined(self, [torch.split(column, size) for column in self.columns.values()])
+        return _recombined(self, [column.split(size) for column in self.columns.values()])
 
-    def shuffled(self, order: Tensor, parts: int) -> Iterator["Batch"]:
+    def shuffled(self, order: "Tensor", parts: int) -> Iterator["Batch"]:
         """The rows int64[B] of tensors, in `parts` batches of nearly equal sizes."""
         columns = (column.index_select(0, order).tensor_split(parts) for column in self.columns.values())
         return _recombined(self, columns)
@@ -66,6 +67,8 @@ class Batch:
         """The rows of all batches of tensors."""
         if len(batches) == 1:
             return batches[0]
+        import torch
+
         return Batch(**{name: torch.cat([each.columns[name] for each in batches]) for name in batches[0].columns})
 
     @property
@@ -78,7 +81,7 @@ def _recombined(batch: Batch, columns: Any) -> Iterator[Batch]:
     return (Batch(**dict(zip(batch.columns, parts, strict=True))) for parts in zip(*columns, strict=True))
 
 
-def mapped(function: Callable[[Tensor], Tensor], given: Tensor | Batch | None) -> Tensor | Batch | None:
+def mapped(function: "Callable[[Tensor], Tensor]", given: "Tensor | Batch | None") -> "Tensor | Batch | None":
     """A function of a tensor, or of each column of a batch; None stays."""
     if given is None:
         return None

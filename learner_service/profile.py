@@ -27,7 +27,7 @@ from learner_service.policy.policy_graph import calibration_batch, snapshot_para
 from learner_service.replay import SegmentSource
 from learner_service.training.drawing import sampling_of
 from learner_service.training.threads import set_configured
-from learner_service.training.trainer import is_stochastic
+from learner_service.training.trainer import takes_noise
 from learner_service.training.training import Training, build_training
 
 _NAME = "profile"
@@ -78,7 +78,7 @@ def measure(order: Order) -> dict[str, Any]:
     calibration = calibration_batch(
         training.replay.newest_observations(config.publication.calibration_size),
         training.spec,
-        is_stochastic(algorithm),
+        takes_noise(algorithm),
         config.seed,
     )
     tensors = {

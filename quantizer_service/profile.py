@@ -30,7 +30,7 @@ def measure(order: Order) -> dict[str, Any]:
     emitter = Emitter(store, config)
     emitter.catalog.claim(_RUN_ID)
     emitter.add_graph(graph)
-    checkpoint = Checkpoint(0, 0, graph.topology, parameters, calibration, time.time())
+    checkpoint = Checkpoint(0, 0, graph.digest, parameters, calibration, time.time())
     seconds: dict[str, float] = {}
     failed: dict[str, str] = {}
     for scheme in SCHEMES:

@@ -62,8 +62,8 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
             submission: Submission | None = await intake.worker.do(assembler.take, request)
             if isinstance(submission, wire.Opening):
                 scheme, turn.learner = submission.scheme, submission.learner
-                version, topologies = await intake.claim(submission.run_id, scheme, turn)
-                ready = wire.ready_to_proto(wire.Ready(version, topologies, ENCODINGS))
+                version, graph_digests = await intake.claim(submission.run_id, scheme, turn)
+                ready = wire.ready_to_proto(wire.Ready(version, graph_digests, ENCODINGS))
                 yield quantizer_pb2.PublishCheckpointsResponse(ready=ready)
             elif isinstance(submission, PolicyGraph):
                 await intake.add_graph(submission)

@@ -88,8 +88,8 @@ def _checkpoint(folder: Path, graphs: set[str], variants: tuple[Variant, ...]) -
     except (InvalidInputError, UnreadableError, KeyError, TypeError, ValueError) as error:
         yield faulty(path.name, error, _TAKEN, _short(error))
         return
-    if tree["topology"] not in graphs:
-        yield Finding(path.name, "missing", f"its graph {tree['topology'][:12]} is not in the store", _AGAIN)
+    if (digest := stored.graph_digest_of(tree)) not in graphs:
+        yield Finding(path.name, "missing", f"its graph {digest[:12]} is not in the store", _AGAIN)
     try:
         stored.require_emitted(folder, tree, variants)
     except InvalidInputError as error:

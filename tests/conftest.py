@@ -56,7 +56,7 @@ SLOW = (
     *("actorq/quantization/test_standard_form.py", "learner_service/sparsity/test_sparsity_structured.py"),
     *("learner_service/objectstorage/test_copies.py", "learner_service/objectstorage/test_damaged_checkpoints.py"),
     *("learner_service/run/test_linger.py", "learner_service/run/test_preparation.py"),
-    *("quantizer_service/emission/test_compaction.py", "quantizer_service/serving/test_relay_refusals.py"),
+    *("actorq/quantization/test_compaction.py", "quantizer_service/serving/test_relay_refusals.py"),
 )
 # PyTorch's exporter takes three seconds to get ready. So one worker makes all tests that need it.
 EXPORTS = (

@@ -83,7 +83,7 @@ def _range(report: FidelityReport, expected: NDArray[np.float32]) -> float:
 
 
 class PolicyCheck:
-    """Compares each quantized scheme once per topology, on the first observations of this actor.
+    """Compares each quantized scheme once per graph, on the first observations of this actor.
 
     Only schemes with integer arithmetic are compared, because their results depend on the processor's instructions.
 
@@ -105,7 +105,7 @@ class PolicyCheck:
         self._on_ready = on_ready
         self._discrete = discrete
         self._lock = threading.Lock()
-        self._topology: bytes | None = None
+        self._graph_digest: bytes | None = None
         self._batches: list[NDArray[Any]] = []
         self._compared: set[str] = set()
         self._failed_version = 0
@@ -115,8 +115,8 @@ class PolicyCheck:
     def watch(self, policy: OnnxPolicy) -> OnnxPolicy:
         """Attach this check to a policy's observations while it needs them. Returns the same policy."""
         with self._lock:
-            if policy.descriptor.topology != self._topology:
-                self._topology = policy.descriptor.topology
+            if policy.descriptor.graph_digest != self._graph_digest:
+                self._graph_digest = policy.descriptor.graph_digest
                 self._batches, self._compared = [], set()
             if not self._enough():
                 policy.on_observations = self._observe
@@ -129,7 +129,7 @@ class PolicyCheck:
                 descriptor.scheme not in FLOAT_SCHEMES
                 and descriptor.effective_scheme == descriptor.scheme
                 and descriptor.fidelity.observations >= LEAST_REPORTED
-                and descriptor.topology == self._topology
+                and descriptor.graph_digest == self._graph_digest
                 and descriptor.scheme not in self._compared
                 and descriptor.version > self._failed_version
                 and self._enough()

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 # Errors of a stream that only another scheme or another certificate would mend.
 _FINAL = (NotFoundError, DeniedError, UserError)
 _WAIT_S = 1.0
-# How often candidates of several topologies are fetched, because a new one has just come.
+# How often candidates of several graph_digests are fetched, because a new one has just come.
 _ATTEMPTS = 3
 
 
@@ -41,7 +41,7 @@ class Subscription:
     With a scheme of the run, it changes to int8-weights when the check finds a mismatch.
 
     With `auto`, it begins with fp32, which comes first because it needs no quantization. It chooses as soon as an
-    fp32 policy acts. It chooses again when the topology changes, and when the check finds a mismatch. The fidelity gate
+    fp32 policy acts. It chooses again when the graph changes, and when the check finds a mismatch. The fidelity gate
     may hold a candidate back, for example for an untrained policy. Then it chooses again when the version has doubled:
     at most log2 N times for N versions. A chosen scheme stays when the gate turns its later versions into fp32. These
     versions are as fast as fp32, and the scheme returns when it passes again.
@@ -74,7 +74,7 @@ class Subscription:
         self._requested = scheme
         self._select = select
         self._wanted = wanted if scheme != AUTO else lambda descriptor: True
-        self._topology: bytes | None = None
+        self._graph_digest: bytes | None = None
         self._again_at: int | None = None
         self._changed = threading.Condition()
         self._received: Policy | None = None
@@ -98,8 +98,8 @@ class Subscription:
         return next((each for each in reversed(self.check.avoided) if self._requested in (each, AUTO)), "")
 
     def settled(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether the scheme of this policy is the final choice for its topology."""
-        chosen = descriptor.topology == self._topology and descriptor.scheme == self.scheme
+        """Whether the scheme of this policy is the final choice for its graph."""
+        chosen = descriptor.graph_digest == self._graph_digest and descriptor.scheme == self.scheme
         return chosen or self._requested != AUTO
 
     def start(self) -> None:
@@ -201,7 +201,7 @@ class Subscription:
         return self.check.is_due(descriptor) or (
             self._requested == AUTO
             and (
-                descriptor.topology != self._topology
+                descriptor.graph_digest != self._graph_digest
                 or (self._again_at is not None and descriptor.version >= self._again_at)
             )
         )
@@ -233,13 +233,13 @@ class Subscription:
             _log.info("auto: %s%s", selection, absent)
         if chosen != self.scheme:
             self._change_to(chosen, acting)
-        # The acting policy's topology, not the candidates'. If theirs is newer, the next policy makes a new choice due.
-        self._topology = acting.topology
+        # The acting policy's graph, not the candidates'. If theirs is newer, the next policy makes a new choice due.
+        self._graph_digest = acting.graph_digest
         self._again_at = 2 * acting.version if again else None
         self._slot.wake()
 
     def _candidates(self) -> tuple[list[Policy], dict[str, ActorQError]]:
-        """The newest policies, one per scheme and all of one topology; and the error of each missing scheme."""
+        """The newest policies, one per scheme and all of one graph; and the error of each missing scheme."""
         policies: list[Policy] = []
         missing: dict[str, ActorQError] = {}
 
@@ -251,9 +251,9 @@ class Subscription:
         for _ in range(_ATTEMPTS):
             count_retry = self._slot.counts.quantizer_retries.add
             keep_connected(get, self._stop, self._client.peer, random.Random(), on_retry=count_retry)
-            if len({policy.descriptor.topology for policy in policies}) <= 1:
+            if len({policy.descriptor.graph_digest for policy in policies}) <= 1:
                 break
-        newest = [each for each in policies if each.descriptor.topology == policies[-1].descriptor.topology]
+        newest = [each for each in policies if each.descriptor.graph_digest == policies[-1].descriptor.graph_digest]
         return newest, missing
 
     def _change_to(self, scheme: str, acting: PolicyDescriptor) -> None:

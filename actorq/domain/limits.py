@@ -69,7 +69,7 @@ MAX_LAYERS = 1_024
 MAX_OUTPUTS = 64
 MAX_OUTPUT_COMPONENTS = 65_536
 MAX_RUNGS = 64
-MAX_TOPOLOGIES = 1_024
+MAX_GRAPH_DIGESTS = 1_024
 MAX_ENCODINGS = 32
 MAX_INPUTS = 64
 # Largest absolute value of an observation, a reward and a drawn action. The squares of gradients, which Adam keeps in

@@ -59,8 +59,8 @@ class PolicyGraph:
     signature: Signature
 
     @property
-    def topology(self) -> bytes:
-        """SHA-256 of the model. Two policies with the same topology differ only in their weights."""
+    def digest(self) -> bytes:
+        """SHA-256 of the model. Policies of graphs with the same digest differ only in their weights."""
         return hashlib.sha256(self.model).digest()
 
 
@@ -112,7 +112,7 @@ class Checkpoint:
 
     version: int
     learner_step: int
-    topology: bytes
+    graph_digest: bytes
     parameters: dict[str, NDArray[Any]]
     calibration: dict[str, NDArray[Any]]
     snapshot_at: float
@@ -210,7 +210,7 @@ class PolicyDescriptor:
     """Everything about an emitted policy except its bytes. Sizes in bytes, `snapshot_at` in unix seconds.
 
     scheme: the requested scheme; `effective_scheme` is the one that acts.
-    topology: SHA-256 of its graph; empty if not known.
+    graph_digest: SHA-256 of its graph; empty if not known.
     weight_encoding: of its int8 weights. It changes the bytes, not the numbers, so all encodings have one fidelity.
     """
 
@@ -223,7 +223,7 @@ class PolicyDescriptor:
     fp32_size_bytes: int
     snapshot_at: float
     fidelity: FidelityReport
-    topology: bytes = b""
+    graph_digest: bytes = b""
     weight_encoding: str = SIGNED
 
     @property

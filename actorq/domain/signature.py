@@ -93,9 +93,9 @@ class Signature:
             for port in ports:
                 if (port.role in _INPUTS) != (what == "inputs") and port.role is not Role.STATE:
                     raise InvalidInputError(f"signature: {port.name}: {port.role} is no role of {what}")
-                if len(port.sizes) > MAX_PARTS or sum(port.sizes) > MAX_OUTPUT_COMPONENTS or not all(port.sizes):
-                    raise InvalidInputError(f"signature: {port.name}: sizes out of range, got {list(port.sizes[:8])}")
-                spans = port.spans
+                sizes, spans = port.sizes, port.spans
+                if len(sizes) > MAX_PARTS or sum(sizes) > MAX_OUTPUT_COMPONENTS or min(sizes, default=1) < 1:
+                    raise InvalidInputError(f"signature: {port.name}: sizes out of range, got {list(sizes[:8])}")
                 if len(spans) > MAX_OUTPUT_COMPONENTS or not all(0 < span <= MAX_MAGNITUDE for span in spans):
                     raise InvalidInputError(
                         f"signature: {port.name}: spans must be above 0 and at most {MAX_MAGNITUDE}, got "
@@ -134,7 +134,7 @@ class Signature:
         try:
             tree = json.loads(text)
             return cls(*(tuple(map(_port, tree[what])) for what in ("inputs", "outputs")))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise InvalidInputError(f"signature: expected inputs and outputs with roles, got {error!r:.200}") from None
 
 

@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper, shape_inference
 
-from actorq.quantization.nodes import STANDARD, attributes_of, set_repeated
+from actorq.quantization.nodes import NUMBERS, STANDARD, attributes_of, set_repeated
 
 Array = NDArray[Any]
 
@@ -125,7 +125,7 @@ def _range(inputs: list[Any], attributes: dict[str, Any]) -> Array | None:
     start, limit, delta = (array.reshape(()) for array in inputs)
     if (limit - start) / delta > _MOST:
         return None
-    return np.arange(start, limit, delta)
+    return np.arange(start, limit, delta).astype(start.dtype)
 
 
 def _slice(inputs: list[Any], attributes: dict[str, Any]) -> Array:
@@ -135,9 +135,18 @@ def _slice(inputs: list[Any], attributes: dict[str, Any]) -> Array:
     cut: list[slice] = [slice(None)] * data.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         # The largest integers mean the end. With a negative step, the lowest mean a position before the beginning.
-        last = None if step < 0 and end < -data.shape[axis] else int(end)
-        cut[int(axis)] = slice(int(start), last, int(step))
+        size = data.shape[axis]
+        last = None if step < 0 and end < -size else int(end)
+        cut[int(axis)] = slice(max(int(start), -size), last, int(step))
     result: Array = data[tuple(cut)]
+    return result
+
+
+def _reshape(inputs: list[Any], attributes: dict[str, Any]) -> Array:
+    data, sizes = inputs
+    copied = not attributes.get("allowzero")
+    # 0 stands for the size of the input at this place.
+    result: Array = data.reshape([data.shape[i] if copied and size == 0 else int(size) for i, size in enumerate(sizes)])
     return result
 
 
@@ -169,9 +178,11 @@ def _cast(inputs: list[Array], attributes: dict[str, Any]) -> Array | None:
 
 def _reduced(function: Callable[..., Any]) -> Callable[[list[Any], dict[str, Any]], Any]:
     def reduce(inputs: list[Any], attributes: dict[str, Any]) -> Any:
-        axes = inputs[1] if len(inputs) > 1 and inputs[1] is not None else attributes.get("axes")
-        axis = None if axes is None else tuple(int(each) for each in axes)
-        return function(inputs[0], axis=axis, keepdims=bool(attributes.get("keepdims", 1)))
+        axes = inputs[1] if len(inputs) > 1 and inputs[1] is not None else attributes.get("axes", ())
+        if len(axes) == 0 and attributes.get("noop_with_empty_axes"):
+            return inputs[0]
+        axis = tuple(int(each) for each in axes) or None
+        return function(inputs[0], axis=axis, keepdims=bool(attributes.get("keepdims", 1))).astype(inputs[0].dtype)
 
     return reduce
 
@@ -218,7 +229,7 @@ _FUNCTIONS: Mapping[str, Callable[[list[Any], dict[str, Any]], Any]] = {
     "ReduceMin": _reduced(np.min),
     "ReduceProd": _reduced(np.prod),
     "ReduceSum": _reduced(np.sum),
-    "Reshape": lambda inputs, attributes: np.reshape(inputs[0], [int(size) for size in inputs[1]]),
+    "Reshape": _reshape,
     "Slice": _slice,
     "Sub": _elementwise(np.subtract),
     "Squeeze": _squeeze,
@@ -231,7 +242,7 @@ def _constant(attributes: dict[str, Any]) -> Array | None:
     if "value" in attributes:
         tensor = attributes["value"]
         return numpy_helper.to_array(tensor) if math.prod(tensor.dims) <= _MOST else None
-    for name, dtype in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32)):
-        if name in attributes:
-            return np.array(attributes[name], dtype)
+    for name, value in attributes.items():
+        if name in NUMBERS:
+            return np.array(value, NUMBERS[name])
     return None

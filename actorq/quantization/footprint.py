@@ -169,9 +169,10 @@ def _einsum(node: onnx.NodeProto, inputs: Sequence[tuple[int, ...]]) -> int:
     terms = equation.replace(" ", "").split("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, inputs, strict=False):
-        labels = list(term.replace("...", ""))
-        # The dimensions of an ellipsis have no labels. Each of them counts separately.
-        labels += [f"{term}{index}" for index in range(len(shape) - len(labels))]
+        before, _, after = term.partition("...")
+        # The dimensions of an ellipsis have no labels. Those of all terms are broadcast, aligned at the end.
+        unnamed = range(len(shape) - len(before) - len(after), 0, -1)
+        labels = [*before, *(f"...{index}" for index in unnamed), *after]
         for label, size in zip(labels, shape, strict=False):
             sizes[label] = max(size, sizes.get(label, 1))
     return math.prod(sizes.values()) * len(inputs)

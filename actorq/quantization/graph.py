@@ -65,7 +65,6 @@ class Graph:
     """
 
     source: PolicyGraph
-    topology: bytes
     model: onnx.ModelProto
     inputs: dict[str, InputSpec]
     parameters: dict[str, tuple[int, ...]]
@@ -95,7 +94,7 @@ class Graph:
                 "graph: expected the parameters as graph inputs after the data inputs, got none; turn the exported "
                 "initializers into inputs"
             )
-        return cls(source, source.topology, model, inputs, parameters)
+        return cls(source, model, inputs, parameters)
 
     @classmethod
     def from_model(
@@ -137,6 +136,11 @@ class Graph:
         told = self.signature.outputs
         reached = _acting_outputs(self.model, self.inputs)
         return tuple(port.name for port in told if port is told[0] or port.name in reached)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the published model."""
+        return self.source.digest
 
     @property
     def signature(self) -> Signature:

@@ -15,6 +15,8 @@ from onnx import helper, numpy_helper
 STANDARD = ("", "ai.onnx")
 # Domain of ONNX Runtime's own operators.
 MICROSOFT = "com.microsoft"
+# Attributes of Constant besides tensors and text.
+NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
 
 
 def reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -70,8 +72,8 @@ def scalars_of(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
         if node.op_type != "Constant" or node.domain not in STANDARD:
             continue
         for name, value in attributes_of(node).items():
-            if name in ("value_float", "value_int"):
-                found[node.output[0]] = np.asarray(value, np.float32 if name == "value_float" else np.int64)
+            if name in NUMBERS and np.size(value) == 1:
+                found[node.output[0]] = np.asarray(value, NUMBERS[name])
             elif name == "value" and math.prod(value.dims) == 1:
                 found[node.output[0]] = numpy_helper.to_array(value)
     return found

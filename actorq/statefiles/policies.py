@@ -102,13 +102,20 @@ def read_policy(folder: Path, variant: Variant) -> Policy:
 
 def descriptor_to_json(descriptor: PolicyDescriptor) -> dict[str, Any]:
     """A descriptor as a JSON object; its digest is hexadecimal."""
-    return {**asdict(descriptor), "sha256": descriptor.sha256.hex(), "topology": descriptor.topology.hex()}
+    return {**asdict(descriptor), "sha256": descriptor.sha256.hex(), "graph_digest": descriptor.graph_digest.hex()}
 
 
 def descriptor_from_json(tree: Mapping[str, Any]) -> PolicyDescriptor:
     """The descriptor of a JSON object. Raises KeyError, TypeError or ValueError for a malformed object."""
-    digests = {name: bytes.fromhex(tree[name]) for name in ("sha256", "topology")}
-    return PolicyDescriptor(**{**tree, **digests, "fidelity": _fidelity_from_json(tree["fidelity"])})
+    others = {name: value for name, value in tree.items() if name != "topology"}
+    digests = {"sha256": bytes.fromhex(tree["sha256"]), "graph_digest": bytes.fromhex(graph_digest_of(tree))}
+    return PolicyDescriptor(**{**others, **digests, "fidelity": _fidelity_from_json(tree["fidelity"])})
+
+
+def graph_digest_of(tree: Mapping[str, Any]) -> str:
+    """The digest of a version's graph in a JSON object, hexadecimal; "topology" before contract 3."""
+    digest: str = tree["topology"] if "topology" in tree else tree["graph_digest"]
+    return digest
 
 
 def _fidelity_from_json(tree: Mapping[str, Any]) -> FidelityReport:

@@ -98,7 +98,7 @@ class PolicyVariant(_message.Message):
     def __init__(self, scheme: _Optional[str] = ..., weight_encoding: _Optional[_Union[WeightEncoding, str]] = ...) -> None: ...
 
 class PolicyDescriptor(_message.Message):
-    __slots__ = ("run_id", "version", "learner_step", "scheme", "sha256", "size_bytes", "snapshot_at", "fidelity", "fp32_size_bytes", "topology", "weight_encoding")
+    __slots__ = ("run_id", "version", "learner_step", "scheme", "sha256", "size_bytes", "snapshot_at", "fidelity", "fp32_size_bytes", "graph_digest", "weight_encoding")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -108,7 +108,7 @@ class PolicyDescriptor(_message.Message):
     SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
     FIDELITY_FIELD_NUMBER: _ClassVar[int]
     FP32_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
-    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_DIGEST_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_ENCODING_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     version: int
@@ -119,6 +119,6 @@ class PolicyDescriptor(_message.Message):
     snapshot_at: _timestamp_pb2.Timestamp
     fidelity: FidelityReport
     fp32_size_bytes: int
-    topology: bytes
+    graph_digest: bytes
     weight_encoding: WeightEncoding
-    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fidelity: _Optional[_Union[FidelityReport, _Mapping]] = ..., fp32_size_bytes: _Optional[int] = ..., topology: _Optional[bytes] = ..., weight_encoding: _Optional[_Union[WeightEncoding, str]] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., version: _Optional[int] = ..., learner_step: _Optional[int] = ..., scheme: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size_bytes: _Optional[int] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., fidelity: _Optional[_Union[FidelityReport, _Mapping]] = ..., fp32_size_bytes: _Optional[int] = ..., graph_digest: _Optional[bytes] = ..., weight_encoding: _Optional[_Union[WeightEncoding, str]] = ...) -> None: ...

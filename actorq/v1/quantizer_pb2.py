@@ -31,7 +31,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61\x63torq/v1/quantizer.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/access.proto\x1a\x16\x61\x63torq/v1/policy.proto\x1a\x17\x61\x63torq/v1/process.proto\x1a\x16\x61\x63torq/v1/tensor.proto\x1a\x1a\x61\x63torq/v1/trajectory.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x01\n\x19PublishCheckpointsRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.actorq.v1.PublishOpenH\x00\x12\'\n\x05graph\x18\x02 \x01(\x0b\x32\x16.actorq.v1.GraphHeaderH\x00\x12\x31\n\ncheckpoint\x18\x03 \x01(\x0b\x32\x1b.actorq.v1.CheckpointHeaderH\x00\x12#\n\x04part\x18\x04 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x12+\n\nevaluation\x18\x05 \x01(\x0b\x32\x15.actorq.v1.EvaluationH\x00\x42\t\n\x07payload\"_\n\x0bPublishOpen\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07lineage\x18\x04 \x03(\x06\x12\x10\n\x08\x63ontract\x18\x05 \x01(\r\"V\n\x0bGraphHeader\x12\x10\n\x08topology\x18\x01 \x01(\x0cJ\x04\x08\x02\x10\x06R\x06inputsR\x10\x64iscrete_actionsR\x0c\x61\x63tion_spansR\x07\x63hoices\"|\n\x10\x43heckpointHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x14\n\x0clearner_step\x18\x02 \x01(\x04\x12\x10\n\x08topology\x18\x03 \x01(\x0c\x12/\n\x0bsnapshot_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"x\n\x1aPublishCheckpointsResponse\x12(\n\x05ready\x18\x01 \x01(\x0b\x32\x17.actorq.v1.PublishReadyH\x00\x12%\n\x07receipt\x18\x02 \x01(\x0b\x32\x12.actorq.v1.ReceiptH\x00\x42\t\n\x07payload\"x\n\x0cPublishReady\x12\x16\n\x0enewest_version\x18\x01 \x01(\x04\x12\x12\n\ntopologies\x18\x02 \x03(\x0c\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\x12\x10\n\x08\x63ontract\x18\x04 \x01(\r\"\x9b\x01\n\x07Receipt\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12-\n\x08policies\x18\x02 \x03(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\x12\x14\n\x0c\x65mit_seconds\x18\x03 \x01(\x01\x12\x10\n\x08watchers\x18\x04 \x01(\r\x12(\n\x07process\x18\x05 \x01(\x0b\x32\x17.actorq.v1.ProcessStats\"\xaf\x01\n\x14WatchPoliciesRequest\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x15\n\rafter_version\x18\x02 \x01(\x04\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\x12\x32\n\x0fweight_encoding\x18\x04 \x01(\x0e\x32\x19.actorq.v1.WeightEncoding\x12\x10\n\x08\x63ontract\x18\x05 \x01(\r\"v\n\x15WatchPoliciesResponse\x12-\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptorH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x42\t\n\x07payload\"\x93\x01\n\x10GetPolicyRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\x12\x32\n\x0fweight_encoding\x18\x04 \x01(\x0e\x32\x19.actorq.v1.WeightEncoding\"r\n\x11GetPolicyResponse\x12-\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptorH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x42\t\n\x07payload\"<\n\x13ListPoliciesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"\x9e\x01\n\x0eRetainedPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x14\n\x0clearner_step\x18\x02 \x01(\x04\x12\x0f\n\x07schemes\x18\x03 \x03(\t\x12\x18\n\x0bmean_return\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12*\n\x08variants\x18\x05 \x03(\x0b\x32\x18.actorq.v1.PolicyVariantB\x0e\n\x0c_mean_return\"\\\n\x14ListPoliciesResponse\x12+\n\x08policies\x18\x01 \x03(\x0b\x32\x19.actorq.v1.RetainedPolicy\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\";\n\x18GetFidelityReportRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\"H\n\x19GetFidelityReportResponse\x12+\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\"Q\n\x11HoldPolicyRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x12HoldPolicyResponse\x12*\n\x07granted\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration2\x83\x06\n\x10QuantizerService\x12r\n\x12PublishCheckpoints\x12$.actorq.v1.PublishCheckpointsRequest\x1a%.actorq.v1.PublishCheckpointsResponse\"\x0b\x8a\xb5\x18\x07learner(\x01\x30\x01\x12\x80\x01\n\rWatchPolicies\x12\x1f.actorq.v1.WatchPoliciesRequest\x1a .actorq.v1.WatchPoliciesResponse\"*\x8a\xb5\x18&operator monitor actor evaluator relay0\x01\x12|\n\tGetPolicy\x12\x1b.actorq.v1.GetPolicyRequest\x1a\x1c.actorq.v1.GetPolicyResponse\"2\x8a\xb5\x18.operator monitor learner actor evaluator relay0\x01\x12\x83\x01\n\x0cListPolicies\x12\x1e.actorq.v1.ListPoliciesRequest\x1a\x1f.actorq.v1.ListPoliciesResponse\"2\x8a\xb5\x18.operator monitor learner actor evaluator relay\x12\x8a\x01\n\x11GetFidelityReport\x12#.actorq.v1.GetFidelityReportRequest\x1a$.actorq.v1.GetFidelityReportResponse\"*\x8a\xb5\x18&operator monitor actor evaluator relay\x12g\n\nHoldPolicy\x12\x1c.actorq.v1.HoldPolicyRequest\x1a\x1d.actorq.v1.HoldPolicyResponse\"\x1c\x8a\xb5\x18\x18operator evaluator relayb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61\x63torq/v1/quantizer.proto\x12\tactorq.v1\x1a\x16\x61\x63torq/v1/access.proto\x1a\x16\x61\x63torq/v1/policy.proto\x1a\x17\x61\x63torq/v1/process.proto\x1a\x16\x61\x63torq/v1/tensor.proto\x1a\x1a\x61\x63torq/v1/trajectory.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfc\x01\n\x19PublishCheckpointsRequest\x12&\n\x04open\x18\x01 \x01(\x0b\x32\x16.actorq.v1.PublishOpenH\x00\x12\'\n\x05graph\x18\x02 \x01(\x0b\x32\x16.actorq.v1.GraphHeaderH\x00\x12\x31\n\ncheckpoint\x18\x03 \x01(\x0b\x32\x1b.actorq.v1.CheckpointHeaderH\x00\x12#\n\x04part\x18\x04 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x12+\n\nevaluation\x18\x05 \x01(\x0b\x32\x15.actorq.v1.EvaluationH\x00\x42\t\n\x07payload\"_\n\x0bPublishOpen\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07lineage\x18\x04 \x03(\x06\x12\x10\n\x08\x63ontract\x18\x05 \x01(\r\"T\n\x0bGraphHeader\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0cJ\x04\x08\x02\x10\x06R\x06inputsR\x10\x64iscrete_actionsR\x0c\x61\x63tion_spansR\x07\x63hoices\"\x80\x01\n\x10\x43heckpointHeader\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x14\n\x0clearner_step\x18\x02 \x01(\x04\x12\x14\n\x0cgraph_digest\x18\x03 \x01(\x0c\x12/\n\x0bsnapshot_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"x\n\x1aPublishCheckpointsResponse\x12(\n\x05ready\x18\x01 \x01(\x0b\x32\x17.actorq.v1.PublishReadyH\x00\x12%\n\x07receipt\x18\x02 \x01(\x0b\x32\x12.actorq.v1.ReceiptH\x00\x42\t\n\x07payload\"{\n\x0cPublishReady\x12\x16\n\x0enewest_version\x18\x01 \x01(\x04\x12\x15\n\rgraph_digests\x18\x02 \x03(\x0c\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\x12\x10\n\x08\x63ontract\x18\x04 \x01(\r\"\x9b\x01\n\x07Receipt\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12-\n\x08policies\x18\x02 \x03(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\x12\x14\n\x0c\x65mit_seconds\x18\x03 \x01(\x01\x12\x10\n\x08watchers\x18\x04 \x01(\r\x12(\n\x07process\x18\x05 \x01(\x0b\x32\x17.actorq.v1.ProcessStats\"\xaf\x01\n\x14WatchPoliciesRequest\x12\x0e\n\x06scheme\x18\x01 \x01(\t\x12\x15\n\rafter_version\x18\x02 \x01(\x04\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\x12\x32\n\x0fweight_encoding\x18\x04 \x01(\x0e\x32\x19.actorq.v1.WeightEncoding\x12\x10\n\x08\x63ontract\x18\x05 \x01(\r\"v\n\x15WatchPoliciesResponse\x12-\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptorH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x42\t\n\x07payload\"\x93\x01\n\x10GetPolicyRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\x12*\n\tencodings\x18\x03 \x03(\x0e\x32\x17.actorq.v1.BlobEncoding\x12\x32\n\x0fweight_encoding\x18\x04 \x01(\x0e\x32\x19.actorq.v1.WeightEncoding\"r\n\x11GetPolicyResponse\x12-\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptorH\x00\x12#\n\x04part\x18\x02 \x01(\x0b\x32\x13.actorq.v1.BlobPartH\x00\x42\t\n\x07payload\"<\n\x13ListPoliciesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"\x9e\x01\n\x0eRetainedPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x14\n\x0clearner_step\x18\x02 \x01(\x04\x12\x0f\n\x07schemes\x18\x03 \x03(\t\x12\x18\n\x0bmean_return\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12*\n\x08variants\x18\x05 \x03(\x0b\x32\x18.actorq.v1.PolicyVariantB\x0e\n\x0c_mean_return\"\\\n\x14ListPoliciesResponse\x12+\n\x08policies\x18\x01 \x03(\x0b\x32\x19.actorq.v1.RetainedPolicy\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\";\n\x18GetFidelityReportRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x0e\n\x06scheme\x18\x02 \x01(\t\"H\n\x19GetFidelityReportResponse\x12+\n\x06policy\x18\x01 \x01(\x0b\x32\x1b.actorq.v1.PolicyDescriptor\"Q\n\x11HoldPolicyRequest\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12+\n\x08\x64uration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"@\n\x12HoldPolicyResponse\x12*\n\x07granted\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration2\x83\x06\n\x10QuantizerService\x12r\n\x12PublishCheckpoints\x12$.actorq.v1.PublishCheckpointsRequest\x1a%.actorq.v1.PublishCheckpointsResponse\"\x0b\x8a\xb5\x18\x07learner(\x01\x30\x01\x12\x80\x01\n\rWatchPolicies\x12\x1f.actorq.v1.WatchPoliciesRequest\x1a .actorq.v1.WatchPoliciesResponse\"*\x8a\xb5\x18&operator monitor actor evaluator relay0\x01\x12|\n\tGetPolicy\x12\x1b.actorq.v1.GetPolicyRequest\x1a\x1c.actorq.v1.GetPolicyResponse\"2\x8a\xb5\x18.operator monitor learner actor evaluator relay0\x01\x12\x83\x01\n\x0cListPolicies\x12\x1e.actorq.v1.ListPoliciesRequest\x1a\x1f.actorq.v1.ListPoliciesResponse\"2\x8a\xb5\x18.operator monitor learner actor evaluator relay\x12\x8a\x01\n\x11GetFidelityReport\x12#.actorq.v1.GetFidelityReportRequest\x1a$.actorq.v1.GetFidelityReportResponse\"*\x8a\xb5\x18&operator monitor actor evaluator relay\x12g\n\nHoldPolicy\x12\x1c.actorq.v1.HoldPolicyRequest\x1a\x1d.actorq.v1.HoldPolicyResponse\"\x1c\x8a\xb5\x18\x18operator evaluator relayb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,37 +55,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUBLISHOPEN']._serialized_start=485
   _globals['_PUBLISHOPEN']._serialized_end=580
   _globals['_GRAPHHEADER']._serialized_start=582
-  _globals['_GRAPHHEADER']._serialized_end=668
-  _globals['_CHECKPOINTHEADER']._serialized_start=670
-  _globals['_CHECKPOINTHEADER']._serialized_end=794
-  _globals['_PUBLISHCHECKPOINTSRESPONSE']._serialized_start=796
-  _globals['_PUBLISHCHECKPOINTSRESPONSE']._serialized_end=916
-  _globals['_PUBLISHREADY']._serialized_start=918
-  _globals['_PUBLISHREADY']._serialized_end=1038
-  _globals['_RECEIPT']._serialized_start=1041
-  _globals['_RECEIPT']._serialized_end=1196
-  _globals['_WATCHPOLICIESREQUEST']._serialized_start=1199
-  _globals['_WATCHPOLICIESREQUEST']._serialized_end=1374
-  _globals['_WATCHPOLICIESRESPONSE']._serialized_start=1376
-  _globals['_WATCHPOLICIESRESPONSE']._serialized_end=1494
-  _globals['_GETPOLICYREQUEST']._serialized_start=1497
-  _globals['_GETPOLICYREQUEST']._serialized_end=1644
-  _globals['_GETPOLICYRESPONSE']._serialized_start=1646
-  _globals['_GETPOLICYRESPONSE']._serialized_end=1760
-  _globals['_LISTPOLICIESREQUEST']._serialized_start=1762
-  _globals['_LISTPOLICIESREQUEST']._serialized_end=1822
-  _globals['_RETAINEDPOLICY']._serialized_start=1825
-  _globals['_RETAINEDPOLICY']._serialized_end=1983
-  _globals['_LISTPOLICIESRESPONSE']._serialized_start=1985
-  _globals['_LISTPOLICIESRESPONSE']._serialized_end=2077
-  _globals['_GETFIDELITYREPORTREQUEST']._serialized_start=2079
-  _globals['_GETFIDELITYREPORTREQUEST']._serialized_end=2138
-  _globals['_GETFIDELITYREPORTRESPONSE']._serialized_start=2140
-  _globals['_GETFIDELITYREPORTRESPONSE']._serialized_end=2212
-  _globals['_HOLDPOLICYREQUEST']._serialized_start=2214
-  _globals['_HOLDPOLICYREQUEST']._serialized_end=2295
-  _globals['_HOLDPOLICYRESPONSE']._serialized_start=2297
-  _globals['_HOLDPOLICYRESPONSE']._serialized_end=2361
-  _globals['_QUANTIZERSERVICE']._serialized_start=2364
-  _globals['_QUANTIZERSERVICE']._serialized_end=3135
+  _globals['_GRAPHHEADER']._serialized_end=666
+  _globals['_CHECKPOINTHEADER']._serialized_start=669
+  _globals['_CHECKPOINTHEADER']._serialized_end=797
+  _globals['_PUBLISHCHECKPOINTSRESPONSE']._serialized_start=799
+  _globals['_PUBLISHCHECKPOINTSRESPONSE']._serialized_end=919
+  _globals['_PUBLISHREADY']._serialized_start=921
+  _globals['_PUBLISHREADY']._serialized_end=1044
+  _globals['_RECEIPT']._serialized_start=1047
+  _globals['_RECEIPT']._serialized_end=1202
+  _globals['_WATCHPOLICIESREQUEST']._serialized_start=1205
+  _globals['_WATCHPOLICIESREQUEST']._serialized_end=1380
+  _globals['_WATCHPOLICIESRESPONSE']._serialized_start=1382
+  _globals['_WATCHPOLICIESRESPONSE']._serialized_end=1500
+  _globals['_GETPOLICYREQUEST']._serialized_start=1503
+  _globals['_GETPOLICYREQUEST']._serialized_end=1650
+  _globals['_GETPOLICYRESPONSE']._serialized_start=1652
+  _globals['_GETPOLICYRESPONSE']._serialized_end=1766
+  _globals['_LISTPOLICIESREQUEST']._serialized_start=1768
+  _globals['_LISTPOLICIESREQUEST']._serialized_end=1828
+  _globals['_RETAINEDPOLICY']._serialized_start=1831
+  _globals['_RETAINEDPOLICY']._serialized_end=1989
+  _globals['_LISTPOLICIESRESPONSE']._serialized_start=1991
+  _globals['_LISTPOLICIESRESPONSE']._serialized_end=2083
+  _globals['_GETFIDELITYREPORTREQUEST']._serialized_start=2085
+  _globals['_GETFIDELITYREPORTREQUEST']._serialized_end=2144
+  _globals['_GETFIDELITYREPORTRESPONSE']._serialized_start=2146
+  _globals['_GETFIDELITYREPORTRESPONSE']._serialized_end=2218
+  _globals['_HOLDPOLICYREQUEST']._serialized_start=2220
+  _globals['_HOLDPOLICYREQUEST']._serialized_end=2301
+  _globals['_HOLDPOLICYRESPONSE']._serialized_start=2303
+  _globals['_HOLDPOLICYRESPONSE']._serialized_end=2367
+  _globals['_QUANTIZERSERVICE']._serialized_start=2370
+  _globals['_QUANTIZERSERVICE']._serialized_end=3141
 # @@protoc_insertion_point(module_scope)

@@ -44,22 +44,22 @@ class PublishOpen(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., scheme: _Optional[str] = ..., epoch: _Optional[int] = ..., lineage: _Optional[_Iterable[int]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class GraphHeader(_message.Message):
-    __slots__ = ("topology",)
-    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
-    topology: bytes
-    def __init__(self, topology: _Optional[bytes] = ...) -> None: ...
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    def __init__(self, digest: _Optional[bytes] = ...) -> None: ...
 
 class CheckpointHeader(_message.Message):
-    __slots__ = ("version", "learner_step", "topology", "snapshot_at")
+    __slots__ = ("version", "learner_step", "graph_digest", "snapshot_at")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_STEP_FIELD_NUMBER: _ClassVar[int]
-    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_AT_FIELD_NUMBER: _ClassVar[int]
     version: int
     learner_step: int
-    topology: bytes
+    graph_digest: bytes
     snapshot_at: _timestamp_pb2.Timestamp
-    def __init__(self, version: _Optional[int] = ..., learner_step: _Optional[int] = ..., topology: _Optional[bytes] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., learner_step: _Optional[int] = ..., graph_digest: _Optional[bytes] = ..., snapshot_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class PublishCheckpointsResponse(_message.Message):
     __slots__ = ("ready", "receipt")
@@ -70,16 +70,16 @@ class PublishCheckpointsResponse(_message.Message):
     def __init__(self, ready: _Optional[_Union[PublishReady, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ...) -> None: ...
 
 class PublishReady(_message.Message):
-    __slots__ = ("newest_version", "topologies", "encodings", "contract")
+    __slots__ = ("newest_version", "graph_digests", "encodings", "contract")
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
-    TOPOLOGIES_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_DIGESTS_FIELD_NUMBER: _ClassVar[int]
     ENCODINGS_FIELD_NUMBER: _ClassVar[int]
     CONTRACT_FIELD_NUMBER: _ClassVar[int]
     newest_version: int
-    topologies: _containers.RepeatedScalarFieldContainer[bytes]
+    graph_digests: _containers.RepeatedScalarFieldContainer[bytes]
     encodings: _containers.RepeatedScalarFieldContainer[_tensor_pb2.BlobEncoding]
     contract: int
-    def __init__(self, newest_version: _Optional[int] = ..., topologies: _Optional[_Iterable[bytes]] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ..., contract: _Optional[int] = ...) -> None: ...
+    def __init__(self, newest_version: _Optional[int] = ..., graph_digests: _Optional[_Iterable[bytes]] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("version", "policies", "emit_seconds", "watchers", "process")

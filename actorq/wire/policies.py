@@ -86,7 +86,7 @@ DESCRIPTOR = Pair(
         bounds.version: "version",
         bounds.count: "learner_step size_bytes fp32_size_bytes",
         bounds.digest: "sha256",
-        bounds.optional_digest: "topology",
+        bounds.optional_digest: "graph_digest",
         TIME: "snapshot_at",
         WEIGHT_ENCODING: "weight_encoding",
         _FIDELITY: "fidelity",

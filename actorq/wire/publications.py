@@ -28,7 +28,7 @@ class CheckpointHeader:
 
     version: int
     learner_step: int
-    topology: bytes
+    graph_digest: bytes
     snapshot_at: float
 
 
@@ -37,7 +37,7 @@ class Ready:
     """A quantizer's state: the graph and version that it has, and the encodings of blobs that it takes."""
 
     newest_version: int
-    topologies: tuple[bytes, ...]
+    graph_digests: tuple[bytes, ...]
     encodings: tuple[tensor_pb2.BlobEncoding, ...]
 
 
@@ -78,7 +78,7 @@ checkpoint_header_to_proto, checkpoint_header_from_proto = Pair(
     {
         bounds.between(1, limits.MAX_VERSION): "version",
         bounds.count: "learner_step",
-        bounds.digest: "topology",
+        bounds.digest: "graph_digest",
         Kind(TIME.encode, _snapshot_at): "snapshot_at",
     },
     prefix="checkpoint.",
@@ -91,7 +91,7 @@ ready_to_proto, ready_from_proto = Pair(
     Ready,
     {
         bounds.version: "newest_version",
-        many(bounds.digest, limits.MAX_TOPOLOGIES): "topologies",
+        many(bounds.digest, limits.MAX_GRAPH_DIGESTS): "graph_digests",
         ENCODINGS: "encodings",
     },
     prefix="ready.",

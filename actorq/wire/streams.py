@@ -98,7 +98,7 @@ def publication_to_proto(publication: Opening | Evaluation) -> quantizer_pb2.Pub
 
 def graph_to_protos(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
     """Encode a graph: its header, then the parts of its model."""
-    yield quantizer_pb2.PublishCheckpointsRequest(graph=quantizer_pb2.GraphHeader(topology=graph.topology))
+    yield quantizer_pb2.PublishCheckpointsRequest(graph=quantizer_pb2.GraphHeader(digest=graph.digest))
     for part in split_blob(graph.model):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)
 

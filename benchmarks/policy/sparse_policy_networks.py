@@ -111,7 +111,7 @@ def _checkpoint(
 ) -> Checkpoint:
     step = _UPDATES + version * PUBLICATION_UPDATES
     return Checkpoint(
-        version, step, graph.topology, parameters, {graph.signature.inputs[0].name: calibration}, 1_700_000_000.0
+        version, step, graph.digest, parameters, {graph.signature.inputs[0].name: calibration}, 1_700_000_000.0
     )
 
 

@@ -73,7 +73,7 @@ class Stopwatch:
 
 
 class ActorQPath:
-    """ActorQ's path: the plan is made once for the topology, in advance. Each version is patched into it."""
+    """ActorQ's path: the plan is made once for the graph, in advance. Each version is patched into it."""
 
     def __init__(self, network: PolicyNetwork, scheme: str) -> None:
         source = export_policy_graph(network.module, network.spec)

@@ -76,7 +76,7 @@ def difference(policy: TorchPolicy, reference: OnnxPolicy, observations: NDArray
 
 
 class TorchLoader:
-    """Loads policies for acting, like `load_policy`. Checks the first policy of each topology against ONNX Runtime.
+    """Loads policies for acting, like `load_policy`. Checks the first policy of each graph against ONNX Runtime.
 
     Later versions differ only in their weights. A second session for each would slow down the baseline for no reason.
     """
@@ -90,7 +90,7 @@ class TorchLoader:
     ) -> TorchPolicy:
         """The policy in PyTorch. Raises InvalidInputError if its outputs differ from ONNX Runtime's."""
         loaded = TorchPolicy(policy, spec, batch, greedy, sampled)
-        if policy.descriptor.topology not in self._checked:
+        if policy.descriptor.graph_digest not in self._checked:
             seen = spec.policy_observations
             drawn = self._rng.standard_normal((batch, *seen.shape))
             observations = (np.abs(drawn) * 64 if seen.dtype == "uint8" else drawn).astype(seen.dtype)
@@ -101,5 +101,5 @@ class TorchLoader:
                     f"{TOLERANCE:g}, got a difference of {found:.2g}"
                 )
             _log.info("acting in PyTorch %s; outputs differ from ONNX Runtime's by %.1e", torch.__version__, found)
-            self._checked.add(policy.descriptor.topology)
+            self._checked.add(policy.descriptor.graph_digest)
         return loaded

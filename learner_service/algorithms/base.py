@@ -83,7 +83,7 @@ class Algorithm(AnyAlgorithm, Protocol):
     """Trains on batches of n-step transitions. See `AnyAlgorithm` for the other members.
 
     policy: its output is q_values float32[B, actions], or actions float32[B, *action] within their bounds.
-    stochastic: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
+    takes_noise: the policy takes standard normal noise, float32[B, actions], as its second input, and acts
         deterministically without it. For a replay of dynamic capacity the policy has a method `with_greedy`. That
         method takes the same inputs and returns two outputs: the actions with noise and those without.
 
@@ -92,7 +92,7 @@ class Algorithm(AnyAlgorithm, Protocol):
         the observations in between.
     """
 
-    stochastic: bool
+    takes_noise: bool
     n_step: int
 
     def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
@@ -132,7 +132,7 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
 
     @property
     def sampling(self) -> Sampling:
-        """How actors draw actions: "clipped" or "squashed". A class with this attribute is on-policy."""
+        """How actors draw actions: "clipped" or "squashed"."""
         ...
 
     def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
@@ -153,8 +153,8 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
 
 
 def is_on_policy(algorithm: object) -> TypeGuard[OnPolicyAlgorithm]:
-    """Whether an algorithm or its class is on-policy: it says how actors draw actions."""
-    return hasattr(algorithm, "sampling")
+    """Whether an algorithm or its class is on-policy: it learns from rollouts, and does not update from batches."""
+    return hasattr(algorithm, "learn")
 
 
 def settings_of(config: RunConfig, model: type[S]) -> S:

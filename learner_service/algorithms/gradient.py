@@ -29,7 +29,7 @@ class GradientAlgorithm(Trainable):
     settings: the class of its settings, with the fields `batch_size`, `n_step` and `discount`.
     """
 
-    stochastic: bool = False
+    takes_noise: bool = False
     n_step: int
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:

@@ -23,9 +23,9 @@ _OUR_FOLDERS = (f"{Path(__file__).parents[1]}{os.sep}",)
 _WHAT_ONE_HAS = "see learner_service.algorithms.base.Algorithm"
 # Attributes of the class, and of its instances.
 _REQUIRED = ("action_spaces", "update", "normalize", "state", "load_state")
-_REQUIRED_WHEN_MADE = ("policy", "stochastic", "batch_size", "n_step", "discount")
-# The same for on-policy algorithms, whose class has `sampling`.
-_ON_POLICY = ("action_spaces", "learn", "log_probabilities", "normalize", "state", "load_state")
+_REQUIRED_WHEN_MADE = ("policy", "takes_noise", "batch_size", "n_step", "discount")
+# The same for on-policy algorithms, whose class has `learn`.
+_ON_POLICY = ("action_spaces", "learn", "sampling", "log_probabilities", "normalize", "state", "load_state")
 _ON_POLICY_WHEN_MADE = ("policy", "batch_size", "rollout_size", "epochs", "discount")
 
 

@@ -78,7 +78,7 @@ class SAC(GradientAlgorithm):
 
     name = "sac"
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = SACConfig.actions
-    stochastic = True
+    takes_noise = True
     needs_windows = True
     settings = SACConfig
     policy: GaussianPolicy

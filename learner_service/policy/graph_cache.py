@@ -73,7 +73,7 @@ def _constant(tensor: Tensor) -> str:
 
 
 def cached_policy_graph(
-    path: Path, policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool
+    path: Path, policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool
 ) -> PolicyGraph:
     """The policy's graph: written if possible, else read from the file, else exported and cached.
 
@@ -81,15 +81,15 @@ def cached_policy_graph(
     written. Raises the errors of `exported_policy_graph`.
     """
     try:
-        return write_policy_graph(policy, spec, stochastic, greedy)
+        return write_policy_graph(policy, spec, takes_noise, greedy)
     except UnknownOperationError as error:
         unknown = str(error)
-    key = _key(policy, spec, stochastic, greedy)
+    key = _key(policy, spec, takes_noise, greedy)
     model = _read(path, key)
     if model is not None:
         return read_graph(model)
     _log.info("PyTorch's exporter exports the policy's graph, because of %s", unknown)
-    graph = exported_policy_graph(policy, spec, stochastic, greedy)
+    graph = exported_policy_graph(policy, spec, takes_noise, greedy)
     if key:
         try:
             write_document(path, {"key": key, "model": base64.b64encode(graph.model).decode()}, sync=False)
@@ -113,11 +113,11 @@ def _read(path: Path, key: str) -> bytes | None:
     return base64.b64decode(values["model"])
 
 
-def _key(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> str:
+def _key(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> str:
     """A digest of everything that the graph depends on; empty when the forward pass cannot be recorded."""
-    acted = as_acted(policy, spec, stochastic and greedy)
+    acted = as_acted(policy, spec, takes_noise and greedy)
     try:
-        computed = fingerprint(acted, example_inputs(spec, stochastic))
+        computed = fingerprint(acted, example_inputs(spec, takes_noise))
     except Exception as error:
         # The exporter reports the errors of the policy.
         _log.info("the graph is not cached: a forward pass cannot be recorded (%s: %s)", type(error).__name__, error)

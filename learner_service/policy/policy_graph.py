@@ -26,16 +26,16 @@ from learner_service.policy.graph_operations import UnknownOperationError
 from learner_service.policy.graph_writer import OPSET, write_graph
 
 
-def data_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, ArraySpec]:
-    """The inputs of a policy, by name and in order. A stochastic policy takes noise for each component of an action."""
+def data_inputs(spec: EnvironmentSpec, takes_noise: bool) -> dict[str, ArraySpec]:
+    """The inputs of a policy, by name and in order. A policy may take noise for each component of an action."""
     inputs = dict(spec.policy_observations.inputs)
-    if stochastic:
+    if takes_noise:
         inputs[Role.NOISE] = ArraySpec((math.prod(spec.actions.shape),), "float32")
     return inputs
 
 
 def calibration_batch(
-    observations: NDArray[Any], spec: EnvironmentSpec, stochastic: bool, seed: int
+    observations: NDArray[Any], spec: EnvironmentSpec, takes_noise: bool, seed: int
 ) -> dict[str, NDArray[Any]]:
     """A batch [B, ...] for each data input: copies of the observations, and standard normal noise.
 
@@ -43,8 +43,8 @@ def calibration_batch(
     """
     rows = with_a_row(observations, spec)
     batch = {name: np.array(values, order="C") for name, values in spec.policy_observations.split(rows).items()}
-    if stochastic:
-        shape = data_inputs(spec, stochastic)[Role.NOISE].shape
+    if takes_noise:
+        shape = data_inputs(spec, takes_noise)[Role.NOISE].shape
         batch[Role.NOISE] = np.random.default_rng(seed).standard_normal((len(rows), *shape), np.float32)
     return batch
 
@@ -61,34 +61,34 @@ def with_a_row(observations: NDArray[Any], spec: EnvironmentSpec) -> NDArray[Any
 
 
 def export_policy_graph(
-    policy: nn.Module, spec: EnvironmentSpec, stochastic: bool = False, greedy: bool = False
+    policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool = False, greedy: bool = False
 ) -> PolicyGraph:
     """The graph of `policy`, with every parameter and buffer as a graph input of its own name.
 
-    stochastic: the policy takes noise as its second input.
+    takes_noise: the policy takes noise as its second input.
     greedy: the graph of a stochastic policy has a second output, the actions without noise. No effect on others.
 
     Raises RuntimeError when the exporter has folded a parameter into a constant, because later versions cannot replace
     it. Raises UserError when a stochastic policy needs `with_greedy` and has no such method.
     """
     try:
-        return write_policy_graph(policy, spec, stochastic, greedy)
+        return write_policy_graph(policy, spec, takes_noise, greedy)
     except UnknownOperationError:
-        return exported_policy_graph(policy, spec, stochastic, greedy)
+        return exported_policy_graph(policy, spec, takes_noise, greedy)
 
 
-def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
+def write_policy_graph(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
     """The same graph without PyTorch's exporter, in milliseconds. Raises UnknownOperationError for many policies."""
-    acted = as_acted(policy, spec, stochastic and greedy)
-    signature = _signature(policy, spec, stochastic, stochastic and greedy)
-    return _signed(write_graph(acted, example_inputs(spec, stochastic), _names(signature)), signature)
+    acted = as_acted(policy, spec, takes_noise and greedy)
+    signature = _signature(policy, spec, takes_noise, takes_noise and greedy)
+    return _signed(write_graph(acted, example_inputs(spec, takes_noise), _names(signature)), signature)
 
 
-def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> PolicyGraph:
+def exported_policy_graph(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> PolicyGraph:
     """The same graph from PyTorch's exporter, in seconds."""
-    acted = as_acted(policy, spec, stochastic and greedy)
-    signature = _signature(policy, spec, stochastic, stochastic and greedy)
-    model = _export(acted, example_inputs(spec, stochastic), _names(signature))
+    acted = as_acted(policy, spec, takes_noise and greedy)
+    signature = _signature(policy, spec, takes_noise, takes_noise and greedy)
+    model = _export(acted, example_inputs(spec, takes_noise), _names(signature))
     graph, names = model.graph, set(snapshot_parameters(policy))
     parameters = [tensor for tensor in graph.initializer if tensor.name in names]
     missing = names - {tensor.name for tensor in parameters}
@@ -134,9 +134,9 @@ def as_acted(policy: nn.Module, spec: EnvironmentSpec, greedy: bool) -> nn.Modul
     return copied
 
 
-def example_inputs(spec: EnvironmentSpec, stochastic: bool) -> dict[str, Tensor]:
+def example_inputs(spec: EnvironmentSpec, takes_noise: bool) -> dict[str, Tensor]:
     """Two rows of zeros for each data input, by name and in order."""
-    inputs = data_inputs(spec, stochastic)
+    inputs = data_inputs(spec, takes_noise)
     return {name: torch.zeros((2, *each.shape), dtype=getattr(torch, each.dtype)) for name, each in inputs.items()}
 
 
@@ -148,13 +148,13 @@ def snapshot_parameters(policy: nn.Module) -> dict[str, NDArray[Any]]:
     }
 
 
-def _signature(policy: nn.Module, spec: EnvironmentSpec, stochastic: bool, greedy: bool) -> Signature:
+def _signature(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool) -> Signature:
     """The signature of the policy's graph. Its `output_names`, if it has them, are names of roles."""
     outputs = getattr(policy, "output_names", None)
     if outputs is None:
         acting = Role.VALUES if spec.sizes else Role.ACTIONS
         outputs = (acting, Role.GREEDY_ACTIONS) if greedy else (acting,)
-    return signature_of(data_inputs(spec, stochastic), outputs, bool(spec.sizes), _action_spans(spec), spec.sizes)
+    return signature_of(data_inputs(spec, takes_noise), outputs, bool(spec.sizes), _action_spans(spec), spec.sizes)
 
 
 def _names(signature: Signature) -> list[str]:

@@ -273,7 +273,7 @@ class Publisher:
             self._changed.wait_for(lambda: ready or ended.is_set() or self._stop.is_set())
         if not ready or self._graph is None:
             return
-        if self._graph.topology not in ready[0].topologies:
+        if self._graph.digest not in ready[0].graph_digests:
             yield from wire.graph_to_protos(self._graph)
         sent = ready[0].newest_version
         while (work := self._next_work(sent, ended)) is not None:
@@ -319,7 +319,7 @@ def checkpoint_requests(
     version: int, snapshot: Snapshot, graph: PolicyGraph, encodings: Iterable[tensor_pb2.BlobEncoding]
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
     """The messages that carry a snapshot as a version. encodings: those that the quantizer accepts."""
-    header = wire.CheckpointHeader(version, snapshot.learner_step, graph.topology, snapshot.at)
+    header = wire.CheckpointHeader(version, snapshot.learner_step, graph.digest, snapshot.at)
     calibration = {CALIBRATION_PREFIX + name: batch for name, batch in snapshot.calibration.items()}
     tensors = safetensors.numpy.save({**snapshot.parameters, **calibration})
     return wire.checkpoint_to_protos(header, tensors, encodings)

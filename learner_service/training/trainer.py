@@ -145,13 +145,13 @@ class Trainer:
 
     def publish(self) -> int:
         """Offer the current policy as the newest version. Returns its number."""
-        spec, stochastic = self._batches.buffer.spec, is_stochastic(self._algorithm)
+        spec, noisy = self._batches.buffer.spec, takes_noise(self._algorithm)
         size = self._config.publication.calibration_size
         observed = self._batches.observed(size)
         # Those of the last updates, else the newest stored ones.
         observed = self._batches.buffer.newest_observations(size) if observed is None else observed
         rows = with_a_row(self._calibration(observed), spec)
-        calibration = calibration_batch(rows, spec, stochastic, seed=self.updates)
+        calibration = calibration_batch(rows, spec, noisy, seed=self.updates)
         self._quantization_aware.published(rows)
         parameters = snapshot_parameters(self._algorithm.policy)
         version = self._publisher.offer(
@@ -235,6 +235,6 @@ class Trainer:
         self._saved_path = self._save(self.updates)
 
 
-def is_stochastic(algorithm: AnyAlgorithm) -> bool:
+def takes_noise(algorithm: AnyAlgorithm) -> bool:
     """Whether the policy takes noise as its second input. Those of on-policy algorithms do not."""
-    return bool(getattr(algorithm, "stochastic", False))
+    return bool(getattr(algorithm, "takes_noise", False))

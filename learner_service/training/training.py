@@ -36,7 +36,7 @@ from learner_service.training.device import choose_device
 from learner_service.training.goals import with_goals
 from learner_service.training.publisher import Publisher
 from learner_service.training.threads import Threads, choose
-from learner_service.training.trainer import Trainer, is_stochastic
+from learner_service.training.trainer import Trainer, takes_noise
 
 _log = logging.getLogger(__name__)
 
@@ -231,7 +231,7 @@ def _batches(
 
 def _graph(path: Path, algorithm: AnyAlgorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
     try:
-        return cached_policy_graph(path, algorithm.policy, spec, is_stochastic(algorithm), greedy)
+        return cached_policy_graph(path, algorithm.policy, spec, takes_noise(algorithm), greedy)
     except UserError:
         raise
     except Exception as error:

@@ -53,7 +53,7 @@ class Emitter:
 
     def add_graph(self, source: PolicyGraph) -> None:
         """Validate, prepare and keep a graph. Raises InvalidInputError, and keeps nothing, when it is not valid."""
-        if source.topology not in self.catalog.graphs:
+        if source.digest not in self.catalog.graphs:
             self._prepare(source)
             self.catalog.add_graph(source)
 
@@ -78,7 +78,7 @@ class Emitter:
         the disk cannot store the version. Then the version is served, but lost with this process.
         """
         self.catalog.check_next(checkpoint.version)
-        graph = self._prepared(checkpoint.topology)
+        graph = self._prepared(checkpoint.graph_digest)
         valid = graph.validated(checkpoint)
         compact = graph.without_dead_units(valid)
         ladders = [graph.ladder(scheme) for scheme in schemes]
@@ -105,7 +105,7 @@ class Emitter:
 
         thresholds: replace the thresholds of the run's gate.
         """
-        graph = self._prepared(checkpoint.topology)
+        graph = self._prepared(checkpoint.graph_digest)
         compact = graph.without_dead_units(graph.validated(checkpoint))
         newest = checkpoint.version == self.catalog.newest_version
         # An old version gets its own ladder, because its rung says nothing about the next version.
@@ -115,7 +115,7 @@ class Emitter:
 
     def reference_outputs(self, checkpoint: Checkpoint) -> tuple[Batch, Outputs, Signature]:
         """The observations for comparing a version, its FP32 policy's outputs on them, and its signature."""
-        graph = self._prepared(checkpoint.topology)
+        graph = self._prepared(checkpoint.graph_digest)
         run = graph.without_dead_units(graph.validated(checkpoint)).run(self.catalog.run_id, ())
         return run.batch, run.outputs, graph.graph.signature
 
@@ -194,6 +194,6 @@ def _described(run_id: str, checkpoint: Checkpoint, passed: Attempt) -> Policy:
         fp32_size_bytes=sum(array.nbytes for array in checkpoint.parameters.values()),
         snapshot_at=checkpoint.snapshot_at,
         fidelity=passed.report,
-        topology=checkpoint.topology,
+        graph_digest=checkpoint.graph_digest,
     )
     return Policy(descriptor, passed.model)

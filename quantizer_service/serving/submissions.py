@@ -51,8 +51,8 @@ class SubmissionAssembler:
             case "part":
                 return self._add(request)
             case "graph":
-                topology = bounds.digest("graph.topology", request.graph.topology)
-                self._announce("the graph", 0, MAX_GRAPH_BYTES, partial(_graph, topology))
+                digest = bounds.digest("graph.digest", request.graph.digest)
+                self._announce("the graph", 0, MAX_GRAPH_BYTES, partial(_graph, digest))
             case "checkpoint":
                 header = wire.checkpoint_header_from_proto(request.checkpoint)
                 what = f"checkpoint {header.version}"
@@ -84,11 +84,10 @@ class SubmissionAssembler:
         return finish(sealed)
 
 
-def _graph(topology: bytes, blob: SealedBytes) -> PolicyGraph:
-    if blob.sha256 != topology:
+def _graph(digest: bytes, blob: SealedBytes) -> PolicyGraph:
+    if blob.sha256 != digest:
         raise InvalidInputError(
-            f"graph: expected the blob of topology {topology.hex()}, got {blob.sha256.hex()}; "
-            "the topology is the SHA-256 of the model's bytes"
+            f"graph: expected a blob with the SHA-256 {digest.hex()} of its header, got {blob.sha256.hex()}"
         )
     return read_graph(blob.data)
 

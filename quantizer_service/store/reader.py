@@ -28,7 +28,7 @@ class Entry:
     """A version's data other than its tensors."""
 
     learner_step: int
-    topology: bytes
+    graph_digest: bytes
     variants: set[Variant] = field(default_factory=set)
     mean_return: float | None = None
 
@@ -147,7 +147,7 @@ class PolicyReader:
                 if path.exists():
                     _log.warning("graph skipped: %s", error)
                 continue
-            self.graphs[graph.topology] = graph
+            self.graphs[graph.digest] = graph
 
     def _load_versions(self, versions: Iterable[int]) -> None:
         for version in versions:
@@ -162,11 +162,11 @@ class PolicyReader:
 
     def _load_entry(self, version: int) -> Entry:
         checkpoint = self._read_checkpoint(version)
-        if checkpoint.topology not in self.graphs:
+        if checkpoint.graph_digest not in self.graphs:
             raise InvalidInputError(
-                f"{self._folder(version)}: expected its graph {checkpoint.topology.hex()} in the store, got none"
+                f"{self._folder(version)}: expected its graph {checkpoint.graph_digest.hex()} in the store, got none"
             )
-        entry = Entry(checkpoint.learner_step, checkpoint.topology)
+        entry = Entry(checkpoint.learner_step, checkpoint.graph_digest)
         folder = self._folder(version)
         entry.variants |= {
             stored.read_policy(folder, each).descriptor.variant for each in stored.emitted_variants(folder)
@@ -184,7 +184,7 @@ class PolicyReader:
         return Checkpoint(
             version=version,
             learner_step=field_of(path, tree, "learner_step", int),
-            topology=_digest(path, tree, "topology"),
+            graph_digest=_digest(path, tree, "topology" if "topology" in tree else "graph_digest"),
             parameters=parameters,
             calibration=calibration,
             snapshot_at=field_of(path, tree, "snapshot_at", (int, float)),

@@ -121,11 +121,11 @@ class PolicyStore(PolicyReader):
 
     def add_graph(self, graph: PolicyGraph) -> None:
         """Store a graph."""
-        path = self._directory / "graphs" / graph.topology.hex()
+        path = self._directory / "graphs" / graph.digest.hex()
         with _writing(path):
             replace_file(path.with_suffix(".onnx"), graph.model)
             write_document(path.with_suffix(".json"), {"contract": CONTRACT}, sync=False)
-        self.graphs[graph.topology] = graph
+        self.graphs[graph.digest] = graph
         self._drop_unused_graphs()
 
     def add_version(self, checkpoint: Checkpoint, policies: Iterable[Policy]) -> None:
@@ -134,7 +134,7 @@ class PolicyStore(PolicyReader):
         folder = self._folder(checkpoint.version)
         partial = folder.with_name(f".{folder.name}.partial")
         tensors, digest = policy_files.sealed_tensors(checkpoint)
-        entry = Entry(checkpoint.learner_step, checkpoint.topology)
+        entry = Entry(checkpoint.learner_step, checkpoint.graph_digest)
         policies = tuple(policies)
         # The error names no version, so that it is told once.
         with _writing(self._directory), ExitStack() as undo:
@@ -145,7 +145,7 @@ class PolicyStore(PolicyReader):
             tree = {
                 "version": checkpoint.version,
                 "learner_step": checkpoint.learner_step,
-                "topology": checkpoint.topology.hex(),
+                "graph_digest": checkpoint.graph_digest.hex(),
                 "snapshot_at": checkpoint.snapshot_at,
                 "sha256": digest.hex(),
                 "schemes": [str(policy.descriptor.variant) for policy in policies],
@@ -236,7 +236,7 @@ class PolicyStore(PolicyReader):
         return [version for multiple, version in first.items() if multiple]
 
     def _drop_unused_graphs(self) -> None:
-        used = {entry.topology for entry in self._entries.values()}
+        used = {entry.graph_digest for entry in self._entries.values()}
         unused = [digest for digest in self.graphs if digest not in used]
         for digest in unused[:-_MAX_UNUSED_GRAPHS]:
             name = self._directory / "graphs" / digest.hex()

@@ -10,9 +10,9 @@ from learner_service.policy.policy_graph import export_policy_graph, snapshot_pa
 from tests.actor_service.actor_policies import as_policy
 
 
-def as_emitted(network: nn.Module, spec: EnvironmentSpec, stochastic: bool = False) -> Policy:
+def as_emitted(network: nn.Module, spec: EnvironmentSpec, takes_noise: bool = False) -> Policy:
     """The network's graph with its parameters."""
-    graph = export_policy_graph(network, spec, stochastic)
+    graph = export_policy_graph(network, spec, takes_noise)
     model = onnx.load_from_string(graph.model)
     inputs = [value for value in model.graph.input if value.name in [port.name for port in graph.signature.inputs]]
     del model.graph.input[:]

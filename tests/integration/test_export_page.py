@@ -26,10 +26,10 @@ PENDULUM = EnvironmentSpec("Pendulum-v1", ArraySpec((3,), "float32"), ArraySpec(
 def stored(root: Path, name: str, spec: EnvironmentSpec) -> None:
     """A run with an untrained policy, of which version 24 is the best."""
     algorithm = make(name, spec)
-    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    graph = export_policy_graph(algorithm.policy, spec, algorithm.takes_noise)
     rows = random_batch(np.random.default_rng(0), spec, 64).observations
-    calibration = calibration_batch(rows, spec, algorithm.stochastic, seed=0)
-    first = Checkpoint(24, 10, graph.topology, snapshot_parameters(algorithm.policy), calibration, 0.0)
+    calibration = calibration_batch(rows, spec, algorithm.takes_noise, seed=0)
+    first = Checkpoint(24, 10, graph.digest, snapshot_parameters(algorithm.policy), calibration, 0.0)
     settings: dict[str, Any] = {"environment": spec.environment_id, "algorithm": name}
     stored_run(root, graph, [first, replace(first, version=29)], {24: 9.5}, spec=spec, **settings)
 

@@ -27,9 +27,9 @@ NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, None, ())
 def test_every_scheme_emits_what_the_policy_does_without_noise(scheme: str) -> None:
     torch.manual_seed(0)
     policy, rng = GaussianPolicy(SPEC, (64, 64, 64)), np.random.default_rng(0)
-    source = export_policy_graph(policy, SPEC, stochastic=True, greedy=True)
+    source = export_policy_graph(policy, SPEC, takes_noise=True, greedy=True)
     observations = rng.standard_normal((32, 24), np.float32)
-    batch = calibration_batch(observations, SPEC, stochastic=True, seed=0)
+    batch = calibration_batch(observations, SPEC, takes_noise=True, seed=0)
     graph, parameters = Graph.parse(source), snapshot_parameters(policy)
     plan = Plan(graph, scheme_named(scheme), Options())
     _, statistics = Reference(graph).observe(parameters, batch, plan.observed)
@@ -54,7 +54,7 @@ def test_quantization_aware_training_finds_the_same_places_in_the_graph() -> Non
     policy = GaussianPolicy(SPEC, (64, 64, 64))
     places = []
     for greedy in (False, True):
-        graph = Graph.parse(export_policy_graph(policy, SPEC, stochastic=True, greedy=greedy))
+        graph = Graph.parse(export_policy_graph(policy, SPEC, takes_noise=True, greedy=greedy))
         forms = training_forms("int8-static", graph, dict.fromkeys(("torso.2", "torso.4"), INT8_PER_CHANNEL))
         places.append({name: [each and each.place for each in (f.inputs, f.outputs)] for name, f in forms.items()})
     assert places[0] == places[1]

@@ -58,7 +58,7 @@ def with_value(value: float) -> np.ndarray:
 
 
 def header(publisher: Publisher, version: int = 2) -> None:
-    announced = quantizer_pb2.CheckpointHeader(version=version, topology=SOURCE.topology)
+    announced = quantizer_pb2.CheckpointHeader(version=version, graph_digest=SOURCE.digest)
     announced.snapshot_at.FromSeconds(1)
     publisher.send(checkpoint=announced)
 
@@ -99,7 +99,7 @@ def huge_checkpoint(publisher: Publisher) -> None:
 
 
 def huge_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
+    publisher.send(graph=quantizer_pb2.GraphHeader(digest=bytes(32)))
     claim(publisher, GIGABYTE, version=0)
 
 
@@ -234,14 +234,14 @@ def fits_no_shape(model: onnx.ModelProto) -> None:
 
 
 def renamed(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
+    publisher.send(graph=quantizer_pb2.GraphHeader(digest=bytes(32)))
     for part in split_blob(mlp(4).model):
         publisher.send(part=part)
 
 
 def truncated_graph(publisher: Publisher) -> None:
     source = mlp(4)
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=source.topology))
+    publisher.send(graph=quantizer_pb2.GraphHeader(digest=source.digest))
     for part in list(split_blob(source.model, chunk_bytes=100))[:-1]:
         publisher.send(part=part)
     publisher.end()
@@ -279,7 +279,7 @@ GRAPHS: dict[str, tuple[Send, grpc.StatusCode, str]] = {
     "a constant in a file": (edited(file_of_this_machine), INVALID, "another file"),
     "layers that do not fit each other": (edited(fits_no_shape), INVALID, "graph: "),
     **{what: (graph(source), INVALID, fact) for what, (source, fact) in REFUSED.items()},
-    "a wrong digest": (renamed, INVALID, "topology .*SHA-256"),
+    "a wrong digest": (renamed, INVALID, "SHA-256"),
     "a truncated stream": (truncated_graph, INVALID, "the graph, .*end of the stream"),
     "1 GB claimed": (huge_graph, EXHAUSTED, f"bytes, .*{GIGABYTE}"),
     "no roles": (edited(with_signature(None)), INVALID, "'signature'.*none"),

@@ -55,7 +55,7 @@ def checkpoint(source: PolicyGraph, version: int, **changes: Any) -> Checkpoint:
     fields: dict[str, Any] = {
         "version": version,
         "learner_step": version * 100,
-        "topology": source.topology,
+        "graph_digest": source.digest,
         "parameters": random_parameters(source, version),
         "calibration": random_observations(seed=version),
         "snapshot_at": 1_700_000_000.0 + version,

@@ -87,7 +87,7 @@ class Publisher:
         self._requests.put(quantizer_pb2.PublishCheckpointsRequest(**payload))
 
     def send_graph(self, source: PolicyGraph) -> None:
-        header = quantizer_pb2.GraphHeader(topology=source.topology)
+        header = quantizer_pb2.GraphHeader(digest=source.digest)
         self.send(graph=header)
         for part in split_blob(source.model):
             self.send(part=part)
@@ -97,7 +97,7 @@ class Publisher:
         header = quantizer_pb2.CheckpointHeader(
             version=checkpoint.version,
             learner_step=checkpoint.learner_step,
-            topology=checkpoint.topology,
+            graph_digest=checkpoint.graph_digest,
             snapshot_at=wire.timestamp_to_proto(checkpoint.snapshot_at),
         )
         self.send(checkpoint=header)

@@ -31,7 +31,7 @@ def policy(version: int, run_id: str = "run", scheme: str = "int8", size: int = 
         fp32_size_bytes=4 * size,
         snapshot_at=1_700_000_000.0 + version,
         fidelity=report,
-        topology=bytes(32),
+        graph_digest=bytes(32),
     )
     return Policy(descriptor, model)
 

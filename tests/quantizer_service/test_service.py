@@ -31,7 +31,7 @@ def evaluation(version: int, mean_return: float) -> trajectory_pb2.Evaluation:
 def test_a_graph_once_then_versions_each_with_a_receipt(client: QuantizerClient) -> None:
     publisher = Publisher(client)
     ready = publisher.open()
-    assert (ready.newest_version, list(ready.topologies)) == (0, [])
+    assert (ready.newest_version, list(ready.graph_digests)) == (0, [])
     publisher.send_graph(SOURCE)
 
     receipts = [publisher.publish(checkpoint(SOURCE, version)) for version in (1, 2, 5)]
@@ -151,7 +151,7 @@ def test_a_restarted_quantizer_serves_its_newest_at_once(tmp_path: Path) -> None
         assert next(client.watch("int8")) == before
         publisher = Publisher(client)
         ready = publisher.open()
-        assert (ready.newest_version, list(ready.topologies)) == (3, [SOURCE.topology])
+        assert (ready.newest_version, list(ready.graph_digests)) == (3, [SOURCE.digest])
         # The graph need not be sent again.
         assert publisher.publish(checkpoint(SOURCE, 4)).version == 4
         assert client.get("fp32", 2).descriptor.version == 2

@@ -36,7 +36,7 @@ class LinearQ:
     name = "linear-q"
     action_spaces: ClassVar[tuple[str, ...]] = ("discrete",)
     settings = LinearConfig
-    stochastic = False
+    takes_noise = False
     batch_size, discount = 16, 0.9
 
     def __init__(self, config: RunConfig, spec: EnvironmentSpec, device: torch.device) -> None:

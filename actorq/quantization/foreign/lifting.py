@@ -13,15 +13,12 @@ from onnx import TensorProto, helper, numpy_helper
 from actorq.errors import InvalidInputError
 from actorq.quantization.foreign.constants import fold_weights
 from actorq.quantization.foreign.conversion import free_batch
-from actorq.quantization.nodes import attributes_of, set_repeated
+from actorq.quantization.nodes import NUMBERS, attributes_of, set_repeated
 
 _OTHER_FLOATS = (TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WITH_WEIGHTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "LayerNormalization", "BatchNormalization")
 # Their float constants are settings, not weights. Operators need them before they run.
 _CONSTANT_ARGUMENTS = ("Resize", "Upsample", "Clip", "Pad", "Range", "ConstantOfShape")
-
-# Attributes of Constant besides tensors and text.
-_NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
 
 
 def lift_parameters(model: onnx.ModelProto) -> dict[str, NDArray[np.float32]]:
@@ -69,9 +66,9 @@ def _constants_to_initializers(graph: onnx.GraphProto) -> None:
             if name == "value":
                 graph.initializer.add().CopyFrom(value)
                 graph.initializer[-1].name = node.output[0]
-            elif name in _NUMBERS:
-                graph.initializer.append(numpy_helper.from_array(np.array(value, _NUMBERS[name]), node.output[0]))
-        if given.keys().isdisjoint({"value", *_NUMBERS}):
+            elif name in NUMBERS:
+                graph.initializer.append(numpy_helper.from_array(np.array(value, NUMBERS[name]), node.output[0]))
+        if given.keys().isdisjoint({"value", *NUMBERS}):
             kept.append(node)
     set_repeated(graph, "node", kept)
 

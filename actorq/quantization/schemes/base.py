@@ -13,7 +13,7 @@ __all__ = ["Emission", "Options", "Plan", "Scheme", "SchemePlan"]
 
 
 class SchemePlan(Protocol):
-    """A scheme applied to one topology."""
+    """A scheme applied to one graph."""
 
     @property
     def observed(self) -> tuple[Observed, ...]:
@@ -48,7 +48,7 @@ class Scheme(Protocol):
 
 
 class Plan:
-    """Emits versions of one topology in one scheme. It analyzes the graph once. Not thread-safe."""
+    """Emits versions of one graph in one scheme. It analyzes the graph once. Not thread-safe."""
 
     def __init__(self, graph: Graph, scheme: Scheme, options: Options | None = None) -> None:
         self.graph = graph

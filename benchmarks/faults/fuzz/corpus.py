@@ -71,7 +71,7 @@ DESCRIPTOR = PolicyDescriptor(
         True,
         (RefusedRung(("first",), 0.01, 0.02, 0.0),),
     ),
-    topology=_DIGEST,
+    graph_digest=_DIGEST,
 )
 # Every field differs from its default and from the others, so that a forgotten or swapped one shows.
 STATUS = RunStatus(
@@ -179,7 +179,7 @@ def _requests() -> list[Message]:
         learner_pb2.SaveCheckpointRequest(),
         watch,
         wire.opening_to_proto(wire.Opening("run", "int8", Lineage(3, (1, 2**64 - 1)))),
-        quantizer_pb2.GraphHeader(topology=_DIGEST),
+        quantizer_pb2.GraphHeader(digest=_DIGEST),
         wire.checkpoint_header_to_proto(wire.CheckpointHeader(35, 3500, _DIGEST, _NOW)),
         quantizer_pb2.WatchPoliciesRequest(
             scheme="int8",

@@ -195,7 +195,7 @@ class Publishing:
         model = (
             self._graph.model if honest or rng.random() < 0.7 else mutated(self._graph.model, self._graph.model, rng)
         )
-        header = quantizer_pb2.GraphHeader(topology=hashlib.sha256(model).digest())
+        header = quantizer_pb2.GraphHeader(digest=hashlib.sha256(model).digest())
         parts = [quantizer_pb2.PublishCheckpointsRequest(part=part) for part in split_blob(model)]
         return [quantizer_pb2.PublishCheckpointsRequest(graph=header), *parts]
 
@@ -204,13 +204,13 @@ class Publishing:
     ) -> list[quantizer_pb2.PublishCheckpointsRequest]:
         observations = np.zeros((16, 4), np.float32)
         checkpoint = Checkpoint(
-            self._version, 1, self._graph.topology, dict(self._parameters), {OBSERVATIONS: observations}, 1.7e9
+            self._version, 1, self._graph.digest, dict(self._parameters), {OBSERVATIONS: observations}, 1.7e9
         )
         blob = encode_tensors(checkpoint)
         if not honest and rng.random() < 0.5:
             blob = mutated(blob, blob, rng)
         header = wire.checkpoint_header_to_proto(
-            wire.CheckpointHeader(self._version, 1, self._graph.topology, 1_700_000_000.0)
+            wire.CheckpointHeader(self._version, 1, self._graph.digest, 1_700_000_000.0)
         )
         parts = [quantizer_pb2.PublishCheckpointsRequest(part=part) for part in split_blob(blob, self._version)]
         return [quantizer_pb2.PublishCheckpointsRequest(checkpoint=header), *parts]

@@ -47,7 +47,7 @@ class CartPole:
             evaluated = [version for version in reader.versions() if version.mean_return is not None]
             best = max(evaluated, key=lambda version: (version.mean_return or 0.0, version.version))
             checkpoint = reader.checkpoint(best.version)
-            graph = reader.graphs[checkpoint.topology]
+            graph = reader.graphs[checkpoint.graph_digest]
             progress(f"{self.name}: version {best.version}, evaluated at {best.mean_return:.1f}")
         from actor_service.policies.policy import OnnxPolicy
 

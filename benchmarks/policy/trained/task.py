@@ -50,7 +50,7 @@ class TrainedPolicy:
                 for prefix in (_PARAMETER, _CALIBRATION)
             )
             graph = read_graph(arrays["graph"].tobytes())
-            return cls(graph, Checkpoint(1, 1, graph.topology, parameters, calibration, 0.0), arrays["held_out"])
+            return cls(graph, Checkpoint(1, 1, graph.digest, parameters, calibration, 0.0), arrays["held_out"])
 
 
 class Task(Protocol):

@@ -53,7 +53,7 @@ class WalkerStand:
         spans = (2.0,) * ACTIONS
         graph = signed_graph(onnx.ModelProto.FromString(graph.model), signature_of(inputs, outputs, spans=spans))
         order = np.random.default_rng(self._seed).permutation(len(held_out))
-        return TrainedPolicy(graph, replace(checkpoint, topology=graph.topology), held_out[order])
+        return TrainedPolicy(graph, replace(checkpoint, graph_digest=graph.digest), held_out[order])
 
     def returns(self, act: Act) -> list[float]:
         """Returns of episodes without noise."""

@@ -134,7 +134,7 @@ def told(policy: Policy, exploration: Exploration, steps: int) -> tuple[NDArray[
         (constant_policy([-2.1, 1.05]), [-2.0, 1.0]),
         (noisy_policy(4, 2, greedy=True), [0.0, 0.0]),
     ],
-    ids=["deterministic", "out of bounds", "stochastic"],
+    ids=["deterministic", "out of bounds", "takes_noise"],
 )
 def test_what_the_policy_would_have_done_without_noise_is_told_on_demand(
     policy: Policy, without_noise: list[float]

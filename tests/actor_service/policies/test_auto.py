@@ -20,13 +20,13 @@ from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, servi
 from tests.actor_service.actor_policies import as_policy, constant_policy
 
 
-def policy(scheme: str, version: int, topology: bytes = b"first".ljust(32)) -> Policy:
+def policy(scheme: str, version: int, graph_digest: bytes = b"first".ljust(32)) -> Policy:
     plain = as_policy(constant_policy([0.0, 1.0]).model, version, scheme)
-    return replace(plain, descriptor=replace(plain.descriptor, topology=topology))
+    return replace(plain, descriptor=replace(plain.descriptor, graph_digest=graph_digest))
 
 
-def policies(version: int, topology: bytes = b"first".ljust(32)) -> list[Policy]:
-    return [policy(scheme, version, topology) for scheme in SCHEMES]
+def policies(version: int, graph_digest: bytes = b"first".ljust(32)) -> list[Policy]:
+    return [policy(scheme, version, graph_digest) for scheme in SCHEMES]
 
 
 class Side:
@@ -308,4 +308,4 @@ def test_a_scheme_that_this_processor_computes_wrongly_is_chosen_no_more(
 def reported(plain: Policy) -> Policy:
     """The policy with a report that a comparison may rely on."""
     fidelity = replace(plain.descriptor.fidelity, observations=256)
-    return replace(plain, descriptor=replace(plain.descriptor, topology=b"first".ljust(32), fidelity=fidelity))
+    return replace(plain, descriptor=replace(plain.descriptor, graph_digest=b"first".ljust(32), fidelity=fidelity))

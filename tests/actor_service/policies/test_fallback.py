@@ -28,7 +28,7 @@ REPORT = FidelityReport(256, 0.05, 0.15, 0.01, 0.03, 0.97, (LayerReport("a", "in
 def policy(scheme: str, version: int = 1, factor: float = 1.0, report: FidelityReport = REPORT) -> Policy:
     """A policy whose outputs are those of fp32 times `factor`."""
     plain = as_policy(linear_policy(WEIGHTS * factor, np.zeros(2, np.float32)).model, version, scheme)
-    return replace(plain, descriptor=replace(plain.descriptor, fidelity=report, topology=b"t" * 32))
+    return replace(plain, descriptor=replace(plain.descriptor, fidelity=report, graph_digest=b"t" * 32))
 
 
 def load(given: Policy) -> OnnxPolicy:
@@ -182,7 +182,7 @@ def test_a_policy_without_a_useful_report_is_not_compared(changes: dict[str, obj
 def test_another_topology_is_compared_again() -> None:
     check = PolicyCheck(load, lambda: None, discrete=True)
     first, second = policy("int8"), policy("int8", version=2)
-    second = replace(second, descriptor=replace(second.descriptor, topology=b"a" * 32))
+    second = replace(second, descriptor=replace(second.descriptor, graph_digest=b"a" * 32))
     for given in (first, second):
         acting = check.watch(load(given))
         assert not check.is_due(given.descriptor)

@@ -82,6 +82,15 @@ def test_an_old_opset_is_converted(opset: int) -> None:
     np.testing.assert_allclose(Reference(graph).run(parameters, feeds)["q_values"], expected, rtol=1e-5, atol=1e-6)
 
 
+def test_an_opset_that_the_converter_cannot_convert_is_refused() -> None:
+    model = complete_model(mlp(8))
+    # Its Gemm needs a batch that is a number.
+    model.opset_import[0].version, model.ir_version = 6, 4
+
+    with pytest.raises(InvalidInputError, match=r"from opset 6 to 13 .*opset_version=17"):
+        Graph.from_model(model.SerializeToString())
+
+
 def test_an_opset_that_the_converter_does_not_know_is_refused() -> None:
     model = complete_model(mlp(8))
     model.opset_import[0].version = onnx.defs.onnx_opset_version() + 1

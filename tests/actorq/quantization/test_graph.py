@@ -6,6 +6,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from actorq.domain.policy import PolicyGraph
+from actorq.domain.signature import signature_of
 from actorq.errors import InvalidInputError
 from actorq.quantization.graph import MAX_CONSTANT_BYTES, Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
@@ -90,6 +91,18 @@ def test_a_graph_tells_inputs_and_parameters_apart() -> None:
         (
             changed(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", TensorProto.STRING)),
             "'observation'.*STRING",
+        ),
+        (
+            PolicyGraph(mlp(8).model, signature_of(("observation",), ("q_values", "value"))),
+            r"outputs \['q_values', 'value'\].*without \['value'\]",
+        ),
+        (
+            changed(lambda m: m.graph.initializer.append(onnx.TensorProto(name="layers.0.bias", data_type=1))),
+            r"'layers\.0\.bias' is both an input and an initializer",
+        ),
+        (
+            policy_graph([helper.make_node("Add", ["observation", "b"], ["q_values"])], {"b": [5]}, (1, "batch", 5)),
+            "'observation'.* as the second",
         ),
         (graph_of(mlp(8).model.replace(b"relu_0", b"relu_\xff")), "UTF-8"),
         (changed(local_function), "functions.*'helper'"),
@@ -206,6 +219,10 @@ def truncated(model: onnx.ModelProto) -> None:
     model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
 
 
+def lengthened(model: onnx.ModelProto) -> None:
+    model.graph.initializer[0].raw_data += bytes(4)
+
+
 def not_finite(model: onnx.ModelProto) -> None:
     array = numpy_helper.to_array(model.graph.initializer[0]).copy()
     array[0] = np.nan
@@ -216,6 +233,7 @@ def not_finite(model: onnx.ModelProto) -> None:
     ("change", "reason"),
     [
         (truncated, r"layers\.0\.weight.*156 bytes"),
+        (lengthened, r"'layers\.0\.weight'.*float32\[8, 5\].* size 41 "),
         (not_finite, r"'layers\.0\.weight'.*finite.* 5 NaN"),
         (external_constant, "'secret'.*file"),
         (local_function, "functions.*'helper'"),

@@ -1,5 +1,7 @@
 """Complete models become graphs whose weights are inputs."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -207,6 +209,30 @@ def test_infinity_in_a_mask_becomes_the_lowest_number() -> None:
     _, parameters = Graph.from_model(model.SerializeToString(), discrete_actions=True)
 
     assert parameters["mask"].tolist() == [0.0, float(np.finfo(np.float32).min), 0.0]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({"value_floats": [1.0, 2.0, 4.0]}, {"constant": [1.0, 2.0, 4.0]}),
+        ({"value": numpy_helper.from_array(np.array([1, 2, 4], np.float32))}, {"constant": [1.0, 2.0, 4.0]}),
+        # One number is no weight.
+        ({"value_float": 2.0}, {}),
+    ],
+    ids=lambda value: next(iter(value), ""),
+)
+def test_numbers_of_constant_nodes_are_parameters(attributes: dict[str, Any], expected: dict[str, list[float]]) -> None:
+    model = complete_model(mlp(16))
+    model.graph.node[-1].output[0] = "values"
+    nodes = [helper.make_node("Constant", [], ["constant"], **attributes), *model.graph.node]
+    set_repeated(model.graph, "node", [*nodes, helper.make_node("Mul", ["values", "constant"], ["q_values"])])
+
+    graph, parameters = Graph.from_model(model.SerializeToString(), discrete_actions=True)
+
+    assert {name: parameters[name].tolist() for name in parameters if not name.startswith("layers")} == expected
+    feeds = random_inputs(graph, 4)
+    (wanted,) = all_outputs_of(model.SerializeToString(), feeds)
+    np.testing.assert_allclose(Reference(graph).run(parameters, feeds)["q_values"], wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize("operator", ["GroupNormalization", "MeanVarianceNormalization"])

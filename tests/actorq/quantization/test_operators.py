@@ -15,7 +15,7 @@ from actorq.domain.policy import PolicyGraph
 from actorq.errors import InvalidInputError
 from actorq.quantization.footprint import MAX_BYTES, TRIAL_ROWS, Footprint
 from actorq.quantization.graph import Graph
-from actorq.quantization.operators import ALLOWED
+from actorq.quantization.operators import ALLOWED, MAX_EDGES, check_operators
 from quantizer_service.emission.prepared_graph import PreparedGraph
 from tests.quantizer_service.hostile_graphs import REFUSED, squares, with_states
 from tests.quantizer_service.policy_graphs import GRAPHS, nature_cnn, policy_graph
@@ -52,6 +52,16 @@ def test_every_allowed_operator_is_one_of_onnx_and_has_no_subgraph() -> None:
     for operator in ALLOWED:
         kinds = {attribute.type for attribute in schemas[operator].attributes.values()}
         assert not kinds & {kind.GRAPH, kind.GRAPHS}
+
+
+def test_the_inputs_and_outputs_of_all_nodes_are_bounded() -> None:
+    model = onnx.ModelProto()
+    model.graph.node.append(helper.make_node("Sum", ["x"] * (MAX_EDGES - 1), ["y"]))
+    check_operators(model)
+    model.graph.node.append(helper.make_node("Constant", [], ["z"], value_float=0.0))
+
+    with pytest.raises(InvalidInputError, match=f"{MAX_EDGES} inputs and outputs of nodes, got {MAX_EDGES + 1}"):
+        check_operators(model)
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -1,5 +1,7 @@
 """int8 computes an LSTM with integers, and one step of a GRU."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -120,8 +122,16 @@ def test_one_step_of_a_gru_is_of_integers(output: str, bias: bool, per_tensor_er
 ONE_STEP = "GRU of one step"
 
 
-def changed(**attributes: int) -> PolicyGraph:
+def changed(**attributes: Any) -> PolicyGraph:
     return recurrent("GRU", **{"linear_before_reset": 1, **attributes})
+
+
+def without_state() -> PolicyGraph:
+    """A GRU that begins anew at each step."""
+    model = onnx.ModelProto.FromString(changed().model)
+    (node,) = [node for node in model.graph.node if node.op_type == "GRU"]
+    del node.input[5:]
+    return PolicyGraph(model.SerializeToString(), changed().signature)
 
 
 def over_steps() -> PolicyGraph:
@@ -145,11 +155,15 @@ def over_steps() -> PolicyGraph:
         (recurrent("RNN"), "int8-weights"),
         (changed(linear_before_reset=0), ONE_STEP),
         (over_steps(), ONE_STEP),
+        (without_state(), ONE_STEP),
+        (changed(clip=5.0), ONE_STEP),
+        (changed(activations=["Sigmoid", "Relu"]), ONE_STEP),
+        (recurrent("LSTM", layout=1), "layout=1"),
     ],
-    ids=["RNN", "another form", "five steps"],
+    ids=["RNN", "another form", "five steps", "no state", "clipped", "other activations", "batch first"],
 )
 def test_other_recurrent_layers_stay_in_float(source: PolicyGraph, fact: str) -> None:
-    made, _ = in_int8(source)
+    made, _ = in_int8(source, Options(compensate=False))
 
     reasons = {layer.name: layer.reason for layer in made.layers}
     assert reasons["w"] == reasons["r"]

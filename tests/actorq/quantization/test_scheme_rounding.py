@@ -72,6 +72,7 @@ NOTHING_TO_LEARN = {
     "independent inputs": np.diag(np.arange(1.0, 17.0)),
     "moments that overflow": np.full((16, 16), np.inf),
     "moments that are none": np.full((16, 16), np.nan),
+    "moments with a negative eigenvalue": 2 * np.eye(16) - 1,
     "no positive moments": -np.eye(16) - 1,
 }
 

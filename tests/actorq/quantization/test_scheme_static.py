@@ -1,5 +1,7 @@
 """int8-static: what is held in uint8, where it begins and ends, and what is exact."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -119,6 +121,59 @@ def test_a_convolution_whose_output_is_read_in_float_is_converted() -> None:
         *("Conv", "Relu", "MaxPool", "QuantizeLinear", "QLinearConv", "MaxPool", "Reshape", "DequantizeLinear"),
         *("Gemm", "Gemm"),
     ]
+
+
+def test_values_stay_uint8_on_all_ways_to_quantized_layers() -> None:
+    nodes = [
+        helper.make_node("Conv", ["observation", "a.weight", "a.bias"], ["a"]),
+        helper.make_node("Relu", ["a"], ["x"]),
+        helper.make_node("Flatten", ["x"], ["f"]),
+        helper.make_node("Gemm", ["f", "b.weight"], ["b"], transB=1),
+        helper.make_node("MaxPool", ["x"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["g"]),
+        helper.make_node("Gemm", ["g", "c.weight"], ["c"], transB=1),
+        helper.make_node("Add", ["b", "c"], ["q_values"]),
+    ]
+    parameters = {"a.weight": [8, 2, 3, 3], "a.bias": [8], "b.weight": [3, 8 * 16], "c.weight": [3, 8 * 4]}
+    source = policy_graph(nodes, parameters, ("batch", 2, 6, 6))
+    plan = static(source, ends=True)
+
+    assert operators(plan) == [
+        "QuantizeLinear",
+        "QLinearConv",
+        "Flatten",
+        "QGemm",
+        "MaxPool",
+        "Flatten",
+        "QGemm",
+        "Add",
+    ]
+    arrays, inputs = random_parameters(source, 1), random_inputs(plan.graph, 64)
+    (expected,) = reference_of(plan.graph).run(arrays, inputs).values()
+    assert np.abs(outputs_of(emitted(plan, arrays, inputs), inputs) - expected).max() < 0.03 * np.ptp(expected)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"value_float": 255.0},
+        {"value": numpy_helper.from_array(np.array([255], np.float32))},
+        {"value_floats": [255.0]},
+    ],
+    ids=str,
+)
+def test_frames_may_be_divided_by_a_constant_node(attributes: dict[str, Any]) -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["white"], **attributes),
+        helper.make_node("Cast", ["observation"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Div", ["float", "white"], ["x"]),
+        helper.make_node("Gemm", ["x", "head.weight"], ["q_values"], transB=1),
+    ]
+    source = policy_graph(nodes, {"head.weight": [3, 4]}, ("batch", 4), pixels=True)
+
+    model = emitted(static(source, ends=True), random_parameters(source, 1))
+
+    assert constants(model)["x:scale"] == np.float32(1 / 255)
 
 
 def test_a_layer_on_more_than_two_dimensions_stays_in_float_with_the_reason() -> None:

@@ -6,6 +6,7 @@ import pytest
 from onnx import numpy_helper
 
 from actorq.domain.policy import FLOAT32, INT4_PER_BLOCK, INT8_PER_CHANNEL, INT8_PER_TENSOR, PolicyGraph
+from actorq.domain.signature import METADATA, Signature
 from actorq.errors import InvalidInputError, NotFoundError
 from actorq.quantization.graph import Graph
 from actorq.quantization.schemes import SCHEMES, Options, scheme_named
@@ -122,11 +123,13 @@ def test_the_graph_that_was_published_is_left_alone(plan: Plan, source: PolicyGr
     assert plan.graph.model == onnx.ModelProto.FromString(source.model)
 
 
-def test_the_metadata_names_run_version_and_scheme(plan: Plan, source: PolicyGraph) -> None:
+def test_the_metadata_names_run_version_scheme_and_signature(plan: Plan, source: PolicyGraph) -> None:
     model = onnx.ModelProto.FromString(emitted(plan, random_parameters(source, 6), version=42))
 
     metadata = {entry.key: entry.value for entry in model.metadata_props}
+    signature = metadata.pop(METADATA)
     assert metadata == {"run_id": "run", "version": "42", "scheme": plan.scheme}
+    assert Signature.from_text(signature) == source.signature
 
 
 def test_every_layer_is_reported_once_with_its_form_or_the_reason(plan: Plan, source: PolicyGraph) -> None:

@@ -34,7 +34,7 @@ DESCRIPTOR = PolicyDescriptor(
 )
 REFUSED = replace(
     DESCRIPTOR,
-    topology=bytes(range(32, 64)),
+    graph_digest=bytes(range(32, 64)),
     fidelity=replace(
         DESCRIPTOR.fidelity,
         outputs=(OutputError("actions", (0.1, 0.2), (0.3, 0.5)), OutputError("value", (0.0,), (0.0,))),

@@ -63,7 +63,7 @@ def fill(root: Path) -> None:
     store.add_graph(GRAPH)
     for version in (1, 2):
         batch = {"observations": np.zeros((2, 4), np.float32)}
-        store.add_version(Checkpoint(version, 0, GRAPH.topology, {"w": np.zeros(3, np.float32)}, batch, 0.0), ())
+        store.add_version(Checkpoint(version, 0, GRAPH.digest, {"w": np.zeros(3, np.float32)}, batch, 0.0), ())
     store.add_evaluation(2, 9.0)
     store.close()
 
@@ -151,9 +151,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "policies/run.json": (flip, "policies/run.json", "other copy"),
     "policies/00000002/checkpoint.json": (flip, "policies/00000002/checkpoint.json", "number stays taken"),
     "policies/00000002/evaluation.json": (flip, "policies/00000002/evaluation.json", "not evaluated"),
-    f"policies/graphs/{GRAPH.topology.hex()}.onnx": (
+    f"policies/graphs/{GRAPH.digest.hex()}.onnx": (
         flip,
-        f"policies/graphs/{GRAPH.topology.hex()[:16]}",
+        f"policies/graphs/{GRAPH.digest.hex()[:16]}",
         "sends the graph again",
     ),
 }
@@ -210,7 +210,7 @@ def test_a_store_or_version_that_the_quantizer_refuses_is_not_whole(
     store, version = findings["policies/run.json"], findings["policies/00000001"]
     assert (code, store["state"], version["state"]) == (1, "damaged", "missing")
     assert "refused" in store["on_resume"]
-    assert re.search("format 3.* 2 ", store["detail"])
+    assert re.search("format 4.* 2 ", store["detail"])
     assert "['int8']" in version["detail"]
     assert [each.version for each in retained_policies(root / "policies")] == [2]
 

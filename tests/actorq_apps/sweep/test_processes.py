@@ -55,7 +55,11 @@ def test_values_that_do_not_fit_together_fail_without_a_process(runs: Processes)
 
 def test_the_best_policy_is_one_that_the_gate_let_pass(runs: Processes, tmp_path: Path) -> None:
     ruined = checkpoint(
-        DEEP, 1, parameters=deep_parameters(ruined=INNER), calibration=dead_observations(), topology=DEEP.topology
+        DEEP,
+        1,
+        parameters=deep_parameters(ruined=INNER),
+        calibration=dead_observations(),
+        graph_digest=DEEP.digest,
     )
     stored_run(runs.run(TRIAL).root, DEEP, [ruined])
     best = tmp_path / "best"

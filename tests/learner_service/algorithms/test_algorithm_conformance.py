@@ -71,12 +71,12 @@ def test_the_exported_graph_computes_the_policy(name: str, kind: str, normalize:
     algorithm.normalize(rng.standard_normal(shape), 0.1 + rng.random(shape))
     trained(algorithm, spec)
 
-    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    graph = export_policy_graph(algorithm.policy, spec, algorithm.takes_noise)
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     parameters = snapshot_parameters(algorithm.policy)
     for batch in (1, 7):
         inputs: dict[str, NDArray[Any]] = {OBSERVATIONS: random_batch(rng, spec, batch).observations}
-        if algorithm.stochastic:
+        if algorithm.takes_noise:
             inputs[Role.NOISE] = rng.standard_normal((batch, 2), np.float32)
         assert [port.name for port in graph.signature.inputs] == [*inputs]
         (actual,) = session.run(None, {**inputs, **parameters})
@@ -116,7 +116,7 @@ def test_without_normalization_there_is_nothing_to_set(name: str) -> None:
 def test_all_layers_of_the_policy_can_be_trained_as_actors_run_them(name: str, scheme: str) -> None:
     spec = spec_of(name)
     algorithm, rng = make(name, spec, learner={"quantization_aware_after": 0.5}), np.random.default_rng(0)
-    fake = FakeQuantization(algorithm.policy, export_policy_graph(algorithm.policy, spec, algorithm.stochastic))
+    fake = FakeQuantization(algorithm.policy, export_policy_graph(algorithm.policy, spec, algorithm.takes_noise))
     layers = tuple(key for key, module in algorithm.policy.named_modules() if isinstance(module, nn.Linear))
     fake.follow(scheme, [LayerReport(layer, INT8_PER_TENSOR) for layer in layers])
     assert set(fake.layers) == set(layers)

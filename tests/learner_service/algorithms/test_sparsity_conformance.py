@@ -198,7 +198,7 @@ def test_tiny_networks_have_the_sparse_ones_weights(name: str) -> None:
 def test_sparse_policies_are_trained_as_actors_run_them(name: str, kind: str) -> None:
     spec = spec_of(name)
     algorithm = sparse(name, kind)
-    fake = FakeQuantization(algorithm.policy, export_policy_graph(algorithm.policy, spec, algorithm.stochastic))
+    fake = FakeQuantization(algorithm.policy, export_policy_graph(algorithm.policy, spec, algorithm.takes_noise))
     layers = [key for key, module in algorithm.policy.named_modules() if isinstance(module, nn.Linear)]
     fake.follow("int8", [LayerReport(layer, INT8_PER_TENSOR) for layer in layers])
     before = networks(algorithm.state())

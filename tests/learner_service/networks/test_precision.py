@@ -206,7 +206,7 @@ class TestAlgorithms:
     def test_what_is_published_is_fp32_and_of_the_same_form(self, name: str) -> None:
         spec = DISCRETE if name == "dqn" else CONTINUOUS
         fp32, bf16 = made(name, "fp32"), updated(made(name, "bf16"))
-        graphs = [export_policy_graph(each.policy, spec, each.stochastic).model for each in (fp32, bf16)]
+        graphs = [export_policy_graph(each.policy, spec, each.takes_noise).model for each in (fp32, bf16)]
         assert graphs[0] == graphs[1]
         published, expected = (snapshot_parameters(each.policy) for each in (bf16, fp32))
         assert published.keys() == expected.keys()

@@ -30,7 +30,7 @@ from tests.learner_service.policy.test_graph_cache import Waves, cached
 graph = cached(Path(sys.argv[1]), Waves())
 modules = [name for name in ("onnxscript", "sympy", "torch._dynamo", "torch.onnx._internal.exporter._core")
            if name in sys.modules]
-print(graph.topology.hex(), *modules)
+print(graph.digest.hex(), *modules)
 """
 
 
@@ -62,7 +62,7 @@ class Shifted(Waves):
 
 
 def cached(path: Path, policy: nn.Module) -> PolicyGraph:
-    return cached_policy_graph(path, policy, SPEC, stochastic=False, greedy=False)
+    return cached_policy_graph(path, policy, SPEC, takes_noise=False, greedy=False)
 
 
 def operators(graph: PolicyGraph) -> set[str]:
@@ -103,7 +103,7 @@ def test_the_next_learner_takes_the_graph_without_the_exporter(path: Path, graph
     said = subprocess.run(
         [sys.executable, "-c", NEXT_LEARNER, path], env=environment, capture_output=True, text=True, timeout=60
     )
-    assert said.stdout.split() == [graph.topology.hex()], said.stderr
+    assert said.stdout.split() == [graph.digest.hex()], said.stderr
 
 
 def test_a_policy_that_has_learned_takes_the_same_graph(path: Path, graph: PolicyGraph) -> None:
@@ -136,7 +136,7 @@ def test_a_changed_policy_does_not_take_the_old_graph(
 def test_another_environment_does_not_take_the_old_graph(path: Path) -> None:
     mark(path)
     other = replace(SPEC, environment_id="Other-v0")
-    assert cached_policy_graph(path, Waves(), other, stochastic=False, greedy=False).model != b"mark"
+    assert cached_policy_graph(path, Waves(), other, takes_noise=False, greedy=False).model != b"mark"
 
 
 def test_a_damaged_file_is_exported_again_and_replaced(
@@ -161,5 +161,5 @@ def test_a_policy_graph_that_cannot_be_written_does_not_stop_training(
 
 def test_the_fingerprint_of_a_network_does_not_depend_on_its_weights() -> None:
     one, other, wider = (QNetwork(SPEC, sizes, dueling=True).eval() for sizes in ((8,), (8,), (9,)))
-    examples = example_inputs(SPEC, stochastic=False)
+    examples = example_inputs(SPEC, takes_noise=False)
     assert fingerprint(one, examples) == fingerprint(other, examples) != fingerprint(wider, examples)

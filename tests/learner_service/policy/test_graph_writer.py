@@ -53,7 +53,7 @@ def encoders(spec: EnvironmentSpec) -> tuple[nn.Module, int]:
 class Case:
     make: Callable[[], nn.Module]
     spec: EnvironmentSpec
-    stochastic: bool = False
+    takes_noise: bool = False
 
 
 CASES = {
@@ -64,7 +64,7 @@ CASES = {
     "planes": Case(lambda: QNetwork(PLANES, (), False, None, (image_layers((4, 10, 10), True), 128)), PLANES),
     "deterministic": Case(lambda: DeterministicPolicy(ARMS, (8,)), ARMS),
     "layer norm": Case(lambda: LayerNormPolicy(ARMS, (8, 8)), ARMS),
-    "gaussian": Case(lambda: GaussianPolicy(ARMS, (8,), Normalizer(ARMS)), ARMS, stochastic=True),
+    "gaussian": Case(lambda: GaussianPolicy(ARMS, (8,), Normalizer(ARMS)), ARMS, takes_noise=True),
     "softmax": Case(lambda: SoftmaxPolicy(STACKED, (8, 8), Normalizer(STACKED), activation="tanh"), STACKED),
     "softmax, images": Case(lambda: SoftmaxPolicy(IMAGES, (), None, (image_layers((3, 36, 40), True), 512)), IMAGES),
     "clipped": Case(lambda: DiagonalGaussianPolicy(ARMS, (8, 8), activation="tanh"), ARMS),
@@ -79,7 +79,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_written_graph_is_the_exported_one(case: Case) -> None:
     torch.manual_seed(0)
-    arguments = (case.make(), case.spec, case.stochastic, case.stochastic)
+    arguments = (case.make(), case.spec, case.takes_noise, case.takes_noise)
     written, exported = write_policy_graph(*arguments), exported_policy_graph(*arguments)
     assert replace(written, model=b"") == replace(exported, model=b"")
     assert shape_of(written.model) == shape_of(exported.model)
@@ -158,13 +158,13 @@ UNKNOWN = {
 @pytest.mark.parametrize("policy", UNKNOWN.values(), ids=UNKNOWN)
 def test_what_cannot_be_written_exactly_is_not_written(policy: nn.Module) -> None:
     with pytest.raises(UnknownOperationError):
-        write_graph(policy.eval(), example_inputs(SPEC, stochastic=False), ["q_values"])
+        write_graph(policy.eval(), example_inputs(SPEC, takes_noise=False), ["q_values"])
 
 
 def test_a_user_s_policy_of_known_layers_is_written() -> None:
     shift = torch.tensor([0.5, -0.5])
     policy = Own(lambda policy, x: (plain(policy, x).view(x.shape[0], 2) * 3 - shift).clamp(-1.0, 1.0)).eval()
-    model = write_graph(policy, example_inputs(SPEC, stochastic=False), ["q_values"])
+    model = write_graph(policy, example_inputs(SPEC, takes_noise=False), ["q_values"])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     rows = np.random.default_rng(0).standard_normal((9, 4), np.float32)
     parameters = {name: tensor.numpy() for name, tensor in policy.state_dict().items()}

@@ -89,7 +89,7 @@ def test_it_holds_no_weights_and_nothing_of_this_machine(exported: Exported) -> 
 def test_a_policy_that_is_trained_on_keeps_its_topology() -> None:
     torch.manual_seed(0)
     first, second = (QNetwork(SPEC, (8,), dueling=False) for _ in range(2))
-    assert export_policy_graph(first, SPEC).topology == export_policy_graph(second, SPEC).topology
+    assert export_policy_graph(first, SPEC).digest == export_policy_graph(second, SPEC).digest
 
 
 def test_a_snapshot_is_a_copy(exported: Exported) -> None:
@@ -140,7 +140,7 @@ class Noisy(nn.Module):
 def test_a_stochastic_policy_takes_noise_and_buffers_are_published_as_parameters_are(batch: int) -> None:
     torch.manual_seed(0)
     policy = Noisy()
-    graph = export_policy_graph(policy, ARMS, stochastic=True)
+    graph = export_policy_graph(policy, ARMS, takes_noise=True)
     assert [port.role for port in graph.signature.inputs] == ["observation", "noise"]
     session = onnxruntime.InferenceSession(graph.model, providers=["CPUExecutionProvider"])
     assert {value.name for value in session.get_inputs()} == {"observations", "noise", *policy.state_dict()}
@@ -163,7 +163,7 @@ def test_a_stochastic_policy_tells_what_it_does_without_noise_where_that_is_want
     spec = replace(ARMS, actions=ArraySpec((2,), "float32", (low,), (1.0,)))
     torch.manual_seed(0)
     policy = GaussianPolicy(spec, (16, 16))
-    plain, graph = (export_policy_graph(policy, spec, stochastic=True, greedy=greedy) for greedy in (False, True))
+    plain, graph = (export_policy_graph(policy, spec, takes_noise=True, greedy=greedy) for greedy in (False, True))
     models = [onnx.load_from_string(each.model).graph for each in (plain, graph)]
     assert [[output.name for output in model.output] for model in models] == [
         ["actions"],
@@ -193,7 +193,7 @@ def test_the_actions_of_a_deterministic_policy_are_without_noise_already() -> No
 
 def test_a_stochastic_policy_without_greedy_actions_is_refused() -> None:
     with pytest.raises(UserError, match=r"dynamic_capacity.*with_greedy.*Noisy"):
-        export_policy_graph(Noisy(), ARMS, stochastic=True, greedy=True)
+        export_policy_graph(Noisy(), ARMS, takes_noise=True, greedy=True)
 
 
 def test_a_policy_on_stacked_frames_takes_stacks() -> None:
@@ -211,20 +211,20 @@ class Floats(nn.Module):
 
 def test_a_calibration_batch_has_what_every_input_is_given() -> None:
     observations = np.random.default_rng(0).standard_normal((40, 3), np.float32)
-    batch = calibration_batch(observations, ARMS, stochastic=True, seed=3)
+    batch = calibration_batch(observations, ARMS, takes_noise=True, seed=3)
     assert list(batch) == ["observations", "noise"]
     np.testing.assert_array_equal(batch["observations"], observations)
     assert not np.shares_memory(batch["observations"], observations)
     assert batch["noise"].shape == (40, 2)
     assert batch["noise"].dtype == np.float32
     assert abs(batch["noise"].std() - 1) < 0.3
-    assert list(calibration_batch(observations, ARMS, stochastic=False, seed=3)) == ["observations"]
+    assert list(calibration_batch(observations, ARMS, takes_noise=False, seed=3)) == ["observations"]
 
 
 def test_before_the_first_observation_zeros_calibrate() -> None:
     stacked = replace(IMAGES, frame_stack=4)
     nothing = np.empty((0, 4, 6, 5, 3), np.uint8)
-    batch = calibration_batch(nothing, stacked, stochastic=False, seed=0)["observations"]
+    batch = calibration_batch(nothing, stacked, takes_noise=False, seed=0)["observations"]
     assert batch.shape == (1, 4, 6, 5, 3)
     assert batch.dtype == np.uint8
     assert not batch.any()

@@ -152,7 +152,7 @@ class Trained:
 
     def emitted(self, scheme: str, options: Options) -> Emission:
         parameters = snapshot_parameters(self.policy)
-        published = Checkpoint(1, 0, self.source.topology, parameters, self.calibration, 0.0)
+        published = Checkpoint(1, 0, self.source.digest, parameters, self.calibration, 0.0)
         version = PreparedGraph(Graph.parse(self.source)).without_dead_units(published)
         # As runs with quantization-aware training have it: see RunConfig.resolved_quantizer.
         plan = Plan(version.form.graph, scheme_named(scheme), replace(options, compensate=False))

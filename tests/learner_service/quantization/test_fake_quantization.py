@@ -58,13 +58,13 @@ def test_what_fails_inside_leaves_the_policy_as_it_was(policy: QNetwork) -> None
 
 
 def test_graph_and_snapshot_are_those_of_the_float_policy(policy: QNetwork) -> None:
-    topology, parameters = export_policy_graph(policy, SPEC).topology, snapshot_parameters(policy)
+    topology, parameters = export_policy_graph(policy, SPEC).digest, snapshot_parameters(policy)
     fake = FakeQuantization(policy, export_policy_graph(policy, SPEC))
     fake.follow("int8", reports("torso.0", "torso.2", "advantage", "value"))
     with fake.applied():
         policy(torch.ones(2, 4)).sum().backward()
         inside = snapshot_parameters(policy)
-    assert export_policy_graph(policy, SPEC).topology == topology
+    assert export_policy_graph(policy, SPEC).digest == topology
     assert all((inside[name] == value).all() for name, value in parameters.items())
 
 

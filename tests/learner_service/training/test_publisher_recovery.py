@@ -47,7 +47,7 @@ class ScriptedQuantizer(quantizer_pb2_grpc.QuantizerServiceServicer):
     def ready(self, newest_version: int) -> None:
         """Say what it has; it knows every graph."""
         message = quantizer_pb2.PublishReady(
-            newest_version=newest_version, topologies=[policy_graph().topology], contract=CONTRACT
+            newest_version=newest_version, graph_digests=[policy_graph().digest], contract=CONTRACT
         )
         self._tell(quantizer_pb2.PublishCheckpointsResponse(ready=message))
 

@@ -48,7 +48,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 def refused(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     """A run whose only version int8 ruins: the gate puts each layer in float."""
     ruined = checkpoint(
-        DEEP, 1, parameters=deep_parameters(ruined=INNER), calibration=dead_observations(), topology=DEEP.topology
+        DEEP,
+        1,
+        parameters=deep_parameters(ruined=INNER),
+        calibration=dead_observations(),
+        graph_digest=DEEP.digest,
     )
     return stored_run(tmp_path_factory.mktemp("refused") / "run", DEEP, [ruined])
 

@@ -64,10 +64,10 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     algorithm = make(name, spec, normalize_observations=kind != "on frames", **sizes)
     algorithm.normalize(np.array([1.0, -2.0, 3.0]), np.array([0.5, 2.0, 10.0]))
     trained(algorithm, spec)
-    graph = export_policy_graph(algorithm.policy, spec, algorithm.stochastic)
+    graph = export_policy_graph(algorithm.policy, spec, algorithm.takes_noise)
     rows = random_batch(np.random.default_rng(1), spec, 128).observations
-    calibration = calibration_batch(rows, spec, algorithm.stochastic, seed=0)
-    version = Checkpoint(1, 5, graph.topology, snapshot_parameters(algorithm.policy), calibration, 0.0)
+    calibration = calibration_batch(rows, spec, algorithm.takes_noise, seed=0)
+    version = Checkpoint(1, 5, graph.digest, snapshot_parameters(algorithm.policy), calibration, 0.0)
     root = tmp_path_factory.mktemp("stored") / "run"
     return stored_run(root, graph, [version], spec=spec, algorithm=name), algorithm.policy, spec
 
@@ -87,8 +87,8 @@ def stored_on_policy(name: str, kind: str, root: Path) -> Policy:
         algorithm.policy.head.weight.mul_(20.0)
     graph = export_policy_graph(algorithm.policy, spec)
     rows = random_batch(np.random.default_rng(1), spec, 128).observations
-    calibration = calibration_batch(rows, spec, stochastic=False, seed=0)
-    version = Checkpoint(1, 5, graph.topology, snapshot_parameters(algorithm.policy), calibration, 0.0)
+    calibration = calibration_batch(rows, spec, takes_noise=False, seed=0)
+    version = Checkpoint(1, 5, graph.digest, snapshot_parameters(algorithm.policy), calibration, 0.0)
     return stored_run(root, graph, [version], spec=spec, algorithm=name), algorithm.policy, spec
 
 

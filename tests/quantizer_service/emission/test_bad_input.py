@@ -70,7 +70,7 @@ def _refused(client: QuantizerClient, send: Send, status: grpc.StatusCode, fact:
     assert client.fidelity("int8", 1) == before.descriptor
     again = Publisher(client)
     ready = again.open()
-    assert (ready.newest_version, list(ready.topologies)) == (1, [SOURCE.topology])
+    assert (ready.newest_version, list(ready.graph_digests)) == (1, [SOURCE.digest])
     assert again.publish(checkpoint(SOURCE, 2)).version == 2
     assert next(watch).descriptor.version == 2
 
@@ -123,9 +123,9 @@ def test_ever_new_graphs_are_not_kept_for_ever(client: QuantizerClient, tmp_path
 
     ready = Publisher(client).open()
 
-    assert SOURCE.topology in ready.topologies
-    assert len(ready.topologies) < 12
-    assert len(list((tmp_path / "store" / "graphs").iterdir())) == 2 * len(ready.topologies)
+    assert SOURCE.digest in ready.graph_digests
+    assert len(ready.graph_digests) < 12
+    assert len(list((tmp_path / "store" / "graphs").iterdir())) == 2 * len(ready.graph_digests)
 
 
 def ruined(version: int) -> Checkpoint:

@@ -54,7 +54,7 @@ def test_every_scheme_gets_what_is_left_and_is_compared_with_what_was_published(
     error = np.abs(all_outputs_of(policy.model, version.calibration)[0] - expected)
     assert policy.descriptor.fidelity.mean_error == pytest.approx(error.mean(), rel=0.05, abs=1e-6)
     assert policy.descriptor.fp32_size_bytes == sum(array.nbytes for array in version.parameters.values())
-    assert policy.descriptor.topology == SOURCE.topology
+    assert policy.descriptor.graph_digest == SOURCE.digest
 
 
 def test_a_version_without_sparsity_is_as_it_was(tmp_path: Path) -> None:

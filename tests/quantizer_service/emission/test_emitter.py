@@ -50,10 +50,10 @@ def test_a_claim_tells_the_learner_the_last_version_and_the_known_topologies(tmp
         _ = empty.run_id
     assert empty.claim("run") == (0, ())
     assert empty.run_id == "run"
-    assert ready(tmp_path / "store", versions=2).catalog.claim("run") == (2, (SOURCE.topology,))
+    assert ready(tmp_path / "store", versions=2).catalog.claim("run") == (2, (SOURCE.digest,))
     emitter = opened_after_a_kill(tmp_path / "store")
     # A version up to the mark of the one before may have been served.
-    assert emitter.catalog.claim("run") == (1 + BLOCK, (SOURCE.topology,))
+    assert emitter.catalog.claim("run") == (1 + BLOCK, (SOURCE.digest,))
     with pytest.raises(ConflictError, match="empty --store"):
         emitter.catalog.claim("another run")
 
@@ -191,7 +191,7 @@ def test_a_refused_checkpoint_changes_nothing(tmp_path: Path) -> None:
     parameters = {**random_parameters(SOURCE, 1), "extra": random_parameters(SOURCE, 1)["layers.0.bias"]}
     with pytest.raises(InvalidInputError, match="extra"):
         emitter.publish(checkpoint(SOURCE, 2, parameters=parameters), ["int8"])
-    with pytest.raises(ConflictError, match=dueling().topology.hex()[:8]):
+    with pytest.raises(ConflictError, match=dueling().digest.hex()[:8]):
         emitter.publish(checkpoint(dueling(), 2), ["int8"])
     with pytest.raises(NotFoundError, match="int3"):
         emitter.publish(checkpoint(SOURCE, 2), ["int8", "int3"])
@@ -274,7 +274,7 @@ def test_refused_rungs_and_topology_are_there_after_a_restart(tmp_path: Path) ->
 
     assert again == policies
     assert again[0].descriptor.fidelity.refused
-    assert again[0].descriptor.topology == DEEP.topology
+    assert again[0].descriptor.graph_digest == DEEP.digest
 
 
 def test_a_version_that_nobody_asked_for_in_any_scheme_is_checked_and_kept(tmp_path: Path) -> None:

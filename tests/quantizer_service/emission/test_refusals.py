@@ -30,7 +30,7 @@ def _send_two_headers(publisher: Publisher) -> None:
 
 
 def _header(version: int, **fields: object) -> quantizer_pb2.CheckpointHeader:
-    header = quantizer_pb2.CheckpointHeader(version=version, topology=SOURCE.topology)
+    header = quantizer_pb2.CheckpointHeader(version=version, graph_digest=SOURCE.digest)
     header.snapshot_at.FromSeconds(1)
     for name, value in fields.items():
         setattr(header, name, value)
@@ -45,7 +45,7 @@ def _send_wrong_digest(publisher: Publisher) -> None:
 
 
 def _send_too_big_a_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
+    publisher.send(graph=quantizer_pb2.GraphHeader(digest=bytes(32)))
     header = tensor_pb2.BlobHeader(size_bytes=MAX_GRAPH_BYTES + 1, sha256=bytes(32))
     publisher.send(part=tensor_pb2.BlobPart(header=header))
 
@@ -57,7 +57,7 @@ def _send_blob(publisher: Publisher, blob: bytes, version: int = 2) -> None:
 
 
 def _send_renamed_graph(publisher: Publisher) -> None:
-    publisher.send(graph=quantizer_pb2.GraphHeader(topology=bytes(32)))
+    publisher.send(graph=quantizer_pb2.GraphHeader(digest=bytes(32)))
     for part in split_blob(SOURCE.model):
         publisher.send(part=part)
 
@@ -79,13 +79,13 @@ BAD_SUBMISSIONS: list[tuple[str, Callable[[Publisher], None], grpc.StatusCode, s
     ("header twice", _send_two_headers, INVALID, "checkpoint 2"),
     ("evaluation of nothing", lambda p: p.send(evaluation=NO_EPISODES), INVALID, "at least one"),
     ("version 0", lambda p: p.send(checkpoint=_header(0)), INVALID, "version: .*4611686018427387903, .*0"),
-    ("short topology", lambda p: p.send(checkpoint=_header(2, topology=b"x")), INVALID, "topology: .*32 bytes, .*1"),
+    ("short digest", lambda p: p.send(checkpoint=_header(2, graph_digest=b"x")), INVALID, "graph_digest: .*32 .*1"),
     ("no snapshot time", lambda p: p.send(checkpoint=quantizer_pb2.CheckpointHeader(
-        version=2, topology=SOURCE.topology)), INVALID, "snapshot_at"),
+        version=2, graph_digest=SOURCE.digest)), INVALID, "snapshot_at"),
     ("wrong digest", _send_wrong_digest, INVALID, "sha256"),
     ("version of the blob", lambda p: _send_blob(p, b"x", 3), INVALID, "version 2, .*3"),
     ("no safetensors", lambda p: _send_blob(p, b"nonsense"), INVALID, "safetensors"),
-    ("graph of another digest", _send_renamed_graph, INVALID, "topology .*SHA-256"),
+    ("graph of another digest", _send_renamed_graph, INVALID, "SHA-256"),
     ("graph too big", _send_too_big_a_graph, grpc.StatusCode.RESOURCE_EXHAUSTED, "8388608"),
     ("NaN", _with_parameter("layers.0.weight", WEIGHT * np.nan), INVALID, r"'layers\.0\.weight': .*finite"),
     ("wrong shape", _with_parameter("layers.0.weight", WEIGHT.T.copy()), INVALID, r"layers\.0\.weight.*\[5, 16\]"),
@@ -93,7 +93,7 @@ BAD_SUBMISSIONS: list[tuple[str, Callable[[Publisher], None], grpc.StatusCode, s
     ("unknown parameter", _with_parameter("more.weight", WEIGHT), INVALID, r"unexpected \['more\.weight'\]"),
     ("no calibration", lambda p: p.send_checkpoint(checkpoint(SOURCE, 2, calibration={})), INVALID, "missing .*obs"),
     ("same version", lambda p: p.send_checkpoint(checkpoint(SOURCE, 1)), CONFLICT, "version above 1, .*1"),
-    ("unknown graph", lambda p: p.send_checkpoint(checkpoint(dueling(), 2)), CONFLICT, dueling().topology.hex()[:8]),
+    ("unknown graph", lambda p: p.send_checkpoint(checkpoint(dueling(), 2)), CONFLICT, dueling().digest.hex()[:8]),
 ]  # fmt: skip
 
 

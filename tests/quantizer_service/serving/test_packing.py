@@ -98,7 +98,7 @@ def test_dense_policies_travel_as_they_are(tmp_path: Path) -> None:
     with running_quantizer(tmp_path / "dense") as address, QuantizerClient(address) as client:
         opened(client, versions=1)
         assert watched(client, ENCODINGS)[1].part.header.encoding == tensor_pb2.BLOB_ENCODING_UNSPECIFIED
-        assert DENSE_SOURCE.topology == client.get("int8").descriptor.topology
+        assert DENSE_SOURCE.digest == client.get("int8").descriptor.graph_digest
 
 
 def test_a_checkpoint_may_come_packed(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_checkpoint_may_come_packed(tmp_path: Path) -> None:
         publisher.open()
         publisher.send_graph(SOURCE)
         header = quantizer_pb2.CheckpointHeader(
-            version=1, learner_step=1, topology=version.topology, snapshot_at=wire.timestamp_to_proto(1.0)
+            version=1, learner_step=1, graph_digest=version.graph_digest, snapshot_at=wire.timestamp_to_proto(1.0)
         )
         publisher.send(checkpoint=header)
         parts = list(split_blob(encode_tensors(version), 1, encodings=ENCODINGS))
@@ -124,7 +124,7 @@ def test_a_bomb_ends_the_stream_and_changes_nothing(client: QuantizerClient) -> 
     publisher = Publisher(client)
     publisher.open()
     header = quantizer_pb2.CheckpointHeader(
-        version=2, learner_step=1, topology=SOURCE.topology, snapshot_at=wire.timestamp_to_proto(1.0)
+        version=2, learner_step=1, graph_digest=SOURCE.digest, snapshot_at=wire.timestamp_to_proto(1.0)
     )
     publisher.send(checkpoint=header)
     opening = next(split_blob(encode_tensors(sparse(2)), 2, encodings=ENCODINGS))

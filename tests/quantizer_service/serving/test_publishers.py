@@ -63,7 +63,7 @@ def test_unfinished_submissions_are_held_of_one_publisher_at_a_time(tmp_path: Pa
             publisher = Publisher(client)
             publisher.open()
             publishers.append(publisher)
-            header = quantizer_pb2.CheckpointHeader(version=2, topology=SOURCE.topology)
+            header = quantizer_pb2.CheckpointHeader(version=2, graph_digest=SOURCE.digest)
             header.snapshot_at.FromSeconds(1)
             publisher.send(checkpoint=header)
             *parts, _ = split_blob(bytes(UPLOAD_BYTES), 2)

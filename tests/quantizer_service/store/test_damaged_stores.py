@@ -36,7 +36,7 @@ def test_a_store_of_a_later_contract_is_refused_in_one_line(tmp_path: Path) -> N
             attempt(tmp_path)
 
 
-@pytest.mark.parametrize("field", ["topology", "fidelity", "sha256"])
+@pytest.mark.parametrize("field", ["graph_digest", "fidelity", "sha256"])
 def test_a_descriptor_that_lacks_a_field_is_damaged_and_says_so_in_one_line(tmp_path: Path, field: str) -> None:
     filled(tmp_path, 1).close()
     path = tmp_path / "00000001" / "policy-int8.json"
@@ -113,13 +113,13 @@ def test_versions_of_a_damaged_graph_are_skipped(tmp_path: Path, caplog: pytest.
     store.add_graph(dueling())
     store.add_version(checkpoint(dueling(), 2), [])
     store.close()
-    (tmp_path / "graphs" / f"{SOURCE.topology.hex()}.onnx").write_bytes(b"")
+    (tmp_path / "graphs" / f"{SOURCE.digest.hex()}.onnx").write_bytes(b"")
 
     with caplog.at_level(logging.WARNING):
         store = opened(tmp_path)
 
     assert retained(store) == [2]
-    assert f"{SOURCE.topology.hex()}.onnx" in caplog.text
+    assert f"{SOURCE.digest.hex()}.onnx" in caplog.text
 
 
 def test_a_file_that_is_damaged_later_is_refused_with_both_digests(tmp_path: Path) -> None:

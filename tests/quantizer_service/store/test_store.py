@@ -24,13 +24,17 @@ def test_everything_comes_back_after_a_restart(tmp_path: Path) -> None:
     again = opened(tmp_path)
 
     assert again.run_id == "run"
-    assert dict(again.graphs) == {SOURCE.topology: SOURCE}
+    assert dict(again.graphs) == {SOURCE.digest: SOURCE}
     assert again.versions() == store.versions()
     assert (again.versions()[0].version, again.highest_version) == (2, 2)
     assert again.policy(1, Variant("fp32")) == policy(1, "fp32", b"another")
     assert again.policy(2, Variant("fp32")) is None
     loaded, saved = again.checkpoint(2), checkpoint(SOURCE, 2)
-    assert (loaded.learner_step, loaded.topology, loaded.snapshot_at) == (200, SOURCE.topology, saved.snapshot_at)
+    assert (loaded.learner_step, loaded.graph_digest, loaded.snapshot_at) == (
+        200,
+        SOURCE.digest,
+        saved.snapshot_at,
+    )
     for tensors, expected in ((loaded.parameters, saved.parameters), (loaded.calibration, saved.calibration)):
         assert tensors.keys() == expected.keys()
         assert all(np.array_equal(tensors[name], expected[name]) for name in expected)
@@ -56,8 +60,8 @@ def test_files_lie_where_the_documentation_says(tmp_path: Path) -> None:
         "high_water.json",
         "run.copy.json",
         "writer.lock",
-        f"graphs/{SOURCE.topology.hex()}.onnx",
-        f"graphs/{SOURCE.topology.hex()}.json",
+        f"graphs/{SOURCE.digest.hex()}.onnx",
+        f"graphs/{SOURCE.digest.hex()}.json",
         *(f"00000001/checkpoint.{suffix}" for suffix in ("safetensors", "json")),
         *(f"00000001/policy-int8.{suffix}" for suffix in ("onnx", "json")),
         "00000001/evaluation.json",
@@ -139,7 +143,7 @@ def test_graphs_that_no_retained_version_has_are_dropped_but_for_the_newest(tmp_
     for graph in others:
         store.add_graph(graph)
 
-    expected = {SOURCE.topology, *(graph.topology for graph in others[-8:])}
+    expected = {SOURCE.digest, *(graph.digest for graph in others[-8:])}
     assert set(store.graphs) == expected
     store.close()
     assert set(opened(tmp_path).graphs) == expected
@@ -152,10 +156,10 @@ def test_a_graph_stays_while_a_retained_version_has_it(tmp_path: Path) -> None:
         store.add_graph(graph)
     store.add_graph(dueling())
     for version in range(2, 5):
-        assert SOURCE.topology in store.graphs
+        assert SOURCE.digest in store.graphs
         store.add_version(checkpoint(dueling(), version), [])
 
     assert retained(store) == [4, 3, 2]
     store.add_graph(mlp(8, 40))
-    assert SOURCE.topology not in store.graphs
-    assert dueling().topology in store.graphs
+    assert SOURCE.digest not in store.graphs
+    assert dueling().digest in store.graphs

@@ -81,6 +81,20 @@ def concatenated(width: int = 8) -> PolicyGraph:
     return policy_graph(nodes, {**parameters, "b.weight": [ACTIONS, inputs], "b.bias": [ACTIONS]})
 
 
+def branched(width: int = 8) -> PolicyGraph:
+    """Units that one layer reads as they are, and another after a Relu."""
+    nodes = [
+        helper.make_node("Gemm", ["observation", "a.weight", "a.bias"], ["a"], transB=1),
+        helper.make_node("Relu", ["a"], ["x"]),
+        helper.make_node("Gemm", ["x", "b.weight", "b.bias"], ["b"], transB=1),
+        helper.make_node("Gemm", ["a", "c.weight", "c.bias"], ["c"], transB=1),
+        helper.make_node("Add", ["b", "c"], ["q_values"]),
+    ]
+    parameters = {"a.weight": [width, OBSERVATION_SIZE], "a.bias": [width]}
+    parameters |= {"b.weight": [ACTIONS, width], "b.bias": [ACTIONS]}
+    return policy_graph(nodes, {**parameters, "c.weight": [ACTIONS, width], "c.bias": [ACTIONS]})
+
+
 NETWORKS: dict[str, PolicyGraph] = {
     **GRAPHS,
     "deep": mlp(9, 7, 11, 5),
@@ -89,6 +103,7 @@ NETWORKS: dict[str, PolicyGraph] = {
     "sigmoid scaled": activated("Sigmoid", "Scaled", "Gelu"),
     "residual": residual(),
     "concatenated": concatenated(),
+    "branched": branched(),
 }
 
 
@@ -239,6 +254,20 @@ def test_of_a_policy_without_weights_one_unit_a_layer_stays_and_outputs_are_cons
     )
 
 
+def test_a_constant_counts_for_each_reader_as_it_reads_it() -> None:
+    source = branched()
+    parameters = random_parameters(source, 1)
+    parameters["a.weight"][2] = 0
+    parameters["a.bias"][2] = -0.75
+
+    found = shrunk(source, parameters)
+
+    assert found is not None
+    np.testing.assert_array_equal(found[1]["b.bias"], parameters["b.bias"])
+    expected = parameters["c.bias"] + parameters["c.weight"][:, 2].astype(np.float64) * -0.75
+    np.testing.assert_array_equal(found[1]["c.bias"], expected.astype(np.float32))
+
+
 @pytest.mark.parametrize("layer", ["c", "d"])
 def test_a_layer_without_a_bias_gets_one_for_a_constant(layer: str) -> None:
     source = matmul_mlp(8)
@@ -328,7 +357,7 @@ def test_names_and_types_of_inputs_and_outputs_stay() -> None:
     graph = found[0]
     assert graph.inputs == Graph.parse(source).inputs
     assert graph.model.graph.output == Graph.parse(source).model.graph.output
-    assert graph.topology == source.topology
+    assert graph.digest == source.digest
     (shape,) = [value.type.tensor_type for value in graph.model.graph.input if value.name == "observation"]
     assert shape.elem_type == TensorProto.FLOAT
 
