@@ -9,7 +9,7 @@ ON_POLICY: dict[str, Any] = {
     "max_environment_steps": 1_000_000,
     "replay": {"capacity": 65_536},
     "actor": {"segment_length": 32},
-    "evaluation": {"episodes": 5, "period_updates": 2_000},
+    "evaluation": {"episodes": 5},
 }
 _NORMALIZED: dict[str, Any] = {"normalize_observations": True, "queue": {"normalize_rewards": True}}
 _ANNEALED = {"learning_rate_end": 0.0, "clip_end": 0.0}

@@ -2,8 +2,8 @@
 
 Three tasks: a picture and a vector (PPO; MultiInputPolicy), masked actions (PPO; sb3-contrib's MaskablePPO), and bit
 flipping with hindsight (DQN; HerReplayBuffer). The environments are coded (benchmarks.environments.coded and
-goals_coded). ActorQ runs `actorq train` with int8 actors, and its settings are the defaults. The other library has a
-virtual environment in --environments, and settings in benchmarks/environments/peer_run.py.
+goals_coded). ActorQ runs `actorq train` with int8 actors. The other library has a virtual environment in
+--environments. Both have the same settings: those of benchmarks/environments/peer_run.py.
 
 A run ends when 20 greedy episodes reach the target, or at its time limit. Seconds are from the start of the command to
 the end of that evaluation; imports count. The difference of scores is that of the evaluations that ended the runs.
@@ -50,6 +50,21 @@ class Task:
     most: float
     period: int
 
+
+# The settings of peer_run.py: those of its zoo for CartPole-v1, whose episodes are as short, and of hindsight. Evaluations
+# come as often as the other library's.
+_PPO = (
+    *("--environments-per-actor", "8", "--actor.segment-length", "32", "--ppo.rollout-size", "256"),
+    *("--ppo.batch-size", "256", "--ppo.epochs", "20", "--ppo.discount", "0.98", "--ppo.gae-lambda", "0.8"),
+    *("--ppo.learning-rate", "1e-3", "--ppo.learning-rate-end", "0", "--ppo.clip-end", "0"),
+    *("--evaluation.period-updates", "160", "--max-environment-steps", "100000"),
+)
+_DQN = (
+    *("--dqn.learning-rate", "1e-3", "--dqn.batch-size", "128", "--dqn.hidden-sizes", "256,256"),
+    *("--dqn.n-step", "1", "--dqn.target-update-period", "20", "--replay.min-size-to-sample", "500"),
+    *("--evaluation.period-updates", "250", "--max-environment-steps", "100000000"),
+)
+SETTINGS: Mapping[str, tuple[str, ...]] = {"ppo": _PPO, "dqn": _DQN}
 
 _CODED, _GOALS = "benchmarks.environments.coded:Parts-v0", "benchmarks.environments.goals_coded:Bits-v0"
 TASKS = (
@@ -126,7 +141,7 @@ def _ours(task: Task, seed: int, folder: Path) -> dict[str, Any]:
         *(sys.executable, *ACTORQ, "train", "--run-directory", str(folder / "run"), "--algorithm", task.algorithm),
         *("--environment", task.environment, "--environment-args", arguments, "--scheme", "int8"),
         *("--seed", str(seed), goal, str(task.target), "--evaluation.episodes", str(EPISODES)),
-        *("--max-seconds", str(LIMIT_S), "--max-environment-steps", "100000000"),
+        *("--max-seconds", str(LIMIT_S), *SETTINGS[task.algorithm]),
     ]
     outcome = run_tree(command, "", 2 * LIMIT_S, folder / "log", lambda *_: None, {"PYTHONPATH": str(ROOT)})
     summary = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
