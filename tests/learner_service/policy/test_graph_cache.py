@@ -1,5 +1,6 @@
 """A run keeps the graph of its policy: later learners take it as long as it is whole and of the same policy."""
 
+import base64
 import os
 import re
 import shutil
@@ -71,8 +72,12 @@ def operators(graph: PolicyGraph) -> set[str]:
 
 def mark(path: Path) -> bytes:
     """Put another model in the file of a cached graph, which tells who takes it; returns it."""
-    write_document(path, {**read_document(path), "model": "bWFyaw=="})
-    return b"mark"
+    document = read_document(path)
+    model = onnx.load_from_string(base64.b64decode(document["model"]))
+    model.doc_string = "mark"
+    marked = model.SerializeToString()
+    write_document(path, {**document, "model": base64.b64encode(marked).decode()})
+    return marked
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -134,9 +139,9 @@ def test_a_changed_policy_does_not_take_the_old_graph(
 
 @pytest.mark.usefixtures("graph")
 def test_another_environment_does_not_take_the_old_graph(path: Path) -> None:
-    mark(path)
+    marked = mark(path)
     other = replace(SPEC, environment_id="Other-v0")
-    assert cached_policy_graph(path, Waves(), other, takes_noise=False, greedy=False).model != b"mark"
+    assert cached_policy_graph(path, Waves(), other, takes_noise=False, greedy=False).model != marked
 
 
 def test_a_damaged_file_is_exported_again_and_replaced(
