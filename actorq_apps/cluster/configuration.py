@@ -24,7 +24,7 @@ def stamp(manifests: Sequence[Object]) -> None:
             metadata["annotations"] = {**part(metadata, "annotations"), ANNOTATION: _digest(mounted)}
 
 
-def fixed_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object], over: bool = False) -> str:
+def forbidden_change(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object], over: bool = False) -> str:
     """What changes, although the run must keep it, in a ConfigMap of the run; empty for nothing. Raises UserError.
 
     found: the objects in the cluster, by kind and name.
