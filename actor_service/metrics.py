@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 
 from actor_service.counts import ActorCounts
-from actor_service.roles.actor import Actor
+from actor_service.roles.actor_role import ActorRole
 from actorq.domain.status import ActorReport
 from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge, scheme_gauge
 
 
-def actor_metrics(actor: Actor) -> Iterator[Metric]:
+def actor_metrics(role: ActorRole) -> Iterator[Metric]:
     """The metric families of one actor or evaluator."""
-    report = actor.status().report
+    report = role.status().report
     yield labelled_gauge(
         "actorq_actor_info",
         "Always 1; the labels are the name in the run and the role.",
         ("name", "role"),
-        {(actor.name, actor.role): 1},
+        {(role.name, role.role): 1},
     )
     yield counter(
         "actorq_actor_environment_steps", "Transitions that this process has explored.", report.environment_steps
@@ -32,15 +32,15 @@ def actor_metrics(actor: Actor) -> Iterator[Metric]:
     yield counter(
         "actorq_actor_acknowledged_segments",
         "Segments that the learner has stored; for an evaluator, evaluations.",
-        actor.acknowledged,
+        role.acknowledged,
     )
     yield counter(
         "actorq_actor_waited_seconds",
         "Time that the environments waited because the upload queue was full, for credit or the network.",
         report.waited_seconds,
     )
-    yield from _policies(report, actor.counts)
-    yield from _faults(actor.counts)
+    yield from _policies(report, role.counts)
+    yield from _faults(role.counts)
 
 
 def _policies(report: ActorReport, counts: ActorCounts) -> Iterator[Metric]:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from actor_service.metrics import actor_metrics
 from actor_service.policies.policy import LoadPolicy, load_policy
-from actor_service.roles.actor import Actor, Host
+from actor_service.roles.actor_role import ActorRole, Host
 from actor_service.roles.evaluator import Evaluator
 from actor_service.roles.explorer import Explorer
 from actor_service.roles.standalone import StandaloneEvaluator
@@ -86,7 +86,7 @@ class ActorService(Service):
         self._ended = asyncio.Event()
         self._fault: BaseException | None = None
         self._learner: LearnerClient | None = None
-        self._actor: Actor
+        self._role: ActorRole
         host = Host(
             name,
             connect,
@@ -99,7 +99,7 @@ class ActorService(Service):
             uploader=uploader,
         )
         if settings.role == "standalone":
-            self._actor = StandaloneEvaluator(
+            self._role = StandaloneEvaluator(
                 host,
                 config.environment,
                 config.scheme,
@@ -112,24 +112,24 @@ class ActorService(Service):
         self._learner = LearnerClient(settings.learner, certificates)
         # A user who configures an environment on this machine trusts its module.
         allowed = {*config.actor.allow_modules, *modules_of(config.environment, config.environment_arguments)}
-        role = Explorer if settings.role == "actor" else Evaluator
-        self._actor = role(host, self._learner, allowed)
+        kind = Explorer if settings.role == "actor" else Evaluator
+        self._role = kind(host, self._learner, allowed)
 
     def register(self, server: grpc.aio.Server) -> Sequence[str]:
         """Add ActorService."""
-        actor_pb2_grpc.add_ActorServiceServicer_to_server(ActorServicer(self._actor, self._drain_s * 0.8), server)
+        actor_pb2_grpc.add_ActorServiceServicer_to_server(ActorServicer(self._role, self._drain_s * 0.8), server)
         return (actor_pb2.DESCRIPTOR.services_by_name["ActorService"].full_name,)
 
     async def run(self, address: str) -> int:
         """Act until the run is over or the actor is drained."""
         self._loop = asyncio.get_running_loop()
-        self._actor.start()
+        self._role.start()
         await self._ended.wait()
         if self._learner is not None:
             self._learner.close()
         if self._fault is not None:
             raise self._fault
-        if self._actor.run_is_over:
+        if self._role.run_is_over:
             # Kubernetes would start a container that has ended again.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._linger_s):
@@ -139,15 +139,15 @@ class ActorService(Service):
     def begin_drain(self) -> None:
         """On SIGTERM: stop acting and send the queued segments."""
         self._told_to_end.set()
-        self._actor.drain(self._drain_s * 0.8)
+        self._role.drain(self._drain_s * 0.8)
 
     def lose_parent(self) -> None:
         """Drop the queued segments, because the run's learner ends too."""
-        self._actor.abandon()
+        self._role.abandon()
 
     def metrics(self) -> Iterable[Metric]:
         """The actor's metrics."""
-        return actor_metrics(self._actor)
+        return actor_metrics(self._role)
 
     def _end(self, fault: BaseException | None) -> None:
         assert self._loop is not None

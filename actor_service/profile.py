@@ -12,7 +12,7 @@ import numpy as np
 
 from actor_service.acting.behavior import BehaviorPolicy
 from actor_service.acting.behaviors import behavior_policy
-from actor_service.acting.rollout import Rollout, fitting_segment_length
+from actor_service.acting.collector import SegmentCollector, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.policies.policy import OnnxPolicy, PolicySlot, load_policy
@@ -95,7 +95,7 @@ class _Acting:
         self.length = fitting_segment_length(
             spec, count, config.actor.segment_length, config.actor.max_segment_bytes, columns
         )
-        self._rollout = Rollout(
+        self._collector = SegmentCollector(
             self.environments, PolicyTurns(self.slot), explore, self.length, seed=config.seed, columns=columns
         )
         self._never = threading.Event()
@@ -104,7 +104,7 @@ class _Acting:
         """Collect a segment with this policy."""
         if self.slot.peek() is not policy:
             self.slot.put(policy)
-        segment = self._rollout.collect(self._never)
+        segment = self._collector.collect(self._never)
         assert segment is not None
         return segment
 

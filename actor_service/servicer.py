@@ -1,11 +1,11 @@
-"""The gRPC ActorService: decodes requests, calls the actor, encodes responses."""
+"""The gRPC ActorService: decodes requests, calls the role, encodes responses."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
-from actor_service.roles.actor import Actor
+from actor_service.roles.actor_role import ActorRole
 from actorq import wire
 from actorq.domain.trajectory import Episode
 from actorq.tasks import may_be_left
@@ -13,17 +13,17 @@ from actorq.v1 import actor_pb2, actor_pb2_grpc
 
 
 class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
-    """Serves one actor. A drain takes at most `drain_s` seconds."""
+    """Serves the role of one actor. A drain takes at most `drain_s` seconds."""
 
-    def __init__(self, actor: Actor, drain_s: float) -> None:
-        self._actor = actor
+    def __init__(self, role: ActorRole, drain_s: float) -> None:
+        self._role = role
         self._drain_s = drain_s
 
     async def GetActorStatus(
         self, request: actor_pb2.GetActorStatusRequest, context: Any
     ) -> actor_pb2.GetActorStatusResponse:
         """The actor's status."""
-        return wire.actor_self_status_to_proto(self._actor.status())
+        return wire.actor_self_status_to_proto(self._role.status())
 
     async def Evaluate(
         self, request: actor_pb2.EvaluateRequest, context: Any
@@ -39,7 +39,7 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
 
         evaluating = asyncio.create_task(
             asyncio.to_thread(
-                self._actor.evaluate,
+                self._role.evaluate,
                 *(wanted.episodes, wanted.scheme, wanted.version, wanted.seed),
                 hung_up,
                 on_episode,
@@ -58,6 +58,6 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
         """Stop acting, send the queued segments, end the process."""
         remaining = context.time_remaining()
         patience = self._drain_s if remaining is None else min(self._drain_s, remaining * 0.9)
-        self._actor.drain(patience)
-        sent, unsent = await asyncio.to_thread(self._actor.drained, patience)
+        self._role.drain(patience)
+        sent, unsent = await asyncio.to_thread(self._role.drained, patience)
         return actor_pb2.DrainResponse(sent_segments=sent, unsent_segments=unsent)

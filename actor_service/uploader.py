@@ -22,9 +22,9 @@ from actorq.v1 import learner_pb2
 
 Item = Segment | Evaluation
 
-# A learner flushes about once a second. These limits of the kept items cover many such periods.
-_MOST_KEPT_ITEMS = 1024
-_MOST_KEPT_BYTES = 64 * 2**20
+# A learner flushes about once a second. These limits of the unflushed items cover many such periods.
+_MOST_UNFLUSHED_ITEMS = 1024
+_MOST_UNFLUSHED_BYTES = 64 * 2**20
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Uploader:
     Items wait in order until the learner has acknowledged them. At most `capacity` items wait for credit; the credit
     limits the items in flight. Acknowledged items are kept until they are on the learner's disk. After a broken stream
     the uploader joins again and resumes after the last stored item. A power cut at the learner may lose acknowledged
-    items; the kept ones are then sent again.
+    items; the unflushed ones are then sent again.
 
     join: announces the actor and returns its membership. Raises ConflictError when another process has taken its name.
     report: returns the actor's report, sent every `period_s` seconds and more often at first.
@@ -78,7 +78,7 @@ class Uploader:
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
         self._in_flight: deque[Item] = deque()
-        self._kept = Kept()
+        self._unflushed = UnflushedItems()
         self._newest = 0
         self._credit = 0
         self._acknowledged = self._most_acknowledged = 0
@@ -223,11 +223,11 @@ class Uploader:
 
     def _resume_after(self, stored: int) -> None:
         with self._changed:
-            items = [*self._kept.pop_all(), *self._in_flight, *self._waiting]
+            items = [*self._unflushed.pop_all(), *self._in_flight, *self._waiting]
             for item in items:
                 if item.sequence <= stored:
                     # Stored, but perhaps not on the learner's disk yet.
-                    self._kept.add(item)
+                    self._unflushed.add(item)
             pending = [item for item in items if item.sequence > stored]
             following = pending[0].sequence if pending else self._acknowledged + 1
             self._lost_through = following - 1 if following - 1 > stored else 0
@@ -254,8 +254,8 @@ class Uploader:
             self._most_acknowledged = max(self._most_acknowledged, answer.acknowledged)
             self._credit = max(self._credit, answer.credit_through)
             while self._in_flight and self._in_flight[0].sequence <= self._acknowledged:
-                self._kept.add(self._in_flight.popleft())
-            self._kept.forget_through(answer.durable)
+                self._unflushed.add(self._in_flight.popleft())
+            self._unflushed.forget_through(answer.durable)
             works = works or not (self._in_flight or self._may_send())
             self._changed.notify_all()
         if answer.evaluate_version:
@@ -311,13 +311,13 @@ class Uploader:
         return isinstance(self._waiting[0], Evaluation) or self._waiting[0].sequence <= self._credit
 
 
-class Kept:
+class UnflushedItems:
     """The newest acknowledged items, in order, up to a limit, until the learner has flushed them to its disk.
 
     A learner that loses them in a power cut gets them again. Not thread-safe: the owner's lock protects it.
     """
 
-    def __init__(self, most_items: int = _MOST_KEPT_ITEMS, most_bytes: int = _MOST_KEPT_BYTES) -> None:
+    def __init__(self, most_items: int = _MOST_UNFLUSHED_ITEMS, most_bytes: int = _MOST_UNFLUSHED_BYTES) -> None:
         """Keep at most `most_items` items and `most_bytes` bytes."""
         self._most_items = most_items
         self._most_bytes = most_bytes
@@ -325,7 +325,7 @@ class Kept:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Number of kept items."""
+        """Number of unflushed items."""
         return len(self._items)
 
     def add(self, item: Item) -> None:
@@ -341,7 +341,7 @@ class Kept:
             self._drop_oldest()
 
     def pop_all(self) -> list[Item]:
-        """Remove and return all kept items, oldest first."""
+        """Remove and return all items, oldest first."""
         items = list(self._items)
         self._items.clear()
         self._bytes = 0

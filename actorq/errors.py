@@ -34,7 +34,7 @@ class ConflictError(ActorQError):
 
 
 class ExhaustedError(ActorQError):
-    """A stated bound (message size, queue, subscribers) would be exceeded."""
+    """A stated bound (message size, queue, watchers) would be exceeded."""
 
 
 class DeniedError(ActorQError):

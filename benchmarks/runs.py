@@ -136,7 +136,7 @@ def actor_megabytes(summary: dict[str, Any]) -> list[float]:
     return [mb for name, mb in summary["peak_memory_mb"].items() if name.startswith("actor")]
 
 
-def kept(file: Path, settings: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def cached(file: Path, settings: dict[str, Any], make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The content of `file`, or else the result of `make`, which is written there atomically with its `settings`.
 
     The result has the `conditions` at the run's start. Raises SystemExit when the file has other settings, or when runs

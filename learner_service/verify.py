@@ -8,7 +8,7 @@ from actorq.errors import InvalidInputError, UnreadableError, UserError
 from actorq.process import EXIT_OK
 from actorq.statefiles.findings import REFUSED, Finding, check_document, check_twice, report
 from actorq.statefiles.lines import read_lines
-from learner_service.files import COMMANDS, KEPT_GRAPH, OBJECT_STORAGE
+from learner_service.files import COMMANDS, GRAPH_CACHE, OBJECT_STORAGE
 from learner_service.replay.storage import verify as replay
 from learner_service.run.evaluations import count_file, synced_count
 from learner_service.training.checkpoint_files import CheckpointFiles
@@ -49,7 +49,7 @@ def _identity(directory: Path) -> Iterator[Finding]:
     published = directory / "published.json"
     if published.exists():
         yield check_document(published, lambda values: f"versions up to {values['mark']} are taken", _LEAP)
-    graph = directory / KEPT_GRAPH
+    graph = directory / GRAPH_CACHE
     if graph.exists():
         yield check_document(graph, lambda _: "the policy's graph, without weights", "it is exported again")
     if identity:

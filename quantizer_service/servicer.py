@@ -79,12 +79,12 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> AsyncIterator[bytes]:
         """Send the newest policy of a variant, and again whenever there is a newer one."""
         wanted = wire.watch_request_from_proto(request)
-        with await self._policies.subscribe(wanted.variant, wanted.version) as subscription:
-            # A cancelled call leaves its generator to the garbage collector. The callback ends the subscription now.
-            context.add_done_callback(lambda _: subscription.close())
+        with await self._policies.watch(wanted.variant, wanted.version) as watcher:
+            # A cancelled call leaves its generator to the garbage collector. The callback ends the watcher now.
+            context.add_done_callback(lambda _: watcher.close())
             # Confirms the stream to the watcher, even before there is a policy.
             await context.send_initial_metadata(())
-            while (policy := await subscription.next()) is not None:
+            while (policy := await watcher.next()) is not None:
                 for message in policy.taken(wanted.encodings):
                     yield message
         # The status OK would mean that no newer policy will ever come.
@@ -115,7 +115,7 @@ class QuantizerServicer(quantizer_pb2_grpc.QuantizerServiceServicer):
     ) -> quantizer_pb2.HoldPolicyResponse:
         """Hold one retained version."""
         wanted = wire.hold_request_from_proto(request)
-        granted = await self._policies.lease(wanted.version, wanted.seconds)
+        granted = await self._policies.hold(wanted.version, wanted.seconds)
         response = quantizer_pb2.HoldPolicyResponse()
         response.granted.FromNanoseconds(round(granted * 1e9))
         return response

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from actor_service.acting.behaviors import behavior_policy
-from actor_service.acting.rollout import Rollout, fitting_segment_length
+from actor_service.acting.collector import SegmentCollector, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, make_environments
 from actor_service.goals.hindsight import Hindsight
-from actor_service.roles.actor import Host
+from actor_service.roles.actor_role import Host
 from actor_service.roles.participant import Participant
 from actor_service.uploader import Uploader
 from actorq.client import LearnerClient
@@ -32,7 +32,7 @@ class Explorer(Participant):
 
     def __init__(self, host: Host, learner: LearnerClient, allowed_modules: Collection[str] = ()) -> None:
         super().__init__(host, learner, allowed_modules)
-        self._rollout: Rollout | None = None
+        self._collector: SegmentCollector | None = None
         self._turns: PolicyTurns | None = None
         self._share = 0
         self._last_report = (time.monotonic(), 0)
@@ -64,7 +64,7 @@ class Explorer(Participant):
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, further)
         turns = self._turns = PolicyTurns(self._slot, run.max_steps_per_policy, run.policy_patience_s)
         turns.set_most_steps(self._share)
-        self._rollout = Rollout(
+        self._collector = SegmentCollector(
             environments,
             turns,
             explore,
@@ -81,7 +81,7 @@ class Explorer(Participant):
             if sampled:
                 # On-policy data lose their value while they wait.
                 uploader.await_credit(self._stop)
-            segment = self._rollout.collect(self._stop)
+            segment = self._collector.collect(self._stop)
             if segment is not None:
                 if not acted:
                     acted = True
@@ -107,7 +107,7 @@ class Explorer(Participant):
             self._turns.set_most_steps(steps)
 
     def _report(self) -> ActorReport:
-        steps, now = self._rollout.environment_steps if self._rollout else 0, time.monotonic()
+        steps, now = self._collector.environment_steps if self._collector else 0, time.monotonic()
         then, before = self._last_report
         rate = (steps - before) / (now - then) if now > then else 0.0
         return replace(super()._report(), environment_steps=steps, steps_per_second=rate)

@@ -9,9 +9,9 @@ from actorq.errors import ActorQError, NotFoundError
 
 _log = logging.getLogger(__name__)
 
-# The longest lease that a quantizer grants. The evaluation reaches it through the learner, which may be down.
+# The longest hold that a quantizer grants. The evaluation reaches it through the learner, which may be down.
 _HOLD_S = 3600.0
-# Renewed because a restarted quantizer has lost its leases.
+# Renewed because a restarted quantizer has lost its holds.
 _RENEWAL_S = 60.0
 
 

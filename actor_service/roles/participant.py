@@ -12,7 +12,7 @@ from functools import partial
 from actor_service.environments import check_modules, describe_environment
 from actor_service.policies.comparison import PolicyCheck
 from actor_service.policies.subscription import Subscription
-from actor_service.roles.actor import Actor, Host
+from actor_service.roles.actor_role import ActorRole, Host
 from actor_service.uploader import Uploader
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
@@ -25,7 +25,7 @@ from actorq.transport.reconnect import keep_connected
 _log = logging.getLogger(__name__)
 
 
-class Participant(Actor):
+class Participant(ActorRole):
     """Takes part in a learner's run until the run is over or `drain` is called.
 
     One thread does the role's work, one uploads, two receive policies, one checks or chooses the scheme, and one is the

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from actor_service.environments import describe_environment
-from actor_service.roles.actor import Actor, Host
+from actor_service.roles.actor_role import ActorRole, Host
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.status import Sampling
 
 
-class StandaloneEvaluator(Actor):
+class StandaloneEvaluator(ActorRole):
     """Has a fixed environment, and fetches the policy that each request names.
 
     scheme: the run's scheme.

@@ -22,13 +22,13 @@ class AlgorithmConfig(Settings):
     """Settings of every algorithm with a replay.
 
     actions: the action spaces that it takes.
-    kept: settings that every run keeps, because its networks and checkpoints depend on them.
+    fixed: settings that every run keeps, because its networks and checkpoints depend on them.
     ignored: settings of other sections that it does not read, besides those of the other kind of algorithm or action.
     has_steps: whether its returns have several steps from the first update on.
     """
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("continuous",)
-    kept: ClassVar[tuple[str, ...]] = ("hidden_sizes",)
+    fixed: ClassVar[tuple[str, ...]] = ("hidden_sizes",)
     ignored: ClassVar[tuple[str, ...]] = ()
     has_steps: ClassVar[bool] = False
 
@@ -41,7 +41,7 @@ class DQNConfig(AlgorithmConfig):
     """DQN: double, dueling, n-step, Huber loss, hard target updates."""
 
     actions = ("discrete",)
-    kept = ("hidden_sizes", "dueling")
+    fixed = ("hidden_sizes", "dueling")
     ignored = ("sparsity.critic",)
     has_steps = True
 
@@ -63,7 +63,7 @@ class DQNConfig(AlgorithmConfig):
 class D4PGConfig(AlgorithmConfig):
     """D4PG: deterministic policy, categorical critic, n-step returns (arXiv 1804.08617), with Acme's networks."""
 
-    kept = ("policy_sizes", "critic_sizes", "atoms")
+    fixed = ("policy_sizes", "critic_sizes", "atoms")
     has_steps = True
 
     policy_sizes: LayerSizes = Field((256, 256, 256), description="units of each hidden layer of the policy")
@@ -121,12 +121,12 @@ class SACConfig(AlgorithmConfig):
 class OnPolicyConfig(Settings):
     """Settings of every on-policy algorithm: its networks, its rollouts, and its importance weights.
 
-    It learns from the newest transitions only, through a one-pass queue in place of the replay. For actions, kept and
+    It learns from the newest transitions only, through a one-pass queue in place of the replay. For actions, fixed and
     ignored see AlgorithmConfig.
     """
 
     actions: ClassVar[tuple[ActionSpace, ...]] = ("discrete", "continuous")
-    kept: ClassVar[tuple[str, ...]] = ("hidden_sizes", "value_sizes", "activation", "squash")
+    fixed: ClassVar[tuple[str, ...]] = ("hidden_sizes", "value_sizes", "activation", "squash")
     ignored: ClassVar[tuple[str, ...]] = ()
 
     hidden_sizes: LayerSizes = Field((64, 64), description="units of each hidden layer of the policy")
@@ -205,10 +205,10 @@ ALGORITHMS: dict[str, type[AlgorithmConfig] | type[OnPolicyConfig]] = {
 }
 ON_POLICY = tuple(name for name, settings in ALGORITHMS.items() if issubclass(settings, OnPolicyConfig))
 # Every run keeps these settings. Its networks, the files of its replay and its checkpoints depend on them.
-KEPT = (
+FIXED = (
     *("environment", "environment_args", "environment_wrappers", "image_layout", "algorithm", "algorithm_args"),
     *("network", "normalize_observations", "replay.capacity", "hindsight.copies"),
-    *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.kept),
+    *(f"{name}.{setting}" for name, settings in ALGORITHMS.items() for setting in settings.fixed),
 )
 
 

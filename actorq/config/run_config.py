@@ -277,9 +277,9 @@ class RunConfig(Settings):
         return {"actor.segment_length": self.actor.segment_length, **kept}
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def fixed(self) -> dict[str, Any]:
         """Settings that a resumed run cannot change, with the values that they have or that follow from others."""
-        values = {name: attrgetter(name)(self) for name in algorithms.KEPT}
+        values = {name: attrgetter(name)(self) for name in algorithms.FIXED}
         masks = {f"sparsity.{name}": value for name, value in self.sparsity.topology.items()}
         return {**values, **masks, **self.horizon, "dynamic_capacity.enabled": self.asks_for_greedy_actions}
 
@@ -316,17 +316,17 @@ class RunConfig(Settings):
     def exploration_of(self, actor_index: int, environment_steps: int) -> Exploration:
         """The exploration of an actor that joins after `environment_steps` environment steps of the run.
 
-        The ladder of epsilons covers all environments. Each actor gets every `actors`-th rung, so that its rates cover
-        the whole ladder. Actors beyond the configured number share the others' rungs.
+        The rates fall over all environments. Each actor gets every `actors`-th rate, so that its rates cover the whole
+        range. Actors beyond the configured number share the others' rates.
         """
         base, alpha = self.exploration.epsilon, self.exploration.alpha
-        rungs = self.actors * self.environments_per_actor
-        mine = range(actor_index % self.actors, rungs, self.actors)
+        count = self.actors * self.environments_per_actor
+        mine = range(actor_index % self.actors, count, self.actors)
         return Exploration(
-            epsilons=tuple(base ** (1 + alpha * rung / max(1, rungs - 1)) for rung in mine),
+            epsilons=tuple(base ** (1 + alpha * index / max(1, count - 1)) for index in mine),
             noise=(self.exploration.noise,) * self.environments_per_actor,
             correlation=self.exploration.correlation,
-            random_steps=max(0, -(-(self.exploration.random_steps - environment_steps) // rungs)),
+            random_steps=max(0, -(-(self.exploration.random_steps - environment_steps) // count)),
         )
 
     def multi_step_of(self, n_step: int) -> MultiStepConfig | None:

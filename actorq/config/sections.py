@@ -99,7 +99,7 @@ class ExplorationConfig(Settings):
     """Epsilon-greedy with a rate for every environment (Ape-X, arXiv 1803.00933), or Gaussian noise on actions."""
 
     epsilon: Fraction = Field(
-        0.8, description="epsilon of the ladder epsilon ** (1 + alpha * i / (n - 1)) of rates; discrete actions"
+        0.8, description="epsilon of the rates epsilon ** (1 + alpha * i / (n - 1)); discrete actions"
     )
     alpha: NonNegativeFloat = Field(7.0, description="alpha: how steeply the rates fall over the run's n environments")
     noise: Annotated[float, Field(ge=0, le=1e9)] = Field(

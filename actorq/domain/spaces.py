@@ -286,7 +286,7 @@ def sizes_of(values: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(values.get("choices") or filter(None, (values["discrete_actions"],)))
 
 
-def check_image(spec: EnvironmentSpec) -> None:
+def check_images(spec: EnvironmentSpec) -> None:
     """Raise UserError when the environment has images that none of our own networks takes."""
     among = [spec.image_of(leaf) for leaf in spec.leaves if leaf.kind == "image"]
     for image in among if spec.image is None else (spec.image,):

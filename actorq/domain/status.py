@@ -160,12 +160,12 @@ class Energy:
 
 @dataclass(frozen=True)
 class Receipt:
-    """A quantizer's answer to a checkpoint: the emitted policies, the number of watching actors, the time it took."""
+    """A quantizer's answer to a checkpoint: the emitted policies, the number of watchers, the time it took."""
 
     version: int
     policies: tuple[PolicyDescriptor, ...]
     emit_seconds: float
-    subscribers: int
+    watchers: int
     process: ProcessStats
 
 

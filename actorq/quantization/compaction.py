@@ -30,14 +30,14 @@ Mask = NDArray[np.bool_]
 class LiveUnits:
     """The units of a policy that remain, for each group, in their order.
 
-    kept: bool[units] for each of `groups`.
-    alive: the kept units that are alive; a layer without live units keeps a dead one.
+    remaining: bool[units] for each of `groups`.
+    alive: the remaining units that are alive; a layer without live units keeps a dead one.
     constant: units with a constant output to fold.
     biased: layers without a bias that get one for folded constants.
     """
 
     groups: tuple[UnitGroup, ...]
-    kept: tuple[Mask, ...]
+    remaining: tuple[Mask, ...]
     alive: tuple[Mask, ...]
     constant: tuple[Mask, ...]
     biased: tuple[Layer, ...]
@@ -45,7 +45,7 @@ class LiveUnits:
     @cached_property
     def key(self) -> bytes:
         """Equal keys mean compact graphs of equal shapes and nodes."""
-        parts = [np.packbits(mask).tobytes() for mask in self.kept]
+        parts = [np.packbits(mask).tobytes() for mask in self.remaining]
         return b"".join(parts) + "\0".join(layer.output for layer in self.biased).encode()
 
 
@@ -70,11 +70,11 @@ class Compactor:
             pass
         if all(each.all() for each in alive):
             return None
-        kept = [each.copy() for each in alive]
-        for each in kept:
+        remaining = [each.copy() for each in alive]
+        for each in remaining:
             each[0] |= not each.any()
         folded = [layer for layer, index in self._read_by.items() if layer.bias is None and constant[index].any()]
-        return LiveUnits(self._groups, tuple(kept), tuple(alive), tuple(constant), tuple(folded))
+        return LiveUnits(self._groups, tuple(remaining), tuple(alive), tuple(constant), tuple(folded))
 
     def parameters(self, parameters: Parameters, live: LiveUnits) -> dict[str, NDArray[Any]] | None:
         """The parameters of the compact graph; None when a folded constant exceeds float32.
@@ -89,13 +89,13 @@ class Compactor:
             weight = units_first(layer, parameters)
             bias = biases.get(layer, parameters[layer.bias] if layer.bias else None)
             if (index := self._read_by.get(layer)) is not None:
-                weight = weight[:, live.kept[index]]
+                weight = weight[:, live.remaining[index]]
                 # A dead unit that its layer keeps must not affect the readers.
-                if not (alive := live.alive[index][live.kept[index]]).all():
+                if not (alive := live.alive[index][live.remaining[index]]).all():
                     weight = weight * alive
             if (index := self._made_by.get(layer)) is not None:
-                weight = weight[live.kept[index]]
-                bias = None if bias is None else bias[live.kept[index]]
+                weight = weight[live.remaining[index]]
+                bias = None if bias is None else bias[live.remaining[index]]
             result[layer.weight] = np.ascontiguousarray(weight.swapaxes(0, layer.channels))
             if bias is not None:
                 result[layer.bias or _bias_name(layer)] = bias
@@ -104,8 +104,8 @@ class Compactor:
     def graph(self, live: LiveUnits) -> Graph:
         """The graph without removed units: the same nodes and names, and biases for `LiveUnits.biased`."""
         shapes = {name: list(shape) for name, shape in self.whole.parameters.items()}
-        for group, kept in zip(self._groups, live.kept, strict=True):
-            units = int(kept.sum())
+        for group, remaining in zip(self._groups, live.remaining, strict=True):
+            units = int(remaining.sum())
             shapes[group.layer.weight][group.layer.channels] = units
             if group.layer.bias:
                 shapes[group.layer.bias] = [units]
@@ -131,9 +131,9 @@ class Compactor:
     def widths(self, live: LiveUnits) -> dict[str, tuple[int, int]]:
         """The numbers of units before and after, by name, of each layer that loses some."""
         return {
-            group.layer.name: (len(kept), int(kept.sum()))
-            for group, kept in zip(self._groups, live.kept, strict=True)
-            if not kept.all()
+            group.layer.name: (len(remaining), int(remaining.sum()))
+            for group, remaining in zip(self._groups, live.remaining, strict=True)
+            if not remaining.all()
         }
 
     def _may_have_dead(self, group: UnitGroup, parameters: Parameters) -> bool:

@@ -82,18 +82,18 @@ class PublishReady(_message.Message):
     def __init__(self, newest_version: _Optional[int] = ..., graph_digests: _Optional[_Iterable[bytes]] = ..., encodings: _Optional[_Iterable[_Union[_tensor_pb2.BlobEncoding, str]]] = ..., contract: _Optional[int] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("version", "policies", "emit_seconds", "subscribers", "process")
+    __slots__ = ("version", "policies", "emit_seconds", "watchers", "process")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
     EMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    SUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
+    WATCHERS_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     version: int
     policies: _containers.RepeatedCompositeFieldContainer[_policy_pb2.PolicyDescriptor]
     emit_seconds: float
-    subscribers: int
+    watchers: int
     process: _process_pb2.ProcessStats
-    def __init__(self, version: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.PolicyDescriptor, _Mapping]]] = ..., emit_seconds: _Optional[float] = ..., subscribers: _Optional[int] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.PolicyDescriptor, _Mapping]]] = ..., emit_seconds: _Optional[float] = ..., watchers: _Optional[int] = ..., process: _Optional[_Union[_process_pb2.ProcessStats, _Mapping]] = ...) -> None: ...
 
 class WatchPoliciesRequest(_message.Message):
     __slots__ = ("scheme", "after_version", "encodings", "weight_encoding", "contract")

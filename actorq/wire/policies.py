@@ -131,7 +131,7 @@ _RECEIPT = Pair(
         bounds.version: "version",
         many(DESCRIPTOR, limits.MAX_VARIANTS): "policies",
         bounds.seconds: "emit_seconds",
-        bounds.anything: "subscribers",
+        bounds.anything: "watchers",
         PROCESS: "process",
     },
     prefix="receipt.",

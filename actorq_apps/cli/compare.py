@@ -19,19 +19,19 @@ from actorq_apps.cli.train import resolved_config
 from actorq_apps.comparison.figures import figures_of
 from actorq_apps.comparison.folder import ComparisonFolder
 from actorq_apps.comparison.making import make_runs
-from actorq_apps.comparison.plan import (
+from actorq_apps.comparison.plots import draw
+from actorq_apps.comparison.report import ON_POLICY, page, ratio_text, warnings
+from actorq_apps.comparison.result import Comparison
+from actorq_apps.comparison.schedule import (
     TORCH,
     TORCH_ACTOR,
-    PlannedRun,
+    ScheduledRun,
     Variant,
     grid,
     interleaved,
     scheme_choices,
     seeds_of,
 )
-from actorq_apps.comparison.plots import draw
-from actorq_apps.comparison.report import ON_POLICY, page, ratio_text, warnings
-from actorq_apps.comparison.result import Comparison
 from actorq_apps.local.algorithm import Describe
 from actorq_apps.local.environment import environment_of
 from actorq_apps.local.services import is_importable
@@ -66,18 +66,18 @@ def _compare(arguments: Sequence[str], parser: OneLineParser, given: Any) -> int
         )
     folder, machine = ComparisonFolder(given.directory), this_machine()
     folder.open(_basis(configs, given.time_to), machine)
-    plan = interleaved(variants, seeds)
+    schedule = interleaved(variants, seeds)
     if len(seeds) == 1:
         print("one seed: no interval can be given", flush=True)
 
-    def config_of(planned: PlannedRun) -> RunConfig:
-        return configs[planned.variant].model_copy(update={"seed": planned.seed})
+    def config_of(scheduled: ScheduledRun) -> RunConfig:
+        return configs[scheduled.variant].model_copy(update={"seed": scheduled.seed})
 
-    make_runs(folder, plan, config_of, lambda text: print(text, flush=True))
-    summaries = {planned: folder.run(planned).read_summary() for planned in plan}
-    target = given.time_to if given.time_to is not None else summaries[plan[0]].get("target_return")
-    by_variant = [PlannedRun(variant, seed) for variant in variants for seed in seeds]
-    runs = [figures_of(planned, summaries[planned], target) for planned in by_variant]
+    make_runs(folder, schedule, config_of, lambda text: print(text, flush=True))
+    summaries = {scheduled: folder.run(scheduled).read_summary() for scheduled in schedule}
+    target = given.time_to if given.time_to is not None else summaries[schedule[0]].get("target_return")
+    by_variant = [ScheduledRun(variant, seed) for variant in variants for seed in seeds]
+    runs = [figures_of(scheduled, summaries[scheduled], target) for scheduled in by_variant]
     algorithms = ", ".join(dict.fromkeys(config.algorithm for config in configs.values()))
     comparison = Comparison.of(runs, configs[variants[0]].environment, algorithms, target, machine)
     _write(comparison, folder, shlex.join(["actorq", "compare", *arguments]))
@@ -173,8 +173,8 @@ def _basis(configs: dict[Variant, RunConfig], time_to: float | None) -> dict[str
 
 
 def _write(comparison: Comparison, folder: ComparisonFolder, command: str) -> None:
-    def link(planned: PlannedRun) -> str:
-        return str(folder.run(planned).root.relative_to(folder.root))
+    def link(scheduled: ScheduledRun) -> str:
+        return str(folder.run(scheduled).root.relative_to(folder.root))
 
     pictures = draw(comparison, folder.root)
     write_document(folder.root / "comparison.json", {"command": command, **comparison.to_json(link)}, indent=2)

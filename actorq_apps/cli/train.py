@@ -199,8 +199,8 @@ def _check_scheme(name: str) -> None:
 
 def _check_same_run(run: RunDirectory, earlier: RunConfig, config: RunConfig) -> None:
     """Raise UserError for a setting that a run cannot change, before anything is written or started."""
-    for name, expected in earlier.kept.items():
-        if expected != (got := config.kept.get(name)):
+    for name, expected in earlier.fixed.items():
+        if expected != (got := config.fixed.get(name)):
             raise UserError(
                 f"--resume: expected {name} {settings.value_text(expected)} as in {run.config}, got "
                 f"{settings.value_text(got)}; leave the setting out, or start a new run with another --run-directory"

@@ -24,7 +24,7 @@ def stamp(manifests: Sequence[Object]) -> None:
             metadata["annotations"] = {**part(metadata, "annotations"), ANNOTATION: _digest(mounted)}
 
 
-def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object], over: bool = False) -> str:
+def forbidden_change(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object], over: bool = False) -> str:
     """What changes, although the run must keep it, in a ConfigMap of the run; empty for nothing. Raises UserError.
 
     found: the objects in the cluster, by kind and name.
@@ -40,7 +40,7 @@ def kept_setting(found: Mapping[tuple[str, str], Object], wanted: Sequence[Objec
             # The configuration in the cluster is invalid, and this one repairs it.
             continue
         before, after = (
-            dict(settings.flat(config.model_dump(mode="json") if over else json.loads(json.dumps(config.kept))))
+            dict(settings.flat(config.model_dump(mode="json") if over else json.loads(json.dumps(config.fixed))))
             for config in (earlier, _config(each))
         )
         for name in {**before, **after}:

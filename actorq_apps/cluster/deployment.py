@@ -34,7 +34,7 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
     configuration.require_time_to_end(manifests)
     _require_own_selectors(cluster, manifests, name)
     before = {(each["kind"], name_of(each)): each for each in _labeled(cluster, name) if _is_of(each, name)}
-    if (change := configuration.kept_setting(before, manifests)) and has_begun():
+    if (change := configuration.forbidden_change(before, manifests)) and has_begun():
         raise UserError(f"{change}: the run keeps it; set it back, or begin another run with --name or -n")
     own = []
     for manifest in manifests:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorq.errors import InvalidInputError
-from actorq_apps.comparison.plan import PlannedRun
+from actorq_apps.comparison.schedule import ScheduledRun
 
 # Shares of starved time at or above which the actors are the limit, and at or below which the learner is.
 _MOSTLY, _HARDLY = 0.5, 0.05
@@ -40,7 +40,7 @@ class RunFigures:
         nats. None for other runs.
     """
 
-    planned: PlannedRun
+    scheduled: ScheduledRun
     state: str
     environment_steps: int
     updates: int
@@ -92,7 +92,7 @@ class RunFigures:
         return None if self.actor_wh is None else self.actor_wh / self.environment_steps * 1e6
 
 
-def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | None) -> RunFigures:
+def figures_of(scheduled: ScheduledRun, summary: Mapping[str, Any], target: float | None) -> RunFigures:
     """The figures of a finished run. Raises InvalidInputError for an incomplete summary.
 
     target: the return for `to_target`.
@@ -111,7 +111,7 @@ def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | 
         measured = bool(energy["kwh"])
         actor = energy["per_service"].get("actor", {}).get("kwh")
         return RunFigures(
-            planned=planned,
+            scheduled=scheduled,
             state=summary["state"],
             environment_steps=summary["environment_steps"],
             updates=summary["updates"],
@@ -137,5 +137,5 @@ def figures_of(planned: PlannedRun, summary: Mapping[str, Any], target: float | 
         )
     except (KeyError, TypeError) as error:
         raise InvalidInputError(
-            f"{planned.name}: expected the summary of a finished run of this version, but {error} is missing"
+            f"{scheduled.name}: expected the summary of a finished run of this version, but {error} is missing"
         ) from None

@@ -10,7 +10,7 @@ from actorq.domain.status import RunState
 from actorq.rundirectory import RunDirectory
 from actorq.statefiles.basis import open_folder
 from actorq.telemetry.machine import Machine
-from actorq_apps.comparison.plan import PlannedRun
+from actorq_apps.comparison.schedule import ScheduledRun
 
 _FINISHED = (RunState.SOLVED.value, RunState.BUDGET_ENDED.value)
 
@@ -39,28 +39,28 @@ class ComparisonFolder:
             },
         )
 
-    def run(self, planned: PlannedRun) -> RunDirectory:
+    def run(self, scheduled: ScheduledRun) -> RunDirectory:
         """The directory of a run."""
-        return RunDirectory(self.root / "runs" / planned.name)
+        return RunDirectory(self.root / "runs" / scheduled.name)
 
-    def log(self, planned: PlannedRun) -> Path:
+    def log(self, scheduled: ScheduledRun) -> Path:
         """The output of `actorq train`."""
-        return self.root / "logs" / f"{planned.name}.log"
+        return self.root / "logs" / f"{scheduled.name}.log"
 
-    def config(self, planned: PlannedRun) -> Path:
+    def config(self, scheduled: ScheduledRun) -> Path:
         """The configuration of a run."""
-        return self.root / "configs" / f"{planned.name}.yaml"
+        return self.root / "configs" / f"{scheduled.name}.yaml"
 
-    def finished(self, planned: PlannedRun) -> bool:
+    def finished(self, scheduled: ScheduledRun) -> bool:
         """Whether the run is over: solved, or its budget ended."""
-        return self.run(planned).read_summary().get("state") in _FINISHED
+        return self.run(scheduled).read_summary().get("state") in _FINISHED
 
-    def clear(self, planned: PlannedRun) -> None:
+    def clear(self, scheduled: ScheduledRun) -> None:
         """Remove the files of an interrupted run. Raises UserError while the run goes on.
 
         A run is never resumed here: its times would contain a second start, and caches that were already warm.
         """
-        run = self.run(planned)
+        run = self.run(scheduled)
         if not run.root.exists():
             return
         with run.locked(lambda: None):

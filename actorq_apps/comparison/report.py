@@ -12,8 +12,8 @@ from actorq.domain.policy import FP32
 from actorq_apps.comparison import published
 from actorq_apps.comparison.figures import RunFigures
 from actorq_apps.comparison.intervals import CONFIDENCE, FEW_SEEDS, Ratio
-from actorq_apps.comparison.plan import TORCH, PlannedRun
 from actorq_apps.comparison.result import Comparison, Ratios, Side, Value, seconds_to_target, steps_to_target
+from actorq_apps.comparison.schedule import TORCH, ScheduledRun
 
 _NONE = "-"
 _CAPTIONS = {
@@ -45,7 +45,10 @@ _OF_TORCH = (
 
 
 def page(
-    comparison: Comparison, pictures: Mapping[str, Mapping[str, Path]], command: str, link: Callable[[PlannedRun], str]
+    comparison: Comparison,
+    pictures: Mapping[str, Mapping[str, Path]],
+    command: str,
+    link: Callable[[ScheduledRun], str],
 ) -> str:
     """The page. `pictures` are given by name and theme. `link` gives the link to a run's files."""
     machine, runs = comparison.machine, [run for side in comparison.sides for run in side.runs]
@@ -238,7 +241,7 @@ def _published(comparison: Comparison) -> list[str]:
     return parts
 
 
-def _runs(comparison: Comparison, link: Callable[[PlannedRun], str]) -> str:
+def _runs(comparison: Comparison, link: Callable[[ScheduledRun], str]) -> str:
     columns: tuple[tuple[str, Value, str], ...] = (
         ("last return", lambda run: run.final_return, ",.1f"),
         ("environment steps", lambda run: run.environment_steps, ","),
@@ -250,8 +253,8 @@ def _runs(comparison: Comparison, link: Callable[[PlannedRun], str]) -> str:
     )
     rows = [
         [
-            f'<a href="{escape(link(run.planned))}">{escape(side.variant.name)}</a>',
-            str(run.planned.seed),
+            f'<a href="{escape(link(run.scheduled))}">{escape(side.variant.name)}</a>',
+            str(run.scheduled.seed),
             escape(run.state),
             *(_NONE if (found := value(run)) is None else format(found, form) for _, value, form in columns),
         ]

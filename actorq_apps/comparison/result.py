@@ -10,7 +10,7 @@ from actorq.telemetry.machine import Machine
 from actorq_apps.comparison import published
 from actorq_apps.comparison.figures import DERIVED, RunFigures
 from actorq_apps.comparison.intervals import CONFIDENCE, Ratio, ratio
-from actorq_apps.comparison.plan import BASELINES, TORCH, PlannedRun, Variant
+from actorq_apps.comparison.schedule import BASELINES, TORCH, ScheduledRun, Variant
 
 Value = Callable[[RunFigures], float | None]
 
@@ -61,7 +61,7 @@ class Side:
 
     def by_seed(self, value: Value) -> dict[int, float | None]:
         """The value of each seed."""
-        return {run.planned.seed: value(run) for run in self.runs}
+        return {run.scheduled.seed: value(run) for run in self.runs}
 
     @property
     def reached(self) -> int:
@@ -98,11 +98,11 @@ class Comparison:
         """Group the runs into sides, in the order of their first runs."""
         sides: dict[Variant, list[RunFigures]] = {}
         for run in runs:
-            sides.setdefault(run.planned.variant, []).append(run)
+            sides.setdefault(run.scheduled.variant, []).append(run)
         ordered = tuple(
-            Side(variant, tuple(sorted(found, key=lambda run: run.planned.seed))) for variant, found in sides.items()
+            Side(variant, tuple(sorted(found, key=lambda run: run.scheduled.seed))) for variant, found in sides.items()
         )
-        return cls(environment, algorithm, target, tuple(sorted({r.planned.seed for r in runs})), machine, ordered)
+        return cls(environment, algorithm, target, tuple(sorted({r.scheduled.seed for r in runs})), machine, ordered)
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -122,7 +122,7 @@ class Comparison:
             ratios_of(side, baselines[name]) for name in BASELINES if name in baselines and name != side.variant.scheme
         )
 
-    def to_json(self, link: Callable[[PlannedRun], str]) -> dict[str, Any]:
+    def to_json(self, link: Callable[[ScheduledRun], str]) -> dict[str, Any]:
         """Everything as JSON values. `link` gives the link to a run's files."""
         return {
             "environment": self.environment,
@@ -180,11 +180,11 @@ def steps_to_target(run: RunFigures) -> float | None:
     return run.to_target.steps if run.to_target else None
 
 
-def _run_as_json(run: RunFigures, link: Callable[[PlannedRun], str]) -> dict[str, Any]:
+def _run_as_json(run: RunFigures, link: Callable[[ScheduledRun], str]) -> dict[str, Any]:
     values: Mapping[str, Any] = asdict(run)
     return {
-        "seed": run.planned.seed,
-        "directory": link(run.planned),
-        **{name: value for name, value in values.items() if name != "planned"},
+        "seed": run.scheduled.seed,
+        "directory": link(run.scheduled),
+        **{name: value for name, value in values.items() if name != "scheduled"},
         **{name: getattr(run, name) for name in DERIVED},
     }

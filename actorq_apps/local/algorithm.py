@@ -13,7 +13,7 @@ from actorq.config.presets import CONTINUOUS_ALGORITHM, OTHERS, family_of
 from actorq.config.run_config import RunConfig
 from actorq.config.segments import most_environments
 from actorq.domain.environments import EnvironmentArguments
-from actorq.domain.spaces import EnvironmentSpec, check_goals, check_image
+from actorq.domain.spaces import EnvironmentSpec, check_goals, check_images
 from actorq.errors import UserError
 from actorq.process import Sources
 from actorq.start import command_of
@@ -43,7 +43,7 @@ def fit_algorithm(
         raise UserError(f"setting 'algorithm': {known}, got {config.algorithm!r}")
     spec = describe(config)
     if config.network is None:
-        check_image(spec)
+        check_images(spec)
     kinds = spec.action_kinds
     if "discrete" not in kinds and family_of(config.environment) is OTHERS and may_choose:
         config = sources.resolve(RunConfig, {"algorithm": CONTINUOUS_ALGORITHM})

@@ -34,9 +34,9 @@ def secrets(run: TrainingRun, existing: Mapping[str, Object], now: datetime) -> 
     """
     if run.spec.tls.mode != "generated":
         return []
-    kept = _issued(existing.get(secret_name(run, _AUTHORITY)))
-    authority = _authority(run, kept, now)
-    made = [] if authority.kept == kept else [_secret(run, _AUTHORITY, authority.kept, authority)]
+    stored = _issued(existing.get(secret_name(run, _AUTHORITY)))
+    authority = _authority(run, stored, now)
+    made = [] if authority.pem == stored else [_secret(run, _AUTHORITY, authority.pem, authority)]
     for role in _ROLES:
         name = secret_name(run, role)
         names = member_names(role, run.namespace, prefixed(run.name, role))
@@ -57,10 +57,10 @@ def certificates(secret: Object) -> Certificates | None:
     return Certificates(authority, issued.certificate, issued.key) if issued and authority else None
 
 
-def _authority(run: TrainingRun, kept: Issued | None, now: datetime) -> Authority:
+def _authority(run: TrainingRun, stored: Issued | None, now: datetime) -> Authority:
     end = now + AUTHORITY_LIFE
     try:
-        authority = None if kept is None else Authority.read(kept)
+        authority = None if stored is None else Authority.read(stored)
     except ValueError:
         # Someone changed the secret. All certificates are made again.
         authority = None
@@ -72,7 +72,7 @@ def _authority(run: TrainingRun, kept: Issued | None, now: datetime) -> Authorit
 def _serves(secret: Object | None, authority: Authority, names: tuple[str, ...], uri: str, now: datetime) -> bool:
     """Whether a role can use its secret for now."""
     issued = _issued(secret)
-    if issued is None or _decoded(secret, "ca.crt") != authority.kept.certificate:
+    if issued is None or _decoded(secret, "ca.crt") != authority.pem.certificate:
         return False
     try:
         return _lasts(authority.end_of(issued, names, uri), now, LIFE)
@@ -86,7 +86,7 @@ def _lasts(end: datetime, now: datetime, life: timedelta) -> bool:
 
 def _secret(run: TrainingRun, role: str, issued: Issued, authority: Authority) -> Object:
     label, _, program = ACTORQ.partition("=")
-    data = {"ca.crt": authority.kept.certificate, "tls.crt": issued.certificate, "tls.key": issued.key}
+    data = {"ca.crt": authority.pem.certificate, "tls.crt": issued.certificate, "tls.key": issued.key}
     return {
         "apiVersion": "v1",
         "kind": "Secret",

@@ -10,7 +10,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from actorq.errors import UserError
 from actorq_apps.cluster.answers import ForbiddenError, QuotaError
-from actorq_apps.cluster.configuration import kept_setting
+from actorq_apps.cluster.configuration import forbidden_change
 from actorq_apps.cluster.connection import UnreachableError
 from actorq_apps.cluster.diagnosis import Fault
 from actorq_apps.cluster.manifests import component_of
@@ -154,7 +154,7 @@ def foreign(found: Existing, wanted: Sequence[Object], name: str, uid: str) -> F
 
 def changed_setting(found: Existing, wanted: Sequence[Object], before: Object, over: bool) -> Fault | None:
     """The fault of a setting that a run with progress must keep. A run that is over keeps all of them."""
-    text = kept_setting(found, wanted, over) if over or before.get("environmentSteps") else ""
+    text = forbidden_change(found, wanted, over) if over or before.get("environmentSteps") else ""
     if not text:
         return None
     if over:

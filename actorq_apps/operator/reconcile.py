@@ -58,7 +58,7 @@ class Key(NamedTuple):
 
 
 @dataclass
-class _Plan:
+class _Desired:
     """What a run needs. It follows from the generation of its object, what rests, and the labels of its Secret.
 
     run: None for an invalid specification. fault: why nothing can be made.
@@ -82,7 +82,7 @@ class _Plan:
 
 @dataclass
 class _Memory:
-    """What is kept of a run between looks, and can be lost: its plan, what its learner says, and when it was written.
+    """What is kept of a run between looks, and can be lost: its desired state, and its learner's last status.
 
     ended: the version of the object of a run of which nothing is left to delete; empty before.
     """
@@ -91,7 +91,7 @@ class _Memory:
     answers: Answers
     state: str = ""
     ended: str = ""
-    plan: _Plan | None = None
+    desired: _Desired | None = None
     earlier: RunStatus | None = None
     written: float = float("-inf")
 
@@ -158,13 +158,13 @@ class Reconciler:
             observed = ObservedRun(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
             self._write(cluster, observed, fault, memory)
             return PERIOD_S
-        plan = memory.plan = self._plan(cluster, memory, observed)
-        observed, live = replace(observed, refusal=plan.fault), observed.live
-        if not self._is_enough(observed, plan, found):
+        desired = memory.desired = self._desired(cluster, memory, observed)
+        observed, live = replace(observed, refusal=desired.fault), observed.live
+        if not self._is_enough(observed, desired, found):
             try:
-                found |= present.others(cluster, resource, plan.wanted, found)
+                found |= present.others(cluster, resource, desired.wanted, found)
                 if self._left_s(observed) <= 0:
-                    memory.plan = None
+                    memory.desired = None
                     left = self._delete(cluster, [each for each in found.values() if each["kind"] != VOLUME], uid)
                     # The actors may end after their workload.
                     wait_s = self._write(cluster, observed, find_fault(observed), memory)
@@ -172,8 +172,8 @@ class Reconciler:
                         return wait_s or PERIOD_S
                     memory.ended = version
                     return None
-                if plan.run is not None and plan.fault is None:
-                    observed = replace(observed, refusal=self._make(cluster, plan.run, plan, found, observed))
+                if desired.run is not None and desired.fault is None:
+                    observed = replace(observed, refusal=self._make(cluster, desired.run, desired, found, observed))
                 observed = replace(observed, volumes=found.of(VOLUME), events=self._events(cluster, found))
             except UserError as error:
                 fault = refusal(error)
@@ -185,7 +185,7 @@ class Reconciler:
         wait_s = self._write(cluster, observed, find_fault(observed), memory)
         if wait_s is None or wait_s > PERIOD_S:
             # A run that rests occupies no memory.
-            memory.plan = None
+            memory.desired = None
         # Nothing tells of a pod that gets its node. One that gets none in time is a fault.
         if wait_s is not None and observed.waits and find_fault(observed) is None:
             return min(wait_s, PLACING_PERIOD_S)
@@ -235,42 +235,42 @@ class Reconciler:
         waiting = not (observed.suspended or observed.over) and waits(pods, workloads)
         return found, replace(observed, awaited=memory.answers.awaited, waits=waiting)
 
-    def _plan(self, cluster: Cluster, memory: _Memory, observed: ObservedRun) -> _Plan:
-        resource, plan = observed.resource, memory.plan
+    def _desired(self, cluster: Cluster, memory: _Memory, observed: ObservedRun) -> _Desired:
+        resource, desired = observed.resource, memory.desired
         generation = int(resource["metadata"].get("generation", 0))
         # What has ended is known from the status alone: a learner that has ended is told of there first.
         resting = observed.resting if "finishedAt" in observed.before or not observed.over else ()
-        run = plan.run if plan is not None and plan.version[:2] == (generation, resting) else None
+        run = desired.run if desired is not None and desired.version[:2] == (generation, resting) else None
         labels: Object | None = None
         fault: Fault | None = None
         try:
             run = run or TrainingRun.of(resource)
             labels, fault = credentials.check(cluster, run)
             version = generation, resting, labels, fault
-            if plan is not None and plan.version == version:
-                return plan
+            if desired is not None and desired.version == version:
+                return desired
             where = self._manifests, labels is not None, self._images
             wanted = [] if fault else objects(run, resting, *where)
-            return _Plan(version, run, [stamped(each) for each in wanted], fault)
+            return _Desired(version, run, [stamped(each) for each in wanted], fault)
         except UserError as error:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
-            return _Plan((generation, resting, labels, fault), run, [], fault)
+            return _Desired((generation, resting, labels, fault), run, [], fault)
 
-    def _is_enough(self, observed: ObservedRun, plan: _Plan, found: Existing) -> bool:
+    def _is_enough(self, observed: ObservedRun, desired: _Desired, found: Existing) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
         period_s = max(CHECK_PERIOD_S, _CHECK_S_PER_RUN * len(self._memories))
-        if observed.live is None or observed.over or self._clock() >= plan.checked + period_s:
+        if observed.live is None or observed.over or self._clock() >= desired.checked + period_s:
             return False
-        workloads = [each for each in plan.wanted if each["kind"] in WORKLOADS]
-        changed = any(plan.differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
+        workloads = [each for each in desired.wanted if each["kind"] in WORKLOADS]
+        changed = any(desired.differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
         lacking = any(lacks_pods(each) for each in observed.workloads)
         return not changed and not lacking and find_fault(observed) is None
 
     def _make(
-        self, cluster: Cluster, run: TrainingRun, plan: _Plan, found: Existing, observed: ObservedRun
+        self, cluster: Cluster, run: TrainingRun, desired: _Desired, found: Existing, observed: ObservedRun
     ) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
-        wanted = plan.wanted
+        wanted = desired.wanted
         if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(
             found, wanted, observed.before, observed.over
         ):
@@ -280,32 +280,32 @@ class Reconciler:
         others = present.there(cluster, [each for each in made if name_of(each) not in existing])
         if (taken := foreign(others, made, run.name, run.uid)) is not None:
             return taken
-        changed = [each for each in wanted if plan.differs(each, found.get((each["kind"], name_of(each))))]
+        changed = [each for each in wanted if desired.differs(each, found.get((each["kind"], name_of(each))))]
         for manifest in (*made, *changed):
             there = found.get((manifest["kind"], name_of(manifest)))
             cluster.apply(differences.fitted(manifest, there))
             if change := differences.removal(manifest, there):
                 cluster.patch(manifest["apiVersion"], manifest["kind"], name_of(manifest), change)
             _log.info("%s/%s: %s %s applied", run.namespace, run.name, manifest["kind"], name_of(manifest))
-        self._record_healed(run, plan, found)
+        self._record_healed(run, desired, found)
         doomed = differences.no_longer_wanted(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
         # After a change the next look compares all again.
-        plan.checked = float("-inf") if made or changed or doomed else self._clock()
+        desired.checked = float("-inf") if made or changed or doomed else self._clock()
         return None
 
-    def _record_healed(self, run: TrainingRun, plan: _Plan, found: Existing) -> None:
-        """Record what others had changed. What they change again at once is theirs: nothing is fought over."""
-        for each in plan.wanted:
+    def _record_healed(self, run: TrainingRun, desired: _Desired, found: Existing) -> None:
+        """Note what others had changed. What they change again at once is theirs: nothing is fought over."""
+        for each in desired.wanted:
             key = each["kind"], name_of(each)
             there = found.get(key)
             undone = differences.changes(each, there) if there is not None else set()
-            left = {path for path in undone & plan.healed.get(key, set()) if (key, path) not in plan.told}
+            left = {path for path in undone & desired.healed.get(key, set()) if (key, path) not in desired.told}
             if left:
                 names = ", ".join(sorted(path.replace("\n", ".") for path in left)[:_MOST_NAMED])
                 _log.warning("%s/%s: %s %s: others keep changing %s", run.namespace, run.name, *key, names)
-            plan.told |= {(key, path) for path in left}
-            plan.healed[key] = undone
+            desired.told |= {(key, path) for path in left}
+            desired.healed[key] = undone
 
     def _delete(self, cluster: Cluster, doomed: Sequence[Object], uid: str) -> bool:
         """Delete objects of the run. Returns whether there were any."""
@@ -337,7 +337,9 @@ class Reconciler:
         if status == observed.before:
             if "finishedAt" in status and status["actors"] == 0:
                 return max(self._left_s(observed), 0.0)
-            rests = not observed.pods and (observed.suspended or (memory.plan is not None and memory.plan.run is None))
+            rests = not observed.pods and (
+                observed.suspended or (memory.desired is not None and memory.desired.run is None)
+            )
             # A run that rests stays so until somebody changes the object.
             return None if rests else PERIOD_S
         early_s = memory.written + PERIOD_S - self._clock()
@@ -365,8 +367,8 @@ class Reconciler:
         if "finishedAt" not in observed.before:
             return float("inf")
         # Read here, because the rest of the specification may have a fault.
-        kept_s = part(observed.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
-        return datetime.fromisoformat(observed.before["finishedAt"]).timestamp() + float(kept_s) - observed.now
+        ttl_s = part(observed.resource, "spec").get(_TTL, TrainingRunSpec.model_fields[_TTL].default)
+        return datetime.fromisoformat(observed.before["finishedAt"]).timestamp() + float(ttl_s) - observed.now
 
     def _forget(self, key: Key) -> None:
         memory = self._memories.pop(key, None)

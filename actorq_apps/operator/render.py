@@ -35,7 +35,7 @@ VERSION_LABEL = "app.kubernetes.io/version"
 _GPU = "nvidia.com/gpu"
 # Of RUN_PATTERN in actorq/transport/security/identity.py.
 _LONGEST_IDENTITY = 63
-KEPT = ("learner", "quantizer")
+CORE = ("learner", "quantizer")
 """The components that serve status and policies after the end of a run. The others wait for them at its start."""
 WORKERS = ("relay", "actor", "evaluator")
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")

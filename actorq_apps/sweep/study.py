@@ -28,7 +28,7 @@ _RUNG = 2
 _REDUCTION = 3
 
 # The figures of a result that are stored besides its state.
-_KEPT = ("mean_return", "steps", "seconds", "reason")
+_STORED = ("mean_return", "steps", "seconds", "reason")
 _NO_RETURN = "the run ended without an evaluation whose return is a number"
 # Only a TrainingRun of an older operator, or of an older definition of the kind, lacks the time.
 _NO_TIME = "status.elapsedSeconds is missing: upgrade the operator and the kind TrainingRun"
@@ -128,8 +128,8 @@ class Study:
         if score is not None and not math.isfinite(score):
             score = None
         result = TrialResult(trial.number, state, trial.params, value, score, progress.steps, progress.seconds, reason)
-        kept = {"state": state.value, **{name: getattr(result, name) for name in _KEPT}}
-        self._open(trial).set_user_attr("result", kept)
+        stored = {"state": state.value, **{name: getattr(result, name) for name in _STORED}}
+        self._open(trial).set_user_attr("result", stored)
         self._study.tell(trial.number, value, _STORED_STATES.get(state, StoredState.PRUNED))
         return result
 
@@ -187,12 +187,12 @@ def _judged(progress: Progress, objective: Objective) -> tuple[float | None, Tri
 
 
 def _result(stored: FrozenTrial) -> TrialResult:
-    kept = stored.user_attrs.get("result")
-    if kept is None or not stored.state.is_finished():
+    result = stored.user_attrs.get("result")
+    if result is None or not stored.state.is_finished():
         return TrialResult(stored.number, TrialState.RUNNING, stored.params)
-    state = TrialState(kept["state"])
+    state = TrialState(result["state"])
     value = stored.value if state is TrialState.COMPLETE else None
-    return TrialResult(stored.number, state, stored.params, value, **{name: kept[name] for name in _KEPT})
+    return TrialResult(stored.number, state, stored.params, value, **{name: result[name] for name in _STORED})
 
 
 def _shuffled(space: Space, seed: int) -> list[dict[str, Any]]:

@@ -51,8 +51,8 @@ class Task:
     period: int
 
 
-# The settings of peer_run.py: those of its zoo for CartPole-v1, whose episodes are as short, and of hindsight. Evaluations
-# come as often as the other library's.
+# The settings of peer_run.py: those of its zoo for CartPole-v1, whose episodes are as short, and of hindsight.
+# Evaluations come as often as the other library's.
 _PPO = (
     *("--environments-per-actor", "8", "--actor.segment-length", "32", "--ppo.rollout-size", "256"),
     *("--ppo.batch-size", "256", "--ppo.epochs", "20", "--ppo.discount", "0.98", "--ppo.gae-lambda", "0.8"),

@@ -53,7 +53,7 @@ GLUE: dict[str, tuple[str, ...]] = {
     "learner_service/replay/samplers.py": ("tests/learner_service/replay",),
     "learner_service/servicer.py": ("tests/learner_service",),
     "actor_service/uploader.py": ("tests/actor_service",),
-    "actor_service/acting/rollout.py": ("tests/actor_service",),
+    "actor_service/acting/collector.py": ("tests/actor_service",),
     "actor_service/roles/participant.py": ("tests/actor_service",),
     "actor_service/roles/explorer.py": ("tests/actor_service",),
     "actor_service/roles/evaluator.py": ("tests/actor_service", "tests/integration/test_held_versions.py"),

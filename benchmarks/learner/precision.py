@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.parity_settings import SAC, TD3
-from benchmarks.runs import add_task_flag, chosen, confirm, forget_incomplete, kept, refusal, train
+from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
 FP32, BF16 = PRECISIONS = ("fp32", "bf16")
 Run = dict[str, Any]
@@ -107,7 +107,7 @@ def _run(task: Task, precision: str, seed: int, directory: Path) -> Run:
         summary = train(folder, [*flags, "--target-return", "1e9", "--evaluation.period-updates", "5000"])
         return {**summary, "confirmed": asdict(confirm(folder, _EPISODES))}
 
-    made = kept(folder.with_suffix(".json"), asdict(task), make)
+    made = cached(folder.with_suffix(".json"), asdict(task), make)
     return {**made, "task": task.name, "asked": precision}
 
 

@@ -37,7 +37,16 @@ from benchmarks.libraries.parity_episodes import final_returns
 from benchmarks.libraries.parity_plot import plot
 from benchmarks.libraries.parity_settings import SAC, TD3, Hyperparameters
 from benchmarks.policies import stored_policy
-from benchmarks.runs import CONFIRMATION_SEED, add_task_flag, chosen, forget_incomplete, in_order, kept, refusal, train
+from benchmarks.runs import (
+    CONFIRMATION_SEED,
+    add_task_flag,
+    cached,
+    chosen,
+    forget_incomplete,
+    in_order,
+    refusal,
+    train,
+)
 from quantizer_service.store.reader import PolicyReader
 
 INT8 = "int8"
@@ -121,7 +130,7 @@ def _run(steps: int, directory: Path, wanted: tuple[int, Task, str]) -> Run:
     folder = directory / side / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     settings = {"steps": steps, "hyperparameters": asdict(task.hyperparameters)}
-    made = kept(folder.with_name(f"{name}.json"), settings, lambda: _SIDES[side](task, seed, steps, folder))
+    made = cached(folder.with_name(f"{name}.json"), settings, lambda: _SIDES[side](task, seed, steps, folder))
     return {"task": task.name, "side": side, "seed": seed, **made}
 
 

@@ -26,7 +26,7 @@ from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.libraries.peers_environments import pins
 from benchmarks.libraries.peers_plot import plot
 from benchmarks.libraries.peers_systems import ACTORQ, EPISODES, RLLIB, STABLE_BASELINES, SYSTEMS, Task, run_system
-from benchmarks.runs import chosen, kept, refusal
+from benchmarks.runs import cached, chosen, refusal
 
 Run = dict[str, Any]
 
@@ -95,7 +95,7 @@ def make_runs(
                     "episodes": EPISODES,
                     **({} if system == ACTORQ else {"pins": pins(system)}),
                 }
-                made = kept(
+                made = cached(
                     folder.with_name(f"{folder.name}.json"),
                     settings,
                     lambda: run_system(system, task, seed, folder, environments),  # noqa: B023

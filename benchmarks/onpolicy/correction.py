@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.onpolicy.settings import TASKS as RETURNS_TASKS
-from benchmarks.runs import add_task_flag, chosen, confirm, forget_incomplete, kept, refusal, train
+from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
 Run = dict[str, Any]
 REFERENCE, CORRECTED, UNCORRECTED = "reference", "corrected", "uncorrected"
@@ -106,7 +106,7 @@ def make_runs(tasks: Sequence[Task], seeds: int, directory: Path) -> Iterator[Ru
                 folder = directory / variant / f"{task.name.replace('/', '-')}-{seed}"
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 flags = [*task.of(variant), "--seed", str(seed)]
-                made = kept(folder.with_name(f"{folder.name}.json"), {"flags": flags}, lambda: _run(folder, flags))  # noqa: B023
+                made = cached(folder.with_name(f"{folder.name}.json"), {"flags": flags}, lambda: _run(folder, flags))  # noqa: B023
                 run = {"task": task.name, "side": variant, "seed": seed, **made}
                 queue = run["rollout_queue"]
                 print(

@@ -29,9 +29,9 @@ from benchmarks.onpolicy.settings import TASKS, Task
 from benchmarks.runs import (
     CONFIRMATION_SEED,
     add_task_flag,
+    cached,
     chosen,
     forget_incomplete,
-    kept,
     refusal,
     train,
 )
@@ -84,7 +84,7 @@ def make_runs(tasks: Sequence[Task], seeds: int, directory: Path) -> Iterator[Ru
             for side in sorted(_SIDES, reverse=seed % 2 == 0):
                 folder = directory / side / f"{task.environment}-{seed}"
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                made = kept(
+                made = cached(
                     folder.with_name(f"{folder.name}.json"),
                     asdict(task),
                     lambda: _SIDES[side](task, seed, folder),  # noqa: B023

@@ -18,7 +18,7 @@ from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks.continuous import DeterministicPolicy
 from learner_service.policy.policy_graph import export_policy_graph, snapshot_parameters
-from learner_service.sparsity.plan import SparsityPlan
+from learner_service.sparsity.network_sparsity import NetworkSparsity
 
 WIDTH = 256
 BATCH = 256
@@ -82,7 +82,7 @@ def versions(task: Task, masks: str, count: int = 1, seed: int = 0) -> tuple[Pol
                 },
             }
         )
-        topology = SparsityPlan(config, spec, BATCH).topology("actor", parameters)
+        topology = NetworkSparsity(config, spec, BATCH).topology("actor", parameters)
     minimizer = Minimizer(parameters, 1e-3, topology)
     generator = torch.Generator().manual_seed(seed)
 

@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from actor_service.acting.behaviors import behavior_policy
-from actor_service.acting.rollout import Rollout
+from actor_service.acting.collector import SegmentCollector
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, describe_environment, make_environments
 from actor_service.environments.envpool_backend import PooledEnvironments
@@ -254,12 +254,12 @@ def actor_loop(task: Task, environments: Environments | None = None) -> Loop:
     slot.put(load_policy(policy, spec, task.environments))
     exploration = Exploration((_EPSILON,) * task.environments, (_NOISE,) * task.environments)
     explore = behavior_policy(spec, exploration, task.environments, np.random.default_rng(0))
-    rollout = Rollout(environments, PolicyTurns(slot), explore, _SEGMENT, seed=0)
+    collector = SegmentCollector(environments, PolicyTurns(slot), explore, _SEGMENT, seed=0)
     stop = threading.Event()
 
     def loop(steps: int) -> None:
         for _ in range(steps // _SEGMENT):
-            rollout.collect(stop)
+            collector.collect(stop)
 
     return loop
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.processor import DOT_PRODUCT, NO_DOT_PRODUCT
-from benchmarks.runs import begin, chosen, confirm, in_order, kept, recorded, refusal
+from benchmarks.runs import begin, cached, chosen, confirm, in_order, recorded, refusal
 from benchmarks.speedup.actorq_plot import plot
 
 SCHEMES = ("torch", "fp32", "int8", "int4")
@@ -214,7 +214,7 @@ def flags_of(task: Task, device: str) -> list[str]:
 def _confirmed(folder: Path, run: str, episodes: int) -> dict[str, Any]:
     file = folder / "confirmed" / f"{Path(run).name}.json"
     file.parent.mkdir(exist_ok=True)
-    return kept(file, {"episodes": episodes}, lambda: asdict(confirm(folder / run, episodes)))
+    return cached(file, {"episodes": episodes}, lambda: asdict(confirm(folder / run, episodes)))
 
 
 def verdicts(task: Task, result: dict[str, Any], form: str) -> list[Target]:

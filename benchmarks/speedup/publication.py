@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.harness import Target, run_benchmark, without_verdict
 from benchmarks.runs import refusal, train
 
-_KEPT = ("activation_ms", "emission_ms", "policy_versions", "conditions")
+_FIGURES = ("activation_ms", "emission_ms", "policy_versions", "conditions")
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
         for repeat in range(arguments.repeats):
             flags = ["--target-return", "501", "--max-environment-steps", str(arguments.steps)]
             summary = train(Path(directory) / str(repeat), flags)
-            runs.append({name: summary[name] for name in _KEPT})
+            runs.append({name: summary[name] for name in _FIGURES})
             print(
                 f"run {repeat + 1}: {summary['activation_ms']:.1f} ms from snapshot to first action, of which "
                 f"{summary['emission_ms']:.1f} ms in the quantizer (medians of {summary['policy_versions']} versions)",

@@ -17,7 +17,7 @@ from typing import Any
 
 from actorq.config.presets import DATA_RICH, STANDARD
 from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
-from benchmarks.runs import add_task_flag, chosen, confirm, forget_incomplete, kept, refusal, train
+from benchmarks.runs import add_task_flag, cached, chosen, confirm, forget_incomplete, refusal, train
 
 PRESETS = (STANDARD, DATA_RICH)
 Run = dict[str, Any]
@@ -88,7 +88,7 @@ def _run(task: Task, preset: str, seed: int, directory: Path) -> Run:
         summary = train(folder, flags)
         return {**summary, "confirmed": asdict(confirm(folder, 100))}
 
-    made = kept(folder.with_suffix(".json"), asdict(task), make)
+    made = cached(folder.with_suffix(".json"), asdict(task), make)
     seconds = made["last_transition_s"] - made["first_transition_s"]
     return {**made, "task": task.name, "preset": preset, "reached": made["state"] == "solved", "seconds": seconds}
 

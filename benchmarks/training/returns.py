@@ -20,10 +20,10 @@ from benchmarks.harness import ONE_SEED, Target, run_benchmark, without_verdict
 from benchmarks.runs import (
     actor_megabytes,
     add_task_flag,
+    cached,
     chosen,
     confirm,
     in_order,
-    kept,
     refusal,
     train,
 )
@@ -114,7 +114,7 @@ def _run(directory: Path, wanted: tuple[Task, int]) -> dict[str, Any]:
     name = f"{task.name.replace('/', '-')}-{seed}"
     # The target and the number of seeds do not change a run.
     settings = {key: value for key, value in asdict(task).items() if key not in ("target", "seeds")}
-    made = kept(directory / f"{name}.json", settings, lambda: _made(task, seed, directory / name))
+    made = cached(directory / f"{name}.json", settings, lambda: _made(task, seed, directory / name))
     return {"task": task.name, **made}
 
 

@@ -28,7 +28,7 @@ from learner_service.algorithms.trainable import annealed
 from learner_service.batch import Batch
 from learner_service.networks import QNetwork
 from learner_service.sparsity import Flops
-from learner_service.sparsity.plan import Network
+from learner_service.sparsity.network_sparsity import Network
 
 
 class DQN(GradientAlgorithm):

@@ -95,7 +95,7 @@ class GradientAlgorithm(Trainable):
         """The minibatches of a batch, each with its rows of what `targets` gives. Make one update with each.
 
         Target networks change every `period` updates. `targets` gets the rows of all updates in between, because larger
-        products are faster. With frames on the CPU it gets one minibatch, because more do not fit into the caches and
+        products are faster. With images on the CPU it gets one minibatch, because more do not fit into the caches and
         take longer. When masks change in between, later minibatches have targets from before the change.
         """
         alone = self._device.type == "cpu" and has_images(self._spec)

@@ -24,7 +24,7 @@ from learner_service.kernels.recorded import Input, Recorded
 from learner_service.networks import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.encoders import Leaves
 from learner_service.networks.observations import has_images
-from learner_service.sparsity import METHODS, SparsityPlan
+from learner_service.sparsity import METHODS, NetworkSparsity
 
 # Gains of orthogonal initial weights of the last layers.
 _POLICY_GAIN, _VALUE_GAIN = 0.01, 1.0
@@ -81,9 +81,9 @@ class PolicyGradient(Trainable):
     def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:
         """All updates on one rollout. progress: share of the run's environment steps that is used up, in [0, 1]."""
 
-    def sparsity_plan(self) -> SparsityPlan:
+    def network_sparsity(self) -> NetworkSparsity:
         """The sparsity of the networks, with the number of updates that `epochs` passes make."""
-        return SparsityPlan(self._config, self._spec, self.batch_size, getattr(self._settings, "epochs", 1))
+        return NetworkSparsity(self._config, self._spec, self.batch_size, getattr(self._settings, "epochs", 1))
 
     @property
     def sampling(self) -> Sampling:

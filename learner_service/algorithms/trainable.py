@@ -21,8 +21,8 @@ from learner_service.algorithms.trained import TrainedNetwork, below
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import feature_layers
 from learner_service.networks.precision import use_precision
-from learner_service.sparsity import METHODS, SparsityPlan
-from learner_service.sparsity.plan import Network
+from learner_service.sparsity import METHODS, NetworkSparsity
+from learner_service.sparsity.network_sparsity import Network
 
 M = TypeVar("M", bound=nn.Module)
 # With more parameters, products take nearly all of the time, and making a recording takes much memory.
@@ -67,7 +67,7 @@ class Trainable:
         self._normalizer = (
             Normalizer(spec).to(device) if config.normalize_observations and spec.vector is not None else None
         )
-        self._sparsity = self.sparsity_plan()
+        self._sparsity = self.network_sparsity()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)
             self.make_networks(settings)
@@ -78,9 +78,9 @@ class Trainable:
     def make_networks(self, settings: Any) -> None:
         """Make the networks with `network`. settings: an instance of `self.settings`."""
 
-    def sparsity_plan(self) -> SparsityPlan:
+    def network_sparsity(self) -> NetworkSparsity:
         """The sparsity of the networks."""
-        return SparsityPlan(self._config, self._spec, self.batch_size)
+        return NetworkSparsity(self._config, self._spec, self.batch_size)
 
     def network(
         self,
@@ -132,7 +132,7 @@ class Trainable:
         )
 
     def normalize(self, mean: NDArray[np.float64], std: NDArray[np.float64]) -> None:
-        """Normalize observations with this mean and std, if the run asks for it and they are not frames."""
+        """Normalize observations with this mean and std, if the run asks for it and they are not images."""
         if self._normalizer is not None:
             self._normalizer.set(mean, std)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from learner_service.kernels.parameters import Adam, FlatParameters, clipping_divisor, load_vector
 from learner_service.kernels.torch_private import EPSILON
 from learner_service.sparsity.flops import Cost
-from learner_service.sparsity.plan import Network, SparsityPlan
+from learner_service.sparsity.network_sparsity import Network, NetworkSparsity
 from learner_service.sparsity.topology import Topology
 
 M = TypeVar("M", bound=nn.Module)
@@ -109,7 +109,7 @@ class TrainedNetwork(Minimizer, Generic[M]):
         network: M,
         target: M,
         role: Network,
-        sparsity: SparsityPlan,
+        sparsity: NetworkSparsity,
         learning_rate: float,
         max_gradient_norm: float | None = None,
         updates_per_step: int = 1,

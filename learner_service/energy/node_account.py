@@ -11,8 +11,8 @@ from actorq.domain.processes import UNAVAILABLE, Amount, NodeEnergy
 
 NO_METER = f"{UNAVAILABLE}: no meter has reported"
 
-_KEPT = 31 / 32
-"""Part of the unclaimed energy that is kept from one reading to the next. Late reports claim it."""
+_CARRIED = 31 / 32
+"""Part of the unclaimed energy that is carried from one reading to the next. Late reports claim it."""
 
 
 class Counters(NamedTuple):
@@ -97,8 +97,8 @@ class NodeAccount:
             late = min(claimed - now, self.spare_seconds)
             kwh = shared * (now / busy)
             late_kwh = self.spare_kwh * (late / self.spare_seconds) if late > 0 else 0.0
-            self.spare_kwh = _KEPT * (self.spare_kwh - late_kwh + shared - kwh)
-            self.spare_seconds = _KEPT * (self.spare_seconds - late + busy - now)
+            self.spare_kwh = _CARRIED * (self.spare_kwh - late_kwh + shared - kwh)
+            self.spare_seconds = _CARRIED * (self.spare_seconds - late + busy - now)
             for role, seconds in self.claims.items():
                 charged[role] = charged.get(role, 0.0) + (kwh + late_kwh) * (seconds / claimed)
             self.claims.clear()

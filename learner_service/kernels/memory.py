@@ -5,7 +5,7 @@ from contextlib import suppress
 
 # Parameters of mallopt (malloc.h): trim the heap above, map blocks of their own from.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT = 2**30
+_UNTRIMMED_BYTES = 2**30
 # The largest that glibc would come to by itself. Blocks of this size are replay buffers, not intermediate results.
 _OWN_MAPPING = 32 * 2**20
 
@@ -20,4 +20,4 @@ def keep_memory() -> None:
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_MMAP_THRESHOLD, _OWN_MAPPING)
-        mallopt(_TRIM_THRESHOLD, _KEPT)
+        mallopt(_TRIM_THRESHOLD, _UNTRIMMED_BYTES)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from actorq.config.run_config import RunConfig
-from actorq.domain.spaces import EnvironmentSpec, check_image
+from actorq.domain.spaces import EnvironmentSpec, check_images
 from actorq.errors import UserError
 from learner_service.kernels.linear import mlp
 from learner_service.networks.encoders import Encoders, Leaves, Observed, image_layers
@@ -17,7 +17,7 @@ from learner_service.networks.own_layers import ByName, Example, own_layers
 
 
 class Observations(nn.Module):
-    """To float32: bytes of frames as shares of 255, other numbers normalized; flattened for a linear layer if asked.
+    """To float32: bytes of images as shares of 255, other numbers normalized; flattened for a linear layer if asked.
 
     forward: [B, *policy_observations] of the environment's dtype -> float32[B, inputs], or of the same shape. Of
         observations of several arrays: the list of them, for `Encoders`, or the only one that a policy computes with.
@@ -30,11 +30,11 @@ class Observations(nn.Module):
         self._are_several = need_encoders(spec)
         self._vector = next((i for i, leaf in enumerate(spec.encoded) if leaf.kind == "numbers"), None)
         # Decided once, so that the exported graph has neither a cast nor a reshape where none is needed.
-        self._bytes = are_frames(spec) and spec.observations.dtype == "uint8"
+        self._bytes = spec.image is not None and spec.observations.dtype == "uint8"
         self._cast = spec.observations.dtype != "float32"
         # Channels last is how oneDNN's convolutions want them: an update of the Nature CNN takes three quarters of the
         # time. The exported graph is the same.
-        first = are_frames(spec) and not spec.channels_last
+        first = spec.image is not None and not spec.channels_last
         self._layout = torch.channels_last if first else torch.preserve_format
         self._flatten = flatten and len(spec.policy_observations.shape) != 1
 
@@ -77,14 +77,9 @@ class FeatureNetwork(nn.Module):
         return features
 
 
-def are_frames(spec: EnvironmentSpec) -> bool:
-    """Whether a policy sees images alone, or a stack of frames."""
-    return spec.image is not None
-
-
 def has_images(spec: EnvironmentSpec) -> bool:
     """Whether a policy sees images, alone or beside other arrays."""
-    return are_frames(spec) or any(leaf.kind == "image" for leaf in spec.leaves)
+    return spec.image is not None or any(leaf.kind == "image" for leaf in spec.leaves)
 
 
 def need_encoders(spec: EnvironmentSpec) -> bool:
@@ -126,10 +121,10 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
     if config.network is not None:
         return _whole_network(config.network, spec)
     if need_encoders(spec) or config.encoders:
-        check_image(spec)
+        check_images(spec)
         return _encoders(config, spec)
     if spec.image is not None:
-        check_image(spec)
+        check_images(spec)
         layers = image_layers(spec.image, spec.channels_last)
         return layers, layers[-2].out_features  # type: ignore[return-value]
     return None

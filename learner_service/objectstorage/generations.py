@@ -144,22 +144,22 @@ class Generations:
                 raise InvalidInputError(f"{part.name}: expected {part.size} bytes, got {len(data)} with sha256 {got}")
             yield data
 
-    def kept(self, keep: int) -> list[tuple[str, Manifest]]:
+    def keep_newest(self, keep: int) -> list[tuple[str, Manifest]]:
         """The newest `keep` generations, oldest first. A damaged one counts as one without files.
 
         Removes the others, and objects of none. Only the volume with the newest claim may call it.
         """
         names = self.manifests()
-        kept: list[tuple[str, Manifest]] = []
+        newest: list[tuple[str, Manifest]] = []
         for name in reversed(names[:keep]):
             try:
-                kept.append((name, self.read(name)))
+                newest.append((name, self.read(name)))
             except (NotFoundError, InvalidInputError) as error:
                 _log.warning("%s: %s", self.url, error)
-                kept.append((name, Manifest("", {})))
-        needed = {part.name for _, manifest in kept for part in manifest.parts}
+                newest.append((name, Manifest("", {})))
+        needed = {part.name for _, manifest in newest for part in manifest.parts}
         self.remove(names[keep:], {f"objects/{name}" for name in self._store.names("objects")} - needed)
-        return kept
+        return newest
 
     def present(self, parts: set[Part]) -> set[Part]:
         """Those parts that are still stored. A bucket's lifecycle rule may have removed some."""
@@ -167,7 +167,7 @@ class Generations:
         return {part for part in parts if part.sha256 in names}
 
     def remove(self, generations: Iterable[str], objects: Iterable[str]) -> None:
-        """Remove generations, then objects that no other generation has. A refusal is logged; `kept` tries again."""
+        """Remove generations, then objects of no other generation. A refusal is logged; `keep_newest` tries again."""
         try:
             self._store.delete(f"manifests/{name}" for name in generations)
             self._store.delete(objects)

@@ -129,7 +129,7 @@ class Uploader:
         generations = self._volume.generations
         self._volume.require_claim(self._run_id)
         if not self._number or generations.left_some:
-            self._generations = generations.kept(self._keep)
+            self._generations = generations.keep_newest(self._keep)
             self._number = 1 + max((number_of(name) for name, _ in self._generations), default=0)
             self._stored = self._needed()
         self._stored = generations.present(self._stored)
@@ -150,11 +150,11 @@ class Uploader:
         self._number += 1
         self._uploaded_at = at
         before = self._generations
-        kept = [each for each in before if each[1].resets == resets][1 - self._keep :]
-        self._generations = [*kept, (name, manifest)]
+        retained = [each for each in before if each[1].resets == resets][1 - self._keep :]
+        self._generations = [*retained, (name, manifest)]
         # Also what failed attempts have stored.
         unused, self._stored = self._stored - self._needed(), self._stored & self._needed()
-        generations.remove((each[0] for each in before if each not in kept), (part.name for part in unused))
+        generations.remove((each[0] for each in before if each not in retained), (part.name for part in unused))
 
     def _require_whole(self, files: Mapping[str, object], resets: int) -> None:
         """Raise UnavailableError when the volume has lost files, for example because somebody deletes it.

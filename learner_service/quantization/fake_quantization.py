@@ -128,7 +128,7 @@ class FakeQuantization:
                 def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, place: Place = place) -> None:
                     own = remaining.get(place.layer, Remaining())
                     values, units = (output, own.outputs) if place.output else (inputs[0], own.inputs)
-                    values = values if units is None else values.index_select(-1, units.kept)
+                    values = values if units is None else values.index_select(-1, units.remaining)
                     found[place] = torch.stack(torch.aminmax(values))
 
                 hooks.callback(self._policy.get_submodule(place.layer).register_forward_hook(record).remove)

@@ -191,7 +191,7 @@ class SampledBatches(Batches):
         self._prefetcher.close()
 
 
-class Rollouts(Batches):
+class RolloutBatches(Batches):
     """Rollouts for an on-policy algorithm. A policy is published after each."""
 
     def __init__(

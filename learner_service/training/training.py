@@ -22,14 +22,14 @@ from actorq.statefiles.tolerance import Tolerated
 from learner_service.actors.intake import Intake
 from learner_service.algorithms import make_algorithm
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
-from learner_service.files import KEPT_GRAPH
+from learner_service.files import GRAPH_CACHE
 from learner_service.networks.precision import FP32
-from learner_service.policy.kept_graph import kept_policy_graph
+from learner_service.policy.graph_cache import cached_policy_graph
 from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import DiskWatch, DynamicCapacity, Flusher, ReplayBuffer, SegmentBuffer
 from learner_service.rollouts import RolloutQueue
-from learner_service.training.batches import Batches, Rollouts, SampledBatches, dynamic_capacity
+from learner_service.training.batches import Batches, RolloutBatches, SampledBatches, dynamic_capacity
 from learner_service.training.buffers import check_sizes, open_buffer
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.device import choose_device
@@ -113,7 +113,7 @@ class Training:
 
     def rollout_queue(self) -> RolloutQueueStatus | None:
         """The state of an on-policy algorithm's queue; None for others."""
-        if not isinstance(self.batches, Rollouts):
+        if not isinstance(self.batches, RolloutBatches):
             return None
         queue, mismatch = self.batches.queue, self.batches.mismatch
         return RolloutQueueStatus(
@@ -183,7 +183,7 @@ def build_training(
             _restore(state, algorithm, replay, intake, rng)
         intake.account_for(replay.total_transitions)
         batches, dynamic = _batches(config, algorithm, replay, device, values)
-        graph = _graph(directory / KEPT_GRAPH, algorithm, spec, greedy=dynamic is not None)
+        graph = _graph(directory / GRAPH_CACHE, algorithm, spec, greedy=dynamic is not None)
         after = config.learner.quantization_aware_after
         starts_at = None if after is None else after * config.max_environment_steps
         aware = QuantizationAware(FakeQuantization(algorithm.policy, graph), starts_at)
@@ -220,7 +220,7 @@ def _batches(
     """The trainer's batches, and the replay's dynamic capacity if it has one. values: of the checkpoint, if any."""
     if isinstance(replay, RolloutQueue):
         assert is_on_policy(algorithm)
-        rollouts = Rollouts(config, algorithm, replay, device)
+        rollouts = RolloutBatches(config, algorithm, replay, device)
         if values:
             rollouts.load_state(values["batches"])
         return rollouts, None
@@ -231,7 +231,7 @@ def _batches(
 
 def _graph(path: Path, algorithm: AnyAlgorithm, spec: EnvironmentSpec, greedy: bool) -> PolicyGraph:
     try:
-        return kept_policy_graph(path, algorithm.policy, spec, takes_noise(algorithm), greedy)
+        return cached_policy_graph(path, algorithm.policy, spec, takes_noise(algorithm), greedy)
     except UserError:
         raise
     except Exception as error:

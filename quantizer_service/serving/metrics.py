@@ -39,9 +39,9 @@ def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
         quantizer.publishers.refused,
     )
     yield variant_gauge(
-        "actorq_quantizer_subscribers",
+        "actorq_quantizer_watchers",
         "Open streams of policies; relays count like actors.",
-        quantizer.policies.subscribers_by_variant,
+        quantizer.policies.watchers_by_variant,
     )
     yield from _newest_policies(quantizer.policies.descriptors)
 
@@ -100,7 +100,7 @@ def relay_metrics(relay: Relay) -> Iterator[Metric]:
     versions = {variant: relay.policies.version(variant) for variant in watched if relay.policies.version(variant)}
     lags = {variant: lag for variant, lag in relay.lag_seconds.items() if variant in watched}
     yield variant_gauge(
-        "actorq_relay_subscribers", "Open streams of policies at this relay.", relay.policies.subscribers_by_variant
+        "actorq_relay_watchers", "Open streams of policies at this relay.", relay.policies.watchers_by_variant
     )
     yield variant_gauge(
         "actorq_relay_upstream_connected",

@@ -22,17 +22,17 @@ class NewestPolicies:
     def __init__(self, on_idle: Callable[[Variant], None] = lambda variant: None) -> None:
         self._newest: dict[Variant, EncodedPolicy] = {}
         # By variant, so that a new policy wakes only the watchers of its variant.
-        self._watchers: dict[Variant, dict[Subscription, None]] = {}
+        self._watchers: dict[Variant, dict[Watcher, None]] = {}
         self._on_idle = on_idle
         self._closed = False
 
     @property
-    def subscribers(self) -> int:
+    def watchers(self) -> int:
         """Number of watchers."""
         return sum(map(len, self._watchers.values()))
 
     @property
-    def subscribers_by_variant(self) -> Mapping[Variant, int]:
+    def watchers_by_variant(self) -> Mapping[Variant, int]:
         """Number of watchers by watched variant."""
         return {variant: len(watchers) for variant, watchers in sorted(self._watchers.items())}
 
@@ -68,38 +68,38 @@ class NewestPolicies:
             if self.version(variant) < below:
                 del self._newest[variant]
 
-    def subscribe(self, variant: Variant, after_version: int = 0) -> "Subscription":
-        """Watch a variant for versions above `after_version`. Close the subscription when done."""
-        subscription = Subscription(self, variant, after_version)
-        self._watchers.setdefault(variant, {})[subscription] = None
-        return subscription
+    def watch(self, variant: Variant, after_version: int = 0) -> "Watcher":
+        """Watch a variant for versions above `after_version`. Close the watcher when done."""
+        watcher = Watcher(self, variant, after_version)
+        self._watchers.setdefault(variant, {})[watcher] = None
+        return watcher
 
     def refuse(self, variant: Variant, error: ActorQError) -> None:
         """Raise an error at each current watcher of a variant, after it has seen the newest policy."""
-        for subscription in self._watchers.get(variant, {}):
-            subscription._refused = error
+        for watcher in self._watchers.get(variant, {}):
+            watcher._refused = error
         self._wake(variant)
 
     def close(self) -> None:
-        """End all subscriptions, after they have seen the newest policy."""
+        """End all watchers, after they have seen the newest policy."""
         self._closed = True
         for variant in self._watchers:
             self._wake(variant)
 
     def _wake(self, variant: Variant) -> None:
-        for subscription in self._watchers.get(variant, {}):
-            subscription._wake()
+        for watcher in self._watchers.get(variant, {}):
+            watcher._wake()
 
-    def _leave(self, subscription: "Subscription") -> None:
-        watchers = self._watchers[subscription._variant]
-        del watchers[subscription]
+    def _leave(self, watcher: "Watcher") -> None:
+        watchers = self._watchers[watcher._variant]
+        del watchers[watcher]
         if not watchers:
-            del self._watchers[subscription._variant]
-            self._on_idle(subscription._variant)
+            del self._watchers[watcher._variant]
+            self._on_idle(watcher._variant)
 
 
-class Subscription(AbstractContextManager["Subscription"]):
-    """One watcher's subscription to a variant, a context manager. For use by one task."""
+class Watcher(AbstractContextManager["Watcher"]):
+    """One watcher of a variant, a context manager. For use by one task."""
 
     def __init__(self, newest: NewestPolicies, variant: Variant, after_version: int) -> None:
         self._newest = newest
@@ -110,7 +110,7 @@ class Subscription(AbstractContextManager["Subscription"]):
         self._waiting: asyncio.Future[None] | None = None
 
     async def next(self) -> EncodedPolicy | None:
-        """Wait for a newer policy than the last seen one, and return it. None when the subscription has ended.
+        """Wait for a newer policy than the last seen one, and return it. None when the watcher has ended.
 
         Raises the error of `refuse`.
         """
@@ -127,7 +127,7 @@ class Subscription(AbstractContextManager["Subscription"]):
         return None
 
     def close(self) -> None:
-        """End the subscription. May be called again."""
+        """End the watcher. May be called again."""
         if self._open:
             self._open = False
             self._wake()

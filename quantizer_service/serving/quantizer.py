@@ -18,7 +18,7 @@ from actorq.quantization.schemes import scheme_named
 from actorq.tasks import may_be_left
 from actorq.telemetry.histogram import Histogram
 from quantizer_service.emission.emitter import Emitter
-from quantizer_service.serving.newest_policies import NewestPolicies, Subscription
+from quantizer_service.serving.newest_policies import NewestPolicies, Watcher
 from quantizer_service.serving.policy_stream import EncodedPolicy
 from quantizer_service.serving.publishers import PATIENCE_S, Publishers, Turn
 from quantizer_service.serving.worker import Worker
@@ -127,21 +127,21 @@ class Quantizer:
         """See Catalog.list_versions."""
         return await self._read(self._catalog.list_versions, page_size, page_token)
 
-    async def lease(self, version: int, seconds: float) -> float:
-        """See Catalog.lease."""
-        return await self._read(self._catalog.lease, version, seconds)
+    async def hold(self, version: int, seconds: float) -> float:
+        """See Catalog.hold."""
+        return await self._read(self._catalog.hold, version, seconds)
 
     async def record_evaluation(self, evaluation: Evaluation) -> None:
         """See Catalog.record_evaluation."""
         await self.worker.do(self._catalog.record_evaluation, evaluation)
 
-    async def subscribe(self, variant: Variant, after_version: int) -> Subscription:
+    async def watch(self, variant: Variant, after_version: int) -> Watcher:
         """Watch a variant, which is emitted from now on. Raises NotFoundError for an unknown scheme."""
         scheme_named(variant.scheme)
         if self.draining.is_set():
             raise UnavailableError("the quantizer is draining; connect again later")
-        # Subscribed before the newest is emitted, so that a version published meanwhile includes this variant.
-        subscription = self.policies.subscribe(variant, after_version)
+        # Watched before the newest is emitted, so that a version published meanwhile includes this variant.
+        watcher = self.policies.watch(variant, after_version)
         try:
             if not self._is_newest(variant):
                 async with self._reader:
@@ -149,9 +149,9 @@ class Quantizer:
                     if not self._is_newest(variant):
                         await self._emit_newest(variant)
         except BaseException:
-            subscription.close()
+            watcher.close()
             raise
-        return subscription
+        return watcher
 
     def begin_drain(self) -> None:
         """Accept no new work. Watchers' streams end at once, publishers' streams after their pending receipt."""
@@ -209,7 +209,7 @@ class Quantizer:
             version=checkpoint.version,
             policies=tuple(policy.descriptor for policy in policies),
             emit_seconds=emit_seconds,
-            subscribers=self.policies.subscribers,
+            watchers=self.policies.watchers,
             process=await self.worker.do(self._resources),
         )
 

@@ -16,7 +16,7 @@ from actorq.domain.policy import Variant
 from actorq.errors import ActorQError, ConflictError, NotFoundError, UnavailableError
 from actorq.transport.reconnect import Backoff
 from quantizer_service.serving.feed import Feed
-from quantizer_service.serving.newest_policies import NewestPolicies, Subscription
+from quantizer_service.serving.newest_policies import NewestPolicies, Watcher
 from quantizer_service.serving.policy_stream import EncodedPolicy
 from quantizer_service.serving.upstream import Upstream
 
@@ -35,14 +35,14 @@ class Relay:
     lag_seconds: time from the learner's snapshot to the newest policy's arrival, by variant and both machines' clocks.
     run_id: run of the served policies; empty before the first.
     failed: holds the error after an unexpected failure of a feed.
-    describe, list_versions, lease: calls that the upstream answers.
+    describe, list_versions, hold: calls that the upstream answers.
     """
 
     def __init__(
         self, upstream: Upstream, backoff: Backoff | None = None, now: Callable[[], float] = time.time
     ) -> None:
         self._upstream = upstream
-        self.describe, self.list_versions, self.lease = upstream.describe, upstream.list_versions, upstream.lease
+        self.describe, self.list_versions, self.hold = upstream.describe, upstream.list_versions, upstream.hold
         self._backoff = backoff
         self._now = now
         self.policies = NewestPolicies(self._leave)
@@ -64,17 +64,17 @@ class Relay:
         """Raise ConflictError, because a relay accepts no publications."""
         raise ConflictError(f"this is a relay, which accepts no publications; publish to its {self._upstream.peer}")
 
-    async def subscribe(self, variant: Variant, after_version: int) -> Subscription:
+    async def watch(self, variant: Variant, after_version: int) -> Watcher:
         """Watch a variant, even while the upstream is down. Raises NotFoundError for an unknown scheme."""
         if not is_scheme(variant.scheme):
             raise NotFoundError(f"scheme: expected one of {', '.join(scheme_names())}, got {variant.scheme!r}")
         if self.draining.is_set():
             raise UnavailableError("the relay is draining; connect again later")
-        subscription = self.policies.subscribe(variant, after_version)
+        watcher = self.policies.watch(variant, after_version)
         if variant not in self._feeds:
             calls = self._serve, self._count_refusal, self._end
             self._feeds[variant] = Feed(self._upstream, variant, self._backoff, *calls)
-        return subscription
+        return watcher
 
     async def get(self, variant: Variant, version: int = 0) -> EncodedPolicy:
         """A retained policy. The newest of a watched variant comes from memory, others come from the upstream.

@@ -50,7 +50,7 @@ class Upstream:
         """A page of the retained versions, newest first, and the token of the next page."""
         return await self._call(self._client.page, page_size, page_token)
 
-    async def lease(self, version: int, seconds: float) -> float:
+    async def hold(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds."""
         return await self._call(self._client.hold, version, seconds)
 

@@ -1,4 +1,4 @@
-"""The catalog of one run's retained versions: finds, lists and leases them, and keeps the newest in memory."""
+"""The catalog of one run's retained versions: finds, lists and holds them, and keeps the newest in memory."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -166,7 +166,7 @@ class Catalog:
         page = tuple(versions[:size])
         return page, str(page[-1].version) if len(versions) > size else ""
 
-    def lease(self, version: int, seconds: float) -> float:
+    def hold(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
         Raises NotFoundError for a version that is not retained, and ConflictError for a read-only store.
@@ -175,10 +175,10 @@ class Catalog:
             raise ConflictError(
                 "this quantizer is read-only and cannot hold a version; ask the quantizer that writes the store"
             )
-        # The newest version may be leased before it is stored.
+        # The newest version may be held before it is stored.
         if not 0 < version <= self.newest_version:
             raise NotFoundError(f"version {version} is not retained; the newest is {self.newest_version}")
-        return self._writable.lease(version, seconds)
+        return self._writable.hold(version, seconds)
 
     def record_evaluation(self, evaluation: Evaluation) -> None:
         """Store an evaluation, which decides the best versions. Drops it if the version is not retained."""

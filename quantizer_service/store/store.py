@@ -37,9 +37,9 @@ _log = logging.getLogger(__name__)
 _MAX_UNUSED_GRAPHS = 8
 
 # Longer than nearly any evaluation. A client that needs more time asks again. A dead client blocks no longer than this.
-MAX_LEASE_S = 3600.0
-# More than a run has evaluators. Each lease keeps the files of one version, which must not fill the disk.
-MAX_LEASES = 16
+MAX_HOLD_S = 3600.0
+# More than a run has evaluators. Each hold keeps the files of one version, which must not fill the disk.
+MAX_HOLDS = 16
 
 
 class PolicyStore(PolicyReader):
@@ -50,11 +50,11 @@ class PolicyStore(PolicyReader):
     - the `retain_best` versions with the highest mean return in their newest evaluation
     - the newest version with an evaluation, if `retain_best` is above 0
     - the first version at or above each multiple of `retain_every`, forever; none if 0
-    - leased versions, while this object lives
+    - held versions, while this object lives
 
     It never removes damaged versions. Raises UserError when the folder is not writable or has another writer.
 
-    clock: monotonic seconds, for leases.
+    clock: monotonic seconds, for holds.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PolicyStore(PolicyReader):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._retain_newest, self._retain_best, self._retain_every = retain_newest, retain_best, retain_every
-        self._leases = Leases(clock)
+        self._holds = Holds(clock)
         taken = UserError(
             f"--store: another quantizer writes to {directory}; stop it, give this one its own --store, or add "
             "--read-only"
@@ -171,7 +171,7 @@ class PolicyStore(PolicyReader):
             sync_folder(folder)
         entry.variants.add(policy.descriptor.variant)
 
-    def lease(self, version: int, seconds: float) -> float:
+    def hold(self, version: int, seconds: float) -> float:
         """Retain a version until its next evaluation, for at most `seconds`. Returns the granted seconds.
 
         The version may be added later. Raises NotFoundError when it is no longer retained, InvalidInputError when it is
@@ -179,16 +179,16 @@ class PolicyStore(PolicyReader):
         """
         if version <= self.highest_version:
             self._entry(version)
-        return self._leases.grant(version, seconds)
+        return self._holds.grant(version, seconds)
 
     def add_evaluation(self, version: int, mean_return: float) -> None:
-        """Store a version's newest evaluation, which replaces the previous one, and end its lease."""
+        """Store a version's newest evaluation, which replaces the previous one, and end its hold."""
         entry = self._entry(version)
         path = self._folder(version) / "evaluation.json"
         with _writing(path):
             write_document(path, {"mean_return": mean_return}, sync=False)
         entry.mean_return = mean_return
-        self._leases.end(version)
+        self._holds.end(version)
         self._retain()
 
     def _own(self, run_id: str, owner: Owner) -> None:
@@ -203,8 +203,8 @@ class PolicyStore(PolicyReader):
 
     def _retain(self) -> None:
         newest = sorted(self._entries, reverse=True)[: self._retain_newest]
-        kept = {*newest, *self._evaluated(), *self._regular(), *self._leases.versions()}
-        for version in self._entries.keys() - kept:
+        retained = {*newest, *self._evaluated(), *self._regular(), *self._holds.versions()}
+        for version in self._entries.keys() - retained:
             folder = self._folder(version)
             removed = folder.with_name(f".{folder.name}.removed")
             # Renamed first, so that a half removed folder does not look like a damaged version.
@@ -247,37 +247,37 @@ class PolicyStore(PolicyReader):
             del self.graphs[digest]
 
 
-class Leases:
-    """Leases keep versions in the store until their evaluation. They exist only in memory.
+class Holds:
+    """Holds keep versions in the store until their evaluation. They exist only in memory.
 
-    Each leased version has one lease, which its clients share.
+    Each held version has one hold, which its clients share.
 
     clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # The end of each lease, in the order in which they were granted.
+        # The end of each hold, in the order in which they were granted.
         self._ends: dict[int, float] = {}
 
     def grant(self, version: int, seconds: float) -> float:
-        """Lease a version from now on. Returns the granted seconds, at most `MAX_LEASE_S`.
+        """Hold a version from now on. Returns the granted seconds, at most `MAX_HOLD_S`.
 
-        Ends the oldest lease when there are `MAX_LEASES`.
+        Ends the oldest hold when there are `MAX_HOLDS`.
         """
-        granted = min(seconds, MAX_LEASE_S)
+        granted = min(seconds, MAX_HOLD_S)
         self.end(version)
-        while len(self.versions()) >= MAX_LEASES:
+        while len(self.versions()) >= MAX_HOLDS:
             del self._ends[next(iter(self._ends))]
         self._ends[version] = self._clock() + granted
         return granted
 
     def end(self, version: int) -> None:
-        """End the lease of a version, if there is one."""
+        """End the hold of a version, if there is one."""
         self._ends.pop(version, None)
 
     def versions(self) -> frozenset[int]:
-        """The leased versions."""
+        """The held versions."""
         now = self._clock()
         self._ends = {version: end for version, end in self._ends.items() if end > now}
         return frozenset(self._ends)

@@ -142,7 +142,7 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
         self.watches: queue.Queue[quantizer_pb2.WatchPoliciesRequest] = queue.Queue()
         # Released when a watcher has gone.
         self.left = threading.Semaphore(0)
-        self._kept: Policy | None = None
+        self._published: Policy | None = None
         self._offered: dict[str, Policy] = {}
         # The schemes that were asked for.
         self.asked: queue.Queue[str] = queue.Queue()
@@ -150,9 +150,9 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
         self.holds: queue.Queue[int] = queue.Queue()
         self.gone: set[int] = set()
 
-    def keep(self, policy: Policy) -> None:
+    def publish(self, policy: Policy) -> None:
         """Give this policy to whoever asks for one."""
-        self._kept = policy
+        self._published = policy
 
     def offer(self, *policies: Policy) -> None:
         """From now on give these to whoever asks for one of their scheme, and no others."""
@@ -180,12 +180,12 @@ class ScriptedQuantizer(Scripted, quantizer_pb2_grpc.QuantizerServiceServicer):
     async def GetPolicy(  # noqa: N802
         self, request: quantizer_pb2.GetPolicyRequest, context: Any
     ) -> AsyncIterator[quantizer_pb2.GetPolicyResponse]:
-        """Send what is offered in the scheme, or else what is kept."""
-        policy = self._offered.get(request.scheme, self._kept)
+        """Send what is offered in the scheme, or else what is published."""
+        policy = self._offered.get(request.scheme, self._published)
         # Last: whoever sees it may offer others at once.
         self.asked.put(request.scheme)
         if policy is None:
-            raise NotFoundError("nothing is kept")
+            raise NotFoundError("nothing is published")
         for message in _messages(quantizer_pb2.GetPolicyResponse, policy):
             yield message
 

@@ -46,7 +46,7 @@ def evaluate_when_free(client: ActorClient, episodes: int) -> list[Episode | Eva
 
 
 def test_an_evaluation_gives_each_episode_and_then_all_of_them(quantizer: ScriptedQuantizer) -> None:
-    quantizer.keep(constant_policy([0.0, 1.0], version=3))
+    quantizer.publish(constant_policy([0.0, 1.0], version=3))
     with running_actor(standalone(quantizer)) as (client, _):
         *episodes, evaluation = client.evaluate(5)
         assert isinstance(evaluation, Evaluation)
@@ -58,7 +58,7 @@ def test_an_evaluation_gives_each_episode_and_then_all_of_them(quantizer: Script
 def test_an_evaluation_has_the_environments_own_rewards(quantizer: ScriptedQuantizer) -> None:
     clipped = {"gymnasium.wrappers:ClipReward": {"min_reward": 0.0, "max_reward": 0.5}}
     timed = {"gymnasium.wrappers:TimeLimit": {"max_episode_steps": 3}}
-    quantizer.keep(constant_policy([0.0, 1.0]))
+    quantizer.publish(constant_policy([0.0, 1.0]))
     with running_actor(
         standalone(quantizer), RunConfig(environment_wrappers=(clipped, timed), scheme="int8-weights")
     ) as (client, _):
@@ -76,8 +76,8 @@ def test_a_requested_evaluation_calls_the_policy_with_as_many_rows_as_an_actor(
         rows.append(arguments[-1])
         return EvaluationEpisodes(*arguments)
 
-    monkeypatch.setattr("actor_service.roles.actor.EvaluationEpisodes", made)
-    quantizer.keep(constant_policy([0.0, 1.0]))
+    monkeypatch.setattr("actor_service.roles.actor_role.EvaluationEpisodes", made)
+    quantizer.publish(constant_policy([0.0, 1.0]))
     with running_actor(standalone(quantizer), RunConfig(environments_per_actor=3, scheme="int8-weights")) as (
         client,
         _,
@@ -93,7 +93,7 @@ def test_auto_chooses_among_the_schemes_that_there_are(quantizer: ScriptedQuanti
         assert isinstance(evaluation, Evaluation)
         assert evaluation.scheme in ("fp32", "int8-weights")
         quantizer.offer()
-        with pytest.raises(NotFoundError, match="nothing is kept"):
+        with pytest.raises(NotFoundError, match="nothing is published"):
             list(client.evaluate(1, "auto"))
 
 
@@ -102,7 +102,7 @@ def test_an_evaluation_ends_when_its_client_hangs_up(
 ) -> None:
     # It pushes to the side to which the pole falls, so that episodes are long and so many of them take minutes.
     weights = np.array([[0, 0], [0, 0], [0, 1], [0, 1]], np.float32)
-    quantizer.keep(linear_policy(weights, np.zeros(2, np.float32)))
+    quantizer.publish(linear_policy(weights, np.zeros(2, np.float32)))
     with running_actor(standalone(quantizer)) as (client, _):
         hung_up = client.evaluate(MANY)
         assert isinstance(next(hung_up), Episode)
@@ -119,7 +119,7 @@ def test_an_evaluation_of_a_missing_policy_is_refused_and_the_actor_is_free_agai
 ) -> None:
     with running_actor(standalone(quantizer)) as (client, _):
         for _ in range(2):
-            with pytest.raises(NotFoundError, match="nothing is kept"):
+            with pytest.raises(NotFoundError, match="nothing is published"):
                 list(client.evaluate(1))
 
 
@@ -247,12 +247,12 @@ def test_an_evaluator_draws_actions_if_the_run_says_so(
 
 
 def test_a_standalone_actor_draws_actions_on_demand(quantizer: ScriptedQuantizer) -> None:
-    quantizer.keep(logits_policy([0.01, 0.0]))
+    quantizer.publish(logits_policy([0.01, 0.0]))
     with running_actor(standalone(quantizer)) as (client, _):
         *_, greedy = client.evaluate(16)
     with running_actor(ActorSettings(role="standalone", quantizer=quantizer.address, sampled=True)) as (client, _):
         *_, sampled = client.evaluate(16)
-        quantizer.keep(constant_policy([0.0, 1.0], version=3))
+        quantizer.publish(constant_policy([0.0, 1.0], version=3))
         with pytest.raises(InvalidInputError, match="version 3: "):
             list(client.evaluate(1))
     assert isinstance(greedy, Evaluation)

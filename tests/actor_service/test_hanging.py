@@ -57,7 +57,7 @@ def test_an_actor_whose_environment_hangs_ends_with_its_own_exit_code(environmen
 
 def test_a_requested_evaluation_that_hangs_ends_a_drained_actor_too(tmp_path: Path) -> None:
     quantizer, announced = ScriptedQuantizer(), tmp_path / "actor.json"
-    quantizer.keep(constant_policy([1.0, 0.0, 0.0], observation_size=2))
+    quantizer.publish(constant_policy([1.0, 0.0, 0.0], observation_size=2))
     parents_end, lifeline = socket.socketpair()
     with serving(quantizer) as quantizer_address, parents_end, lifeline:
         actor = ForkedCommand(

@@ -3,7 +3,7 @@
 import pytest
 
 from actor_service.metrics import actor_metrics
-from actor_service.roles.actor import Host
+from actor_service.roles.actor_role import Host
 from actor_service.roles.evaluator import Evaluator
 from actor_service.roles.explorer import Explorer
 from actorq.client import LearnerClient, QuantizerClient

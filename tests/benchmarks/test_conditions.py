@@ -10,7 +10,7 @@ from actorq.rundirectory import RunDirectory
 from benchmarks import harness, runs
 from benchmarks.conditions import refuse_mixed, without_verdict
 from benchmarks.harness import Target
-from benchmarks.runs import begin, forget_incomplete, kept, refusal
+from benchmarks.runs import begin, cached, forget_incomplete, refusal
 
 
 def _of(commit: str, cores: int = 2) -> dict[str, Any]:
@@ -49,15 +49,15 @@ def test_date_and_load_may_differ_and_unrecorded_runs_give_no_verdict() -> None:
 def test_a_run_is_made_once_and_keeps_the_conditions_under_which_it_began(now: dict[str, Any], tmp_path: Path) -> None:
     # A result that was half written is none.
     (tmp_path / ".run-1.json.partial").write_text('{"final": ')
-    first = kept(tmp_path / "run-1.json", {"steps": 1}, lambda: {"final": 1})
+    first = cached(tmp_path / "run-1.json", {"steps": 1}, lambda: {"final": 1})
     assert (first["final"], first["conditions"]) == (1, now)
     now["load_average"] = [7.0]
-    assert kept(tmp_path / "run-1.json", {"steps": 1}, lambda: pytest.fail("made")) == first
+    assert cached(tmp_path / "run-1.json", {"steps": 1}, lambda: pytest.fail("made")) == first
     with pytest.raises(SystemExit, match="other settings"):
-        kept(tmp_path / "run-1.json", {"steps": 2}, lambda: pytest.fail("made"))
+        cached(tmp_path / "run-1.json", {"steps": 2}, lambda: pytest.fail("made"))
     now["commit"] = "b" * 40
     with pytest.raises(SystemExit, match=r"expected commit a+ as of run-1, got b+ of this one"):
-        kept(tmp_path / "run-2.json", {}, lambda: pytest.fail("made"))
+        cached(tmp_path / "run-2.json", {}, lambda: pytest.fail("made"))
 
 
 def test_nothing_is_made_beside_a_run_without_conditions(now: dict[str, Any], tmp_path: Path) -> None:

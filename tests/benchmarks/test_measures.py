@@ -14,7 +14,7 @@ from benchmarks.policies import as_policy, checkpoint_of, emit, vector_network
 from benchmarks.policy.fidelity import compare
 from benchmarks.policy.inference_timing import Timing, tight
 from benchmarks.policy.sparse_policy_bytes import forms, mask_once, sizes, values_only
-from benchmarks.policy.swap import KEPT, REFERENCE, summarize
+from benchmarks.policy.swap import PATCHED, REFERENCE, summarize
 from benchmarks.policy.swap_paths import Stopwatch
 from benchmarks.quantize.__main__ import relative_errors
 from benchmarks.scale.autoscaler import Autoscaler
@@ -72,7 +72,7 @@ def test_a_stage_of_a_swap_does_not_count_what_stages_inside_of_it_take() -> Non
 def test_ratios_compare_swaps_of_the_same_repeat() -> None:
     swaps = {
         REFERENCE: [{"export": 100.0, "quantize": 20.0}, {"export": 80.0, "quantize": 10.0}],
-        KEPT: [{"quantize": 14.0}, {"quantize": 14.0}],
+        PATCHED: [{"quantize": 14.0}, {"quantize": 14.0}],
         "actorq int8": [{"quantize": 1.0, "gate": 5.0}, {"quantize": 4.0, "gate": 5.0}],
     }
     ours = summarize(swaps)["actorq int8"]
@@ -107,7 +107,7 @@ def test_an_autoscaler_doubles_at_most_and_goes_down_after_a_while() -> None:
 
 
 def test_the_first_int8_action_of_all_actors_counts(tmp_path: Path) -> None:
-    line = "2026-01-02T03:04:{} {} INFO actor_service.roles.actor: first action, with policy version {}\n"
+    line = "2026-01-02T03:04:{} {} INFO actor_service.roles.explorer: first action, with policy version {}\n"
     for name, at, policy in (
         ("actor-0", "09.500", "1 int8"),
         ("actor-1", "07.250", "2 int8"),

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from actor_service.acting.behavior import BehaviorPolicy
-from actor_service.acting.rollout import Rollout, fitting_segment_length
+from actor_service.acting.collector import SegmentCollector, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import make_environments
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
@@ -45,8 +45,8 @@ def test_a_column_needs_a_declaration_and_a_producer(tmp_path: Path) -> None:
     environments, slot, explore = make_environments("CartPole-v1", _COUNT), PolicySlot(), _Counting()
     spec = environments.spec
     slot.put(OnnxPolicy(constant_policy([0.0, 1.0]), spec.observations, _COUNT))
-    rollout = Rollout(environments, PolicyTurns(slot), explore, _STEPS, 1, columns=explore.columns)
-    segment = rollout.collect(threading.Event())
+    collector = SegmentCollector(environments, PolicyTurns(slot), explore, _STEPS, 1, columns=explore.columns)
+    segment = collector.collect(threading.Event())
     assert segment is not None
     sent = wire.segment_to_proto(segment).SerializeToString()
     received = wire.segment_from_proto(trajectory_pb2.Segment.FromString(sent))

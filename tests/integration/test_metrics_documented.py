@@ -148,7 +148,7 @@ def test_a_quantizer_tells_what_it_emitted_and_how_faithful_it_is(scraped: dict[
     assert samples["actorq_quantizer_policies_total", *INT8_HERE] >= 1
     assert samples["actorq_quantizer_emit_seconds_count",] == samples["actorq_quantizer_policies_total", *INT8_HERE]
     # The actor and the relay.
-    assert samples["actorq_quantizer_subscribers", *INT8_HERE] == 2
+    assert samples["actorq_quantizer_watchers", *INT8_HERE] == 2
     assert 0.5 <= samples["actorq_quantizer_argmax_agreement_ratio", *INT8_HERE] <= 1
     assert (
         samples["actorq_quantizer_policy_bytes", *INT8_HERE] < samples["actorq_quantizer_parameters_bytes", *INT8_HERE]
@@ -157,7 +157,7 @@ def test_a_quantizer_tells_what_it_emitted_and_how_faithful_it_is(scraped: dict[
 
 def test_a_relay_tells_what_it_hands_on(scraped: dict[str, Scraped]) -> None:
     samples = scraped["relay"].samples
-    assert samples["actorq_relay_subscribers", *INT8_HERE] == 1
+    assert samples["actorq_relay_watchers", *INT8_HERE] == 1
     assert samples["actorq_relay_upstream_connected", *INT8_HERE] == 1
     assert samples["actorq_relay_policies_total", *INT8_HERE] >= 1
     assert samples["actorq_relay_policy_version", *INT8_HERE] >= 1

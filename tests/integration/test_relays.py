@@ -130,7 +130,7 @@ def test_the_metrics_of_a_relay(tmp_path: Path) -> None:
             text = response.read().decode()
 
     for sample in (
-        f"actorq_relay_subscribers{VARIANT} 1.0",
+        f"actorq_relay_watchers{VARIANT} 1.0",
         f"actorq_relay_upstream_connected{VARIANT} 1.0",
         f"actorq_relay_policy_version{VARIANT} {version}.0",
     ):

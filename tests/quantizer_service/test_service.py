@@ -96,7 +96,7 @@ def test_watchers_get_the_newest_first_and_their_schemes_are_emitted_from_then_o
     receipt = publisher.publish(checkpoint(SOURCE, 3))
 
     assert [policy.scheme for policy in receipt.policies] == ["int8", "fp32"]
-    assert receipt.subscribers == 1
+    assert receipt.watchers == 1
     assert next(watch).descriptor.version == 3
 
 
@@ -140,7 +140,7 @@ def test_watchers_that_leave_are_counted_out(client: QuantizerClient) -> None:
 
     receipts = (publisher.publish(checkpoint(SOURCE, version)) for version in range(2, 200))
 
-    assert any(receipt.subscribers == 0 and len(receipt.policies) == 1 for receipt in receipts)
+    assert any(receipt.watchers == 0 and len(receipt.policies) == 1 for receipt in receipts)
 
 
 def test_a_restarted_quantizer_serves_its_newest_at_once(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Uint8Tensors:
 
     A stretch has the uint8 tensors from the output of a quantized layer to the next quantized layers.
 
-    inputs: see frames.
+    inputs: see uint8_inputs.
     stretches: scale and zero point of each stretch, by the output of its first layer. They come from the tensor after
         the Relu if there is one. Its lowest integer then stands for 0, so the layer's own clipping computes the Relu.
     tensors: the tensors of all stretches, including a Relu's input and output.
@@ -51,7 +51,7 @@ class Uint8Tensors:
         self._outputs = {value.name for value in graph.model.graph.output}
         self._products = {layer.nodes[0]: layer for layer in layers}
         self._makers = {name: node for node in self._nodes for name in node.output}
-        self.inputs = frames(graph)
+        self.inputs = uint8_inputs(graph)
         self.stretches: dict[str, Site] = {}
         self.tensors, self.exits = set[str](), set[str]()
         for layer in layers:
@@ -99,7 +99,7 @@ class Uint8Tensors:
         return site, tensors, exits
 
 
-def frames(graph: Graph) -> dict[str, Site]:
+def uint8_inputs(graph: Graph) -> dict[str, Site]:
     """The tensors of a uint8 input, converted to float and perhaps scaled by a constant: exact in uint8."""
     found = {name: Site(name, 1.0) for name, spec in graph.inputs.items() if spec.dtype == np.uint8}
     constants = {name: float(v.item()) for name, v in scalars_of(graph.model.graph).items() if v.dtype == np.float32}

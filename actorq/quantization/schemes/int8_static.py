@@ -45,7 +45,7 @@ from actorq.quantization.emission.layer_choice import select
 from actorq.quantization.emission.linear import units_first
 from actorq.quantization.emission.skeleton import Skeleton
 from actorq.quantization.emission.storage import Storage
-from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, frames
+from actorq.quantization.emission.uint8 import MOVING, Site, Uint8Tensors, uint8_inputs
 from actorq.quantization.emission.weights import SMALLEST_SCALE, UINT8_LARGEST, quantize_int8
 from actorq.quantization.graph import Graph, Parameters
 from actorq.quantization.layers import CONVOLUTION, Layer
@@ -86,7 +86,7 @@ def _map(site: Site, low: float, high: float) -> tuple[np.float32, np.uint8]:
 
 class _Int8StaticPlan:
     def __init__(self, graph: Graph, options: Options) -> None:
-        exact = frames(graph)
+        exact = uint8_inputs(graph)
 
         def unfit(layer: Layer) -> str:
             if layer.obstacle or layer.kind == CONVOLUTION or layer.input_rank == 2:
@@ -214,11 +214,11 @@ class _Rewriting:
         """Add a node that is no quantized layer."""
         held = self._held.get(node.input[0]) if node.input else None
         target = node.output[0] if node.output else ""
-        frame = self._uint8.inputs.get(target)
-        # Nodes that read frames in float still can. The skeleton drops nodes without readers.
+        site = self._uint8.inputs.get(target)
+        # Nodes that read inputs in float still can. The skeleton drops nodes without readers.
         if held is None or target not in self._uint8.tensors:
             self.nodes.append(node)
-        if held is None or (frame is None and target not in self._uint8.tensors):
+        if held is None or (site is None and target not in self._uint8.tensors):
             return
         if node.op_type in MOVING:
             moved = onnx.NodeProto()
@@ -226,9 +226,9 @@ class _Rewriting:
             moved.input[0], moved.output[0] = held.name, f"{target}:uint8"
             self.nodes.append(moved)
             self._held[target] = replace(held, name=f"{target}:uint8")
-        elif frame is not None:
+        elif site is not None:
             # The integers stay the same, but get another scale.
-            self._held[target] = _Held(held.name, target, frame)
+            self._held[target] = _Held(held.name, target, site)
         else:
             self._held[target] = held
         self._leave(target)

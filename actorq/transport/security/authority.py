@@ -67,7 +67,7 @@ def write_certificates(
         directory.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
         try:
-            _write(partial / "ca.crt", authority.kept.certificate)
+            _write(partial / "ca.crt", authority.pem.certificate)
             for role in ROLES:
                 names = (*member_names(role, namespace), *extra)
                 _write_member(
@@ -106,10 +106,10 @@ class Authority:
         return cls(_signed(_name(name), key.public_key(), _name(name), key, begin, end, *extensions), key)
 
     @classmethod
-    def read(cls, kept: Issued) -> "Authority":
-        """The authority of a kept certificate and key. Raises ValueError unless they belong together."""
-        certificate = x509.load_pem_x509_certificate(kept.certificate)
-        return cls(certificate, _key_of(certificate, kept.key))
+    def read(cls, pem: Issued) -> "Authority":
+        """The authority of a certificate and a key. Raises ValueError unless they belong together."""
+        certificate = x509.load_pem_x509_certificate(pem.certificate)
+        return cls(certificate, _key_of(certificate, pem.key))
 
     @property
     def end(self) -> datetime:
@@ -117,8 +117,8 @@ class Authority:
         return self._certificate.not_valid_after_utc
 
     @property
-    def kept(self) -> Issued:
-        """What `read` takes."""
+    def pem(self) -> Issued:
+        """The certificate and its key, as `read` takes them."""
         return Issued(self._certificate.public_bytes(serialization.Encoding.PEM), _key_text(self._key))
 
     def renewed(self, begin: datetime, end: datetime) -> "Authority":
@@ -201,7 +201,7 @@ def _key_of(certificate: x509.Certificate, text: bytes) -> ec.EllipticCurvePriva
 
 def _write_member(folder: Path, authority: Authority, issued: Issued) -> None:
     folder.mkdir()
-    _write(folder / "ca.crt", authority.kept.certificate)
+    _write(folder / "ca.crt", authority.pem.certificate)
     _write(folder / "tls.crt", issued.certificate)
     _write(folder / "tls.key", issued.key, mode=0o600)
 

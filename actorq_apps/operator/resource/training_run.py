@@ -25,7 +25,7 @@ PLURAL = "trainingruns"
 
 IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
 """Properties of a field's JSON schema: whether it may never change, and rules that the API server evaluates."""
-_KEPT: dict[str, JsonValue] = {IMMUTABLE: True}
+_FIXED: dict[str, JsonValue] = {IMMUTABLE: True}
 
 # Prefix of the labels that Kueue reads.
 _KUEUE = "kueue.x-k8s.io/"
@@ -83,8 +83,10 @@ class LearnerSpec(Settings):
 
     resources: Resources = Field(Resources(), description="changes of the learner's requests and limits")
     gpu: int = Field(0, ge=0, le=8, description="number of NVIDIA GPUs")
-    storage: Size = Field("10Gi", description="size of the volume with replay and checkpoints", json_schema_extra=_KEPT)
-    storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_KEPT)
+    storage: Size = Field(
+        "10Gi", description="size of the volume with replay and checkpoints", json_schema_extra=_FIXED
+    )
+    storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_FIXED)
     nodeSelector: dict[str, Value] = Field({}, max_length=64, description="labels of nodes for the learner")
     tolerations: tuple[Toleration, ...] = Field(
         (), max_length=64, description="taints of nodes that the learner accepts"
@@ -96,8 +98,8 @@ class QuantizerSpec(Settings):
     """The quantizer."""
 
     resources: Resources = Field(Resources(), description="changes of the quantizer's requests and limits")
-    storage: Size = Field("2Gi", description="size of the volume with policies", json_schema_extra=_KEPT)
-    storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_KEPT)
+    storage: Size = Field("2Gi", description="size of the volume with policies", json_schema_extra=_FIXED)
+    storageClassName: Name | None = Field(None, description="StorageClass of the volume", json_schema_extra=_FIXED)
     pod: PodSettings = Field(PodSettings(), description="changes of the pod of the quantizer")
 
 
@@ -139,7 +141,7 @@ class TlsSpec(Settings):
     mode: Literal["generated", "issuer", "none"] = Field(
         "generated",
         description="generated: an authority of the run's own; issuer: certificates by cert-manager; none: plain text",
-        json_schema_extra=_KEPT,
+        json_schema_extra=_FIXED,
     )
     issuer: IssuerSpec | None = Field(None, description="issuer of the certificates, for mode issuer")
 
@@ -182,10 +184,10 @@ class TrainingRunSpec(Settings):
     """What a TrainingRun asks for."""
 
     environment: str = Field(
-        min_length=1, max_length=128, description="environment id; cannot be changed", json_schema_extra=_KEPT
+        min_length=1, max_length=128, description="environment id; cannot be changed", json_schema_extra=_FIXED
     )
     algorithm: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
-        None, description="algorithm (default: by the environment); cannot be changed", json_schema_extra=_KEPT
+        None, description="algorithm (default: by the environment); cannot be changed", json_schema_extra=_FIXED
     )
     config: dict[str, JsonValue] = Field(
         {}, max_length=64, description="further settings of the run, as `actorq train --config` takes them"

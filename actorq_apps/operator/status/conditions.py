@@ -10,7 +10,7 @@ from actorq.domain.status import RunState
 from actorq_apps.cluster.diagnosis import Fault
 from actorq_apps.cluster.objects import COMPONENT_LABEL, RUN_LABEL, Object, items, part
 from actorq_apps.cluster.training_runs import state_name
-from actorq_apps.operator.render import KEPT
+from actorq_apps.operator.render import CORE
 from actorq_apps.operator.status.observed_run import FAILED, ObservedRun, is_ready, role_of, timestamp
 
 PENDING, SUSPENDED, INTERRUPTED, REFUSED = "Pending", "Suspended", "Interrupted", "Refused"
@@ -154,7 +154,7 @@ def _end_of_failed(observed: ObservedRun) -> str:
         (str(end.get("finishedAt") or ""), f"{role_of(pod)} ended with exit code {end.get('exitCode')}")
         for pod in observed.pods
         for container in items(part(pod, "status"), "containerStatuses")
-        if role_of(pod) in KEPT and (end := part(container, "lastState", "terminated"))
+        if role_of(pod) in CORE and (end := part(container, "lastState", "terminated"))
     ]
     return f"{said}; the last {max(ended)[1]}" if ended else said
 

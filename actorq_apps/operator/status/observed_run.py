@@ -9,7 +9,7 @@ from actorq_apps.cluster.diagnosis import Fault, view, volume_fault, workload_fa
 from actorq_apps.cluster.manifests import component_of
 from actorq_apps.cluster.objects import COMPONENT_LABEL, Object, items, part
 from actorq_apps.cluster.progress import serious
-from actorq_apps.operator.render import KEPT, WORKERS
+from actorq_apps.operator.render import CORE, WORKERS
 
 FAILED = "Failed"
 """The state of a run that was restarted too often."""
@@ -78,7 +78,7 @@ class ObservedRun:
         found: list[Object] = []
         for pod in self.pods:
             count, uid = view(pod).restarts, pod["metadata"].get("uid")
-            if role_of(pod) in KEPT and count:
+            if role_of(pod) in CORE and count:
                 total += max(0, count - known.get(uid, 0))
                 found.append({"uid": uid, "restarts": count})
         return total, sorted(found, key=lambda each: str(each["uid"]))
@@ -87,7 +87,7 @@ class ObservedRun:
     def resting(self) -> tuple[str, ...]:
         """The components that have no pods now."""
         if self.suspended or self.failed:
-            return (*KEPT, *WORKERS)
+            return (*CORE, *WORKERS)
         return WORKERS if self.over or self.waits else ()
 
 
@@ -116,7 +116,7 @@ def waits(pods: Sequence[Object], workloads: Sequence[Object]) -> bool:
     working = any(component_of(each) in WORKERS and part(each, "spec").get("replicas") != 0 for each in workloads)
     staying = [each for each in pods if not each["metadata"].get("deletionTimestamp")]
     placed = {role_of(each) for each in staying if part(each, "spec").get("nodeName")}
-    return not working and not placed >= set(KEPT)
+    return not working and not placed >= set(CORE)
 
 
 def lacks_pods(workload: Object) -> bool:

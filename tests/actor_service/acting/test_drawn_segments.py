@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from actor_service.acting.behaviors import behavior_policy
-from actor_service.acting.rollout import Rollout, fitting_segment_length
+from actor_service.acting.collector import SegmentCollector, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import Environments, Step, make_environments
 from actor_service.policies.policy import PolicySlot, load_policy
@@ -32,17 +32,17 @@ def drawing(
     sampling: Sampling = "clipped",
     most_steps: int = 0,
     slot: PolicySlot | None = None,
-) -> Rollout:
-    """A rollout of an actor of a run that draws actions."""
+) -> SegmentCollector:
+    """The collector of an actor of a run that draws actions."""
     slot = slot or PolicySlot()
     slot.put(load_policy(policy, environments.spec, environments.count, sampled=True))
     exploration = Exploration((), (), sampling=sampling)
     explore = behavior_policy(environments.spec, exploration, environments.count, np.random.default_rng(9))
     turns = PolicyTurns(slot, most_steps, patience_s=0.0)
-    return Rollout(environments, turns, explore, LENGTH, SEED, columns=explore.columns, sampled=True)
+    return SegmentCollector(environments, turns, explore, LENGTH, SEED, columns=explore.columns, sampled=True)
 
 
-def collect(collecting: Rollout, spec: EnvironmentSpec) -> Segment:
+def collect(collecting: SegmentCollector, spec: EnvironmentSpec) -> Segment:
     segment = collecting.collect(threading.Event())
     assert segment is not None
     segment.check(spec)
@@ -163,7 +163,7 @@ def test_a_segment_ends_before_the_loop_waits_for_a_newer_policy() -> None:
 def test_without_drawn_actions_the_loop_waits_within_a_segment() -> None:
     environments, slot = make_environments("CartPole-v1", COUNT), PolicySlot()
     slot.put(load_policy(logits_policy([0.0, 1.0]), environments.spec, COUNT))
-    collecting = Rollout(
+    collecting = SegmentCollector(
         environments,
         PolicyTurns(slot, 12, patience_s=0.0),
         lambda policy, seen: policy(seen).argmax(axis=1),

@@ -116,7 +116,7 @@ import os; os._exit(0)
 FILM = """
 from pathlib import Path
 from actor_service.environments import make_environments
-from actor_service.roles.actor import Host
+from actor_service.roles.actor_role import Host
 from actor_service.roles.standalone import StandaloneEvaluator
 from actorq.client import QuantizerClient
 host = Host("evaluator", lambda: QuantizerClient("127.0.0.1:1"), print)

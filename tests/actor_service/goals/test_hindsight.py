@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from actor_service.acting.behavior import BehaviorPolicy
-from actor_service.acting.rollout import Rollout
+from actor_service.acting.collector import SegmentCollector
 from actor_service.acting.turns import PolicyTurns
 from actor_service.environments import make_environments
 from actor_service.goals.hindsight import Hindsight
@@ -146,23 +146,23 @@ class _Random(BehaviorPolicy):
         return self._rng.integers(2, size=self._count)
 
 
-def _rollout(count: int, segments: int) -> Iterator[tuple[EnvironmentSpec, Segment]]:
+def _collected(count: int, segments: int) -> Iterator[tuple[EnvironmentSpec, Segment]]:
     environments, slot = make_environments("goal_environments:Line-v0", count), PolicySlot()
     spec, rewards = environments.spec, environments.goal_rewards
     slot.put(OnnxPolicy(constant_policy([0.0, 1.0]), spec.observations, count))
-    rollout = Rollout(environments, PolicyTurns(slot), _Random(count), 4, 1)
+    collector = SegmentCollector(environments, PolicyTurns(slot), _Random(count), 4, 1)
     assert spec.goal is not None
     assert rewards is not None
     stage = Hindsight(spec.goal, count, NAMES, rewards, np.random.default_rng(2))
     for _ in range(segments):
-        collected = rollout.collect(threading.Event())
+        collected = collector.collect(threading.Event())
         assert collected is not None
         yield from ((spec, segment) for segment in stage.add(collected))
     yield from ((spec, segment) for segment in stage.flush())
 
 
 def test_segments_leave_in_order_and_fit_the_run() -> None:
-    found = list(_rollout(3, 40))
+    found = list(_collected(3, 40))
     assert [segment.sequence for _, segment in found] == list(range(1, 41))
     for spec, segment in found:
         sent = wire.segment_to_proto(segment).SerializeToString()

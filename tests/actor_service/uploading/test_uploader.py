@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
-from actor_service.uploader import Kept, Uploader
+from actor_service.uploader import UnflushedItems, Uploader
 from actorq import wire
 from actorq.client import LearnerClient
 from actorq.domain.trajectory import Evaluation
@@ -251,21 +251,21 @@ def test_a_wait_for_credit_ends_with_the_actor(side: Side) -> None:
 
 
 def test_items_are_kept_in_order_until_they_are_durable() -> None:
-    kept = Kept()
+    unflushed = UnflushedItems()
     for sequence in range(1, 6):
-        kept.add(small_segment(sequence))
-    kept.forget_through(3)
-    assert [item.sequence for item in kept.pop_all()] == [4, 5]
-    assert len(kept) == 0
+        unflushed.add(small_segment(sequence))
+    unflushed.forget_through(3)
+    assert [item.sequence for item in unflushed.pop_all()] == [4, 5]
+    assert len(unflushed) == 0
 
 
 def test_the_oldest_goes_beyond_the_number_and_the_bytes() -> None:
-    few = Kept(most_items=2)
+    few = UnflushedItems(most_items=2)
     for sequence in range(1, 5):
         few.add(small_segment(sequence))
     assert [item.sequence for item in few.pop_all()] == [3, 4]
     size = small_segment(1).observations.nbytes
-    small = Kept(most_bytes=3 * size)
+    small = UnflushedItems(most_bytes=3 * size)
     for sequence in range(1, 50):
         small.add(small_segment(sequence))
     assert 1 <= len(small) <= 2
@@ -275,8 +275,8 @@ def test_the_oldest_goes_beyond_the_number_and_the_bytes() -> None:
 
 
 def test_an_item_that_is_larger_than_the_bound_is_not_kept() -> None:
-    kept = Kept(most_bytes=8)
-    kept.add(small_segment(1))
-    assert len(kept) == 0
-    kept.add(Evaluation(2, 1, 0, "int8", (1.0,), (10,), 0.5))
-    assert [item.sequence for item in kept.pop_all()] == [2]
+    unflushed = UnflushedItems(most_bytes=8)
+    unflushed.add(small_segment(1))
+    assert len(unflushed) == 0
+    unflushed.add(Evaluation(2, 1, 0, "int8", (1.0,), (10,), 0.5))
+    assert [item.sequence for item in unflushed.pop_all()] == [2]

@@ -31,7 +31,7 @@ from actorq.weightencoding import with_weight_encoding
 from tests.quantizer_service.policy_graphs import GRAPHS
 from tests.quantizer_service.policy_runs import emitted, random_parameters
 
-ENVIRONMENT = EnvironmentSpec("E-v0", ArraySpec((5,), "float32"), ArraySpec((), "int64"), discrete_actions=3)
+ENVIRONMENT = EnvironmentSpec("E-v0", ArraySpec((5,), "float32"), ArraySpec((), "int64"), sizes=(3,))
 FIDELITY = FidelityReport(
     8, 0.5, math.inf, 0.25, math.inf, None, (LayerReport("a", INT8_PER_CHANNEL),), mean_kl=math.nan
 )

@@ -12,7 +12,7 @@ from actorq.statefiles.documents import write_document
 from actorq_apps.cli import compare
 from actorq_apps.cli.main import main
 from actorq_apps.comparison.folder import ComparisonFolder
-from actorq_apps.comparison.plan import PlannedRun
+from actorq_apps.comparison.schedule import ScheduledRun
 from tests.actorq_apps.comparison.comparison_parts import summary
 
 
@@ -71,10 +71,13 @@ def test_a_comparison_makes_its_runs_in_turns_and_tells_its_figures(
     made: list[tuple[str, int, int]] = []
 
     def make_runs(
-        folder: ComparisonFolder, plan: Sequence[PlannedRun], config_of: Callable[[PlannedRun], RunConfig], _: object
+        folder: ComparisonFolder,
+        schedule: Sequence[ScheduledRun],
+        config_of: Callable[[ScheduledRun], RunConfig],
+        _: object,
     ) -> None:
-        for planned in plan:
-            config, root = config_of(planned), folder.run(planned).root
+        for scheduled in schedule:
+            config, root = config_of(scheduled), folder.run(scheduled).root
             made.append((config.scheme, config.seed, config.dqn.n_step))
             root.mkdir()
             write_document(root / "summary.json", summary(100.0 if config.scheme == "int8" else 50.0))

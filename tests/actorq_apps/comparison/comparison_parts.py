@@ -4,8 +4,8 @@ from typing import Any
 
 from actorq.telemetry.machine import Machine
 from actorq_apps.comparison.figures import RunFigures, figures_of
-from actorq_apps.comparison.plan import PlannedRun, Variant
 from actorq_apps.comparison.result import Comparison
+from actorq_apps.comparison.schedule import ScheduledRun, Variant
 
 MACHINE = Machine("Processor 3000", 2, 8.0, "3.11.0", {"torch": "2.13.0", "numpy": "2.4.6"})
 TARGET = 475.0
@@ -49,7 +49,7 @@ def summary(speed: float = 100.0, returns: tuple[float, ...] = (100.0, 480.0), *
 def run(scheme: str, seed: int, *, cell: str = "", **of_summary: Any) -> RunFigures:
     """A run's figures; `cell` is a value of --vary dqn.n-step."""
     variant = Variant(scheme, (("dqn.n-step", cell),) if cell else ())
-    return figures_of(PlannedRun(variant, seed), summary(**of_summary), TARGET)
+    return figures_of(ScheduledRun(variant, seed), summary(**of_summary), TARGET)
 
 
 def comparison(*runs: RunFigures, environment: str = "CartPole-v1", target: float | None = TARGET) -> Comparison:

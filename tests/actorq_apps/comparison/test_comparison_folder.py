@@ -11,11 +11,11 @@ from actorq.errors import UserError
 from actorq.statefiles.documents import write_document
 from actorq_apps.comparison.folder import ComparisonFolder
 from actorq_apps.comparison.making import make_runs
-from actorq_apps.comparison.plan import PlannedRun, Variant, grid, interleaved
+from actorq_apps.comparison.schedule import ScheduledRun, Variant, grid, interleaved
 from tests.actorq_apps.comparison.comparison_parts import MACHINE, summary
 
 SETTINGS: dict[str, Any] = {"time_to": None, "variants": {"int8": {"dqn": {"batch_size": 64}}}}
-PLANNED = PlannedRun(Variant("int8"), 1)
+SCHEDULED = ScheduledRun(Variant("int8"), 1)
 
 
 def opened(root: Path) -> ComparisonFolder:
@@ -24,9 +24,9 @@ def opened(root: Path) -> ComparisonFolder:
     return folder
 
 
-def ended(folder: ComparisonFolder, planned: PlannedRun, state: str) -> Path:
+def ended(folder: ComparisonFolder, scheduled: ScheduledRun, state: str) -> Path:
     """A run of this state."""
-    run = folder.run(planned)
+    run = folder.run(scheduled)
     run.root.mkdir(parents=True, exist_ok=True)
     write_document(run.summary, summary(state=state))
     return run.root
@@ -34,11 +34,11 @@ def ended(folder: ComparisonFolder, planned: PlannedRun, state: str) -> Path:
 
 def test_finished_runs_are_kept_and_the_others_are_begun_anew(tmp_path: Path) -> None:
     folder = opened(tmp_path)
-    assert not folder.finished(PLANNED)
+    assert not folder.finished(SCHEDULED)
     for state, finished in (("solved", True), ("budget ended", True), ("interrupted", False), ("stopped", False)):
-        root = ended(folder, PLANNED, state)
-        assert folder.finished(PLANNED) is finished
-    folder.clear(PLANNED)
+        root = ended(folder, SCHEDULED, state)
+        assert folder.finished(SCHEDULED) is finished
+    folder.clear(SCHEDULED)
     assert not root.exists()
 
 
@@ -49,14 +49,14 @@ def test_a_folder_without_recorded_gpus_is_continued_where_there_are_none(tmp_pa
 
 
 def test_a_comparison_that_is_complete_makes_nothing(tmp_path: Path) -> None:
-    folder, plan, told = opened(tmp_path), interleaved(grid(("fp32", "int8")), (1, 2)), list[str]()
-    for planned in plan:
-        ended(folder, planned, "solved")
+    folder, schedule, told = opened(tmp_path), interleaved(grid(("fp32", "int8")), (1, 2)), list[str]()
+    for scheduled in schedule:
+        ended(folder, scheduled, "solved")
 
-    def config_of(planned: PlannedRun) -> RunConfig:
-        raise AssertionError(planned)
+    def config_of(scheduled: ScheduledRun) -> RunConfig:
+        raise AssertionError(scheduled)
 
-    make_runs(folder, plan, config_of, told.append)
+    make_runs(folder, schedule, config_of, told.append)
     assert told[0].endswith("1 of 4: fp32, seed 1: kept")
     assert len(told) == 4
 
@@ -65,15 +65,15 @@ def test_a_run_that_cannot_be_made_ends_the_comparison_with_its_own_line(tmp_pat
     folder = opened(tmp_path)
     config = RunConfig(environment="Nowhere-v0")
     with pytest.raises(UserError, match=r"int8-seed1: .*Nowhere.*int8-seed1\.log"):
-        make_runs(folder, [PLANNED], lambda _: config, lambda _: None)
-    assert "Nowhere" in folder.log(PLANNED).read_text()
+        make_runs(folder, [SCHEDULED], lambda _: config, lambda _: None)
+    assert "Nowhere" in folder.log(SCHEDULED).read_text()
 
 
 def test_a_run_that_is_going_on_is_left_alone(tmp_path: Path) -> None:
     folder = opened(tmp_path)
-    root = ended(folder, PLANNED, "interrupted")
-    with folder.run(PLANNED).locked(lambda: None), pytest.raises(UserError, match=r"in use .*actorq train"):
-        folder.clear(PLANNED)
+    root = ended(folder, SCHEDULED, "interrupted")
+    with folder.run(SCHEDULED).locked(lambda: None), pytest.raises(UserError, match=r"in use .*actorq train"):
+        folder.clear(SCHEDULED)
     assert root.exists()
 
 

@@ -28,7 +28,7 @@ def three_schemes(seeds: int = 2, environment: str = "CartPole-v1") -> Compariso
 
 
 def rendered(of: Comparison, folder: Path) -> str:
-    return page(of, draw(of, folder), "actorq compare --seeds 2 <x>", lambda planned: f"runs/{planned.name}")
+    return page(of, draw(of, folder), "actorq compare --seeds 2 <x>", lambda scheduled: f"runs/{scheduled.name}")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_on_policy_runs_tell_how_far_actors_are_from_the_learner(tmp_path: Path,
         assert f"<th>{head}</th>" in told
         assert f"<td>{value}</td>" in told
         assert f"<th>{head}</th>" not in text
-    int8, fp32 = (side["runs"][0] for side in of.to_json(lambda planned: planned.name)["variants"])
+    int8, fp32 = (side["runs"][0] for side in of.to_json(lambda scheduled: scheduled.name)["variants"])
     assert [int8[name] for name in ("divergence", "mismatch", "mean_kl")] == [0.0421, 0.0037, 1.2e-4]
     assert fp32["divergence"] is None
 
@@ -165,7 +165,7 @@ def test_a_missed_target_is_told() -> None:
 
 
 def test_the_figures_are_json() -> None:
-    values = json.loads(json.dumps(three_schemes().to_json(lambda planned: f"runs/{planned.name}")))
+    values = json.loads(json.dumps(three_schemes().to_json(lambda scheduled: f"runs/{scheduled.name}")))
     assert [side["scheme"] for side in values["variants"]] == ["fp32", "int8", "torch"]
     int8 = values["variants"][1]
     assert int8["ratios"][0]["throughput"]["value"] == pytest.approx(1.97, abs=0.005)

@@ -8,7 +8,7 @@ import pytest
 from actorq.errors import InvalidInputError
 from actorq_apps.comparison.figures import figures_of
 from actorq_apps.comparison.intervals import band, ratio
-from actorq_apps.comparison.plan import PlannedRun, Variant
+from actorq_apps.comparison.schedule import ScheduledRun, Variant
 from tests.actorq_apps.comparison.comparison_parts import comparison, run, summary
 
 
@@ -70,7 +70,7 @@ def test_the_share_of_starved_time_tells_the_limit(share: float, who: str) -> No
 def test_a_summary_of_an_earlier_version_is_refused() -> None:
     old = {name: value for name, value in summary().items() if name != "first_transition_s"}
     with pytest.raises(InvalidInputError, match=r"int8-seed1.*'first_transition_s'"):
-        figures_of(PlannedRun(Variant("int8"), 1), old, None)
+        figures_of(ScheduledRun(Variant("int8"), 1), old, None)
 
 
 def test_ratios_above_one_are_better_and_stay_within_a_cell() -> None:

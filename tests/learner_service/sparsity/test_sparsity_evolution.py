@@ -10,7 +10,7 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.parameters import FlatParameters
-from learner_service.sparsity import SparsityPlan, Topology
+from learner_service.sparsity import NetworkSparsity, Topology
 from learner_service.sparsity.evolution import Unstructured, at_random, by_gradient
 from learner_service.sparsity.topology import CosineSchedule
 from learner_service.sparsity.weights import Weight, maskable_weights
@@ -78,7 +78,7 @@ class Regression:
         config = RunConfig.model_validate(
             {"sparsity": {"method": method, "actor": 0.5, "period_updates": 3}, "algorithm": "td3"}
         )
-        topology = SparsityPlan(config, SPEC, batch_size=1).topology("actor", self.parameters, target)
+        topology = NetworkSparsity(config, SPEC, batch_size=1).topology("actor", self.parameters, target)
         assert isinstance(topology, Topology)
         self.topology = topology
         self.minimizer = Minimizer(self.parameters, 0.01, topology)
@@ -132,7 +132,7 @@ def test_masked_gradients_are_the_ones_that_are_clipped() -> None:
     module = nn.Linear(6, 8)
     parameters = FlatParameters(module)
     config = RunConfig.model_validate({"sparsity": {"method": "static", "actor": 0.5}, "algorithm": "td3"})
-    topology = SparsityPlan(config, SPEC, batch_size=1).topology("actor", parameters)
+    topology = NetworkSparsity(config, SPEC, batch_size=1).topology("actor", parameters)
     minimizer = Minimizer(parameters, 0.01, topology, max_gradient_norm=1e-3)
     minimizer.minimize(module(torch.randn(16, 6)).square().sum())
     assert torch.linalg.vector_norm(parameters.gradient) == pytest.approx(1e-3, rel=1e-3)
@@ -142,7 +142,7 @@ def test_biases_and_normalization_stay_dense() -> None:
     module = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 4))
     parameters = FlatParameters(module)
     config = RunConfig.model_validate({"sparsity": {"method": "static", "actor": 0.9}, "algorithm": "td3"})
-    topology = SparsityPlan(config, SPEC, batch_size=1).topology("actor", parameters)
+    topology = NetworkSparsity(config, SPEC, batch_size=1).topology("actor", parameters)
     assert topology is not None
     sparse = torch.zeros(len(parameters.vector), dtype=torch.bool)
     for weight in maskable_weights(module):

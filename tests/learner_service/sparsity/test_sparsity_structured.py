@@ -12,7 +12,7 @@ from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.algorithms.trained import Minimizer
 from learner_service.kernels.parameters import FlatParameters
 from learner_service.networks import DeterministicPolicy, LayerNormPolicy, QNetwork
-from learner_service.sparsity import SparsityPlan, Topology
+from learner_service.sparsity import NetworkSparsity, Topology
 from learner_service.sparsity.evolution import by_gradient
 from learner_service.sparsity.structured import Structured
 from learner_service.sparsity.trace import trace
@@ -41,11 +41,11 @@ class Training:
         self.weights = maskable_weights(self.policy)
         tree = {"method": "rlx2", "actor": sparsity, "structured": True, "period_updates": 2, **settings}
         config = RunConfig.model_validate({"algorithm": "td3", "sparsity": tree, "max_environment_steps": 60})
-        plan = SparsityPlan(config, environment, batch_size=256)
-        topology = plan.topology("actor", self.parameters)
+        network_sparsity = NetworkSparsity(config, environment, batch_size=256)
+        topology = network_sparsity.topology("actor", self.parameters)
         assert isinstance(topology, Topology)
         self.topology = topology
-        self.cost = plan.cost("actor", self.parameters, topology)
+        self.cost = network_sparsity.cost("actor", self.parameters, topology)
         self.minimizer = Minimizer(self.parameters, 1e-3, topology)
         self.inputs = torch.randn(64, observations)
         self.outputs = torch.tanh(self.inputs @ torch.randn(observations, actions))

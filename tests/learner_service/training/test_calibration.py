@@ -14,7 +14,7 @@ from actorq.domain.trajectory import Segment
 from learner_service.actors.members import Member
 from learner_service.algorithms import make_algorithm
 from learner_service.replay.storage.sequences import SegmentSource
-from learner_service.training.batches import Rollouts, SampledBatches, alike
+from learner_service.training.batches import RolloutBatches, SampledBatches, alike
 from learner_service.training.training import Training, build_training
 from tests.learner_service.learner_parts import (
     SPEC,
@@ -88,7 +88,7 @@ def test_a_fast_actor_has_no_more_calibration_rows_of_a_rollout(tmp_path: Path) 
         insert(training, 0, 2, steps=2)
         insert(training, 1, 1, steps=2)
         batches = training.batches
-        assert isinstance(batches, Rollouts)
+        assert isinstance(batches, RolloutBatches)
         assert batches.observed(4) is None
         assert batches.fetch(5.0)
         batches.learn(0.0)

@@ -22,7 +22,7 @@ from actorq.errors import InvalidInputError, UserError
 from learner_service.actors.members import Member
 from learner_service.algorithms.base import Learned
 from learner_service.rollouts import RolloutQueue
-from learner_service.training.batches import Rollouts
+from learner_service.training.batches import RolloutBatches
 from learner_service.training.checkpoint import LearnerState
 from learner_service.training.publisher import Snapshot
 from learner_service.training.training import Training, build_training
@@ -180,12 +180,12 @@ def test_the_mismatch_goes_over_the_whole_run(build: Build) -> None:
     training.trainer.start()
     insert(training, drawn_segment(1), drawn_segment(2))
     learned(training, 1)
-    assert isinstance(training.batches, Rollouts)
+    assert isinstance(training.batches, RolloutBatches)
     before = training.batches.mismatch
     state = training.state(2, {})
     training.close()
     again = build(state=LearnerState(2, state.tensors, json.loads(json.dumps(state.values))))
-    assert isinstance(again.batches, Rollouts)
+    assert isinstance(again.batches, RolloutBatches)
     for name in ("mismatch", "divergence", "policy_lag"):
         assert (mean := before.mean(name)) is not None
         assert again.batches.mismatch.mean(name) == mean
@@ -195,7 +195,7 @@ def test_the_mismatch_is_measured_before_the_updates_which_may_round_the_policy(
     training = build()
     insert(training, drawn_segment(1), drawn_segment(2))
     batches = training.batches
-    assert isinstance(batches, Rollouts)
+    assert isinstance(batches, RolloutBatches)
     assert batches.fetch(0.0)
     assert batches.mismatch.mean("divergence") is None
     batches.prepare()

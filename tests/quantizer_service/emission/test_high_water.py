@@ -67,10 +67,10 @@ def test_a_version_that_a_watcher_has_is_taken_whatever_is_stored(tmp_path: Path
 
     async def scenario() -> None:
         quantizer = serving(ready(store))
-        with await quantizer.subscribe(Variant("int8"), 0) as subscription:
+        with await quantizer.watch(Variant("int8"), 0) as watcher:
             for version in range(1, 2 * BLOCK, 7):
                 publishing = asyncio.create_task(quantizer.publish(checkpoint(SOURCE, version), "int8", 0.0))
-                await subscription.next()
+                await watcher.next()
                 # Of what else there is on disk nothing counts: the worker writes there meanwhile.
                 shutil.copy(store / "high_water.json", tmp_path)
                 assert HighWaterMark(tmp_path / "high_water.json", 0).floor >= version
@@ -106,10 +106,10 @@ def test_a_version_that_cannot_be_stored_is_served_also_in_schemes_that_are_aske
 
     async def scenario() -> None:
         quantizer = serving(emitter)
-        with await quantizer.subscribe(Variant("int8"), 0) as subscription:
+        with await quantizer.watch(Variant("int8"), 0) as watcher:
             with pytest.raises(UnavailableError, match=f"{tmp_path} .*File exists"):
                 await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
-            found = await subscription.next()
+            found = await watcher.next()
             assert found is not None
             assert found.descriptor.version == 1
         assert (await quantizer.get(Variant("fp32"))).descriptor.version == 1
@@ -129,11 +129,11 @@ def test_a_watcher_of_a_scheme_that_cannot_be_emitted_or_of_a_draining_quantizer
         await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
         (tmp_path / "00000001" / ".policy-fp32.onnx.partial").mkdir()
         with pytest.raises(UnavailableError, match=f"{tmp_path}/00000001 .*Is a directory"):
-            await quantizer.subscribe(Variant("fp32"), 0)
-        assert quantizer.policies.subscribers == 0
+            await quantizer.watch(Variant("fp32"), 0)
+        assert quantizer.policies.watchers == 0
         quantizer.begin_drain()
         with pytest.raises(UnavailableError, match="draining"):
-            await quantizer.subscribe(Variant("int8"), 0)
+            await quantizer.watch(Variant("int8"), 0)
 
     asyncio.run(scenario())
 

@@ -97,8 +97,8 @@ def test_a_failing_scheme_ends_the_streams_of_its_own_watchers_only(
         await quantizer.claim("run", own, Turn())
         await quantizer.add_graph(SOURCE)
         with (
-            quantizer.policies.subscribe(Variant(scheme)) as failing,
-            quantizer.policies.subscribe(Variant("int8")) as watching,
+            quantizer.policies.watch(Variant(scheme)) as failing,
+            quantizer.policies.watch(Variant("int8")) as watching,
         ):
             receipt = await quantizer.publish(checkpoint(SOURCE, 1), own, 0.0)
             assert [policy.scheme for policy in receipt.policies] == ["int8"]
@@ -121,8 +121,8 @@ def test_a_watcher_of_an_encoding_that_cannot_be_made_ends_alone(own: str, tmp_p
         source = mlp(16, 16, 16)
         await quantizer.add_graph(source)
         with (
-            quantizer.policies.subscribe(Variant("unencoded", UNSIGNED)) as failing,
-            quantizer.policies.subscribe(Variant("unencoded")) as watching,
+            quantizer.policies.watch(Variant("unencoded", UNSIGNED)) as failing,
+            quantizer.policies.watch(Variant("unencoded")) as watching,
         ):
             await quantizer.publish(checkpoint(source, 1), own, 0.0)
             found = await watching.next()

@@ -76,7 +76,7 @@ def test_all_who_get_a_scheme_of_a_version_share_its_bytes(tmp_path: Path) -> No
         quantizer = Quantizer(emitter, lambda: measure_process("quantizer", "quantizer"))
         await quantizer.claim("run", "int8", Turn())
         await quantizer.add_graph(SOURCE)
-        watches = [await quantizer.subscribe(Variant(scheme), 0) for scheme in ("int8", "fp32") * 10]
+        watches = [await quantizer.watch(Variant(scheme), 0) for scheme in ("int8", "fp32") * 10]
         for version in (1, 2, 3):
             await quantizer.publish(checkpoint(SOURCE, version), "int8", quantizer.clock())
             items = [await watch.next() for watch in watches]
@@ -144,7 +144,7 @@ def test_a_run_whose_actors_choose_has_what_is_watched_emitted_and_nothing_else(
 
     unwatched = publisher.publish(checkpoint(SOURCE, 1))
 
-    assert (unwatched.version, unwatched.policies, unwatched.subscribers) == (1, (), 0)
+    assert (unwatched.version, unwatched.policies, unwatched.watchers) == (1, (), 0)
     assert [(entry.version, entry.schemes) for entry in client.list()] == [(1, ())]
     watch = client.watch("fp32")
     assert next(watch).descriptor.version == 1
@@ -191,13 +191,13 @@ def test_a_watcher_that_comes_while_a_version_is_emitted_gets_that_version(tmp_p
         quantizer = Quantizer(Held(PolicyStore(tmp_path, 5, 5)), lambda: measure_process("x", "quantizer"))
         await quantizer.claim("run", "auto", Turn())
         await quantizer.add_graph(SOURCE)
-        with await quantizer.subscribe(Variant("int8"), 0) as before:
+        with await quantizer.watch(Variant("int8"), 0) as before:
             await quantizer.publish(checkpoint(SOURCE, 1), "auto", 0.0)
             await before.next()
         publication = asyncio.create_task(quantizer.publish(checkpoint(SOURCE, 2), "auto", 0.0))
         await asyncio.to_thread(emitting.wait, DEADLINE_S)
         # Version 1 is the newest that is served, and version 2 is emitted in no scheme.
-        with await quantizer.subscribe(Variant("int8"), 1) as late:
+        with await quantizer.watch(Variant("int8"), 1) as late:
             goes_on.set()
             found = await late.next()
             assert found is not None

@@ -43,7 +43,7 @@ def test_policies_refused_rungs_and_times_are_counted(tmp_path: Path) -> None:
         for number in (1, 2):
             ruined = deep_parameters(number, ("layers.2",))
             version = checkpoint(DEEP, number, parameters=ruined, calibration=dead_observations())
-            with await quantizer.subscribe(Variant("fp32"), 0):
+            with await quantizer.watch(Variant("fp32"), 0):
                 receipt = await quantizer.publish(version, "int8", quantizer.clock())
             refused += sum(len(policy.fidelity.refused) for policy in receipt.policies)
         found = [sample for family in quantizer_metrics(quantizer) for sample in family.samples]

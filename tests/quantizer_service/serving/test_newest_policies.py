@@ -16,7 +16,7 @@ def encoded(version: int, scheme: str = "int8") -> EncodedPolicy:
 def test_a_watcher_gets_the_newest_and_misses_what_was_between() -> None:
     async def scenario() -> list[EncodedPolicy | None]:
         newest = NewestPolicies()
-        with newest.subscribe(Variant("int8")) as slow:
+        with newest.watch(Variant("int8")) as slow:
             newest.put([encoded(1)])
             first = await slow.next()
             for version in range(2, 100):
@@ -30,7 +30,7 @@ def test_a_waiting_watcher_is_woken_and_shares_the_policy_with_the_others() -> N
     async def scenario() -> None:
         newest = NewestPolicies()
         item = encoded(1)
-        with newest.subscribe(Variant("int8")) as one, newest.subscribe(Variant("int8")) as other:
+        with newest.watch(Variant("int8")) as one, newest.watch(Variant("int8")) as other:
             waiting = [asyncio.create_task(one.next()), asyncio.create_task(other.next())]
             await asyncio.wait(waiting, timeout=0)
             newest.put([item])
@@ -44,8 +44,8 @@ def test_only_versions_above_the_one_that_is_named_and_of_the_scheme_count() -> 
     async def scenario() -> EncodedPolicy | None:
         newest = NewestPolicies()
         newest.put([encoded(3), encoded(3, "fp32")])
-        with newest.subscribe(Variant("int8"), after_version=3) as subscription:
-            waiting = asyncio.create_task(subscription.next())
+        with newest.watch(Variant("int8"), after_version=3) as watcher:
+            waiting = asyncio.create_task(watcher.next())
             newest.put([encoded(9, "fp32")])
             await asyncio.wait([waiting], timeout=0)
             assert not waiting.done()
@@ -75,7 +75,7 @@ def test_an_older_version_never_replaces_a_newer_one() -> None:
 def test_old_policies_that_nobody_watches_are_forgotten() -> None:
     newest = NewestPolicies()
     newest.put([encoded(5), encoded(4, "fp32"), encoded(4, "int4")])
-    with newest.subscribe(Variant("int4")):
+    with newest.watch(Variant("int4")):
         newest.forget_unwatched(below=5)
         assert {scheme: each.version for scheme, each in newest.descriptors.items()} == {
             Variant("int8"): 5,
@@ -83,22 +83,22 @@ def test_old_policies_that_nobody_watches_are_forgotten() -> None:
         }
 
 
-def test_subscribers_and_their_schemes_are_counted() -> None:
+def test_watchers_and_their_schemes_are_counted() -> None:
     newest = NewestPolicies()
-    with newest.subscribe(Variant("int8")), newest.subscribe(Variant("fp32")) as left:
-        assert (newest.subscribers, newest.variants) == (2, (Variant("fp32"), Variant("int8")))
-        assert newest.subscribers_by_variant == {Variant("fp32"): 1, Variant("int8"): 1}
+    with newest.watch(Variant("int8")), newest.watch(Variant("fp32")) as left:
+        assert (newest.watchers, newest.variants) == (2, (Variant("fp32"), Variant("int8")))
+        assert newest.watchers_by_variant == {Variant("fp32"): 1, Variant("int8"): 1}
         left.close()
         left.close()
-        assert (newest.subscribers, newest.variants) == (1, (Variant("int8"),))
-    assert (newest.subscribers, newest.variants) == (0, ())
-    assert not newest.subscribers_by_variant
+        assert (newest.watchers, newest.variants) == (1, (Variant("int8"),))
+    assert (newest.watchers, newest.variants) == (0, ())
+    assert not newest.watchers_by_variant
 
 
 def test_a_watcher_that_leaves_ends_and_the_others_of_its_scheme_go_on() -> None:
     async def scenario() -> list[EncodedPolicy | None]:
         newest = NewestPolicies()
-        with newest.subscribe(Variant("fp32")) as staying, newest.subscribe(Variant("fp32")) as leaving:
+        with newest.watch(Variant("fp32")) as staying, newest.watch(Variant("fp32")) as leaving:
             tasks = [asyncio.create_task(each.next()) for each in (staying, leaving)]
             await asyncio.wait(tasks, timeout=0)
             leaving.close()
@@ -111,8 +111,8 @@ def test_a_watcher_that_leaves_ends_and_the_others_of_its_scheme_go_on() -> None
 def test_it_tells_when_nobody_watches_a_scheme_any_more() -> None:
     idle: list[Variant] = []
     newest = NewestPolicies(idle.append)
-    with newest.subscribe(Variant("int8")), newest.subscribe(Variant("fp32")) as one:
-        with newest.subscribe(Variant("fp32")):
+    with newest.watch(Variant("int8")), newest.watch(Variant("fp32")) as one:
+        with newest.watch(Variant("fp32")):
             pass
         assert idle == []
         one.close()
@@ -123,13 +123,13 @@ def test_it_tells_when_nobody_watches_a_scheme_any_more() -> None:
 def test_a_refusal_reaches_those_who_watch_now_and_nobody_later() -> None:
     async def scenario() -> EncodedPolicy | None:
         newest = NewestPolicies()
-        with newest.subscribe(Variant("int2")) as refused:
+        with newest.watch(Variant("int2")) as refused:
             waiting = asyncio.create_task(refused.next())
             await asyncio.wait([waiting], timeout=0)
             newest.refuse(Variant("int2"), NotFoundError("no such scheme"))
             with pytest.raises(NotFoundError, match="no such scheme"):
                 await waiting
-        with newest.subscribe(Variant("int2")) as later:
+        with newest.watch(Variant("int2")) as later:
             newest.put([encoded(1, "int2")])
             return await later.next()
 
@@ -139,7 +139,7 @@ def test_a_refusal_reaches_those_who_watch_now_and_nobody_later() -> None:
 def test_closing_ends_watchers_that_wait_after_what_they_have_not_seen() -> None:
     async def scenario() -> list[EncodedPolicy | None]:
         newest = NewestPolicies()
-        with newest.subscribe(Variant("int8")) as waiting, newest.subscribe(Variant("fp32")) as behind:
+        with newest.watch(Variant("int8")) as waiting, newest.watch(Variant("fp32")) as behind:
             task = asyncio.create_task(waiting.next())
             await asyncio.wait([task], timeout=0)
             newest.put([encoded(1, "fp32")])

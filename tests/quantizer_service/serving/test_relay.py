@@ -47,7 +47,7 @@ def test_watchers_of_a_relay_get_what_the_quantizer_serves(upstream: str, client
 
         assert next(one) == next(other) == client.get("int8")
         # One stream for each scheme, however many watch it.
-        assert receipt.subscribers == 2
+        assert receipt.watchers == 2
         assert [policy.scheme for policy in receipt.policies] == ["int8", "fp32"]
 
 
@@ -61,7 +61,7 @@ def test_the_stream_of_a_scheme_is_closed_when_its_last_watcher_leaves(upstream:
 
         receipts = (publisher.publish(checkpoint(SOURCE, version)) for version in range(2, 500))
 
-        assert any(receipt.subscribers == 0 and len(receipt.policies) == 1 for receipt in receipts)
+        assert any(receipt.watchers == 0 and len(receipt.policies) == 1 for receipt in receipts)
 
 
 def test_a_watcher_that_comes_later_gets_the_newest(upstream: str, client: QuantizerClient) -> None:

@@ -52,7 +52,7 @@ async def version_of(relay: Relay) -> tuple[str, int]:
 def test_a_policy_that_came_on_a_stream_of_the_run_before_is_not_taken() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe(Variant("int8"), 0) as watching, await relay.subscribe(Variant("fp32"), 0):
+            with await relay.watch(Variant("int8"), 0) as watching, await relay.watch(Variant("fp32"), 0):
                 upstream.send(policy_messages(policy(5, "first")))
                 assert await watching.next() is not None
                 # Both streams were opened, and that of int8 once more.
@@ -73,7 +73,7 @@ def test_a_policy_that_came_on_a_stream_of_the_run_before_is_not_taken() -> None
 def test_a_policy_that_comes_after_the_last_watcher_has_left_is_not_taken() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe(Variant("int8"), 0):
+            with await relay.watch(Variant("int8"), 0):
                 upstream.wait_for_call()
                 upstream.send(policy_messages(policy(1)))
                 upstream.wait_for_call()
@@ -86,7 +86,7 @@ def test_a_policy_that_comes_after_the_last_watcher_has_left_is_not_taken() -> N
 def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and_upstream() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe(Variant("int8"), 0) as watching:
+            with await relay.watch(Variant("int8"), 0) as watching:
                 upstream.send(policy_messages(policy(7)))
                 assert await watching.next() is not None
             assert await version_of(relay) == ("run", 7)
@@ -104,7 +104,7 @@ def test_the_newest_of_a_scheme_that_nobody_watches_is_the_newer_one_of_here_and
 def test_a_version_that_is_here_is_not_asked_for_upstream() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe(Variant("int8"), 0) as watching:
+            with await relay.watch(Variant("int8"), 0) as watching:
                 upstream.send(policy_messages(policy(7)))
                 assert await watching.next() is not None
                 upstream.newest = policy_messages(policy(8))
@@ -117,12 +117,12 @@ def test_the_measurements_of_a_run_end_with_it() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
             with (
-                await relay.subscribe(Variant("int8"), 0) as watching,
-                await relay.subscribe(Variant("fp32"), 0) as floats,
+                await relay.watch(Variant("int8"), 0) as watching,
+                await relay.watch(Variant("fp32"), 0) as floats,
             ):
-                for scheme, subscription in (("int8", watching), ("fp32", floats)):
+                for scheme, watcher in (("int8", watching), ("fp32", floats)):
                     upstream.send(policy_messages(policy(4, "first", scheme)), scheme)
-                    assert await subscription.next() is not None
+                    assert await watcher.next() is not None
                 assert relay.lag_seconds == {Variant("int8"): 6.0, Variant("fp32"): 6.0}
                 # The same version with other bytes is refused, and one whose bytes are not the described ones.
                 # One after the other: a loop that is late takes only the newest policy that has come.
@@ -146,12 +146,12 @@ def test_the_measurements_of_a_run_end_with_it() -> None:
 def test_a_watcher_after_a_refusal_makes_the_relay_ask_its_upstream_again() -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe(Variant("int8"), 0) as refused:
+            with await relay.watch(Variant("int8"), 0) as refused:
                 upstream.refuse("scheme: expected one of fp32")
                 with pytest.raises(NotFoundError, match="fp32"):
                     await refused.next()
                 # Also while those who were refused are still there.
-                with await relay.subscribe(Variant("int8"), 0) as later:
+                with await relay.watch(Variant("int8"), 0) as later:
                     upstream.send(policy_messages(policy(1)))
                     assert await later.next() is not None
 
@@ -163,14 +163,14 @@ def test_a_relay_tells_that_it_has_no_upstream_and_takes_nobody_in_while_it_drai
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             relay = Relay(Upstream(QuantizerClient(f"127.0.0.1:{nobody.getsockname()[1]}")))
-            with await relay.subscribe(Variant("int8"), 0):
+            with await relay.watch(Variant("int8"), 0):
                 assert relay.connected == {Variant("int8"): False}
                 relay.begin_drain()
                 with pytest.raises(UnavailableError, match="draining"):
-                    await relay.subscribe(Variant("int8"), 0)
+                    await relay.watch(Variant("int8"), 0)
             await relay.settle()
             # Its connections are closed. Calls that are still open may succeed elsewhere.
-            for call in (relay.describe("int8"), relay.get(Variant("int8"), 1), relay.lease(1, 1.0)):
+            for call in (relay.describe("int8"), relay.get(Variant("int8"), 1), relay.hold(1, 1.0)):
                 with pytest.raises(UnavailableError, match="ending"):
                     await call
 
@@ -182,7 +182,7 @@ def test_a_relay_tells_that_its_upstream_has_gone_away() -> None:
         with ExitStack() as there:
             address, upstream = there.enter_context(scripted_upstream())
             relay = Relay(Upstream(QuantizerClient(address)), Backoff(0.01, 0.1))
-            with await relay.subscribe(Variant("int8"), 0) as watching:
+            with await relay.watch(Variant("int8"), 0) as watching:
                 upstream.send(policy_messages(policy(1)))
                 assert await watching.next() is not None
                 # The upstream has ended that stream, and the next one stays open.
@@ -200,7 +200,7 @@ def test_a_stream_that_fails_unexpectedly_is_a_failure_of_the_relay() -> None:
         upstream = Upstream(QuantizerClient("127.0.0.1:1"))
         relay = Relay(upstream)
         upstream.close()
-        with await relay.subscribe(Variant("int8"), 0):
+        with await relay.watch(Variant("int8"), 0):
             with pytest.raises(ValueError, match="Channel closed"):
                 await relay.failed
             assert relay.connected == {}
@@ -212,7 +212,7 @@ def test_a_stream_that_fails_unexpectedly_is_a_failure_of_the_relay() -> None:
 def test_the_end_of_a_stream_that_brought_a_policy_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with relayed() as (relay, upstream):
-            with await relay.subscribe(Variant("int8"), 0) as watching:
+            with await relay.watch(Variant("int8"), 0) as watching:
                 for messages in (policy_messages(policy(1)), ()):
                     upstream.send(messages)
                 assert await watching.next() is not None

@@ -229,7 +229,7 @@ def test_a_publication_does_not_wait_for_all_readers_before_it(tmp_path: Path) -
         busy = asyncio.ensure_future(worker.do(wait))
         await asyncio.to_thread(begun.wait, DEADLINE_S)
         reading = (quantizer.get(Variant("int8"), 1), quantizer.describe("int8", 1), quantizer.list_versions(10, ""))
-        readers = [asyncio.ensure_future(each) for each in (*reading, *(quantizer.lease(1, 1.0) for _ in range(20)))]
+        readers = [asyncio.ensure_future(each) for each in (*reading, *(quantizer.hold(1, 1.0) for _ in range(20)))]
         await asyncio.sleep(0)
         publication = asyncio.ensure_future(quantizer.publish(checkpoint(SOURCE, 3), "int8", 0.0))
         await asyncio.sleep(0)
@@ -254,8 +254,8 @@ def test_watchers_that_come_at_once_have_a_policy_emitted_and_encoded_once(
         quantizer = quantizer_at(tmp_path, Worker(DEADLINE_S))
         await quantizer.publish(checkpoint(SOURCE, 1), "int8", 0.0)
         monkeypatch.setattr(EncodedPolicy, "of", encode)
-        subscriptions = await asyncio.gather(*(quantizer.subscribe(Variant("fp32"), 0) for _ in range(20)))
-        found = [await subscription.next() for subscription in subscriptions]
+        watchers = await asyncio.gather(*(quantizer.watch(Variant("fp32"), 0) for _ in range(20)))
+        found = [await watcher.next() for watcher in watchers]
         assert {policy.descriptor.version for policy in found if policy} == {1}
 
     asyncio.run(scenario())

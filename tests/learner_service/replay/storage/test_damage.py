@@ -42,7 +42,7 @@ def flip(path: Path, offset: int, bit: int = 0) -> None:
     path.write_bytes(data)
 
 
-def kept(store: ReplayStore) -> list[int]:
+def survivors(store: ReplayStore) -> list[int]:
     return [record.source.sequence for record in store.segments.live]
 
 
@@ -54,7 +54,7 @@ def test_a_bit_in_a_record_takes_its_segment_only(tmp_path: Path, caplog: pytest
     segments = filled(tmp_path)
     flip(tmp_path / "directory.bin", HEADER_BYTES + 20 * RECORD_BYTES + 9)
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
-    assert kept(store) == without(20)
+    assert survivors(store) == without(20)
     assert_store_holds(store, segments)
     assert (store.segments.damaged, store.transitions, store.total_transitions) == (1, 4 * 59, 4 * 60)
     (line,) = caplog.messages
@@ -64,7 +64,7 @@ def test_a_bit_in_a_record_takes_its_segment_only(tmp_path: Path, caplog: pytest
     store.insert(plain_segment(60), source(60))
     store.close()
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
-    assert kept(store) == [*without(20), 60]
+    assert survivors(store) == [*without(20), 60]
     assert (store.segments.damaged, store.total_transitions) == (0, 4 * 61)
 
 
@@ -72,7 +72,7 @@ def test_the_newest_record_is_missed_because_the_watermark_knows_of_it(tmp_path:
     filled(tmp_path)
     flip(tmp_path / "directory.bin", HEADER_BYTES + 59 * RECORD_BYTES)
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
-    assert kept(store) == without(59)
+    assert survivors(store) == without(59)
     assert (store.segments.damaged, store.total_transitions) == (1, 4 * 60)
     # Nobody knows any more whose it was: its actor sends it again, and it is stored.
     assert store.insert(plain_segment(59), source(59)) is not None
@@ -87,18 +87,18 @@ def test_a_bit_in_any_column_takes_its_segment_at_the_latest_when_it_is_drawn(
     path = tmp_path / f"{column}.bin"
     flip(path, path.stat().st_size // CAPACITY * 102, bit=1)
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY, checked_at_once=at_once)
-    assert len(kept(store)) == (59 if at_once else 60)
+    assert len(survivors(store)) == (59 if at_once else 60)
     buffer = buffered(store, prioritized=True, counted=False)
     for _ in range(20):
         rows = buffer.draw(64)[1].rows
         assert not np.isin(rows, np.arange(100, 105)).any()
-    assert kept(store) == without(20)
+    assert survivors(store) == without(20)
     assert store.segments.damaged == 1
     assert buffer.transitions == 4 * 59
     assert_store_holds(store, segments)
     buffer.close()
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
-    assert kept(store) == without(20)
+    assert survivors(store) == without(20)
     assert store.segments.damaged == 0
 
 
@@ -123,7 +123,7 @@ def test_bad_bytes_in_the_rewards_neither_end_the_learner_nor_reach_it(tmp_path:
     path.write_bytes(data)
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
     # 256 bytes are 64 rewards, from row 100 up to row 163.
-    assert kept(store) == without(*range(20, 33))
+    assert survivors(store) == without(*range(20, 33))
     assert_store_holds(store, segments)
     assert np.isfinite(buffered(store).draw(256)[0].returns).all()
 
@@ -179,7 +179,7 @@ def test_a_page_of_the_header_has_a_copy(tmp_path: Path, page: int) -> None:
     data[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = b"\xa5" * PAGE_BYTES
     (tmp_path / "directory.bin").write_bytes(data)
     store = ReplayStore.open(tmp_path, SPEC, 100)
-    assert kept(store) == list(range(40, 60))
+    assert survivors(store) == list(range(40, 60))
     assert_store_holds(store, segments)
     assert (store.total_transitions, store.segments.damaged) == (240, 0)
 
@@ -190,7 +190,7 @@ def test_without_a_header_the_rows_tell_what_is_live(tmp_path: Path) -> None:
     data[: 2 * PAGE_BYTES] = bytes(2 * PAGE_BYTES)
     (tmp_path / "directory.bin").write_bytes(data)
     store = ReplayStore.open(tmp_path, SPEC, 100)
-    assert kept(store) == list(range(40, 60))
+    assert survivors(store) == list(range(40, 60))
     assert_store_holds(store, segments)
     assert (store.total_transitions, store.segments.damaged) == (240, 0)
 
@@ -227,7 +227,7 @@ def test_a_column_of_another_size_keeps_the_segments_that_are_whole(
     path = tmp_path / "rewards.bin"
     path.write_bytes(path.read_bytes()[:size].ljust(size, b"\1"))
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
-    assert kept(store) == list(range(whole))
+    assert survivors(store) == list(range(whole))
     assert_store_holds(store, segments)
     assert re.search(rf"rewards\.bin .*{4 * CAPACITY} bytes, .*{size}", caplog.text)
     store.close()
@@ -239,12 +239,12 @@ def test_a_log_that_is_cut_off_keeps_the_segments_before_the_cut(tmp_path: Path)
     path = tmp_path / "directory.bin"
     path.write_bytes(path.read_bytes()[: HEADER_BYTES + 20 * RECORD_BYTES + 5])
     store = ReplayStore.open(tmp_path, SPEC, CAPACITY)
-    assert kept(store) == list(range(20))
+    assert survivors(store) == list(range(20))
     assert_store_holds(store, segments)
     assert (store.segments.damaged, store.total_transitions) == (40, 240)
     store.insert(plain_segment(60), source(60))
     store.close()
-    assert kept(ReplayStore.open(tmp_path, SPEC, CAPACITY)) == [*range(20), 60]
+    assert survivors(ReplayStore.open(tmp_path, SPEC, CAPACITY)) == [*range(20), 60]
 
 
 def test_a_priority_that_was_never_given_counts_as_none(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_every_single_bit_of_the_log_is_harmless_or_told(tmp_path: Path) -> None
     for place in places:
         flip(path, place, bit=place % 8)
         store = ReplayStore.open(tmp_path, SPEC, 400)
-        missing = SEGMENTS - len(kept(store))
+        missing = SEGMENTS - len(survivors(store))
         assert missing == store.segments.damaged <= 1
         assert_store_holds(store, segments)
         assert store.total_transitions == 240

@@ -23,7 +23,7 @@ from learner_service.sparsity.weights import Weight, maskable_weights, multiply_
 Network = Literal["actor", "critic"]
 
 METHODS: tuple[SparsityMethod, ...] = get_args(SparsityMethod)
-"""All methods. An algorithm whose networks come from a SparsityPlan supports all of them."""
+"""All methods. An algorithm whose networks come from a NetworkSparsity supports all of them."""
 _MASKED = ("static", "set", "rigl", "rlx2")
 # Added to the seed, so that masks are independent of each other and of the initial weights.
 _STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}
@@ -31,7 +31,7 @@ _STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}
 _BISECTIONS = 24
 
 
-class SparsityPlan:
+class NetworkSparsity:
     """The sparsity of one run's networks.
 
     batch_size: of the algorithm, to compute the number of updates.

@@ -51,8 +51,8 @@ class Host:
     uploader: type[Uploader] = Uploader
 
 
-class Actor:
-    """An actor process in one of the roles of this package."""
+class ActorRole:
+    """What an actor process does: the base of the roles of this package."""
 
     role: ClassVar[Role]
     # The file for a video of each requested evaluation. The episodes then run one after the other.

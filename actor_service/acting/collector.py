@@ -46,7 +46,7 @@ def fitting_segment_length(
     return max(1, min(longest, (max_bytes - once) // (row + _SPAN_BYTES)))
 
 
-class Rollout:
+class SegmentCollector:
     """Collects segments. The loop asks for the newest policy before each step, so a new policy acts from the next step.
 
     A step in which an environment failed is no transition of that environment: its row is not valid, as one that only

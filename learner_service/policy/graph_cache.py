@@ -1,6 +1,6 @@
-"""Keeps an exported graph in the run's folder, so that a restarted learner does not export it again.
+"""Caches an exported graph in the run's folder, so that a restarted learner does not export it again.
 
-Only graphs of PyTorch's exporter are kept, because the exporter takes seconds; see
+Only graphs of PyTorch's exporter are cached, because the exporter takes seconds; see
 docs/decisions/0027-written-and-kept-graphs.md.
 """
 
@@ -72,10 +72,10 @@ def _constant(tensor: Tensor) -> str:
     return f"{tensor.dtype} {tuple(tensor.shape)} {values}"
 
 
-def kept_policy_graph(
+def cached_policy_graph(
     path: Path, policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bool
 ) -> PolicyGraph:
-    """The policy's graph: written if possible, else read from the file, else exported and kept.
+    """The policy's graph: written if possible, else read from the file, else exported and cached.
 
     A damaged file and a file of another policy are replaced. The log says so, and also when the file cannot be
     written. Raises the errors of `exported_policy_graph`.
@@ -120,7 +120,7 @@ def _key(policy: nn.Module, spec: EnvironmentSpec, takes_noise: bool, greedy: bo
         computed = fingerprint(acted, example_inputs(spec, takes_noise))
     except Exception as error:
         # The exporter reports the errors of the policy.
-        _log.info("the graph is not kept: a forward pass cannot be recorded (%s: %s)", type(error).__name__, error)
+        _log.info("the graph is not cached: a forward pass cannot be recorded (%s: %s)", type(error).__name__, error)
         return ""
     code = hashlib.sha256(Path(policy_graph.__file__).read_bytes()).hexdigest()
     parts = (computed, spec.to_json(), code, *map(package_version, _EXPORTERS))

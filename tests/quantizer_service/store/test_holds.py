@@ -14,7 +14,7 @@ from actorq.errors import ConflictError, NotFoundError, UnavailableError
 from actorq.v1 import quantizer_pb2, trajectory_pb2
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.reader import PolicyReader
-from quantizer_service.store.store import MAX_LEASE_S, MAX_LEASES, Leases, PolicyStore
+from quantizer_service.store.store import MAX_HOLD_S, MAX_HOLDS, Holds, PolicyStore
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, opened, running_quantizer, running_relay
 
@@ -60,41 +60,41 @@ def retained(store: PolicyReader) -> list[int]:
 
 
 def test_a_version_is_held_for_as_long_as_was_granted(clock: Clock) -> None:
-    leases = Leases(clock)
-    assert leases.grant(1, 10.0) == 10.0
-    assert leases.grant(2, 10 * MAX_LEASE_S) == MAX_LEASE_S
+    holds = Holds(clock)
+    assert holds.grant(1, 10.0) == 10.0
+    assert holds.grant(2, 10 * MAX_HOLD_S) == MAX_HOLD_S
     clock.now = 9.9
-    assert leases.versions() == {1, 2}
+    assert holds.versions() == {1, 2}
     clock.now = 10.0
-    assert leases.versions() == {2}
-    clock.now = MAX_LEASE_S
-    assert leases.versions() == set()
+    assert holds.versions() == {2}
+    clock.now = MAX_HOLD_S
+    assert holds.versions() == set()
 
 
 def test_asking_again_begins_anew_also_with_less(clock: Clock) -> None:
-    leases = Leases(clock)
-    leases.grant(1, 100.0)
+    holds = Holds(clock)
+    holds.grant(1, 100.0)
     clock.now = 50.0
-    leases.grant(1, 10.0)
+    holds.grant(1, 10.0)
     clock.now = 60.0
-    assert leases.versions() == set()
+    assert holds.versions() == set()
 
 
 def test_the_version_that_was_asked_for_the_longest_ago_gives_way(clock: Clock) -> None:
-    leases = Leases(clock)
-    for version in range(1, MAX_LEASES + 1):
-        leases.grant(version, 100.0)
-    leases.grant(1, 50.0)
-    leases.grant(100, 10.0)
-    assert leases.versions() == {1, *range(3, MAX_LEASES + 1), 100}
+    holds = Holds(clock)
+    for version in range(1, MAX_HOLDS + 1):
+        holds.grant(version, 100.0)
+    holds.grant(1, 50.0)
+    holds.grant(100, 10.0)
+    assert holds.versions() == {1, *range(3, MAX_HOLDS + 1), 100}
     # What is over gives way before what goes on.
     clock.now = 10.0
-    leases.grant(101, 10.0)
-    assert leases.versions() == {1, *range(3, MAX_LEASES + 1), 101}
+    holds.grant(101, 10.0)
+    assert holds.versions() == {1, *range(3, MAX_HOLDS + 1), 101}
 
 
 def test_a_held_version_outlives_newer_ones_until_its_time_is_over(store: PolicyStore, clock: Clock) -> None:
-    assert store.lease(1, 60.0) == 60.0
+    assert store.hold(1, 60.0) == 60.0
     publish(store, 3, 9)
     assert retained(store) == [9, 8, 1]
     assert store.checkpoint(1).version == 1
@@ -110,7 +110,7 @@ def test_after_its_evaluation_a_held_version_stays_until_a_newer_one_has_one_or_
         (21, 7.0, [32, 31, 21, 11]),
         (31, 6.0, [42, 41, 31, 11]),
     ):
-        store.lease(version, 60.0)
+        store.hold(version, 60.0)
         publish(store, store.highest_version + 1, version + 11)
         assert version in retained(store)
         store.add_evaluation(version, mean_return)
@@ -120,24 +120,24 @@ def test_after_its_evaluation_a_held_version_stays_until_a_newer_one_has_one_or_
 def test_a_version_that_is_not_retained_cannot_be_held(store: PolicyStore) -> None:
     publish(store, 3, 3)
     with pytest.raises(NotFoundError, match=r"version 1 .* 2, newest 3"):
-        store.lease(1, 60.0)
+        store.hold(1, 60.0)
 
 
 def test_the_newest_can_be_held_before_it_is_persisted_and_none_that_was_never_published(store: PolicyStore) -> None:
     emitter = Emitter(store)
     granted: list[float] = []
-    emitter.publish(checkpoint(SOURCE, 3), ["int8"], lambda _: granted.append(emitter.catalog.lease(3, 60.0)))
+    emitter.publish(checkpoint(SOURCE, 3), ["int8"], lambda _: granted.append(emitter.catalog.hold(3, 60.0)))
     assert granted == [60.0]
     for unknown in (0, 4):
         with pytest.raises(NotFoundError, match=f"version {unknown} .*newest is 3"):
-            emitter.catalog.lease(unknown, 60.0)
+            emitter.catalog.hold(unknown, 60.0)
     publish(store, 4, 9)
     assert retained(store) == [9, 8, 3]
 
 
 def test_an_evaluation_that_comes_after_many_versions_counts(store: PolicyStore) -> None:
     emitter = Emitter(store)
-    emitter.catalog.lease(2, 60.0)
+    emitter.catalog.hold(2, 60.0)
     publish(store, 3, 100)
     emitter.catalog.record_evaluation(Evaluation(1, 2, 200, "int8", (50.0,), (10,), 8.0))
     publish(store, 101, 200)
@@ -145,7 +145,7 @@ def test_an_evaluation_that_comes_after_many_versions_counts(store: PolicyStore)
 
 
 def test_a_reopened_store_holds_nothing(store: PolicyStore, tmp_path: Path) -> None:
-    store.lease(1, 60.0)
+    store.hold(1, 60.0)
     publish(store, 3, 4)
     store.close()
     with closing(PolicyStore(tmp_path / "held", 2, 1)) as again:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from actor_service.acting.rollout import Rollout, fitting_segment_length
+from actor_service.acting.collector import SegmentCollector, fitting_segment_length
 from actor_service.acting.turns import PolicyTurns
 from actor_service.counts import ActorCounts
 from actor_service.environments import Environments, Step, describe_environment, make_environments
@@ -55,11 +55,13 @@ def slot() -> PolicySlot:
     return PolicySlot(clock=lambda: 10.0)
 
 
-def rollout(slot: PolicySlot, explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]] = greedy) -> Rollout:
-    return Rollout(make_environments("CartPole-v1", COUNT), PolicyTurns(slot), explore, LENGTH, SEED)
+def collector(
+    slot: PolicySlot, explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]] = greedy
+) -> SegmentCollector:
+    return SegmentCollector(make_environments("CartPole-v1", COUNT), PolicyTurns(slot), explore, LENGTH, SEED)
 
 
-def collect(collecting: Rollout, stop: threading.Event | None = None) -> Segment:
+def collect(collecting: SegmentCollector, stop: threading.Event | None = None) -> Segment:
     segment = collecting.collect(stop or threading.Event())
     assert segment is not None
     segment.check(SPEC)
@@ -68,7 +70,7 @@ def collect(collecting: Rollout, stop: threading.Event | None = None) -> Segment
 
 def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: PolicySlot) -> None:
     slot.put(load(random_policy(4, 2)))
-    collecting = rollout(slot)
+    collecting = collector(slot)
     segments = [collect(collecting) for _ in range(10)]
     assert [segment.sequence for segment in segments] == list(range(1, 11))
     assert [segment.follows for segment in segments] == [False] + [True] * 9
@@ -94,13 +96,13 @@ def test_segments_join_seamlessly_and_hold_what_the_environments_did(slot: Polic
 
 def test_spans_say_what_acted_and_not_what_was_asked_for(slot: PolicySlot) -> None:
     slot.put(load(all_in_float(random_policy(4, 2, version=7), "int8-weights")))
-    assert collect(rollout(slot)).spans == (PolicySpan(0, 7, "fp32"),)
+    assert collect(collector(slot)).spans == (PolicySpan(0, 7, "fp32"),)
 
 
 def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: PolicySlot) -> None:
     first, second = load(constant_policy([1.0, 0.0], version=1)), load(constant_policy([0.0, 1.0], version=2))
     slot.put(first)
-    collecting = rollout(slot, Scripted({2: lambda: slot.put(second)}))
+    collecting = collector(slot, Scripted({2: lambda: slot.put(second)}))
     segment = collect(collecting)
     assert segment.spans == (PolicySpan(0, 1, "int8-weights"), PolicySpan(3, 2, "int8-weights"))
     np.testing.assert_array_equal(segment.actions, [[0] * COUNT] * 3 + [[1] * COUNT] * 5)
@@ -112,7 +114,7 @@ def test_a_policy_that_comes_in_the_middle_acts_from_the_next_step_on(slot: Poli
 
 def test_a_policy_that_comes_between_two_segments_has_the_next_one_for_itself(slot: PolicySlot) -> None:
     slot.put(load(constant_policy([1.0, 0.0], version=1)))
-    collecting = rollout(slot)
+    collecting = collector(slot)
     collect(collecting)
     slot.put(load(constant_policy([1.0, 0.0], version=5)))
     assert collect(collecting).spans == (PolicySpan(0, 5, "int8-weights"),)
@@ -121,7 +123,7 @@ def test_a_policy_that_comes_between_two_segments_has_the_next_one_for_itself(sl
 def test_stopping_gives_a_shorter_segment_that_the_next_one_joins(slot: PolicySlot) -> None:
     stop = threading.Event()
     slot.put(load(random_policy(4, 2)))
-    collecting = rollout(slot, Scripted({2: stop.set}))
+    collecting = collector(slot, Scripted({2: stop.set}))
     partial = collect(collecting, stop)
     assert (partial.steps, partial.sequence) == (3, 1)
     assert collecting.collect(stop) is None
@@ -133,7 +135,7 @@ def test_stopping_gives_a_shorter_segment_that_the_next_one_joins(slot: PolicySl
 
 def test_it_waits_for_the_first_policy(slot: PolicySlot) -> None:
     collected: list[Segment] = []
-    collecting = rollout(slot)
+    collecting = collector(slot)
     thread = threading.Thread(target=lambda: collected.append(collect(collecting)))
     thread.start()
     slot.put(load(constant_policy([1.0, 0.0], version=3)))
@@ -144,7 +146,7 @@ def test_it_waits_for_the_first_policy(slot: PolicySlot) -> None:
 def test_it_does_not_wait_for_a_policy_when_it_should_stop(slot: PolicySlot) -> None:
     stop = threading.Event()
     collected: list[Segment | None] = []
-    collecting = rollout(slot)
+    collecting = collector(slot)
     thread = threading.Thread(target=lambda: collected.append(collecting.collect(stop)))
     thread.start()
     stop.set()
@@ -229,7 +231,7 @@ def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot
     environments = make_environments("Pendulum-v1", COUNT)
     spec, explore = environments.spec, Noisy()
     slot.put(OnnxPolicy(constant_policy([0.0], observation_size=3), spec.observations, COUNT))
-    collecting = Rollout(
+    collecting = SegmentCollector(
         environments, PolicyTurns(slot), explore, LENGTH, SEED, columns={GREEDY_ACTIONS: explore.greedy_actions}
     )
     for first in (0, LENGTH):
@@ -239,12 +241,12 @@ def test_segments_tell_what_the_policy_would_have_done_where_that_is_wanted(slot
         expected = np.broadcast_to(0.01 * np.arange(first, first + LENGTH)[:, None, None], (LENGTH, COUNT, 1))
         np.testing.assert_allclose(segment.columns[GREEDY_ACTIONS].astype(float), expected, rtol=1e-6)
         np.testing.assert_allclose(segment.actions[::2].astype(float), expected[::2] + 1, rtol=1e-6)
-    assert GREEDY_ACTIONS not in collect(rollout_of_cartpoles(slot)).columns
+    assert GREEDY_ACTIONS not in collect(collector_of_cartpoles(slot)).columns
 
 
-def rollout_of_cartpoles(slot: PolicySlot) -> Rollout:
+def collector_of_cartpoles(slot: PolicySlot) -> SegmentCollector:
     slot.put(load(random_policy(4, 2)))
-    return rollout(slot)
+    return collector(slot)
 
 
 def test_segments_are_not_longer_than_wanted_and_have_a_step() -> None:
@@ -295,7 +297,7 @@ def test_a_policy_sees_stacks_and_segments_hold_single_frames(slot: PolicySlot, 
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 4), ArraySpec((4,), "float32"), count))
     seeing = Seeing(np.zeros((steps, count), np.int64))
     environments = stacked(make_environments(FRAMES, count), depth)
-    collecting = Rollout(environments, PolicyTurns(slot), seeing, length, SEED)
+    collecting = SegmentCollector(environments, PolicyTurns(slot), seeing, length, SEED)
     segments = [collecting.collect(threading.Event()) for _ in range(steps // length)]
     endings = 0
     for number, segment in enumerate(segments):
@@ -313,7 +315,7 @@ def test_a_policy_sees_stacks_and_segments_hold_single_frames(slot: PolicySlot, 
 def test_ages_are_those_of_the_episodes_and_stop_at_255(slot: PolicySlot) -> None:
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 1))
     environments = make_environments("MountainCar-v0", 1)
-    collecting = Rollout(environments, PolicyTurns(slot), lambda policy, seen: np.ones(1, np.int64), 50, SEED)
+    collecting = SegmentCollector(environments, PolicyTurns(slot), lambda policy, seen: np.ones(1, np.int64), 50, SEED)
     ages = [int(collect_of(collecting).ages[0]) for _ in range(6)]
     # 200 steps and one that resets.
     assert ages == [0, 50, 100, 150, 200, 49]
@@ -321,7 +323,7 @@ def test_ages_are_those_of_the_episodes_and_stop_at_255(slot: PolicySlot) -> Non
     assert int(collect_of(collecting).ages[0]) == 255
 
 
-def collect_of(collecting: Rollout) -> Segment:
+def collect_of(collecting: SegmentCollector) -> Segment:
     segment = collecting.collect(threading.Event())
     assert segment is not None
     return segment
@@ -341,7 +343,7 @@ def test_a_step_in_which_an_environment_failed_is_dropped_and_no_other(
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), count))
     seeing, counts = Seeing(actions), ActorCounts()
     environments = stacked(make_environments(f"environment_doubles:{name}-v0", count), depth)
-    collecting = Rollout(environments, PolicyTurns(slot), seeing, 4, SEED, counts)
+    collecting = SegmentCollector(environments, PolicyTurns(slot), seeing, 4, SEED, counts)
     segments = [collect_of(collecting) for _ in range(3)]
     told = (counts.dropped_segments.value, counts.environment_restarts.value, counts.environment_resets.value)
     assert told == (0, restarts, resets)
@@ -372,7 +374,7 @@ def test_a_segment_in_which_every_step_failed_is_dropped(slot: PolicySlot) -> No
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 2))
     counts = ActorCounts()
     environments = make_environments("environment_doubles:NaNReward-v0", 2)
-    collecting = Rollout(environments, PolicyTurns(slot), Seeing(actions), 2, SEED, counts)
+    collecting = SegmentCollector(environments, PolicyTurns(slot), Seeing(actions), 2, SEED, counts)
     first, second, third, fourth = (collect_of(collecting) for _ in range(4))
     assert counts.dropped_segments.value == 1
     assert [segment.sequence for segment in (first, second, third, fourth)] == [1, 2, 3, 4]
@@ -393,7 +395,7 @@ def test_a_call_to_the_environments_is_watched(slot: PolicySlot) -> None:
         return step(actions)
 
     environments.step = observed_step  # type: ignore[method-assign]
-    collect(Rollout(environments, PolicyTurns(slot), greedy, LENGTH, SEED, watched=watched))
+    collect(SegmentCollector(environments, PolicyTurns(slot), greedy, LENGTH, SEED, watched=watched))
     assert inside == [3.0] * LENGTH
     assert watched.since is None
 
@@ -402,7 +404,7 @@ def test_an_environment_that_fails_in_every_segment_yields_its_good_steps(slot: 
     slot.put(OnnxPolicy(constant_policy([0.0] * 3, 2), ArraySpec((2,), "float32"), 2))
     counts = ActorCounts()
     environments = make_environments("environment_doubles:Fragile-v0", 2)
-    collecting = Rollout(environments, PolicyTurns(slot), greedy, 6, SEED, counts)
+    collecting = SegmentCollector(environments, PolicyTurns(slot), greedy, 6, SEED, counts)
     for _ in range(20):
         np.testing.assert_array_equal(collect_of(collecting).valid[:, 0], [True, True, False] * 2)
     assert (counts.dropped_segments.value, counts.environment_restarts.value) == (0, 80)

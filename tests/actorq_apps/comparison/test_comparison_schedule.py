@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 
 from actorq.errors import UserError
-from actorq_apps.comparison.plan import TORCH_ACTOR, PlannedRun, Variant, grid, interleaved, seeds_of
+from actorq_apps.comparison.schedule import TORCH_ACTOR, ScheduledRun, Variant, grid, interleaved, seeds_of
 
 
 def test_each_seed_has_all_variants_and_begins_with_another_one() -> None:
     variants = grid(("fp32", "int8", "torch"))
-    plan = interleaved(variants, (1, 2, 3, 7))
-    assert [planned.seed for planned in plan] == [1] * 3 + [2] * 3 + [3] * 3 + [7] * 3
-    rounds = [[planned.variant.scheme for planned in plan[start : start + 3]] for start in range(0, 12, 3)]
+    schedule = interleaved(variants, (1, 2, 3, 7))
+    assert [scheduled.seed for scheduled in schedule] == [1] * 3 + [2] * 3 + [3] * 3 + [7] * 3
+    rounds = [[scheduled.variant.scheme for scheduled in schedule[start : start + 3]] for start in range(0, 12, 3)]
     assert rounds == [
         ["fp32", "int8", "torch"],
         ["int8", "torch", "fp32"],
@@ -37,11 +37,11 @@ def test_a_grid_has_every_value_under_every_scheme() -> None:
         "int8, dqn.hidden-sizes 256,256, sparsity.actor 0.5",
     ]
     assert variants[2].flags == ("--scheme", "fp32", "--dqn.hidden-sizes", "256,256", "--sparsity.actor", "0.5")
-    assert PlannedRun(variants[3], 2).name == "int8-dqn.hidden-sizes-256-256-sparsity.actor-0.5-seed2"
+    assert ScheduledRun(variants[3], 2).name == "int8-dqn.hidden-sizes-256-256-sparsity.actor-0.5-seed2"
 
 
 def test_a_value_and_its_negative_have_folders_of_their_own() -> None:
-    names = {PlannedRun(variant, 1).name for variant in grid(("int8",), [["dqn.n-step", "-1", "1"]])}
+    names = {ScheduledRun(variant, 1).name for variant in grid(("int8",), [["dqn.n-step", "-1", "1"]])}
     assert names == {"int8-dqn.n-step-minus1-seed1", "int8-dqn.n-step-1-seed1"}
 
 

@@ -1,5 +1,6 @@
 """A run keeps the graph of its policy: later learners take it as long as it is whole and of the same policy."""
 
+import base64
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from torch import nn
 from actorq.domain.policy import PolicyGraph
 from actorq.statefiles.documents import read_document, write_document
 from learner_service.networks import QNetwork
-from learner_service.policy.kept_graph import fingerprint, kept_policy_graph
+from learner_service.policy.graph_cache import cached_policy_graph, fingerprint
 from learner_service.policy.policy_graph import example_inputs
 from tests.learner_service.learner_parts import SPEC
 
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("operators_parsed_once")
 NEXT_LEARNER = """
 import sys
 from pathlib import Path
-from tests.learner_service.policy.test_kept_graph import Waves, kept
-graph = kept(Path(sys.argv[1]), Waves())
+from tests.learner_service.policy.test_graph_cache import Waves, cached
+graph = cached(Path(sys.argv[1]), Waves())
 modules = [name for name in ("onnxscript", "sympy", "torch._dynamo", "torch.onnx._internal.exporter._core")
            if name in sys.modules]
 print(graph.digest.hex(), *modules)
@@ -61,8 +62,8 @@ class Shifted(Waves):
         return values
 
 
-def kept(path: Path, policy: nn.Module) -> PolicyGraph:
-    return kept_policy_graph(path, policy, SPEC, takes_noise=False, greedy=False)
+def cached(path: Path, policy: nn.Module) -> PolicyGraph:
+    return cached_policy_graph(path, policy, SPEC, takes_noise=False, greedy=False)
 
 
 def operators(graph: PolicyGraph) -> set[str]:
@@ -70,13 +71,17 @@ def operators(graph: PolicyGraph) -> set[str]:
 
 
 def mark(path: Path) -> bytes:
-    """Put another model in the file of a kept graph, which tells who takes it; returns it."""
-    write_document(path, {**read_document(path), "model": "bWFyaw=="})
-    return b"mark"
+    """Put another model in the file of a cached graph, which tells who takes it; returns it."""
+    document = read_document(path)
+    model = onnx.load_from_string(base64.b64decode(document["model"]))
+    model.doc_string = "mark"
+    marked = model.SerializeToString()
+    write_document(path, {**document, "model": base64.b64encode(marked).decode()})
+    return marked
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "learner_service.policy.kept_graph"]
+    return [record.getMessage() for record in caplog.records if record.name == "learner_service.policy.graph_cache"]
 
 
 @pytest.fixture
@@ -87,8 +92,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def of_waves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PolicyGraph]:
     """The file that a run keeps of Waves, and the graph in it."""
-    file = tmp_path_factory.mktemp("kept") / "policy_graph.json"
-    return file, kept(file, Waves())
+    file = tmp_path_factory.mktemp("cache") / "policy_graph.json"
+    return file, cached(file, Waves())
 
 
 @pytest.fixture
@@ -110,8 +115,8 @@ def test_a_policy_that_has_learned_takes_the_same_graph(path: Path, graph: Polic
     policy = Waves()
     with torch.no_grad():
         policy.first.weight.add_(1.0)
-    assert kept(path, policy) == graph
-    assert mark(path) == kept(path, policy).model
+    assert cached(path, policy) == graph
+    assert mark(path) == cached(path, policy).model
 
 
 @pytest.mark.parametrize(
@@ -122,21 +127,21 @@ def test_a_policy_that_has_learned_takes_the_same_graph(path: Path, graph: Polic
 def test_a_changed_policy_does_not_take_the_old_graph(
     path: Path, graph: PolicyGraph, other: nn.Module, differs: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="learner_service.policy.kept_graph")
+    caplog.set_level("INFO", logger="learner_service.policy.graph_cache")
     assert not operators(graph) & differs
     mark(path)
-    exported = kept(path, other)
+    exported = cached(path, other)
     assert operators(exported) >= differs
     assert [line for line in logged(caplog) if re.match(r"policy_graph\.json .*another network", line)]
     # The new one is kept in its place.
-    assert kept(path, other) == exported
+    assert cached(path, other) == exported
 
 
 @pytest.mark.usefixtures("graph")
 def test_another_environment_does_not_take_the_old_graph(path: Path) -> None:
-    mark(path)
+    marked = mark(path)
     other = replace(SPEC, environment_id="Other-v0")
-    assert kept_policy_graph(path, Waves(), other, takes_noise=False, greedy=False).model != b"mark"
+    assert cached_policy_graph(path, Waves(), other, takes_noise=False, greedy=False).model != marked
 
 
 def test_a_damaged_file_is_exported_again_and_replaced(
@@ -145,17 +150,17 @@ def test_a_damaged_file_is_exported_again_and_replaced(
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    assert kept(path, Waves()) == graph
+    assert cached(path, Waves()) == graph
     (line,) = logged(caplog)
     assert re.match(r"policy_graph\.json .*damaged", line)
-    assert mark(path) == kept(path, Waves()).model
+    assert mark(path) == cached(path, Waves()).model
 
 
 def test_a_policy_graph_that_cannot_be_written_does_not_stop_training(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.mkdir()
-    assert operators(kept(path, Waves())) >= {"Sin"}
+    assert operators(cached(path, Waves())) >= {"Sin"}
     assert "policy_graph.json" in logged(caplog)[-1]
 
 

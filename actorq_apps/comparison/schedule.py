@@ -62,7 +62,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class ScheduledRun:
     """One run of the comparison."""
 
     variant: Variant
@@ -94,7 +94,7 @@ def grid(schemes: Sequence[str], varied: Sequence[Sequence[str]] = ()) -> tuple[
             raise UserError(f"--vary: unknown setting {name!r}{suggestion(setting, known)}")
     axes = [[(name.lstrip("-").replace("_", "-"), value) for value in values] for name, *values in varied]
     variants = tuple(Variant(scheme, changes) for changes in product(*axes) for scheme in schemes)
-    if len({PlannedRun(variant, 0).name for variant in variants}) != len(variants):
+    if len({ScheduledRun(variant, 0).name for variant in variants}) != len(variants):
         raise UserError("--schemes and --vary: expected each scheme and each value once")
     return variants
 
@@ -111,13 +111,13 @@ def seeds_of(given: Sequence[int]) -> tuple[int, ...]:
     return seeds
 
 
-def interleaved(variants: Sequence[Variant], seeds: Sequence[int]) -> tuple[PlannedRun, ...]:
+def interleaved(variants: Sequence[Variant], seeds: Sequence[int]) -> tuple[ScheduledRun, ...]:
     """The runs of all variants with the first seed, then with the second in a rotated order, and so on.
 
     A change of the machine's speed during the comparison then affects all variants alike.
     """
     return tuple(
-        PlannedRun(variants[(place + turn) % len(variants)], seed)
+        ScheduledRun(variants[(place + turn) % len(variants)], seed)
         for turn, seed in enumerate(seeds)
         for place in range(len(variants))
     )
