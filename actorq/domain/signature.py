@@ -157,16 +157,16 @@ def signature_of(
     Other outputs are OTHER. The first output acts. Of the inputs, "noise" beside others is noise, "mask" is the mask,
     and the others are observations.
 
-    discrete: whether the first output has values or logits of choices, and not actions; by default if its name says so.
+    discrete: whether the first output has values of choices, and not actions; by default if its name says so.
     spans: of the actions; see `Port`. sizes: of values and logits.
     """
     names = tuple(inputs)
     first, *others = outputs
     known = {role.value: role for role in Role if role not in _INPUTS}
-    if discrete is None:
-        discrete = first in _DISCRETE
-    if discrete:
-        acting = Port(first, Role.LOGITS if first == Role.LOGITS else Role.VALUES, tuple(sizes))
+    if first == Role.LOGITS and not spans:
+        acting = Port(first, Role.LOGITS, tuple(sizes))
+    elif discrete or (discrete is None and first == Role.VALUES):
+        acting = Port(first, Role.VALUES, tuple(sizes))
     else:
         acting = Port(first, Role.ACTIONS, spans=tuple(spans))
     further, seen = [], {acting.role}

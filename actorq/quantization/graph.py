@@ -125,7 +125,7 @@ class Graph:
         if not acting:
             raise InvalidInputError(f"model: no output depends on its data inputs {list(inputs)}; is it a policy?")
         types = {value.name: value.type.tensor_type.elem_type for value in parsed.graph.output}
-        discrete = discrete_actions or types[acting[0]] in _INTEGER_TYPES or None
+        discrete = discrete_actions or types[acting[0]] in _INTEGER_TYPES
         graph = cls.parse(signed_graph(parsed, signature_of(inputs, acting, discrete, action_spans)))
         graph.check_parameters(parameters)
         return graph, parameters

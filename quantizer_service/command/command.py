@@ -66,7 +66,7 @@ class QuantizeSettings(Settings):
     batch: Annotated[int, Field(gt=0, le=65_536)] = Field(
         1, description="environments that an actor steps as one batch: rows of a call, for the errors and for auto"
     )
-    discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output")] = Field(
+    discrete_actions: Annotated[bool, DefaultText("no; yes for an integer output, or one named logits")] = Field(
         False,
         description="the first output has a value for each action, or is the action: the gate checks agreement and "
         "value loss over the legal actions, not errors",

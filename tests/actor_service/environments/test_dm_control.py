@@ -19,7 +19,7 @@ def test_the_spec_tells_sizes_bounds_and_limit() -> None:
     # 14 orientations, a height, 9 velocities.
     assert spec.observations == ArraySpec((24,), "float32")
     assert spec.actions == ArraySpec((6,), "float32", (-1.0,), (1.0,))
-    assert (spec.acting_size, spec.max_episode_steps, spec.reward_threshold) == (0, 1000, None)
+    assert (spec.sizes, spec.max_episode_steps, spec.reward_threshold) == ((), 1000, None)
 
 
 def test_a_batch_is_the_suites_tasks_side_by_side_with_their_parts_in_order() -> None:

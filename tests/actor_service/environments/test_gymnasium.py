@@ -41,7 +41,7 @@ def test_the_spec_tells_spaces_limit_and_threshold(
 def test_continuous_actions_have_bounds_and_no_count() -> None:
     spec = describe_environment("Pendulum-v1")
     assert spec.actions == ArraySpec((1,), "float32", (-2.0,), (2.0,))
-    assert spec.acting_size == 0
+    assert spec.sizes == ()
     assert spec.reward_threshold is None
 
 

@@ -357,7 +357,7 @@ def test_names_and_types_of_inputs_and_outputs_stay() -> None:
     graph = found[0]
     assert graph.inputs == Graph.parse(source).inputs
     assert graph.model.graph.output == Graph.parse(source).model.graph.output
-    assert graph.digest == source.digest
+    assert graph.signature == source.signature
     (shape,) = [value.type.tensor_type for value in graph.model.graph.input if value.name == "observation"]
     assert shape.elem_type == TensorProto.FLOAT
 

@@ -88,11 +88,11 @@ def test_inactive_weights_are_exactly_zero_and_masks_change(name: str, spec: Env
     trained(algorithm, spec)
     state = algorithm.state()
     for network in ("policy", "critic"):
-        mask = state[f"{network}.graph_digest.mask"]
+        mask = state[f"{network}.topology.mask"]
         for part in ("parameters", "exp_avg", "exp_avg_sq"):
             assert not state[f"{network}.{part}"][~mask].any()
             assert state[f"{network}.{part}"][mask].any()
-        assert torch.equal(mask, before[f"{network}.graph_digest.mask"]) == (kind == "static")
+        assert torch.equal(mask, before[f"{network}.topology.mask"]) == (kind == "static")
     weights = [part.weight for part in algorithm.policy.modules() if isinstance(part, nn.Linear)]
     density = sum(int((weight != 0).sum()) for weight in weights) / sum(weight.numel() for weight in weights)
     assert density == pytest.approx(0.4, abs=0.06)

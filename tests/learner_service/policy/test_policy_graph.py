@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from actorq.domain.policy import PolicyGraph
+from actorq.domain.signature import METADATA
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.networks import DeterministicPolicy, GaussianPolicy, QNetwork
@@ -78,7 +79,7 @@ def test_it_holds_no_weights_and_nothing_of_this_machine(exported: Exported) -> 
     model, names = exported.model, set(snapshot_parameters(exported.policy))
     assert not names & {tensor.name for tensor in model.graph.initializer}
     assert sum(np.prod(tensor.dims, dtype=int) for tensor in model.graph.initializer) <= 16
-    assert not model.metadata_props
+    assert [entry.key for entry in model.metadata_props] == [METADATA]
     assert not model.graph.metadata_props
     assert not any(node.metadata_props or node.doc_string for node in model.graph.node)
     folders = Path(__file__).parents[3], Path(tempfile.gettempdir())
@@ -86,7 +87,7 @@ def test_it_holds_no_weights_and_nothing_of_this_machine(exported: Exported) -> 
         assert trace not in exported.graph.model
 
 
-def test_a_policy_that_is_trained_on_keeps_its_topology() -> None:
+def test_graphs_of_equal_networks_have_one_digest() -> None:
     torch.manual_seed(0)
     first, second = (QNetwork(SPEC, (8,), dueling=False) for _ in range(2))
     assert export_policy_graph(first, SPEC).digest == export_policy_graph(second, SPEC).digest

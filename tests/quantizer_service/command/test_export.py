@@ -105,7 +105,7 @@ def test_the_description_says_all_that_a_user_of_the_file_needs(run: RunDirector
     assert told["inputs"] == {"observation": {"shape": ["batch", OBSERVATION_SIZE], "dtype": "float32"}}
     assert list(told["outputs"]) == ["q_values"]
     assert told["environment"]["observations"]["shape"] == [OBSERVATION_SIZE]
-    assert told["environment"]["discrete_actions"] == ACTIONS
+    assert told["environment"]["sizes"] == [ACTIONS]
     assert told["evaluation"] == {
         "mean_return": 50.0,
         "min_return": 49.0,
