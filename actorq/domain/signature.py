@@ -163,7 +163,7 @@ def signature_of(
     names = tuple(inputs)
     first, *others = outputs
     known = {role.value: role for role in Role if role not in _INPUTS}
-    if first == Role.LOGITS and not spans:
+    if first == Role.LOGITS and not (discrete is False and spans):
         acting = Port(first, Role.LOGITS, tuple(sizes))
     elif discrete or (discrete is None and first == Role.VALUES):
         acting = Port(first, Role.VALUES, tuple(sizes))

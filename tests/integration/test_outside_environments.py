@@ -42,7 +42,7 @@ class Corridor:
 
 
 def make(environment_id, count, rendered, *, length=5):
-    spec = EnvironmentSpec(environment_id, ArraySpec((2,), "float32"), ArraySpec((), "int64"), 2, 10 * length)
+    spec = EnvironmentSpec(environment_id, ArraySpec((2,), "float32"), ArraySpec((), "int64"), (2,), 10 * length)
     return LoopedEnvironments(spec, [Corridor(length) for _ in range(count)], lambda: Corridor(length), 10 * length)
 '''
 _WRAPPER = '''

@@ -184,7 +184,8 @@ def test_the_divergence_of_a_foreign_policy_is_shown_and_judged(
     )
     rows = divergence(expected, emitted, source.signature)
     assert rows is not None
-    assert Compared(printed, model, output).row("int8")[7:9] == [f"{rows.mean():.1e}", f"{rows.max():.1e}"]
+    row = " ".join(Compared(printed, model, output).row("int8"))
+    assert f"{rows.mean():.1e} {rows.max():.1e}" in row
     assert command.run([*given, "--gate.max-mean-kl", "1e-12"]) == 7
     assert f", mean KL {rows.mean():.2g}, max KL {rows.max():.2g}\n" in capsys.readouterr().out
 
