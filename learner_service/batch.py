@@ -17,21 +17,18 @@ class Batch:
     columns: NumPy arrays, or tensors on one device.
     """
 
-    __slots__ = ("columns",)
-    columns: dict[str, Any]
-
     def __init__(self, **columns: Any) -> None:
-        self.columns = columns
+        # The columns are the attributes themselves, because updates of small networks read many of them.
+        self.__dict__ = columns
 
     def __getattr__(self, name: str) -> Any:
-        """A column. Raises AttributeError with the names that there are."""
-        # A copy asks for attributes before there are columns.
-        if name.startswith("__") or name == "columns":
-            raise AttributeError(name)
-        try:
-            return self.columns[name]
-        except KeyError:
-            raise AttributeError(f"batch: no column {name}; the columns are {', '.join(self.columns)}") from None
+        """Raise AttributeError with the names of the columns, because there is none of this name."""
+        raise AttributeError(f"batch: no column {name}; the columns are {', '.join(self.__dict__)}")
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns by name."""
+        return self.__dict__
 
     def __contains__(self, name: str) -> bool:
         """Whether there is a column of this name."""

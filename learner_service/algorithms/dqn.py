@@ -76,17 +76,29 @@ class DQN(GradientAlgorithm):
         """L, float32[], and |delta|, float32[B]. target_values: Q(s_{t+m}, .; theta^-), float32[B, actions]."""
         with torch.no_grad():
             best = self._best(self._q(batch.bootstrap_observations) if self._settings.double else target_values)
-            bootstrap = _mean(target_values.gather(1, best))
-            targets = (batch.returns + batch.bootstrap_discounts * bootstrap).unsqueeze(1).expand_as(best)
-        taken = batch.actions.to(torch.int64).view_as(best) + self._starts
-        values = self._q(batch.observations).gather(1, taken)
+            targets = batch.returns + batch.bootstrap_discounts * _mean(self._of_parts(target_values, best))
+        taken = self._columns(batch.actions.to(torch.int64).view_as(best))
+        values = self._of_parts(self._q(batch.observations), taken)
+        # All parts of an action have one target (arXiv 1711.08946).
+        targets = targets if values.ndim == 1 else targets.unsqueeze(1).expand_as(values)
         losses = functional.huber_loss(values, targets, reduction="none", delta=self._settings.huber_delta)
         return (batch.weights * _mean(losses)).mean(), _mean((targets - values.detach()).abs_())
 
     def _best(self, values: Tensor) -> Tensor:
         """a* of each part of an action, int64[B, parts], as columns of `values`, float32[B, actions]."""
+        if len(self._spec.sizes) == 1:
+            return values.argmax(1, keepdim=True)
         best = [part.argmax(1, keepdim=True) for part in torch.split(values, list(self._spec.sizes), 1)]
-        return best[0] if len(best) == 1 else torch.cat(best, 1) + self._starts
+        return self._columns(torch.cat(best, 1))
+
+    def _of_parts(self, values: Tensor, columns: Tensor) -> Tensor:
+        """The values in these columns, float32[B, parts]; float32[B] of one part."""
+        chosen = values.gather(1, columns)
+        return chosen.squeeze(1) if len(self._spec.sizes) == 1 else chosen
+
+    def _columns(self, choices: Tensor) -> Tensor:
+        """The columns of choices of each part, int64[B, parts], within the values of all parts."""
+        return choices if len(self._spec.sizes) == 1 else choices + self._starts
 
     @property
     def flops(self) -> Flops:
@@ -96,5 +108,5 @@ class DQN(GradientAlgorithm):
 
 
 def _mean(parts: Tensor) -> Tensor:
-    """The mean over the parts of an action, [B, parts] -> [B]."""
-    return parts.squeeze(1) if parts.shape[1] == 1 else parts.mean(1)
+    """The mean over the parts of an action, [B, parts] or [B] -> [B]."""
+    return parts if parts.ndim == 1 else parts.mean(1)
