@@ -189,12 +189,12 @@ def _measure_count(
     sampling: Sampling,
 ) -> dict[str, Any]:
     loaded: dict[str, OnnxPolicy] = {}
-    greedy = config.dynamic_capacity_of(spec) is not None
+    needs = _behavior(config, spec, count, 0, sampling).needs
     for scheme, policy in policies.items():
         if scheme in dropped:
             continue
         try:
-            loaded[scheme] = load_policy(policy, spec, count, greedy, bool(sampling))
+            loaded[scheme] = load_policy(policy, spec, count, needs)
         except InvalidInputError as error:
             dropped[scheme] = str(error)
     if not loaded:

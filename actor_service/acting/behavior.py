@@ -1,7 +1,7 @@
 """The interface of behavior policies, which choose the actions of all environments at each step."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ class BehaviorPolicy(ABC):
     """
 
     columns: Mapping[str, NDArray[Any]] = {}
+    needs: Collection[str] = ()
+    """Roles of the policy's outputs that it reads, or names of outputs without a role."""
 
     @abstractmethod
     def __call__(self, policy: OnnxPolicy, observations: NDArray[Any]) -> NDArray[Any]:

@@ -94,6 +94,7 @@ class ContinuousNoise(NoisyBehavior):
         super().__init__(spec, len(exploration.noise), exploration.random_steps, rng)
         self._greedy = np.zeros_like(self._actions) if GREEDY_ACTIONS in wanted else None
         self.columns = {} if self._greedy is None else {GREEDY_ACTIONS: self._greedy}
+        self.needs = () if self._greedy is None else (Role.GREEDY_ACTIONS,)
         self._low, self._high = spec.actions.bounds()
         self._halves = np.asarray(exploration.noise, np.float32)[:, None] * (self._high - self._low) / 2
         self._noise = np.zeros((0, *self._actions.shape), np.float32)

@@ -64,6 +64,7 @@ class PartwiseSampler(BehaviorPolicy):
         parts = [replace(spec, actions=ArraySpec((), "int64"), sizes=(n,)) for n in spec.sizes]
         self._samplers = [CategoricalSampler(part, environments, rng) for part in parts]
         self._gaussian = GaussianSampler(spec.continuous_part, environments, squash, rng) if spec.components else None
+        self.needs = (*CategoricalSampler.needs, *(GaussianSampler.needs if self._gaussian else ()))
         self._actions = np.zeros((environments, *spec.actions.shape), spec.actions.dtype)
         self._told = np.zeros(environments, np.float32)
         self._sent = self._actions if self._gaussian is None else self._actions.copy()

@@ -62,6 +62,8 @@ class CategoricalSampler(BehaviorPolicy):
     log mu(a) = logits[a] - log(sum(exp(logits))), computed in float64. It is never above 0.
     """
 
+    needs = (Role.LOGITS,)
+
     def __init__(self, spec: EnvironmentSpec, environments: int, rng: np.random.Generator) -> None:
         count, choices = environments, spec.acting_size
         self._draws = CountedDraws(_key(rng), (count,), np.float64, np.random.Generator.random)
@@ -123,6 +125,8 @@ class GaussianSampler(BehaviorPolicy):
 
     squash: bring u within the bounds with tanh, instead of clipping it.
     """
+
+    needs = (Role.MEAN, Role.LOG_STD)
 
     def __init__(self, spec: EnvironmentSpec, environments: int, squash: bool, rng: np.random.Generator) -> None:
         low, high = (bound.reshape(-1) for bound in spec.actions.bounds())

@@ -31,14 +31,14 @@ class OnnxPolicy:
         observations: ArraySpec,
         batch: int,
         actions: int = 0,
-        needs: Collection[Role] = (),
+        needs: Collection[str] = (),
     ) -> None:
         """Load the model and run it once.
 
         observations: the spec of the policy's input, stacked if frames are stacked.
         actions: required number of outputs: discrete actions, or components of one action; 0 for any number.
-        needs: roles of outputs that whoever acts needs. Values and logits have to be the acting output. Without noise,
-            the actions are greedy.
+        needs: roles or names of outputs that whoever acts needs; see `BehaviorPolicy`. Values and logits have to be the
+            acting output. Without noise, the actions are greedy.
 
         Raises InvalidInputError when the model is invalid or its inputs or outputs do not fit. The inputs are the
         observations, alone or with noise. Other outputs are not computed.
@@ -97,15 +97,15 @@ class OnnxPolicy:
         self._binding = self._session.io_binding()
         self._batch = batch
         self._outputs = self._bound(self._signature.acting.name)
-        self.outputs = {self._signature.acting.role: self._outputs}
+        self.outputs: dict[str, NDArray[np.float32]] = {self._signature.acting.role: self._outputs}
         self._noise = np.zeros_like(self._outputs)
         for port in ports:
             array = self._noise if port.role is Role.NOISE else self._parts.get(port.name, self._inputs)
             self._binding.bind_input(port.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
 
-    def _bind_further(self, needs: Collection[Role]) -> None:
+    def _bind_further(self, needs: Collection[str]) -> None:
         """Bind the other outputs of these roles to buffers of their own."""
-        for role in needs:
+        for role in sorted(needs):
             name = self._signature.output(role)
             if role is Role.GREEDY_ACTIONS and not self.takes_noise:
                 self.outputs[role] = self._outputs
@@ -114,7 +114,7 @@ class OnnxPolicy:
                     roles = ", ".join(port.role for port in self._signature.outputs)
                     raise InvalidInputError(
                         f"policy version {self.descriptor.version}: expected outputs with the roles "
-                        f"{', '.join(needs)}, got {roles}; this environment cannot be acted in without them"
+                        f"{', '.join(sorted(needs))}, got {roles}; this environment cannot be acted in without them"
                     )
                 self.outputs[role] = self._bound(name)
 
@@ -129,25 +129,19 @@ class OnnxPolicy:
 class LoadPolicy(Protocol):
     """Loads a policy, as `load_policy` does."""
 
-    def __call__(
-        self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
-    ) -> OnnxPolicy:
+    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
         """Load a policy for `batch` environments of `spec`."""
         ...
 
 
-def load_policy(
-    policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
-) -> OnnxPolicy:
+def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
     """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them.
 
-    greedy: whether a policy that takes noise also returns its actions without noise.
-    sampled: whether actions are drawn from the policy's distribution, which it then must tell.
+    needs: see `BehaviorPolicy`.
     """
-    told = (*(Role.LOGITS,) * bool(spec.sizes), *(Role.MEAN, Role.LOG_STD) * bool(spec.components))
-    needs = (*told, Role.ACTIONS) if spec.sizes and spec.components else told if sampled else ()
-    needs = (*needs, *(Role.GREEDY_ACTIONS,) * greedy)
-    return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, needs)
+    # Continuous components beside discrete ones come from an output of their own, also when the policy acts greedily.
+    components = (Role.ACTIONS,) if spec.sizes and spec.components else ()
+    return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, {*needs, *components})
 
 
 class PolicySlot:

@@ -65,12 +65,14 @@ class EvaluationEpisodes:
         self._counts = counts or ActorCounts()
         self._watched = watched or nullcontext()
         self._sampling = sampling
+        self.needs = self._behaviors(0)[0].needs if sampling else ()
+        """Roles of outputs that policies must have for `run`; see `BehaviorPolicy`."""
         # Pictures of `run` for one second of simulated time.
         self.pictures_per_second = environments.steps_per_second
 
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`. Raises InvalidInputError when it does not fit the environment."""
-        return load_policy(policy, self._spec, self.rows, sampled=bool(self._sampling))
+        return load_policy(policy, self._spec, self.rows, self.needs)
 
     def run(
         self,

@@ -16,7 +16,7 @@ from actor_service.roles.actor_role import Host
 from actor_service.roles.participant import Participant
 from actor_service.uploader import Uploader
 from actorq.client import LearnerClient
-from actorq.domain.columns import FURTHER, GREEDY_ACTIONS
+from actorq.domain.columns import FURTHER
 from actorq.domain.goals import hindsight_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
@@ -75,7 +75,7 @@ class Explorer(Participant):
             columns,
             sampled,
         )
-        self._subscribe(*(spec, run.scheme, count), GREEDY_ACTIONS in columns, sampled=sampled)
+        self._subscribe(spec, run.scheme, count, explore.needs)
         self._activity, acted = "acting", False
         while not self._stop.is_set():
             if sampled:

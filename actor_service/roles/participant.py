@@ -101,9 +101,7 @@ class Participant(ActorRole):
         """Whether to load this policy."""
         return True
 
-    def _subscribe(
-        self, spec: EnvironmentSpec, scheme: str, batch: int, greedy: bool = False, sampled: bool = False
-    ) -> None:
+    def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, needs: Collection[str] = ()) -> None:
         """Start to put loaded policies into the slot. Unwanted policies may be skipped."""
         self._activity = "waiting for a policy"
         make = self._host.load
@@ -116,7 +114,7 @@ class Participant(ActorRole):
         self._subscription = Subscription(
             self._connect,
             self._slot,
-            lambda policy: make(policy, spec, batch, greedy, sampled),
+            lambda policy: make(policy, spec, batch, needs),
             self._fail,
             check,
             scheme,

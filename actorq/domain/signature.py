@@ -50,7 +50,7 @@ class Role(StrEnum):
     LOG_STD = "log_std"
     """Logarithm of its standard deviation float32[B, components], in the same units."""
     OTHER = "other"
-    """An output that says nothing of actions, such as a value of the observation."""
+    """An output without a role here, such as a value of the observation. Samplers of other packages know its name."""
 
 
 _DISCRETE = (Role.VALUES, Role.LOGITS)
@@ -116,9 +116,10 @@ class Signature:
         """The name of the first input of this role; None if there is none."""
         return next((port.name for port in self.inputs if port.role is role), None)
 
-    def output(self, role: Role) -> str | None:
-        """The name of the first output of this role; None if there is none."""
-        return next((port.name for port in self.outputs if port.role is role), None)
+    def output(self, what: str) -> str | None:
+        """The name of the first output of this role, or of the other output with this name; None if there is none."""
+        others = (port.name for port in self.outputs if port.role is Role.OTHER and port.name == what)
+        return next((port.name for port in self.outputs if port.role == what), next(others, None))
 
     def to_text(self) -> str:
         """The signature as JSON, for a model's metadata."""

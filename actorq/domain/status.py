@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Literal
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.policy import PolicyDescriptor
@@ -35,8 +34,9 @@ class RunState(Enum):
         return self in (RunState.SOLVED, RunState.BUDGET_ENDED, RunState.STOPPED)
 
 
-# How actions are drawn from a policy's distribution: not at all; clipped to the bounds; squashed into them with tanh.
-Sampling = Literal["", "clipped", "squashed"]
+Sampling = str
+"""How actors draw actions from a policy's distribution: the name of one of their samplers. Continuous actions are
+"clipped" to their bounds or "squashed" into them with tanh. Empty if none are drawn."""
 
 
 @dataclass(frozen=True)

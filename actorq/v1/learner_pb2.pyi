@@ -20,12 +20,6 @@ class ActorRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ACTOR_ROLE_ACTOR: _ClassVar[ActorRole]
     ACTOR_ROLE_EVALUATOR: _ClassVar[ActorRole]
 
-class Sampling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    SAMPLING_UNSPECIFIED: _ClassVar[Sampling]
-    SAMPLING_CLIPPED: _ClassVar[Sampling]
-    SAMPLING_SQUASHED: _ClassVar[Sampling]
-
 class Directive(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     DIRECTIVE_UNSPECIFIED: _ClassVar[Directive]
@@ -47,9 +41,6 @@ class RunState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 ACTOR_ROLE_UNSPECIFIED: ActorRole
 ACTOR_ROLE_ACTOR: ActorRole
 ACTOR_ROLE_EVALUATOR: ActorRole
-SAMPLING_UNSPECIFIED: Sampling
-SAMPLING_CLIPPED: Sampling
-SAMPLING_SQUASHED: Sampling
 DIRECTIVE_UNSPECIFIED: Directive
 DIRECTIVE_STOP: Directive
 DIRECTIVE_EVALUATE: Directive
@@ -114,9 +105,9 @@ class Exploration(_message.Message):
     epsilons: _containers.RepeatedScalarFieldContainer[float]
     noise: _containers.RepeatedScalarFieldContainer[float]
     random_steps: int
-    sampling: Sampling
+    sampling: str
     correlation: float
-    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., sampling: _Optional[_Union[Sampling, str]] = ..., correlation: _Optional[float] = ...) -> None: ...
+    def __init__(self, epsilons: _Optional[_Iterable[float]] = ..., noise: _Optional[_Iterable[float]] = ..., random_steps: _Optional[int] = ..., sampling: _Optional[str] = ..., correlation: _Optional[float] = ...) -> None: ...
 
 class RunSpec(_message.Message):
     __slots__ = ("run_id", "environment_id", "environments_per_actor", "segment_length", "max_segment_bytes", "queue_segments", "scheme", "evaluation_episodes", "evaluation_period_updates", "report_period", "max_steps_per_policy", "evaluation_share", "target_return", "environment_arguments", "evaluation_sampling", "policy_patience", "columns", "target_success")
@@ -152,11 +143,11 @@ class RunSpec(_message.Message):
     evaluation_share: float
     target_return: float
     environment_arguments: str
-    evaluation_sampling: Sampling
+    evaluation_sampling: str
     policy_patience: _duration_pb2.Duration
     columns: _containers.RepeatedScalarFieldContainer[str]
     target_success: float
-    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ..., evaluation_share: _Optional[float] = ..., target_return: _Optional[float] = ..., environment_arguments: _Optional[str] = ..., evaluation_sampling: _Optional[_Union[Sampling, str]] = ..., policy_patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., columns: _Optional[_Iterable[str]] = ..., target_success: _Optional[float] = ...) -> None: ...
+    def __init__(self, run_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., environments_per_actor: _Optional[int] = ..., segment_length: _Optional[int] = ..., max_segment_bytes: _Optional[int] = ..., queue_segments: _Optional[int] = ..., scheme: _Optional[str] = ..., evaluation_episodes: _Optional[int] = ..., evaluation_period_updates: _Optional[int] = ..., report_period: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., max_steps_per_policy: _Optional[int] = ..., evaluation_share: _Optional[float] = ..., target_return: _Optional[float] = ..., environment_arguments: _Optional[str] = ..., evaluation_sampling: _Optional[str] = ..., policy_patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., columns: _Optional[_Iterable[str]] = ..., target_success: _Optional[float] = ...) -> None: ...
 
 class StreamTrajectoriesRequest(_message.Message):
     __slots__ = ("open", "segment", "evaluation", "report", "sent_sequence")

@@ -18,14 +18,6 @@ from actorq.wire.trajectories import ENVIRONMENT, ENVIRONMENT_ARGUMENTS
 ROLE = enumeration(
     learner_pb2.ActorRole, {"actor": learner_pb2.ACTOR_ROLE_ACTOR, "evaluator": learner_pb2.ACTOR_ROLE_EVALUATOR}
 )
-_SAMPLING = enumeration(
-    learner_pb2.Sampling,
-    {
-        "": learner_pb2.SAMPLING_UNSPECIFIED,
-        "clipped": learner_pb2.SAMPLING_CLIPPED,
-        "squashed": learner_pb2.SAMPLING_SQUASHED,
-    },
-)
 role_to_proto, role_from_proto = ROLE.encode, partial(ROLE.decode, "role")
 
 
@@ -108,7 +100,7 @@ _RUN = Pair(
         bounds.share: "target_success",
         _share_or_all: "evaluation_share",
         ENVIRONMENT_ARGUMENTS: "environment_arguments",
-        _SAMPLING: "evaluation_sampling",
+        bounds.optional_name: "evaluation_sampling",
         many(bounds.name, limits.MAX_COLUMNS): "columns",
     },
     prefix="run.",
@@ -120,7 +112,7 @@ _EXPLORATION = Pair(
         many(bounds.share, limits.MAX_ENVIRONMENTS): "epsilons",
         many(bounds.amount, limits.MAX_ENVIRONMENTS): "noise",
         bounds.count: "random_steps",
-        _SAMPLING: "sampling",
+        bounds.optional_name: "sampling",
         bounds.between(0.0, math.nextafter(1.0, 0.0)): "correlation",
     },
     prefix="exploration.",

@@ -61,7 +61,8 @@ _PPO = (
 )
 _DQN = (
     *("--dqn.learning-rate", "1e-3", "--dqn.batch-size", "128", "--dqn.hidden-sizes", "256,256"),
-    *("--dqn.n-step", "1", "--dqn.target-update-period", "20", "--replay.min-size-to-sample", "500"),
+    *("--dqn.n-step", "1", "--dqn.target-update-period", "20", "--replay.min-size", "500"),
+    *("--rate-limiter.samples-per-insert", "128"),
     *("--evaluation.period-updates", "250", "--max-environment-steps", "100000000"),
 )
 SETTINGS: Mapping[str, tuple[str, ...]] = {"ppo": _PPO, "dqn": _DQN}

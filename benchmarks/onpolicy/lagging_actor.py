@@ -5,6 +5,7 @@
 
 import sys
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 from typing import cast
 
@@ -23,12 +24,10 @@ class LaggingLoader:
     def __init__(self) -> None:
         self._newest: deque[Policy] = deque(maxlen=LAG + 1)
 
-    def __call__(
-        self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
-    ) -> OnnxPolicy:
+    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
         """Load a policy for `batch` environments of `spec`."""
         self._newest.append(policy)
-        return load_policy(self._newest[0], spec, batch, greedy, sampled)
+        return load_policy(self._newest[0], spec, batch, needs)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ It is built from the fp32 model of the quantizer, so that nothing else differs.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,7 @@ _log = logging.getLogger(__name__)
 class TorchPolicy:
     """Runs a policy in eager PyTorch, with the interface of `OnnxPolicy`. One loop owns it."""
 
-    def __init__(
-        self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
-    ) -> None:
+    def __init__(self, policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> None:
         """Build the network and run it once.
 
         Raises InvalidInputError if the policy is not in fp32, or has an operator that is not supported here.
@@ -45,12 +43,8 @@ class TorchPolicy:
         if self._network.inputs not in (expected, expected[:1]):
             raise InvalidInputError(f"expected the inputs {' and '.join(expected)}, got {self._network.inputs}")
         self.takes_noise = len(self._network.inputs) == 2
-        told = (Role.MEAN, Role.LOG_STD) if sampled and not spec.sizes else ()
-        self._further = {role: self._network.outputs.index(role) for role in told}
-        if greedy:
-            self._further[Role.GREEDY_ACTIONS] = (
-                self._network.outputs.index(Role.GREEDY_ACTIONS) if self.takes_noise else 0
-            )
+        acting = () if self.takes_noise else (Role.GREEDY_ACTIONS,)
+        self._further = {role: 0 if role in acting else self._network.outputs.index(role) for role in needs}
         self._quiet = torch.zeros(batch, *spec.actions.shape)
         seen = spec.policy_observations
         self(np.zeros((batch, *seen.shape), seen.dtype))
@@ -85,16 +79,14 @@ class TorchLoader:
         self._rng = np.random.default_rng(seed)
         self._checked: set[bytes] = set()
 
-    def __call__(
-        self, policy: Policy, spec: EnvironmentSpec, batch: int, greedy: bool = False, sampled: bool = False
-    ) -> TorchPolicy:
+    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> TorchPolicy:
         """The policy in PyTorch. Raises InvalidInputError if its outputs differ from ONNX Runtime's."""
-        loaded = TorchPolicy(policy, spec, batch, greedy, sampled)
+        loaded = TorchPolicy(policy, spec, batch, needs)
         if policy.descriptor.graph_digest not in self._checked:
             seen = spec.policy_observations
             drawn = self._rng.standard_normal((batch, *seen.shape))
             observations = (np.abs(drawn) * 64 if seen.dtype == "uint8" else drawn).astype(seen.dtype)
-            found = difference(loaded, load_policy(policy, spec, batch, greedy, sampled), observations)
+            found = difference(loaded, load_policy(policy, spec, batch, needs), observations)
             if not found <= TOLERANCE:
                 raise InvalidInputError(
                     f"policy version {policy.descriptor.version}: PyTorch must give ONNX Runtime's outputs within "

@@ -132,7 +132,7 @@ class OnPolicyAlgorithm(AnyAlgorithm, Protocol):
 
     @property
     def sampling(self) -> Sampling:
-        """How actors draw actions: "clipped" or "squashed"."""
+        """How actors draw actions: the name of one of their samplers, such as "clipped" or "squashed"."""
         ...
 
     def learn(self, rollout: Sequence[Batch], progress: float) -> Learned:

@@ -37,10 +37,9 @@ T = TypeVar("T")
 class PolicyGradient(Trainable):
     """An `OnPolicyAlgorithm` without its update. A subclass has `name`, `settings` and `learn`.
 
-    The policy is `SoftmaxPolicy` for discrete actions, `DiagonalGaussianPolicy` for continuous ones, and
-    `PartwisePolicy` for actions of several parts. Policy and
-    value network share the global gradient norm.
+    Policy and value network share the global gradient norm.
 
+    heads: the class of the policy for each kind of actions: discrete, continuous, or of several parts.
     settings: a subclass of OnPolicyConfig.
     epochs: number of passes over each rollout.
     """
@@ -48,8 +47,13 @@ class PolicyGradient(Trainable):
     action_spaces: ClassVar[tuple[ActionSpace, ...]] = OnPolicyConfig.actions
     # RLx2 is made for temporal-difference learning from a replay.
     sparsity_methods: ClassVar[tuple[SparsityMethod, ...]] = tuple(method for method in METHODS if method != "rlx2")
+    heads: ClassVar[Mapping[str, Any]] = {
+        "discrete": SoftmaxPolicy,
+        "continuous": DiagonalGaussianPolicy,
+        "parts": PartwisePolicy,
+    }
     epochs: int = 1
-    policy: SoftmaxPolicy | PartwisePolicy | DiagonalGaussianPolicy
+    policy: Any
     _settings: OnPolicyConfig
 
     def make_networks(self, settings: OnPolicyConfig) -> None:
@@ -58,9 +62,7 @@ class PolicyGradient(Trainable):
         # Images stay bytes. Their updates are not recorded, and a rollout of them as numbers is large.
         self._leaves = Leaves(self._spec) if self._spec.leaves and not has_images(self._spec) else None
         spec = self._spec
-        kind: type[SoftmaxPolicy | PartwisePolicy | DiagonalGaussianPolicy] = (
-            PartwisePolicy if spec.has_parts else SoftmaxPolicy if spec.sizes else DiagonalGaussianPolicy
-        )
+        kind = self.heads["parts" if spec.has_parts else "discrete" if spec.sizes else "continuous"]
         gaussian = {"log_std": settings.log_std, "squash": settings.squash} if spec.components else {}
 
         pi = partial(self._made, kind, _POLICY_GAIN, **gaussian)
@@ -101,7 +103,8 @@ class PolicyGradient(Trainable):
 
         def judged(observations: Tensor, actions: Tensor) -> Tensor:
             outputs = functional_call(self.policy, own, observations) if own else self.policy(observations)
-            return self.policy.log_probabilities(actions, *self.policy.of_outputs(outputs))
+            logarithms: Tensor = self.policy.log_probabilities(actions, *self.policy.of_outputs(outputs))
+            return logarithms
 
         drawn = self.policy.drawn(self._tensor(actions))
         return self._without_gradient(judged, self._seen(observations), drawn).cpu().numpy()

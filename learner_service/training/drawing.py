@@ -11,7 +11,7 @@ from learner_service.algorithms.base import OnPolicyAlgorithm, is_on_policy, set
 
 
 def sampling_of(config: RunConfig) -> Sampling:
-    """How actors draw actions: "clipped" or "squashed"; empty for an off-policy algorithm.
+    """How actors draw actions: the name of one of their samplers; empty for an off-policy algorithm.
 
     An algorithm that is not built in has it as a constant of its class, or `squash` in its settings.
     """
@@ -21,8 +21,8 @@ def sampling_of(config: RunConfig) -> Sampling:
     if not is_on_policy(algorithm):
         return ""
     sampling: object = algorithm.sampling
-    if sampling in ("clipped", "squashed"):
-        return "squashed" if sampling == "squashed" else "clipped"
+    if isinstance(sampling, str):
+        return sampling
     return "squashed" if getattr(_settings(config), "squash", False) else "clipped"
 
 

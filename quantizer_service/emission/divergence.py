@@ -1,6 +1,9 @@
 """KL divergence between the action distributions that the FP32 policy and an emitted policy tell."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +12,7 @@ from actorq.domain.signature import Role, Signature
 from quantizer_service.emission.reference import Outputs
 
 Array = NDArray[np.float64]
+Divergence = Callable[..., Array]
 
 # A larger divergence counts as infinite: the distributions have nothing in common.
 LARGEST = 1e12
@@ -20,7 +24,7 @@ def tells_distribution(outputs: Outputs, signature: Signature) -> bool:
     Mean and log_std must have the shape of the first output, the continuous actions. Those of another shape, such as of
     an auxiliary head, say nothing of the actions.
     """
-    return _is_categorical(outputs, signature) or _gaussian_names(outputs, signature) is not None
+    return _is_categorical(outputs, signature) or _continuous(outputs, signature) is not None
 
 
 def divergence(
@@ -36,9 +40,10 @@ def divergence(
     if _is_categorical(expected, signature):
         logits, others = (outputs[signature.acting.name] for outputs in (expected, emitted))
         found = np.sum([_categorical(logits[:, part], others[:, part]) for part in parts], axis=0)
-    if names := _gaussian_names(expected, signature):
-        gaussian = _gaussian(*(outputs[name] for outputs in (expected, emitted) for name in names))
-        found = gaussian if found is None else found + gaussian
+    if (told := _continuous(expected, signature)) is not None:
+        names, divergence_of = told
+        further = divergence_of(*(outputs[name] for outputs in (expected, emitted) for name in names))
+        found = further if found is None else found + further
     # Rounding may leave a tiny negative number.
     return None if found is None else np.where(found <= LARGEST, np.maximum(found, 0.0), np.inf)
 
@@ -48,12 +53,20 @@ def _is_categorical(outputs: Outputs, signature: Signature) -> bool:
     return signature.acting.role is Role.LOGITS and outputs[signature.acting.name].shape[1] > 1
 
 
-def _gaussian_names(outputs: Outputs, signature: Signature) -> tuple[str, str] | None:
-    """The names of mean and log_std of the continuous actions; None without them."""
-    mean, log_std, actions = map(signature.output, (Role.MEAN, Role.LOG_STD, Role.ACTIONS))
-    if mean is None or log_std is None or actions is None or not {mean, log_std, actions} <= outputs.keys():
-        return None
-    return (mean, log_std) if outputs[actions].shape == outputs[mean].shape == outputs[log_std].shape else None
+def _continuous(outputs: Outputs, signature: Signature) -> tuple[list[str], Divergence] | None:
+    """The outputs that tell the distribution of continuous actions, and its divergence; None without them."""
+    for roles, divergence_of in (*DIVERGENCES.items(), *_installed().items()):
+        names = [signature.output(role) or "" for role in (*roles, Role.ACTIONS)]
+        if {*names} <= outputs.keys() and len({outputs[name].shape for name in names}) == 1:
+            loaded = divergence_of.load() if isinstance(divergence_of, EntryPoint) else divergence_of
+            return names[:-1], cast(Divergence, loaded)
+    return None
+
+
+@functools.cache
+def _installed() -> dict[tuple[str, ...], EntryPoint]:
+    """The divergences of installed packages, searched once in each process. Only a used one is loaded."""
+    return {tuple(point.name.split(",")): point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _categorical(expected: Array, emitted: Array) -> Array:
@@ -78,3 +91,10 @@ def _gaussian(mean: Array, log_std: Array, emitted_mean: Array, emitted_log_std:
         shift = np.where(shift == 0, 0.0, shift * np.exp(-emitted_log_std))
         found: Array = 0.5 * (np.expm1(ratio) - ratio + shift**2).sum(axis=1)
     return found
+
+
+DIVERGENCES: dict[tuple[str, ...], Divergence] = {(Role.MEAN, Role.LOG_STD): _gaussian}
+"""KL divergences of continuous actions, float64[B], by the roles or names of the outputs that tell a distribution of
+them, each of the shape of the actions: first those of the FP32 policy, then those of the emitted one. Installed
+packages add others by entry points of the group `ENTRY_POINTS`, with these names as "NAME,NAME"."""
+ENTRY_POINTS = "actorq.divergences"

@@ -1,6 +1,7 @@
 """Policies made with onnx.helper, for the tests of the actor's room."""
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from actor_service.acting.behaviors import behavior_policy
 from actorq.domain.policy import FLOAT32, FidelityReport, LayerReport, Policy, PolicyDescriptor
+from actorq.domain.spaces import EnvironmentSpec
+from actorq.domain.status import Exploration
 
 NO_ERROR = FidelityReport(1, 0.0, 0.0, 0.0, 0.0, 1.0, ())
 
@@ -128,3 +132,9 @@ def gaussian_policy(
     graph = helper.make_graph(nodes, "policy", [observations], outputs, tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     return as_policy(model.SerializeToString(), version)
+
+
+def sampler_needs(spec: EnvironmentSpec) -> Collection[str]:
+    """Roles that actors need of a policy where they draw actions."""
+    exploration = Exploration((), (), sampling="clipped")
+    return behavior_policy(spec, exploration, 1, np.random.default_rng(0)).needs

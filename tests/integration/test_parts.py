@@ -17,7 +17,7 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import Exploration
 from actorq.errors import InvalidInputError
 from learner_service.networks import PartwisePolicy, QNetwork, SoftmaxPolicy
-from tests.actor_service.actor_policies import constant_policy, logits_policy
+from tests.actor_service.actor_policies import constant_policy, logits_policy, sampler_needs
 from tests.builders.networks import as_emitted
 from tests.builders.structured import NUMBERS, discrete, mixed, random_observations
 
@@ -26,7 +26,7 @@ N = 6
 
 def loaded(spec: EnvironmentSpec, network: torch.nn.Module, rows: int = N, sampled: bool = False) -> OnnxPolicy:
     """The network as an actor runs it."""
-    return load_policy(as_emitted(network, spec), spec, rows, sampled=sampled)
+    return load_policy(as_emitted(network, spec), spec, rows, sampler_needs(spec) if sampled else ())
 
 
 def allowed(spec: EnvironmentSpec, observations: NDArray[np.uint8], actions: NDArray[Any]) -> bool:
@@ -101,7 +101,7 @@ def test_what_is_told_of_a_drawn_action_is_what_the_learner_computes(squash: boo
 def test_the_parts_are_drawn_independently_and_as_often_as_they_are_probable() -> None:
     spec = discrete(choices=(2, 3))
     logits = [0.0, 1.0, 2.0, 0.0, -1.0]
-    policy = load_policy(logits_policy(logits, 3), spec, 50, sampled=True)
+    policy = load_policy(logits_policy(logits, 3), spec, 50, sampler_needs(spec))
     explore = behavior_policy(spec, Exploration((), (), sampling="clipped"), 50, np.random.default_rng(0))
     actions = np.concatenate([explore(policy, np.zeros((50, 3), np.float32)).copy() for _ in range(400)])
     shares = np.zeros((2, 3))

@@ -19,7 +19,7 @@ from actorq.domain.policy import Policy
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import Episode, PolicySpan, Segment
-from tests.actor_service.actor_policies import gaussian_policy, linear_policy, logits_policy
+from tests.actor_service.actor_policies import gaussian_policy, linear_policy, logits_policy, sampler_needs
 from tests.builders.segments import without
 
 COUNT, LENGTH, SEED = 3, 8, 5
@@ -35,7 +35,7 @@ def drawing(
 ) -> SegmentCollector:
     """The collector of an actor of a run that draws actions."""
     slot = slot or PolicySlot()
-    slot.put(load_policy(policy, environments.spec, environments.count, sampled=True))
+    slot.put(load_policy(policy, environments.spec, environments.count, sampler_needs(environments.spec)))
     exploration = Exploration((), (), sampling=sampling)
     explore = behavior_policy(environments.spec, exploration, environments.count, np.random.default_rng(9))
     turns = PolicyTurns(slot, most_steps, patience_s=0.0)
@@ -151,7 +151,9 @@ def test_a_segment_ends_before_the_loop_waits_for_a_newer_policy() -> None:
     # None comes, so the policy goes on, and no further segment is cut.
     lengths = [collect(collecting, environments.spec).steps for _ in range(5)]
     assert lengths == [8, 8, 4, 8, 8]
-    slot.put(load_policy(logits_policy([0.0, 0.0], version=2), environments.spec, COUNT, sampled=True))
+    slot.put(
+        load_policy(logits_policy([0.0, 0.0], version=2), environments.spec, COUNT, sampler_needs(environments.spec))
+    )
     segments = [collect(collecting, environments.spec) for _ in range(4)]
     assert [segment.steps for segment in segments] == [8, 8, 4, 8]
     assert all(segment.spans == (PolicySpan(0, 2, "int8-weights"),) for segment in segments)

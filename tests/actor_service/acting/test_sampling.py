@@ -15,7 +15,7 @@ from actorq.domain.policy import Policy
 from actorq.domain.signature import Role
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.status import Exploration, Sampling
-from tests.actor_service.actor_policies import gaussian_policy, linear_policy, logits_policy
+from tests.actor_service.actor_policies import gaussian_policy, linear_policy, logits_policy, sampler_needs
 
 OBSERVATIONS = ArraySpec((4,), "float32")
 LOGITS = [0.5, -1.0, 2.0, 0.0]
@@ -46,7 +46,7 @@ def drawn(
     observations: NDArray[np.float32] | None = None,
 ) -> Drawn:
     """So many steps, at an observation of zeros by default."""
-    loaded = load_policy(policy, spec, environments, sampled=True)
+    loaded = load_policy(policy, spec, environments, sampler_needs(spec))
     explore = behavior_policy(spec, Exploration((), (), sampling=sampling), environments, np.random.default_rng(seed))
     columns, seen = explore.columns, np.zeros((environments, 4), np.float32) if observations is None else observations
     assert GREEDY_ACTIONS not in columns
@@ -126,7 +126,7 @@ def test_log_probabilities_are_the_densities_of_the_drawn_values(sampling: Sampl
     observations = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
     policy = gaussian_policy([0.3, -0.6], log_std)
     found = drawn(CONTINUOUS, policy, 500, 5, sampling, observations=observations)
-    loaded = load_policy(policy, CONTINUOUS, 5, sampled=True)
+    loaded = load_policy(policy, CONTINUOUS, 5, sampler_needs(CONTINUOUS))
     loaded(observations)
     log_std_64 = loaded.outputs[Role.LOG_STD].astype(float)
     noise = (found.values.astype(float) - loaded.outputs[Role.MEAN]) / np.exp(log_std_64)
@@ -185,7 +185,7 @@ def test_draws_follow_the_seed_and_not_what_was_observed(spec: EnvironmentSpec, 
 
 def test_other_settings_of_exploration_have_no_effect() -> None:
     policy = gaussian_policy([0.0, 0.0], [0.0, 0.0])
-    loaded = load_policy(policy, CONTINUOUS, 2, sampled=True)
+    loaded = load_policy(policy, CONTINUOUS, 2, sampler_needs(CONTINUOUS))
     plain, noisy = (
         behavior_policy(CONTINUOUS, exploration, 2, np.random.default_rng(5))
         for exploration in (

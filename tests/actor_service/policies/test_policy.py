@@ -23,6 +23,7 @@ from tests.actor_service.actor_policies import (
     logits_policy,
     noisy_policy,
     random_policy,
+    sampler_needs,
 )
 
 VECTOR = ArraySpec((4,), "float32")
@@ -158,11 +159,11 @@ CONTINUOUS = EnvironmentSpec("Any-v0", VECTOR, ArraySpec((2,), "float32", (-1.0,
 
 def test_a_policy_tells_its_distribution_where_actions_are_drawn() -> None:
     observations = np.array([[1, 0, 0, 0], [0, 0, 0.5, 0]], np.float32)
-    loaded = load_policy(gaussian_policy([0.25, -3.0], [-1.0, -2.0]), CONTINUOUS, 2, sampled=True)
+    loaded = load_policy(gaussian_policy([0.25, -3.0], [-1.0, -2.0]), CONTINUOUS, 2, (Role.MEAN, Role.LOG_STD))
     np.testing.assert_array_equal(loaded(observations), [[1, -1], [0.75, -1]])
     np.testing.assert_array_equal(loaded.outputs[Role.MEAN], [[1.25, -2], [0.75, -2.5]])
     np.testing.assert_array_equal(loaded.outputs[Role.LOG_STD], [[-1, -2]] * 2)
-    logits = load_policy(logits_policy([0.5, -1.0]), DISCRETE, 2, sampled=True)
+    logits = load_policy(logits_policy([0.5, -1.0]), DISCRETE, 2, (Role.LOGITS,))
     np.testing.assert_array_equal(logits(observations), [[0.5, -1]] * 2)
 
 
@@ -179,8 +180,8 @@ def test_where_no_actions_are_drawn_the_first_output_is_enough(spec: Environment
     [
         (DISCRETE, constant_policy([0.0, 1.0], version=7), "logits, .*q_values"),
         (DISCRETE, gaussian_policy([0.0] * 2, [0.0] * 2, version=7), "logits, .*actions, mean, log_std"),
-        (CONTINUOUS, logits_policy([0.0, 1.0], version=7), "mean, log_std, .*logits"),
-        (CONTINUOUS, noisy_policy(4, 2, version=7), "mean, log_std, .*actions"),
+        (CONTINUOUS, logits_policy([0.0, 1.0], version=7), "log_std, mean, .*logits"),
+        (CONTINUOUS, noisy_policy(4, 2, version=7), "log_std, mean, .*actions"),
     ],
     ids=["values", "continuous", "discrete", "noise"],
 )
@@ -188,15 +189,15 @@ def test_a_policy_that_tells_no_fitting_distribution_is_refused_where_actions_ar
     spec: EnvironmentSpec, policy: Policy, fact: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=f"version 7: .*{fact};"):
-        load_policy(policy, spec, 3, sampled=True)
+        load_policy(policy, spec, 3, sampler_needs(spec))
 
 
 def test_a_distribution_of_another_size_is_refused() -> None:
     policy = gaussian_policy([0.0] * 2, [0.0] * 2, version=7, rows=2)
     with pytest.raises(InvalidInputError, match="version 7: "):
-        load_policy(policy, CONTINUOUS, 3, sampled=True)
+        load_policy(policy, CONTINUOUS, 3, (Role.MEAN, Role.LOG_STD))
     with pytest.raises(InvalidInputError, match=r"\[3, 2\], .*\[3, 1\]"):
-        load_policy(gaussian_policy([0.0], [0.0]), CONTINUOUS, 3, sampled=True)
+        load_policy(gaussian_policy([0.0], [0.0]), CONTINUOUS, 3, (Role.MEAN, Role.LOG_STD))
 
 
 @pytest.mark.parametrize("actions", [2, 4])
