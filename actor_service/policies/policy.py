@@ -71,7 +71,7 @@ class OnnxPolicy:
     def __call__(self, observations: NDArray[Any], noise: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """Return the first output, float32[batch, ...]. The next call overwrites the array.
 
-        noise: float32[batch, actions], standard normal, for a stochastic policy; None for its most likely action.
+        noise: float32[batch, actions], standard normal, for a policy that takes noise; None for its most likely action.
         """
         np.copyto(self._inputs, observations)
         if self._parts:
@@ -107,7 +107,7 @@ class OnnxPolicy:
         """Bind the other outputs of these roles to buffers of their own."""
         for role in sorted(needs):
             name = self._signature.output(role)
-            if role is Role.GREEDY_ACTIONS and not self.takes_noise:
+            if role == Role.GREEDY_ACTIONS and not self.takes_noise:
                 self.outputs[role] = self._outputs
             elif role not in self.outputs:
                 if name is None or role in (Role.VALUES, Role.LOGITS):

@@ -17,7 +17,7 @@ from actorq.domain.contract import check_written
 from actorq.domain.leaves import MASK, OBSERVATIONS
 from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.domain.policy import FALLBACK
-from actorq.domain.signature import Role
+from actorq.domain.signature import Role, Signature
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec, best_choices
 from actorq.errors import InvalidInputError, UserError
 from actorq.inference.runpolicies import RunPolicies
@@ -42,6 +42,7 @@ class LoadedPolicy:
     version: int
     scheme: str
     _session: Session = field(repr=False)
+    _signature: Signature = field(repr=False)
 
     def predict(self, observation: ArrayLike | Mapping[str, ArrayLike]) -> Any:
         """The action for one observation, or the actions for a batch of observations.
@@ -109,8 +110,7 @@ class LoadedPolicy:
         """The actions for rows of each input by name."""
         spec, feeds = self.environment, dict[str, NDArray[Any]]()
         rows = len(next(iter(arrays.values())))
-        signature = signature_of_session(self._session)
-        for port in signature.inputs:
+        for port in self._signature.inputs:
             # Without noise, a policy takes its most likely action. A single input may have any name.
             feeds[port.name] = (
                 np.zeros((rows, spec.components), np.float32)
@@ -118,7 +118,7 @@ class LoadedPolicy:
                 else arrays.get(port.name, next(iter(arrays.values())))
             )
         mixed = spec.sizes and spec.components
-        names = [signature.acting.name, *([signature.output(Role.ACTIONS)] if mixed else [])]
+        names = [self._signature.acting.name, *([self._signature.output(Role.ACTIONS)] if mixed else [])]
         outputs, *others = self._session.run(names, feeds)
         if not spec.sizes:
             actions: NDArray[Any] = outputs.reshape(-1, *spec.actions.shape)
@@ -198,8 +198,11 @@ def _loaded(path: Path, model: bytes, spec: EnvironmentSpec, version: int, schem
     if scheme in arithmetic().inexact_schemes:
         _log.warning("%s: this processor computes %s wrongly; export the policy in %s", path, scheme, FALLBACK)
     try:
-        return LoadedPolicy(spec, version, scheme, open_session(model))
+        session = open_session(model)
+        return LoadedPolicy(spec, version, scheme, session, signature_of_session(session))
     except ImportError:
         raise
+    except InvalidInputError as error:
+        raise UserError(f"{path}: {error}") from None
     except Exception as error:  # ONNX Runtime's exceptions share no base class.
         raise UserError(f"{path}: ONNX Runtime cannot load the model ({' '.join(str(error).split())[:300]})") from None

@@ -71,7 +71,10 @@ def in_int8(weight: Array, form: TrainingForm, bias: Array, input_scale: float) 
 
 
 def in_blocks(values: Array, block: int, bits: int) -> Array:
-    """Rows in blocks with a scale each: 8 bits from -127 to 127, 4 bits from -8 to 7 with the largest value at -8."""
+    """Each row is cut into blocks, and each block has its own scale.
+
+    8 bits cover -127 to 127. 4 bits cover -8 to 7, and the largest value becomes -8.
+    """
     rounded = np.empty_like(values)
     for start in range(0, values.shape[1], block):
         part = values[:, start : start + block]

@@ -19,6 +19,7 @@ from actorq import __version__
 from actorq.arithmetic import Arithmetic
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import SIGNED, UNSIGNED, WEIGHT_ENCODINGS, PolicyGraph
+from actorq.domain.signature import METADATA
 from actorq.errors import InvalidInputError, UserError
 from actorq.process import main
 from actorq.rundirectory import RunDirectory
@@ -291,6 +292,17 @@ def test_a_policy_that_cannot_be_loaded_is_told_in_one_line(run: RunDirectory, c
     assert re.match(r"policy\.json: .*actorq export", told("policy.onnx"))
     Path("policy.json").unlink()
     assert told("policy.onnx").startswith("policy.json: ")
+
+
+def test_a_policy_with_a_damaged_signature_is_told_when_it_is_loaded(run: RunDirectory, command: Exit) -> None:
+    assert command(run.root)[0] == 0
+    model = onnx.load("policy.onnx")
+    next(each for each in model.metadata_props if each.key == METADATA).value = "{"
+    onnx.save(model, "policy.onnx")
+    digest = hashlib.sha256(Path("policy.onnx").read_bytes()).hexdigest()
+    Path("policy.json").write_text(json.dumps(description() | {"sha256": digest}))
+    with pytest.raises(UserError, match=r"^policy\.onnx: signature"):
+        actorq.load_policy("policy.onnx")
 
 
 def test_a_scheme_that_the_gate_refused_is_not_written(refused: RunDirectory, command: Exit) -> None:
