@@ -19,10 +19,11 @@ LARGEST = 1e12
 
 
 def tells_distribution(outputs: Outputs, signature: Signature) -> bool:
-    """Whether the acting output is a distribution: logits of at least two choices, or mean and log_std of a Gaussian.
+    """Whether the outputs tell a distribution of the actions.
 
-    Mean and log_std must have the shape of the first output, the continuous actions. Those of another shape, such as of
-    an auxiliary head, say nothing of the actions.
+    For discrete actions: logits of at least two choices. For continuous actions: the outputs of one entry of
+    `DIVERGENCES`, such as mean and log_std. Each must have the shape of the actions. Outputs of another shape, such as
+    those of an auxiliary head, say nothing of the actions.
     """
     return _is_categorical(outputs, signature) or _continuous(outputs, signature) is not None
 
@@ -32,9 +33,8 @@ def divergence(
 ) -> Array | None:
     """KL(expected || emitted) of each row in nats, float64[B], up to infinity; None without distributions.
 
-    The logits of B rows are a softmax each, or one for each of several discrete parts; their divergences add up, also
-    with that of a Gaussian beside them. Mean and log_std are a Gaussian each with independent components, so its
-    divergence is the sum over components. All outputs are finite.
+    The logits of each row are one softmax, or one for each of several discrete parts. The divergence of continuous
+    actions comes from `DIVERGENCES`. The divergences of all parts add up. All outputs are finite.
     """
     found: Array | None = None
     if _is_categorical(expected, signature):
@@ -83,7 +83,10 @@ def _log_softmax(logits: Array) -> Array:
 
 
 def _gaussian(mean: Array, log_std: Array, emitted_mean: Array, emitted_log_std: Array) -> Array:
-    """sum_j ln(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2, with s = exp(log_std), and s', m' of the emitted policy"""
+    """sum_j ln(s'/s) + (s^2 + (m - m')^2) / (2 s'^2) - 1/2, with s = exp(log_std), and s', m' of the emitted policy
+
+    A Gaussian with independent components.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         ratio = 2 * (log_std - emitted_log_std)
         shift = mean - emitted_mean
