@@ -26,6 +26,7 @@ from learner_service.quantization.fake_quantization import FakeQuantization
 from learner_service.quantization.quantization_aware import QuantizationAware
 from learner_service.replay import RateLimiter, ReplayBuffer, ReplayStore, Returns, UniformSampler
 from learner_service.run.run import Run
+from tests.builders.clocks import ManualClock
 from tests.builders.graphs import graph_of
 from tests.builders.segments import changed
 
@@ -66,16 +67,6 @@ def reinforce(**changes: Any) -> RunConfig:
 def evaluation(sequence: int, version: int, *returns: float) -> Evaluation:
     """An int8 evaluation with these returns, in episodes of 200 steps."""
     return Evaluation(sequence, version, 0, "int8", returns, (200,) * len(returns), 0.5)
-
-
-class ManualClock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self, now: float = 0.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def random_batch(rng: np.random.Generator, size: int, spec: EnvironmentSpec = SPEC) -> Batch:

@@ -8,19 +8,12 @@ import pytest
 from actor_service.roles.hold import PolicyHold
 from actorq.client import QuantizerClient
 from tests.actor_service.actor_peers import DEADLINE_S, ScriptedQuantizer, serving
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.builders.clocks import ManualClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
@@ -31,7 +24,7 @@ def peer() -> Iterator[tuple[ScriptedQuantizer, str]]:
 
 
 def test_a_version_is_held_from_the_start_and_again_each_minute(
-    peer: tuple[ScriptedQuantizer, str], clock: Clock
+    peer: tuple[ScriptedQuantizer, str], clock: ManualClock
 ) -> None:
     quantizer, address = peer
     with QuantizerClient(address) as client:
@@ -45,7 +38,7 @@ def test_a_version_is_held_from_the_start_and_again_each_minute(
 
 
 def test_a_version_that_is_gone_is_not_to_be_evaluated_and_logged_once(
-    peer: tuple[ScriptedQuantizer, str], clock: Clock, caplog: pytest.LogCaptureFixture
+    peer: tuple[ScriptedQuantizer, str], clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     quantizer, address = peer
     quantizer.gone = {7}
@@ -61,7 +54,7 @@ def test_a_version_that_is_gone_is_not_to_be_evaluated_and_logged_once(
 
 
 def test_without_a_quantizer_versions_are_evaluated_all_the_same_which_is_logged_once(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(ScriptedQuantizer()) as address:
         pass

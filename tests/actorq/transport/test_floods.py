@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 import pytest
 
 from actorq.transport.floods import FloodGuard, Traffic, connections, peer_of, received_bytes
-from tests.learner_service.learner_parts import ManualClock
+from tests.builders.clocks import ManualClock
 
 MIB = 2**20
 

@@ -12,16 +12,8 @@ from learner_service.actors.allowance import Allowance, EvaluationAllowance, mos
 from learner_service.actors.credits import ActorStream
 from learner_service.actors.members import Member
 from learner_service.run.evaluations import Entry
-from tests.learner_service.learner_parts import (
-    ManualClock,
-    acknowledged,
-    config,
-    evaluation,
-    on_a_loop,
-    segment,
-    store,
-    until,
-)
+from tests.builders.clocks import ManualClock
+from tests.learner_service.learner_parts import acknowledged, config, evaluation, on_a_loop, segment, store, until
 from tests.learner_service.run.run_parts import a_run, opened
 
 LARGE = evaluation(1, 1, *[-1.2345678901234567e-30] * 10_000)

@@ -9,7 +9,8 @@ from actorq.errors import ConflictError, UnavailableError
 from learner_service.actors.credits import ActorStream, Credits
 from learner_service.actors.members import Member
 from learner_service.replay import RateLimiter
-from tests.learner_service.learner_parts import ManualClock, on_a_loop
+from tests.builders.clocks import ManualClock
+from tests.learner_service.learner_parts import on_a_loop
 from tests.learner_service.simulated_loop import SimulatedLoop, credits_on
 
 SEGMENT = 8

@@ -8,7 +8,7 @@ from actorq.domain.status import ActorReport
 from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, NotFoundError
 from actorq.telemetry.process_stats import measure_process
 from learner_service.actors.members import Indexes, Members
-from tests.learner_service.learner_parts import ManualClock
+from tests.builders.clocks import ManualClock
 
 
 @pytest.fixture

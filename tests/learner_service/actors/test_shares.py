@@ -5,26 +5,19 @@ import re
 import pytest
 
 from learner_service.actors.shares import Shares
+from tests.builders.clocks import ManualClock
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.at = 0.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-def shares(actors: int = 4, steps: int = 64, segment: int = 32) -> tuple[Shares, Clock]:
-    clock = Clock()
+def shares(actors: int = 4, steps: int = 64, segment: int = 32) -> tuple[Shares, ManualClock]:
+    clock = ManualClock()
     return Shares(steps, actors, segment, clock), clock
 
 
-def after(shares: Shares, clock: Clock, seconds: float, *present: str, away: tuple[str, ...] = ()) -> int:
+def after(shares: Shares, clock: ManualClock, seconds: float, *present: str, away: tuple[str, ...] = ()) -> int:
     """The last share of updates once a second."""
-    end = clock.at + seconds
-    while clock.at < end:
-        clock.at += 1.0
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += 1.0
         shares.update(present, away)
     return shares.share
 
@@ -78,7 +71,7 @@ def test_a_run_without_steps_or_with_no_or_surplus_actors_has_no_share(steps: in
 
 def test_a_silent_actor_is_missed_at_once_and_named(caplog: pytest.LogCaptureFixture) -> None:
     found, clock = shares()
-    clock.at = 100.0
+    clock.now = 100.0
     assert found.update(("a", "b", "c"), (), ("d",)) == 96
     assert re.search(r"1 of 4.*\(d\)", caplog.text)
     assert found.update(("a", "b", "c", "d")) == 0

@@ -18,8 +18,8 @@ from actorq_apps.local.services import reserved_addresses
 from learner_service.objectstorage import generations
 from learner_service.objectstorage.uploader import Uploader
 from learner_service.run.identity import RunIdentity
+from tests.builders.clocks import ManualClock
 from tests.builders.s3_server import CREDENTIALS, s3_server
-from tests.learner_service.learner_parts import ManualClock
 from tests.learner_service.objectstorage.stored_runs import PATIENCE_S, Storage, newest, save
 
 

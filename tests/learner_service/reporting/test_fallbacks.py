@@ -7,7 +7,7 @@ import pytest
 
 from actorq.domain.policy import FIDELITY_GATE, FLOAT32, FidelityReport, LayerReport, PolicyDescriptor
 from learner_service.reporting.fallbacks import Fallbacks
-from tests.learner_service.learner_parts import ManualClock
+from tests.builders.clocks import ManualClock
 
 
 def emitted(version: int, *gated: str, scheme: str = "int8") -> PolicyDescriptor:

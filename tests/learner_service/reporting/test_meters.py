@@ -5,7 +5,7 @@ import json
 import pytest
 
 from learner_service.reporting.meters import Episodes, RateMeter, Samples, StalenessHistogram
-from tests.learner_service.learner_parts import ManualClock
+from tests.builders.clocks import ManualClock
 
 
 def test_a_rate_needs_two_times_and_then_counts_per_second() -> None:

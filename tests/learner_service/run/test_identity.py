@@ -10,7 +10,8 @@ from actorq.domain.spaces import ArraySpec
 from actorq.errors import UserError
 from actorq.statefiles.documents import read_document, write_twice
 from learner_service.run.identity import RunClock, RunIdentity
-from tests.learner_service.learner_parts import SPEC, ManualClock
+from tests.builders.clocks import ManualClock
+from tests.learner_service.learner_parts import SPEC
 
 START = 1_700_000_000.0
 

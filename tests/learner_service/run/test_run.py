@@ -18,9 +18,9 @@ from learner_service.metrics import learner_metrics
 from learner_service.report import Reporter
 from learner_service.run.records import Records
 from learner_service.run.scaling import ScalingSignal
+from tests.builders.clocks import ManualClock
 from tests.learner_service.learner_parts import (
     DEADLINE_S,
-    ManualClock,
     acknowledged,
     config,
     evaluation,

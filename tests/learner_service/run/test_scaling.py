@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner_service.run.scaling import ScalingSignal
-from tests.learner_service.learner_parts import ManualClock
+from tests.builders.clocks import ManualClock
 
 SPI = 4.0
 

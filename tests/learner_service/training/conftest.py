@@ -13,7 +13,8 @@ from learner_service.replay import ReplayBuffer
 from learner_service.training.batches import SampledBatches
 from learner_service.training.publisher import Publisher
 from learner_service.training.trainer import Trainer
-from tests.learner_service.learner_parts import SPEC, ManualClock, never_quantization_aware, open_replay
+from tests.builders.clocks import ManualClock
+from tests.learner_service.learner_parts import SPEC, never_quantization_aware, open_replay
 from tests.learner_service.training.trainer_parts import CONFIG, CPU, MakeTrainer, Saved
 
 

@@ -27,7 +27,8 @@ from learner_service.replay import (
 )
 from learner_service.replay.storage.columns import VALID
 from learner_service.training.publisher import Publisher, Snapshot
-from tests.learner_service.learner_parts import SPEC, ManualClock, await_samples
+from tests.builders.clocks import ManualClock
+from tests.learner_service.learner_parts import SPEC, await_samples
 from tests.learner_service.training.trainer_parts import (
     CONFIG,
     CPU,

@@ -25,7 +25,8 @@ from learner_service.batch import Batch
 from learner_service.replay import ReplayBuffer
 from learner_service.training.trainer import Trainer
 from learner_service.training.training import build_training
-from tests.learner_service.learner_parts import DEADLINE_S, SPEC, ManualClock, await_samples, config
+from tests.builders.clocks import ManualClock
+from tests.learner_service.learner_parts import DEADLINE_S, SPEC, await_samples, config
 from tests.learner_service.training.trainer_parts import CONFIG, CPU, MakeTrainer, Saved, fill, train
 
 

@@ -15,25 +15,18 @@ from actorq.v1 import quantizer_pb2, trajectory_pb2
 from quantizer_service.emission.emitter import Emitter
 from quantizer_service.store.reader import PolicyReader
 from quantizer_service.store.store import MAX_HOLD_S, MAX_HOLDS, Holds, PolicyStore
+from tests.builders.clocks import ManualClock
 from tests.quantizer_service.policy_runs import checkpoint
 from tests.quantizer_service.quantizer_server import SOURCE, opened, running_quantizer, running_relay
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[PolicyStore]:
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[PolicyStore]:
     """Two versions, as many as it retains besides the best one."""
     with closing(PolicyStore(tmp_path / "held", 2, 1, clock=clock)) as store:
         store.claim("run")
@@ -59,7 +52,7 @@ def retained(store: PolicyReader) -> list[int]:
     return [entry.version for entry in store.versions()]
 
 
-def test_a_version_is_held_for_as_long_as_was_granted(clock: Clock) -> None:
+def test_a_version_is_held_for_as_long_as_was_granted(clock: ManualClock) -> None:
     holds = Holds(clock)
     assert holds.grant(1, 10.0) == 10.0
     assert holds.grant(2, 10 * MAX_HOLD_S) == MAX_HOLD_S
@@ -71,7 +64,7 @@ def test_a_version_is_held_for_as_long_as_was_granted(clock: Clock) -> None:
     assert holds.versions() == set()
 
 
-def test_asking_again_begins_anew_also_with_less(clock: Clock) -> None:
+def test_asking_again_begins_anew_also_with_less(clock: ManualClock) -> None:
     holds = Holds(clock)
     holds.grant(1, 100.0)
     clock.now = 50.0
@@ -80,7 +73,7 @@ def test_asking_again_begins_anew_also_with_less(clock: Clock) -> None:
     assert holds.versions() == set()
 
 
-def test_the_version_that_was_asked_for_the_longest_ago_gives_way(clock: Clock) -> None:
+def test_the_version_that_was_asked_for_the_longest_ago_gives_way(clock: ManualClock) -> None:
     holds = Holds(clock)
     for version in range(1, MAX_HOLDS + 1):
         holds.grant(version, 100.0)
@@ -93,7 +86,7 @@ def test_the_version_that_was_asked_for_the_longest_ago_gives_way(clock: Clock) 
     assert holds.versions() == {1, *range(3, MAX_HOLDS + 1), 101}
 
 
-def test_a_held_version_outlives_newer_ones_until_its_time_is_over(store: PolicyStore, clock: Clock) -> None:
+def test_a_held_version_outlives_newer_ones_until_its_time_is_over(store: PolicyStore, clock: ManualClock) -> None:
     assert store.hold(1, 60.0) == 60.0
     publish(store, 3, 9)
     assert retained(store) == [9, 8, 1]
