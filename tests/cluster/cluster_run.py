@@ -170,7 +170,8 @@ class ClusterRun:
 
     @contextmanager
     def quantizer(self) -> Iterator[QuantizerClient]:
-        """A client of the quantizer."""
+        """A client of the quantizer, once its pod is ready: a short run may end sooner than the first probe."""
+        self.await_pods(lambda pods: any(pod.ready for pod in pods), "quantizer")
         with (
             access.forwarded(self.cluster, "quantizer", tell=print) as forward,
             QuantizerClient(forward.address, self.certificates) as quantizer,
