@@ -63,6 +63,27 @@ class Leaf:
         return "" if (self.categories > 0) == (self.kind == "category") else f"{self.categories} categories"
 
 
+@dataclass(frozen=True)
+class Image:
+    """An image as a policy sees it."""
+
+    channels: int
+    height: int
+    width: int
+    layout: Literal["channels-first", "channels-last"] = "channels-first"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of its array."""
+        sides = self.height, self.width
+        return (self.channels, *sides) if self.layout == "channels-first" else (*sides, self.channels)
+
+    @property
+    def pixels(self) -> str:
+        """Its sides in words."""
+        return f"{self.height} x {self.width} pixels"
+
+
 Leaves = tuple[Leaf, ...]
 
 

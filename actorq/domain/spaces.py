@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
 from actorq.domain.goals import Goal
-from actorq.domain.leaves import MASK, OBSERVATIONS, Leaf, views
+from actorq.domain.leaves import MASK, OBSERVATIONS, Image, Leaf, views
 from actorq.errors import UserError
 
 # What images are of: bytes, and planes of bits as in MinAtar.
@@ -172,45 +172,36 @@ class EnvironmentSpec:
         return (*("discrete",) * bool(self.sizes), *("continuous",) * bool(self.components))
 
     @property
-    def channels_last(self) -> bool:
-        """Whether a policy's image is [height, width, channels], as Gymnasium has them, and not channels first.
-
-        A stack of frames has the frames first. Otherwise `image_layout` says it. For "auto", height and width are the
-        two neighboring axes of equal length. If there are none, the channels are the shorter of the first and the last
-        axis.
-        """
-        shape = self.encoded[0].shape if self.leaves else self.policy_observations.shape
-        return self.frame_stack == 1 and self.is_channels_last(shape)
-
-    def is_channels_last(self, shape: tuple[int, ...]) -> bool:
-        """The same of an array of this shape without a stack."""
-        layout = self.environment_arguments.image_layout
-        if len(shape) != 3:
-            return False
-        if layout != "auto":
-            return layout == "channels-last"
-        if (shape[0] == shape[1]) != (shape[1] == shape[2]):
-            return shape[0] == shape[1]
-        return shape[2] <= shape[0]
-
-    @property
-    def image(self) -> tuple[int, int, int] | None:
-        """Channels, height and width of the image that a policy sees; None where it sees something else too."""
+    def image(self) -> Image | None:
+        """The image that a policy sees; None where it sees something else too."""
         if self.leaves:
             return self.image_of(self.encoded[0]) if [leaf.kind for leaf in self.encoded] == ["image"] else None
         seen = self.policy_observations
         if len(seen.shape) != 3 or seen.dtype not in _IMAGE_DTYPES:
             return None
-        first, second, third = seen.shape
-        return (third, first, second) if self.channels_last else (first, second, third)
+        return Image(*seen.shape) if self.frame_stack > 1 else self._frame(seen.shape)
 
-    def image_of(self, leaf: Leaf) -> tuple[int, int, int]:
-        """Channels, height and width of an image among other leaves. A stack has the channels of all its frames."""
-        first, second, third = leaf.shape
-        channels, height, width = (
-            (third, first, second) if self.is_channels_last(leaf.shape) else (first, second, third)
-        )
-        return self.frame_stack * channels, height, width
+    def image_of(self, leaf: Leaf) -> Image:
+        """An image among other leaves. A stack has the channels of all its frames, channels first."""
+        frame = self.frame_of(leaf)
+        return frame if self.frame_stack == 1 else Image(self.frame_stack * frame.channels, frame.height, frame.width)
+
+    def frame_of(self, leaf: Leaf) -> Image:
+        """One frame of an image among other leaves."""
+        return self._frame(leaf.shape)
+
+    def _frame(self, shape: tuple[int, ...]) -> Image:
+        """An image by its shape and `image_layout`.
+
+        For "auto", height and width are the two neighboring axes of equal length. If there are none, the channels are
+        the shorter of the first and the last axis.
+        """
+        first, second, third = shape
+        layout = self.environment_arguments.image_layout
+        is_last = layout == "channels-last"
+        if layout == "auto":
+            is_last = first == second if (first == second) != (second == third) else third <= first
+        return Image(third, first, second, "channels-last") if is_last else Image(first, second, third)
 
     @property
     def observations_text(self) -> str:
@@ -219,11 +210,12 @@ class EnvironmentSpec:
             return "; ".join(self._leaf_text(leaf) for leaf in self.leaves)
         if self.image is None:
             return self._vector_text(self.observations)
-        channels, height, width = self.image
+        image, channels = self.image, self.image.channels
         if self.frame_stack > 1:
-            return f"{channels} stacked frames of {height} x {width} pixels"
-        order = "last" if self.channels_last else "first"
-        return f"images of {height} x {width} pixels with {channels} channel{'s' * (channels != 1)}, channels {order}"
+            return f"{channels} stacked frames of {image.pixels}"
+        return (
+            f"images of {image.pixels} with {channels} channel{'s' * (channels != 1)}, {image.layout.replace('-', ' ')}"
+        )
 
     def _leaf_text(self, leaf: Leaf) -> str:
         match leaf.kind:
@@ -233,9 +225,8 @@ class EnvironmentSpec:
                 return f"{leaf.name}: one of {leaf.categories:,}"
             case "mask":
                 return f"a mask of {leaf.shape[0]} choices"
-        channels, height, width = self.image_of(leaf)
-        stacked = f" in {self.frame_stack} stacked frames" * (self.frame_stack > 1)
-        return f"{leaf.name}: an image of {height} x {width} pixels with {channels} channels{stacked}"
+        image, stacked = self.image_of(leaf), f" in {self.frame_stack} stacked frames" * (self.frame_stack > 1)
+        return f"{leaf.name}: an image of {image.pixels} with {image.channels} channels{stacked}"
 
     def _vector_text(self, of: ArraySpec | Leaf) -> str:
         numbers = f"a vector of {of.shape[0]} number{'s' * (of.shape[0] != 1)}"
@@ -290,10 +281,10 @@ def check_images(spec: EnvironmentSpec) -> None:
     """Raise UserError when the environment has images that none of our own networks takes."""
     among = [spec.image_of(leaf) for leaf in spec.leaves if leaf.kind == "image"]
     for image in among if spec.image is None else (spec.image,):
-        if min(image[1:]) < SMALLEST_IMAGE:
+        if min(image.height, image.width) < SMALLEST_IMAGE:
             raise UserError(
                 f"environment {spec.environment_id}: expected images of at least {SMALLEST_IMAGE} x {SMALLEST_IMAGE} "
-                f"pixels, got {image[1]} x {image[2]}; give --network MODULE:FUNCTION for layers of your own"
+                f"pixels, got {image.height} x {image.width}; give --network MODULE:FUNCTION for layers of your own"
             )
 
 

@@ -153,7 +153,7 @@ def _settings(spec: EnvironmentSpec, config: RunConfig) -> Iterator[str]:
     if spec.frame_stack > 1:
         yield f"{spec.frame_stack} frames stacked"
     elif spec.image is not None:
-        yield f"--image-layout channels-{'last' if spec.channels_last else 'first'}"
+        yield f"--image-layout {spec.image.layout}"
     if copies:
         yield f"hindsight with {copies} other goals for each step"
     if _target(spec, config) is None and config.target_success is None:

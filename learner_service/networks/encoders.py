@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from actorq.domain.leaves import Leaf, places
+from actorq.domain.leaves import Image, Leaf, places
 from actorq.domain.spaces import EnvironmentSpec
 from learner_service.kernels.linear import Linear, keep_fp32
 
@@ -33,17 +33,16 @@ class ChannelsFirst(nn.Module):
         return images.permute(0, 3, 1, 2)
 
 
-def image_layers(shape: Sequence[int], channels_last: bool) -> nn.Sequential:
+def image_layers(image: Image) -> nn.Sequential:
     """The Nature CNN (Mnih et al., Nature 518, 2015, "Model architecture"), with 512 features.
 
     Images below 36 x 36 get the network of MinAtar's DQN (Young and Tian, arXiv 1903.03176, section 4), with 128.
 
-    shape: channels, height, width. forward: float32[B, *shape], or float32[B, height, width, channels] with
-    `channels_last`, -> float32[B, features].
+    forward: float32[B, *image.shape] -> float32[B, features].
     """
-    channels, height, width = shape
+    channels, height, width = image.channels, image.height, image.width
     convolutions, features = _NATURE if min(height, width) >= _SMALLEST else _SMALL
-    layers: list[nn.Module] = [ChannelsFirst()] if channels_last else []
+    layers: list[nn.Module] = [ChannelsFirst()] if image.layout == "channels-last" else []
     for units, kernel, stride in convolutions:
         layers += [nn.Conv2d(channels, units, kernel, stride), nn.ReLU()]
         channels, height, width = units, (height - kernel) // stride + 1, (width - kernel) // stride + 1
@@ -75,7 +74,7 @@ class Encoders(nn.Module):
 
 def _encoder(spec: EnvironmentSpec, leaf: Leaf) -> tuple[nn.Module, int]:
     if leaf.kind == "image":
-        layers = image_layers(spec.image_of(leaf), spec.frame_stack == 1 and spec.is_channels_last(leaf.shape))
+        layers = image_layers(spec.image_of(leaf))
         return layers, layers[-2].out_features  # type: ignore[return-value]
     if leaf.kind == "category":
         features = min(_MOST_FEATURES, round(1.6 * leaf.categories**0.56))
@@ -141,7 +140,7 @@ class Leaves:
             values = values / 255
         if self._spec.frame_stack == 1:
             return values
-        if self._spec.is_channels_last(leaf.shape):
+        if self._spec.frame_of(leaf).layout == "channels-last":
             values = values.permute(0, 1, 4, 2, 3)
         return values.flatten(1, 2)
 

@@ -34,8 +34,8 @@ class Observations(nn.Module):
         self._cast = spec.observations.dtype != "float32"
         # Channels last is how oneDNN's convolutions want them: an update of the Nature CNN takes three quarters of the
         # time. The exported graph is the same.
-        first = spec.image is not None and not spec.channels_last
-        self._layout = torch.channels_last if first else torch.preserve_format
+        is_first = spec.image is not None and spec.image.layout == "channels-first"
+        self._layout = torch.channels_last if is_first else torch.preserve_format
         self._flatten = flatten and len(spec.policy_observations.shape) != 1
 
     def forward(self, observations: Observed) -> Any:
@@ -125,7 +125,7 @@ def feature_layers(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module,
         return _encoders(config, spec)
     if spec.image is not None:
         check_images(spec)
-        layers = image_layers(spec.image, spec.channels_last)
+        layers = image_layers(spec.image)
         return layers, layers[-2].out_features  # type: ignore[return-value]
     return None
 
@@ -139,7 +139,7 @@ def _encoders(config: RunConfig, spec: EnvironmentSpec) -> tuple[nn.Module, int]
     own = {}
     for name, path in config.encoders.items():
         leaf = by_name[name]
-        shape = spec.image_of(leaf) if leaf.kind == "image" and spec.frame_stack > 1 else leaf.shape
+        shape = spec.image_of(leaf).shape if leaf.kind == "image" else leaf.shape
         own[name] = own_layers(f"encoders: {name}", path, leaf, Example({"": shape}, leaf.kind == "category"))
     encoders = Encoders(spec, own)
     return encoders, encoders.features
@@ -149,10 +149,7 @@ def _whole_network(path: str, spec: EnvironmentSpec) -> tuple[nn.Module, int]:
     """The user's layers for all of an observation."""
     if not spec.leaves:
         return own_layers("network", path, spec, Example({"": spec.policy_observations.shape}))
-    shapes = {
-        leaf.name: spec.image_of(leaf) if leaf.kind == "image" and spec.frame_stack > 1 else leaf.shape
-        for leaf in spec.encoded
-    }
+    shapes = {leaf.name: spec.image_of(leaf).shape if leaf.kind == "image" else leaf.shape for leaf in spec.encoded}
     categories = any(leaf.kind == "category" for leaf in spec.encoded)
     layers, features = own_layers("network", path, spec, Example(shapes, categories))
     return ByName(layers, tuple(shapes)), features

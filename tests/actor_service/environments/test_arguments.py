@@ -9,6 +9,7 @@ import pytest
 from actor_service.environments import Backend, describe_environment, make_environments
 from actor_service.environments.keywords import fitting_keywords
 from actorq.domain.environments import EnvironmentArguments
+from actorq.domain.leaves import Image
 from actorq.errors import InvalidInputError, UserError
 
 
@@ -121,7 +122,7 @@ def test_wrong_arguments_are_one_line_for_the_user(
 def test_the_layout_of_images_is_a_part_of_the_arguments() -> None:
     arguments = EnvironmentArguments(image_layout="channels-first")
     assert EnvironmentArguments.from_text(arguments.to_text()) == arguments
-    assert describe_environment("environment_doubles:Planes-v0", arguments=arguments).image == (10, 10, 4)
+    assert describe_environment("environment_doubles:Planes-v0", arguments=arguments).image == Image(10, 10, 4)
     with pytest.raises(InvalidInputError, match="environment_arguments"):
         EnvironmentArguments.from_text(arguments.to_text().replace("first", "between"))
 

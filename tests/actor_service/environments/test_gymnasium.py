@@ -17,6 +17,7 @@ from actor_service.environments.spaces.observations import observation_spec
 from actorq import wire
 from actorq.config.run_config import RunConfig
 from actorq.domain.environments import EnvironmentArguments
+from actorq.domain.leaves import Image
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.domain.trajectory import Episode
 from actorq.errors import UserError
@@ -48,7 +49,7 @@ def test_continuous_actions_have_bounds_and_no_count() -> None:
 def test_images_of_bits_are_observations() -> None:
     spec = describe_environment("environment_doubles:Planes-v0")
     assert spec.observations == ArraySpec((10, 10, 4), "bool")
-    assert spec.image == (4, 10, 10)
+    assert spec.image == Image(4, 10, 10, "channels-last")
     assert re.search("10 x 10 .*4 .*channels last", spec.observations_text)
 
 
@@ -59,7 +60,7 @@ def test_images_of_a_family_need_an_axis_for_channels(tmp_path: Path, monkeypatc
     entry = "[actorq.environments]\nplanes = environment_doubles:make_planes\n"
     (information / "entry_points.txt").write_text(entry, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    assert make_environments("planes/stacked", 1).spec.image == (4, 5, 6)
+    assert make_environments("planes/stacked", 1).spec.image == Image(4, 5, 6)
     with pytest.raises(UserError, match=r"images .*uint8\[5, 6\]"):
         make_environments("planes/single", 1)
 
@@ -67,7 +68,7 @@ def test_images_of_a_family_need_an_axis_for_channels(tmp_path: Path, monkeypatc
 def test_images_without_an_axis_for_channels_have_one_channel() -> None:
     batch = make_environments("environment_doubles:Frames-v0", 2)
     assert batch.spec.observations == ArraySpec((2, 2, 1), "uint8")
-    assert (batch.spec.image, batch.spec.channels_last) == ((1, 2, 2), True)
+    assert batch.spec.image == Image(1, 2, 2, "channels-last")
     np.testing.assert_array_equal(batch.reset(0), np.full((2, 2, 2, 1), 20))
     np.testing.assert_array_equal(batch.step(np.zeros(2, np.int64)).observations, np.full((2, 2, 2, 1), 21))
     batch.close()

@@ -54,7 +54,9 @@ def test_the_layout_of_an_image_is_guessed_or_given(
 ) -> None:
     arguments = EnvironmentArguments(image_layout=layout)
     spec = replace(DISCRETE, observations=ArraySpec(shape, "uint8"), environment_arguments=arguments)
-    assert spec.image == image
+    assert spec.image
+    assert (spec.image.channels, spec.image.height, spec.image.width) == image
+    assert spec.image.shape == shape
     assert spec.observations_text.endswith("last" if image != shape or shape == (8, 8, 8) else "first")
     assert EnvironmentSpec.from_json(spec.to_json()) == spec
 

@@ -12,6 +12,7 @@ import torch
 from onnx import helper, numpy_helper
 from torch import nn
 
+from actorq.domain.leaves import Image
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from learner_service.networks import (
     DeterministicPolicy,
@@ -59,14 +60,20 @@ class Case:
 CASES = {
     "dueling, normalized stacks": Case(lambda: QNetwork(STACKED, (8, 8), True, Normalizer(STACKED)), STACKED),
     "one head": Case(lambda: QNetwork(SPEC, (8,), dueling=False), SPEC),
-    "frames": Case(lambda: QNetwork(FRAMES, (), True, None, (image_layers((2, 36, 36), False), 512)), FRAMES),
-    "images": Case(lambda: QNetwork(IMAGES, (), False, None, (image_layers((3, 36, 40), True), 512)), IMAGES),
-    "planes": Case(lambda: QNetwork(PLANES, (), False, None, (image_layers((4, 10, 10), True), 128)), PLANES),
+    "frames": Case(lambda: QNetwork(FRAMES, (), True, None, (image_layers(Image(2, 36, 36)), 512)), FRAMES),
+    "images": Case(
+        lambda: QNetwork(IMAGES, (), False, None, (image_layers(Image(3, 36, 40, "channels-last")), 512)), IMAGES
+    ),
+    "planes": Case(
+        lambda: QNetwork(PLANES, (), False, None, (image_layers(Image(4, 10, 10, "channels-last")), 128)), PLANES
+    ),
     "deterministic": Case(lambda: DeterministicPolicy(ARMS, (8,)), ARMS),
     "layer norm": Case(lambda: LayerNormPolicy(ARMS, (8, 8)), ARMS),
     "gaussian": Case(lambda: GaussianPolicy(ARMS, (8,), Normalizer(ARMS)), ARMS, takes_noise=True),
     "softmax": Case(lambda: SoftmaxPolicy(STACKED, (8, 8), Normalizer(STACKED), activation="tanh"), STACKED),
-    "softmax, images": Case(lambda: SoftmaxPolicy(IMAGES, (), None, (image_layers((3, 36, 40), True), 512)), IMAGES),
+    "softmax, images": Case(
+        lambda: SoftmaxPolicy(IMAGES, (), None, (image_layers(Image(3, 36, 40, "channels-last")), 512)), IMAGES
+    ),
     "clipped": Case(lambda: DiagonalGaussianPolicy(ARMS, (8, 8), activation="tanh"), ARMS),
     "arrays": Case(lambda: QNetwork(PARTS, (8, 8), True, Normalizer(PARTS), encoders(PARTS)), PARTS),
     "stacks of arrays": Case(lambda: SoftmaxPolicy(STACKS, (8, 8), None, encoders(STACKS)), STACKS),
