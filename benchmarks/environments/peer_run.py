@@ -1,8 +1,9 @@
 """One run of Stable-Baselines3 on a task of peers.py, in a separate process: JSON in on stdin.
 
 Dict observations with MultiInputPolicy, masks with sb3-contrib's MaskablePPO, goals with HerReplayBuffer. PPO has the
-settings of its zoo for CartPole-v1, whose episodes are as short; hindsight those of the library's own tests of bit
-flipping, with wider layers. All else is the default. Evaluations are greedy, in a separate environment.
+settings of its zoo for CartPole-v1, whose episodes are as short. Hindsight has those of the library's own tests of bit
+flipping, with wider layers, and for the point those of the zoo for FetchReach. All else is the default. Evaluations are
+greedy, in a separate environment.
 """
 
 import importlib
@@ -17,7 +18,16 @@ from benchmarks.libraries.peer_runs.telling import tell
 
 _STEPS = 100_000_000
 _PPO = SETTINGS["ppo/CartPole-v1"]
-_HINDSIGHT = {
+_COPIES = {"n_sampled_goal": 4, "goal_selection_strategy": "future"}
+_REACH = {
+    "learning_rate": 1e-3,
+    "batch_size": 256,
+    "gamma": 0.95,
+    "learning_starts": 1_000,
+    "replay_buffer_kwargs": _COPIES,
+    "policy_kwargs": {"net_arch": [64, 64]},
+}
+_BITS = {
     "learning_rate": 1e-3,
     "batch_size": 128,
     "learning_starts": 500,
@@ -25,7 +35,7 @@ _HINDSIGHT = {
     "target_update_interval": 1,
     "train_freq": 1,
     "exploration_fraction": 10_000 / _STEPS,
-    "replay_buffer_kwargs": {"n_sampled_goal": 4, "goal_selection_strategy": "future"},
+    "replay_buffer_kwargs": _COPIES,
     "policy_kwargs": {"net_arch": [256, 256]},
     "buffer_size": 100_000,
 }
@@ -36,7 +46,8 @@ def learn(
 ) -> None:
     """Learn until the score of `episodes` greedy episodes, every `period` steps, is at least `target`.
 
-    kind: "arrays", "mask" or "goals". The score of goals is the success rate, else it is the mean return.
+    kind: "arrays", "mask", "goals, point" or "goals, bits". The score of goals is the success rate, else it is the mean
+    return.
     """
     gymnasium = importlib.import_module("gymnasium")
 
@@ -70,11 +81,10 @@ def learn(
 
 def _model(kind: str, made: Any, seed: int) -> Any:
     library = importlib.import_module("stable_baselines3")
-    if kind == "goals":
+    if kind.startswith("goals"):
+        make, settings = (library.SAC, _REACH) if kind == "goals, point" else (library.DQN, _BITS)
         replay = library.HerReplayBuffer
-        return library.DQN(
-            "MultiInputPolicy", made(), replay_buffer_class=replay, seed=seed, device="cpu", **_HINDSIGHT
-        )
+        return make("MultiInputPolicy", made(), replay_buffer_class=replay, seed=seed, device="cpu", **settings)
     vector = importlib.import_module("stable_baselines3.common.vec_env").DummyVecEnv([made] * _PPO.environments)
     if kind == "mask":
         masked = importlib.import_module("sb3_contrib").MaskablePPO
@@ -91,7 +101,7 @@ def _episode(model: Any, environment: Any, kind: str) -> float:
         action, _ = model.predict(observation, deterministic=True, **masks)
         observation, reward, terminated, truncated, info = environment.step(action)
         total, over = total + float(reward), bool(terminated or truncated)
-    return float(info["is_success"]) if kind == "goals" else total
+    return float(info["is_success"]) if kind.startswith("goals") else total
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Seconds to a target with images beside numbers, with masks and with goals: ActorQ and Stable-Baselines3.
 
-Three tasks: a picture and a vector (PPO; MultiInputPolicy), masked actions (PPO; sb3-contrib's MaskablePPO), and bit
-flipping with hindsight (DQN; HerReplayBuffer). The environments are coded (benchmarks.environments.coded and
-goals_coded). ActorQ runs `actorq train` with int8 actors. The other library has a virtual environment in
---environments. Both have the same settings: those of benchmarks/environments/peer_run.py.
+Four tasks: a picture and a vector (PPO; MultiInputPolicy), masked actions (PPO; sb3-contrib's MaskablePPO), and two
+with hindsight (HerReplayBuffer): a point that must reach another (SAC), and bit flipping (DQN). The environments are
+coded (benchmarks.environments.coded and goals_coded). ActorQ runs `actorq train` with int8 actors. The other library
+has a virtual environment in --environments. Both have the same settings: those of benchmarks/environments/peer_run.py.
 
 A run ends when 20 greedy episodes reach the target, or at its time limit. Seconds are from the start of the command to
 the end of that evaluation; imports count. The difference of scores is that of the evaluations that ended the runs.
@@ -38,8 +38,8 @@ _MARGIN, _STUDENT = 0.05, {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 class Task:
     """An environment with an algorithm of both libraries.
 
-    kind: as in peer_run. target, most: the score that ends a run, and the highest one. period: environment steps
-    between two evaluations of the other library.
+    kind: as in peer_run; those with goals begin with "goals". target, most: the score that ends a run, and the highest
+    one. period: environment steps between two evaluations of the other library.
     """
 
     kind: str
@@ -65,13 +65,20 @@ _DQN = (
     *("--rate-limiter.samples-per-insert", "128"),
     *("--evaluation.period-updates", "250", "--max-environment-steps", "100000000"),
 )
-SETTINGS: Mapping[str, tuple[str, ...]] = {"ppo": _PPO, "dqn": _DQN}
+_SAC = (
+    *("--sac.learning-rate", "1e-3", "--sac.batch-size", "256", "--sac.hidden-sizes", "64,64"),
+    *("--sac.discount", "0.95", "--replay.min-size", "1000", "--exploration.random-steps", "1000"),
+    *("--rate-limiter.samples-per-insert", "256"),
+    *("--evaluation.period-updates", "1000", "--max-environment-steps", "100000000"),
+)
+SETTINGS: Mapping[str, tuple[str, ...]] = {"ppo": _PPO, "dqn": _DQN, "sac": _SAC}
 
-_CODED, _GOALS = "benchmarks.environments.coded:Parts-v0", "benchmarks.environments.goals_coded:Bits-v0"
+_CODED, _GOALS = "benchmarks.environments.coded:Parts-v0", "benchmarks.environments.goals_coded:"
 TASKS = (
     Task("arrays", _CODED, {"kind": "image and vector", "pixels": 36}, "ppo", 18.0, 20.0, 2_048),
     Task("mask", _CODED, {"kind": "mask of each part"}, "ppo", 18.0, 20.0, 2_048),
-    Task("goals", _GOALS, {"bits": 10, "max_episode_steps": 10}, "dqn", 0.95, 1.0, 1_000),
+    Task("goals, point", f"{_GOALS}Reach-v0", {}, "sac", 0.95, 1.0, 1_000),
+    Task("goals, bits", f"{_GOALS}Bits-v0", {"bits": 10, "max_episode_steps": 10}, "dqn", 0.95, 1.0, 1_000),
 )
 
 
@@ -96,7 +103,7 @@ def _measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], list[Target
                     continue
                 # In turns, so that a slower machine affects both.
                 for system in (OURS, THEIRS) if seed % 2 else (THEIRS, OURS):
-                    own = Path(folder) / f"{task.kind}-{system}-{seed}"
+                    own = Path(folder) / f"{task.kind.replace(', ', '-')}-{system}-{seed}"
                     own.mkdir()
                     found = _ours(task, seed, own) if system == OURS else _theirs(task, seed, own, python)
                     rows.append({"task": task.kind, "system": system, "seed": seed, **found})
@@ -136,8 +143,9 @@ def _lower_end(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 
 def _ours(task: Task, seed: int, folder: Path) -> dict[str, Any]:
-    goal = "--target-success" if task.kind == "goals" else "--target-return"
-    arguments = ",".join(f"{name}={value}" for name, value in task.arguments.items())
+    has_goals = task.kind.startswith("goals")
+    goal = "--target-success" if has_goals else "--target-return"
+    arguments = json.dumps(task.arguments)
     command = [
         *(sys.executable, *ACTORQ, "train", "--run-directory", str(folder / "run"), "--algorithm", task.algorithm),
         *("--environment", task.environment, "--environment-args", arguments, "--scheme", "int8"),
@@ -147,7 +155,7 @@ def _ours(task: Task, seed: int, folder: Path) -> dict[str, Any]:
     outcome = run_tree(command, "", 2 * LIMIT_S, folder / "log", lambda *_: None, {"PYTHONPATH": str(ROOT)})
     summary = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
     evaluation = summary["evaluation"]
-    score = evaluation["success_rate" if task.kind == "goals" else "mean_return"]
+    score = evaluation["success_rate" if has_goals else "mean_return"]
     seconds = summary["wall_clock_s"] if summary["solved"] else LIMIT_S
     # The seconds before the run's clock count too.
     before = max(0.0, outcome.seconds - summary["wall_clock_s"]) if summary["solved"] else 0.0
