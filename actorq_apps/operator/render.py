@@ -20,6 +20,9 @@ from actorq_apps.operator.resource.pods import PodSettings
 from actorq_apps.operator.resource.training_run import (
     API_VERSION,
     KIND,
+    ActorsSpec,
+    LearnerSpec,
+    RelaysSpec,
     Resources,
     Toleration,
     TrainingRun,
@@ -160,7 +163,8 @@ def _customize(manifest: Object, run: TrainingRun, resting: Collection[str], ima
         _set_volume(template["spec"], spec.learner.storage, spec.learner.storageClassName)
     if kind in WORKLOADS:
         _set_workload(component_of(manifest), body, spec, resting, images)
-        _set_labels(manifest, run.queue)
+        for metadata in (manifest["metadata"], body["template"]["metadata"]):
+            metadata.setdefault("labels", {}).update(run.queue)
 
 
 def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
@@ -172,33 +176,26 @@ def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
 def _set_workload(
     component: str, body: Object, spec: TrainingRunSpec, resting: Collection[str], images: Images
 ) -> None:
-    replicas = {"actor": spec.actors.replicas, "relay": spec.relays.replicas, "evaluator": spec.evaluator.replicas}
-    body["replicas"] = 0 if spec.suspend or component in resting else replicas.get(component, 1)
+    role = spec.roles.get(component, spec.quantizer)
+    body["replicas"] = 0 if spec.suspend or component in resting else getattr(role, "replicas", 1)
     pod = body["template"]["spec"]
     (container,) = pod["containers"]
     image = {"learner": spec.images.learner, "actor": spec.images.actor, "evaluator": spec.images.actor}
     container["image"] = image.get(component, spec.images.quantizer) or images.named(container["image"])
     if images.pull_policy:
         container["imagePullPolicy"] = images.pull_policy
-    if component == "actor":
-        _set_resources(container, "actors", spec.actors.resources)
-        _set_nodes(pod, spec.actors.nodeSelector, spec.actors.tolerations)
-        if spec.actors.priorityClassName is not None:
-            pod["priorityClassName"] = spec.actors.priorityClassName
-    elif component == "learner":
+    if component == "actor" and spec.actors.priorityClassName is not None:
+        pod["priorityClassName"] = spec.actors.priorityClassName
+    if component == "learner":
         for source in container.get("envFrom", ()):
             source["secretRef"]["name"] = spec.checkpoint.secret
         if spec.learner.gpu:
             container["resources"]["limits"][_GPU] = str(spec.learner.gpu)
-        _set_resources(container, component, spec.learner.resources)
-        _set_nodes(pod, spec.learner.nodeSelector, spec.learner.tolerations)
-    elif component == "evaluator":
-        _set_resources(container, component, spec.evaluator.resources)
-    elif component == "quantizer":
-        _set_resources(container, component, spec.quantizer.resources)
-    pods = {"actor": spec.actors.pod, "learner": spec.learner.pod}
-    pods |= {"relay": spec.relays.pod, "evaluator": spec.evaluator.pod}
-    _set_pod(body["template"], component, pods.get(component, spec.quantizer.pod))
+    if not isinstance(role, RelaysSpec):
+        _set_resources(container, "actors" if component == "actor" else component, role.resources)
+    if isinstance(role, ActorsSpec | LearnerSpec):
+        _set_nodes(pod, role.nodeSelector, role.tolerations)
+    _set_pod(body["template"], component, role.pod)
 
 
 def _set_resources(container: Object, section: str, changes: Resources) -> None:
@@ -211,11 +208,6 @@ def _set_resources(container: Object, section: str, changes: Resources) -> None:
     container["resources"] = {"requests": requests, "limits": limits}
 
 
-def _set_labels(workload: Object, queue: dict[str, str]) -> None:
-    for metadata in (workload["metadata"], workload["spec"]["template"]["metadata"]):
-        metadata.setdefault("labels", {}).update(queue)
-
-
 def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
     """Add what a run sets of the pods of a role. Raises UserError where it would replace what they have."""
     pod, metadata = template["spec"], template["metadata"]
@@ -224,26 +216,24 @@ def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
     for kind in ("labels", "annotations"):
         if kind in wanted:
             metadata.setdefault(kind, {}).update(wanted[kind])
-    for place, kind in ((container, "env"), (pod, "volumes"), (container, "volumeMounts")):
-        _require_new(place.get(kind, ()), wanted.get(kind, ()), f"spec.{component}.pod.{kind}")
-    for place, kinds in ((container, ("env", "envFrom", "volumeMounts")), (pod, ("volumes",))):
-        for kind in kinds:
-            if kind in wanted:
-                place[kind] = [*place.get(kind, ()), *wanted[kind]]
+    for place, kind, key in (
+        (container, "env", "name"),
+        (pod, "volumes", "name"),
+        (container, "volumeMounts", "mountPath"),
+    ):
+        taken = {each[key] for each in place.get(kind, ())}
+        for name in (each[key] for each in wanted.get(kind, ())):
+            if name in taken:
+                raise UserError(f"spec.{component}.pod.{kind}: {name} is taken by the run itself: take another {key}")
+    for place, kind in ((container, "env"), (container, "envFrom"), (container, "volumeMounts"), (pod, "volumes")):
+        if kind in wanted:
+            place[kind] = [*place.get(kind, ()), *wanted[kind]]
     if "affinity" in wanted:
         pod["affinity"] = {**pod.get("affinity", {}), **wanted["affinity"]}
     if "topologySpreadConstraints" in wanted:
         pod["topologySpreadConstraints"] = list(wanted["topologySpreadConstraints"])
     if settings.serviceAccountName is not None:
         pod["serviceAccountName"] = settings.serviceAccountName
-
-
-def _require_new(there: Sequence[Object], added: Sequence[Object], where: str) -> None:
-    key = "mountPath" if where.endswith("volumeMounts") else "name"
-    taken = {each[key] for each in there}
-    for each in added:
-        if each[key] in taken:
-            raise UserError(f"{where}: {each[key]} is taken by the run itself: take another {key}")
 
 
 def _set_nodes(pod: Object, labels: dict[str, str], tolerations: Sequence[Toleration]) -> None:

@@ -17,7 +17,7 @@ from actorq.errors import UserError
 from actorq_apps.cluster.objects import TRAINING_RUN, Object, part
 from actorq_apps.operator.naming import check_run_name
 from actorq_apps.operator.resource.amounts import Image, Key, Name, Quantity, Size, Value
-from actorq_apps.operator.resource.pods import PodSettings
+from actorq_apps.operator.resource.pods import Named, PodSettings
 
 API_VERSION, KIND = TRAINING_RUN
 GROUP, VERSION = API_VERSION.split("/")
@@ -50,12 +50,6 @@ class Toleration(Settings):
         None, description="effect of the taint"
     )
     tolerationSeconds: int | None = Field(None, description="seconds until a pod leaves the node")
-
-
-class Reference(Settings):
-    """An object of the same namespace."""
-
-    name: Name = Field(description="name of the object")
 
 
 class ImagesSpec(Settings):
@@ -193,7 +187,7 @@ class TrainingRunSpec(Settings):
         {}, max_length=64, description="further settings of the run, as `actorq train --config` takes them"
     )
     images: ImagesSpec = ImagesSpec()
-    imagePullSecrets: tuple[Reference, ...] = Field((), max_length=16, description="secrets of image registries")
+    imagePullSecrets: tuple[Named, ...] = Field((), max_length=16, description="secrets of image registries")
     actors: ActorsSpec = ActorsSpec()
     learner: LearnerSpec = LearnerSpec()
     quantizer: QuantizerSpec = QuantizerSpec()
@@ -222,10 +216,20 @@ class TrainingRunSpec(Settings):
     policyExport: PolicyExportSpec | None = Field(None, description="export of the best policy at the end of the run")
 
     @property
+    def roles(self) -> dict[str, ActorsSpec | LearnerSpec | QuantizerSpec | RelaysSpec | EvaluatorSpec]:
+        """The sections of the specification by the component of their pods."""
+        return {
+            "actor": self.actors,
+            "learner": self.learner,
+            "quantizer": self.quantizer,
+            "relay": self.relays,
+            "evaluator": self.evaluator,
+        }
+
+    @property
     def secrets(self) -> list[str]:
         """The names of the Secrets that pods read besides that of the checkpoints."""
-        roles = (self.actors, self.learner, self.quantizer, self.relays, self.evaluator)
-        return list(dict.fromkeys(name for role in roles for name in role.pod.secrets))
+        return list(dict.fromkeys(name for role in self.roles.values() for name in role.pod.secrets))
 
     @property
     def has_object_storage(self) -> bool:
