@@ -18,7 +18,6 @@ def connect(namespace: str | None, run: str = "") -> Cluster:
     """The cluster of the current context (KUBECONFIG, ~/.kube/config), or of the pod that this process runs in.
 
     namespace: None for the context's namespace. run: a run's name; empty for the only one.
-
     Raises UserError when there is no cluster.
     """
     configuration = client.Configuration()

@@ -21,18 +21,14 @@ _CLOSE_S = 5.0
 
 def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
     """The line with the reason of a container's end: the last one that begins with "error", or else the last line."""
+    timeout_s = min(cluster.timeout_s, _LAST_S)
+    limits: Any = {"tail_lines": _LAST_LINES, "limit_bytes": _LAST_BYTES, "_request_timeout": timeout_s}
     # A restarted container without output has an empty log. In that case the earlier log counts.
     for previous in (False, True):
         try:
             with cluster.refusals(f"read the log of pod {pod}"):
                 text = cluster.core().read_namespaced_pod_log(
-                    pod,
-                    cluster.namespace,
-                    container=container,
-                    tail_lines=_LAST_LINES,
-                    limit_bytes=_LAST_BYTES,
-                    previous=previous,
-                    _request_timeout=min(cluster.timeout_s, _LAST_S),
+                    *(pod, cluster.namespace), container=container, previous=previous, **limits
                 )
         except UnreachableError:
             return ""
@@ -55,7 +51,6 @@ def stream_logs(
     """Give each line of the pods' logs with its pod. With `follow`, continue until all of them have ended.
 
     previous: the logs before each container's last restart; not together with `follow`.
-
     If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
     """
     options: dict[str, Any] = {"follow": follow, "previous": previous, "tail_lines": tail}
@@ -140,10 +135,5 @@ def _lines(
         opened(response)
         if response.status != 200:
             raise ApiException(status=response.status, reason=response.reason, body=response.read())
-        rest = b""
-        for chunk in response.stream():
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield line.decode("utf-8", "replace")
-        if rest:
-            yield rest.decode("utf-8", "replace")
+        for line in response:
+            yield line.removesuffix(b"\n").decode("utf-8", "replace")

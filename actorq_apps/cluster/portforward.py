@@ -101,11 +101,7 @@ class PortForward(AbstractContextManager["PortForward", None]):
 
 
 class _PodPort(WebSocketPorts):
-    """The library's sockets over a WebSocket. They end quietly, however the connection ends.
-
-    The library's thread raises an error when an end has disappeared, such as after Ctrl-C in the program that uses the
-    port.
-    """
+    """The library's sockets over a WebSocket. They end quietly, where the library's thread would raise an error."""
 
     def _proxy(self) -> None:
         try:

@@ -39,8 +39,7 @@ def await_progress(
     An API server that is away or overloaded for a while is no news of the run.
 
     ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
-    until_over: return only when the run is over.
-    away_s: seconds between attempts to reach the API server.
+    until_over: return only when the run is over. away_s: seconds between attempts to reach the API server.
     """
     deadline = time.monotonic() + timeout_s
     wait = _Wait(cluster, ask, watcher, until_over)
@@ -152,7 +151,6 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
 
 
 def _workloads(cluster: Cluster) -> list[Object]:
-    """The run's StatefulSets and Deployments."""
     return [each for kind in ("StatefulSet", "Deployment") for each in cluster.list("apps/v1", kind, cluster.selector)]
 
 

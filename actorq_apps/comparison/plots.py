@@ -59,10 +59,7 @@ def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) ->
 
 @contextmanager
 def picture(file: Path, theme: str, dpi: int) -> "Iterator[Figure]":
-    """An empty figure with the colors and text of all pictures, written to a PNG file at the end.
-
-    theme: a name in THEMES.
-    """
+    """An empty figure with the colors of a theme in THEMES, written to a PNG file at the end."""
     # Imported here, because everything else works without it.
     import matplotlib
 

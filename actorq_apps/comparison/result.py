@@ -21,8 +21,7 @@ class Ratios:
 
     throughput: environment steps per second.
     time_to_target, steps_to_target: over seeds that reached the target with both.
-    energy, carbon: of all processes of a run.
-    actor_energy: of the actors, per environment step.
+    energy, carbon: of all processes of a run. actor_energy: of the actors, per environment step.
     """
 
     baseline: str
@@ -79,10 +78,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All sides of one task.
-
-    target: the return for times and steps to the target; None without a target.
-    """
+    """All sides of one task. target: the return for times and steps to the target; None without one."""
 
     environment: str
     algorithm: str

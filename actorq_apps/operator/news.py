@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from actorq.errors import ActorQError
 from actorq_apps.cluster.connection import Cluster
@@ -17,12 +18,12 @@ _STREAM_S = 240
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class News:
     """Puts runs with a new specification, and deleted ones, into the queue. A change of the status alone is no news."""
 
-    def __init__(self, queue: DueQueue[Key]) -> None:
-        self._queue = queue
-        self._seen: dict[Key, tuple[object, ...]] = {}
+    queue: DueQueue[Key]
+    _seen: dict[Key, tuple[object, ...]] = field(default_factory=dict, init=False)
 
     def notice(self, kind: str, resource: Object) -> None:
         """A change of an object: ADDED, MODIFIED or DELETED."""
@@ -33,7 +34,7 @@ class News:
         if kind != "DELETED":
             self._seen[key] = version
         if before != version or kind == "DELETED":
-            self._queue.put(key)
+            self.queue.put(key)
 
 
 class Watcher:
@@ -66,15 +67,14 @@ class Watcher:
     def _follow(self, cluster: Cluster, news: News) -> None:
         version = ""
         while not self._stopped.is_set():
+            after, version = version, ""
             try:
-                version = self._stream(cluster, news, version)
+                version = self._stream(cluster, news, after)
             except ActorQError as error:
                 _log.warning("the news of runs: %s", error)
-                version = ""
             except Exception:
                 # One object that cannot be read must not hide the others.
                 _log.exception("the news of runs")
-                version = ""
             self._stopped.wait(self._pause_s)
 
     def _stream(self, cluster: Cluster, news: News, version: str) -> str:

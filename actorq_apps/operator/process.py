@@ -98,7 +98,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if not cluster.has_kind(API_VERSION, KIND):
         raise UserError(f"the cluster has no kind {KIND}: apply k8s/operator/crd.yaml")
     queue: DueQueue[Key] = DueQueue()
-    worker = cluster.at(cluster.namespace)
     if re.search(r"\s|://", flags.image_registry):
         raise UserError(
             "--image-registry: expected a registry and perhaps a folder, such as registry.example/rl, got "
@@ -111,12 +110,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         tuple(flags.image_pull_secret),
         _digests(flags.image_digest),
     )
-    controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests, images))
+    controller = Controller(cluster, flags.namespace, queue, Reconciler(cluster, queue.put, flags.manifests, images))
     controller.list_runs()
     # Until here a failure is one line, without a traceback.
     configure_logging("operator", "operator", form=flags.log_format)
     leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
-    return asyncio.run(_serve(flags.metrics, queue, controller, leader, Watcher(worker, flags.namespace, queue)))
+    return asyncio.run(_serve(flags.metrics, queue, controller, leader, Watcher(cluster, flags.namespace, queue)))
 
 
 def _digests(given: Sequence[str]) -> dict[str, str]:

@@ -41,6 +41,8 @@ _LONGEST_IDENTITY = 63
 CORE = ("learner", "quantizer")
 """The components that serve status and policies after the end of a run. The others wait for them at its start."""
 WORKERS = ("relay", "actor", "evaluator")
+# Keys by which the items of a pod's lists differ.
+_UNIQUE = {"env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
 
 
@@ -75,10 +77,8 @@ def objects(
 ) -> list[Object]:
     """All objects of a run in the order to apply them, except its secrets (certificates.py).
 
-    resting: the components without pods.
-    manifests: a folder with `base` and `components`, such as k8s/.
+    resting: the components without pods. manifests: a folder with `base` and `components`, such as k8s/.
     credentials: whether the learner gets those of spec.checkpoint.secret, if the run has object storage.
-    images: where images come from that the run does not name.
 
     Raises UserError for settings that cannot work together, or manifests that cannot be read.
     """
@@ -216,18 +216,16 @@ def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
     for kind in ("labels", "annotations"):
         if kind in wanted:
             metadata.setdefault(kind, {}).update(wanted[kind])
-    for place, kind, key in (
-        (container, "env", "name"),
-        (pod, "volumes", "name"),
-        (container, "volumeMounts", "mountPath"),
-    ):
-        taken = {each[key] for each in place.get(kind, ())}
-        for name in (each[key] for each in wanted.get(kind, ())):
-            if name in taken:
-                raise UserError(f"spec.{component}.pod.{kind}: {name} is taken by the run itself: take another {key}")
-    for place, kind in ((container, "env"), (container, "envFrom"), (container, "volumeMounts"), (pod, "volumes")):
-        if kind in wanted:
-            place[kind] = [*place.get(kind, ()), *wanted[kind]]
+    for kind, place in {"env": container, "volumes": pod, "volumeMounts": container, "envFrom": container}.items():
+        there, added, key = place.get(kind, ()), wanted.get(kind, ()), _UNIQUE.get(kind)
+        taken = {each[key] for each in there} if key else set()
+        for each in added:
+            if key and each[key] in taken:
+                raise UserError(
+                    f"spec.{component}.pod.{kind}: {each[key]} is taken by the run itself: take another {key}"
+                )
+        if added:
+            place[kind] = [*there, *added]
     if "affinity" in wanted:
         pod["affinity"] = {**pod.get("affinity", {}), **wanted["affinity"]}
     if "topologySpreadConstraints" in wanted:

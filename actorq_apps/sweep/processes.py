@@ -34,12 +34,10 @@ _ENDS = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunE
 class Processes:
     """Runs as processes of this machine: a `Backend`.
 
-    root: the sweep's folder, with FOLDERS.
-    identity: part of the runs' URLs, so that two sweeps never share them.
+    root: the sweep's folder, with FOLDERS. identity: part of the runs' URLs, so that two sweeps never share them.
     config_of: the settings of a run with the values of a trial.
     events: the queue of the sweep, which has its signals; gets the exits of the processes.
-    lock: the descriptor of the sweep's lock, which the runs inherit.
-    servers: of `run_server`, to fork the runs.
+    lock: the descriptor of the sweep's lock, which the runs inherit. servers: of `run_server`, to fork the runs.
     """
 
     root: Path

@@ -218,7 +218,6 @@ def _cells(name: str, dimension: Dimension) -> tuple[Value, ...]:
 
 
 def _steps(dimension: Dimension) -> int:
-    """Number of steps in a range."""
     low, high, step = (Decimal(str(value)) for value in (dimension.low, dimension.high, dimension.step or 1))
     return int((high - low) // step)
 

@@ -26,6 +26,10 @@ PLURAL = "trainingruns"
 IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
 """Properties of a field's JSON schema: whether it may never change, and rules that the API server evaluates."""
 _FIXED: dict[str, JsonValue] = {IMMUTABLE: True}
+_ISSUER_RULE: dict[str, JsonValue] = {
+    "rule": "(self.mode == 'issuer') == has(self.issuer)",
+    "message": "spec.tls.issuer is for mode issuer, which needs it",
+}
 
 # Prefix of the labels that Kueue reads.
 _KUEUE = "kueue.x-k8s.io/"
@@ -122,16 +126,7 @@ class IssuerSpec(Settings):
 class TlsSpec(Settings):
     """Mutual TLS between the services."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            RULES: [
-                {
-                    "rule": "(self.mode == 'issuer') == has(self.issuer)",
-                    "message": "spec.tls.issuer is for mode issuer, which needs it",
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={RULES: [_ISSUER_RULE]})
     mode: Literal["generated", "issuer", "none"] = Field(
         "generated",
         description="generated: an authority of the run's own; issuer: certificates by cert-manager; none: plain text",
