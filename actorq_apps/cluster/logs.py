@@ -62,9 +62,8 @@ def stream_logs(
             for pod, line in followed:
                 write(pod, line)
         return
-    read = _lines if len(pods) == 1 else _lines_or_reason
     for pod in pods:
-        for line in read(cluster, pod, options):
+        for line in _lines(cluster, pod, options, alone=len(pods) == 1):
             write(pod, line)
 
 
@@ -82,7 +81,7 @@ def _followed(cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) ->
 
     def read(pod: str) -> None:
         try:
-            for line in _lines_or_reason(cluster, pod, options, opened):
+            for line in _lines(cluster, pod, options, False, opened):
                 given.put((pod, line))
             given.put(None)
         except BaseException as error:
@@ -116,24 +115,20 @@ def _end(response: Any) -> None:
         response.shutdown()
 
 
-def _lines_or_reason(
-    cluster: Cluster, pod: str, options: dict[str, Any], opened: Callable[[Any], None] = lambda _: None
-) -> Iterator[str]:
-    try:
-        yield from _lines(cluster, pod, options, opened)
-    except ActorQError as error:
-        yield str(error)
-
-
 def _lines(
-    cluster: Cluster, pod: str, options: dict[str, Any], opened: Callable[[Any], None] = lambda _: None
+    cluster: Cluster, pod: str, options: dict[str, Any], alone: bool, opened: Callable[[Any], None] = lambda _: None
 ) -> Iterator[str]:
-    with cluster.refusals(f"read the log of pod {pod}"):
-        response: Any = cluster.core().read_namespaced_pod_log(
-            pod, cluster.namespace, _preload_content=False, **options
-        )
-        opened(response)
-        if response.status != 200:
-            raise ApiException(status=response.status, reason=response.reason, body=response.read())
-        for line in response:
-            yield line.removesuffix(b"\n").decode("utf-8", "replace")
+    """The lines of a log. If it is one of several, the reason of a failure takes their place."""
+    try:
+        with cluster.refusals(f"read the log of pod {pod}"):
+            logs: Any = cluster.core().read_namespaced_pod_log
+            response = logs(pod, cluster.namespace, _preload_content=False, **options)
+            opened(response)
+            if response.status != 200:
+                raise ApiException(status=response.status, reason=response.reason, body=response.read())
+            for line in response:
+                yield line.removesuffix(b"\n").decode("utf-8", "replace")
+    except ActorQError as error:
+        if alone:
+            raise
+        yield str(error)

@@ -9,6 +9,8 @@ from actorq.errors import ActorQError, UnavailableError
 from actorq_apps.cluster.access import pods_of
 from actorq_apps.cluster.connection import Cluster, UnreachableError
 from actorq_apps.cluster.diagnosis import (
+    CRASHED,
+    UNSCHEDULABLE,
     Fault,
     is_outdated,
     is_rolled_out,
@@ -125,8 +127,8 @@ def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault
     bearable: list[Fault] = []
     for pod, seen in zip(pods, views, strict=True):
         if (fault := pod_fault(pod, now)) is not None:
-            missing = acting and fault.unplaced and seen.role == "actor"
-            (bearable if missing or fault.recovers else fatal).append(fault)
+            missing = acting and fault.reason == UNSCHEDULABLE and seen.role == "actor"
+            (bearable if missing or fault.reason == CRASHED else fatal).append(fault)
     return fatal, bearable
 
 

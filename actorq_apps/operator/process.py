@@ -9,7 +9,8 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,7 +26,7 @@ from actorq_apps.cluster.context import connect
 from actorq_apps.operator.controller import Controller, DueQueue
 from actorq_apps.operator.leader import Leader
 from actorq_apps.operator.metrics import operator_metrics
-from actorq_apps.operator.news import Watcher
+from actorq_apps.operator.news import follow
 from actorq_apps.operator.reconcile import Key, Reconciler
 from actorq_apps.operator.render import MANIFESTS, Images
 from actorq_apps.operator.resource.training_run import API_VERSION, KIND
@@ -115,7 +116,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     # Until here a failure is one line, without a traceback.
     configure_logging("operator", "operator", form=flags.log_format)
     leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
-    return asyncio.run(_serve(flags.metrics, queue, controller, leader, Watcher(cluster, flags.namespace, queue)))
+    follow_runs = partial(follow, cluster, flags.namespace, queue)
+    return asyncio.run(_serve(flags.metrics, queue, controller, leader, follow_runs))
 
 
 def _digests(given: Sequence[str]) -> dict[str, str]:
@@ -132,7 +134,7 @@ def _digests(given: Sequence[str]) -> dict[str, str]:
 
 
 async def _serve(
-    metrics_address: str, queue: DueQueue[Key], controller: Controller, leader: Leader, watcher: Watcher
+    metrics_address: str, queue: DueQueue[Key], controller: Controller, leader: Leader, follow_runs: Callable[[], None]
 ) -> int:
     ended = asyncio.Event()
     for each in (signal.SIGTERM, signal.SIGINT):
@@ -151,13 +153,12 @@ async def _serve(
         loop=asyncio.get_running_loop(),
     )
     leading.start()
-    watcher.start()
+    follow_runs()
     try:
         await ended.wait()
     finally:
         queue.close()
         leader.stop()
-        watcher.stop()
         await asyncio.to_thread(leading.join)
         await asyncio.to_thread(metrics.close)
     return EXIT_OK

@@ -355,6 +355,5 @@ class Reconciler:
         return datetime.fromisoformat(observed.before["finishedAt"]).timestamp() + float(ttl_s) - observed.now
 
     def _forget(self, key: Key) -> None:
-        memory = self._memories.pop(key, None)
-        if memory is not None:
+        if memory := self._memories.pop(key, None):
             memory.answers.close()

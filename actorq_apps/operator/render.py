@@ -1,7 +1,7 @@
 """The objects of a TrainingRun, made from the manifests of k8s/, which `kubectl apply -k` takes, too."""
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from actorq_apps.operator.resource.training_run import (
     LearnerSpec,
     RelaysSpec,
     Resources,
-    Toleration,
     TrainingRun,
     TrainingRunSpec,
 )
@@ -193,8 +192,11 @@ def _set_workload(
             container["resources"]["limits"][_GPU] = str(spec.learner.gpu)
     if not isinstance(role, RelaysSpec):
         _set_resources(container, "actors" if component == "actor" else component, role.resources)
-    if isinstance(role, ActorsSpec | LearnerSpec):
-        _set_nodes(pod, role.nodeSelector, role.tolerations)
+    if isinstance(role, ActorsSpec | LearnerSpec) and role.nodeSelector:
+        pod["nodeSelector"] = role.nodeSelector
+    if isinstance(role, ActorsSpec | LearnerSpec) and role.tolerations:
+        added = [each.model_dump(exclude_none=True) for each in role.tolerations]
+        pod["tolerations"] = [*pod.get("tolerations", ()), *added]
     _set_pod(body["template"], component, role.pod)
 
 
@@ -232,11 +234,3 @@ def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
         pod["topologySpreadConstraints"] = list(wanted["topologySpreadConstraints"])
     if settings.serviceAccountName is not None:
         pod["serviceAccountName"] = settings.serviceAccountName
-
-
-def _set_nodes(pod: Object, labels: dict[str, str], tolerations: Sequence[Toleration]) -> None:
-    if labels:
-        pod["nodeSelector"] = labels
-    if tolerations:
-        added = [each.model_dump(exclude_none=True) for each in tolerations]
-        pod["tolerations"] = [*pod.get("tolerations", ()), *added]

@@ -302,12 +302,7 @@ def _check(spec: TrainingRunSpec) -> None:
 
 def depth_above(tree: object, levels: int) -> bool:
     """Whether lists and mappings are nested in more than `levels` levels. No depth is too much for this function."""
-    layer = [tree]
-    for _ in range(levels + 1):
-        layer = [
-            inner
-            for each in layer
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-    return bool(layer)
+    if not isinstance(tree, dict | list):
+        return False
+    inner = tree.values() if isinstance(tree, dict) else tree
+    return any(depth_above(each, levels - 1) for each in inner) if levels else bool(inner)

@@ -138,7 +138,7 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
         if observed.suspended
         else (False, "Active", "spec.suspend is false"),
     }
-    made = [_condition(observed, kind, *each) for kind, each in conditions.items()]
+    made = [_condition(observed, kept.get(kind, {}), kind, *each) for kind, each in conditions.items()]
     if not (observed.awaited or observed.blind) or over or observed.suspended:
         return made
     # Only the learner can say something else than it said to the operator before.
@@ -167,13 +167,11 @@ def _log_command(observed: ObservedRun, fault: Fault) -> str:
     return f"`kubectl logs -n {namespace} {pod} -c {fault.container} --previous` shows why"
 
 
-def _condition(observed: ObservedRun, kind: str, holds: bool, reason: str, message: str) -> Object:
-    value = str(holds)
-    earlier = next((each for each in items(observed.before, "conditions") if each.get("type") == kind), {})
-    same = earlier.get("status") == value
+def _condition(observed: ObservedRun, earlier: Object, kind: str, holds: bool, reason: str, message: str) -> Object:
+    same = earlier.get("status") == str(holds)
     return {
         "type": kind,
-        "status": value,
+        "status": str(holds),
         "reason": reason,
         "message": message[:MESSAGE_CHARACTERS],
         "lastTransitionTime": earlier["lastTransitionTime"] if same else timestamp(observed.now),
