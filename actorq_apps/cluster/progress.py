@@ -64,8 +64,6 @@ def await_progress(
 
 
 class _Wait:
-    """What is kept of a run between looks at it."""
-
     def __init__(self, cluster: Cluster, ask: Callable[[], RunStatus], watcher: Watcher, until_over: bool) -> None:
         self._cluster = cluster
         self._ask = ask
