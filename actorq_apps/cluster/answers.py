@@ -125,12 +125,9 @@ def _permission(forbidden: re.Match[str]) -> ForbiddenError:
     group, namespace = forbidden["group"], forbidden["namespace"]
     resource = f"{forbidden['resource']}.{group}" if group else forbidden["resource"]
     where, role = (f"in namespace {namespace}", "Role") if namespace else ("in the cluster", "ClusterRole")
-    return ForbiddenError(
-        f"no permission: {forbidden['user']} may not {forbidden['verb']} {resource} {where}",
-        f"ask for a {role} with the verb {forbidden['verb']} on {resource}",
-        forbidden["user"],
-        namespace or "",
-    )
+    denied = f"no permission: {forbidden['user']} may not {forbidden['verb']} {resource} {where}"
+    remedy = f"ask for a {role} with the verb {forbidden['verb']} on {resource}"
+    return ForbiddenError(denied, remedy, forbidden["user"], namespace or "")
 
 
 def _text(error: ApiException) -> str:

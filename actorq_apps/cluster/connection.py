@@ -162,15 +162,8 @@ class Cluster:
         Yields ADDED, MODIFIED or DELETED with the object; ERROR, and nothing else, for a version that is too old.
         """
         with self.refusals(f"watch {kind}"):
-            answer = self._resource(api_version, kind).get(
-                **({"namespace": self.namespace} if self.namespace else {}),
-                resource_version=version,
-                watch="true",
-                timeout_seconds=at_most_s,
-                serialize=False,
-                # The server ends the request. This timeout is for a server that disappears.
-                _request_timeout=at_most_s + TIMEOUT_S,
-            )
+            options = _ending(at_most_s) | ({"namespace": self.namespace} if self.namespace else {})
+            answer = self._resource(api_version, kind).get(resource_version=version, watch="true", **options)
             try:
                 for line in lines(answer.stream(_CHUNK)):
                     change = decoded(line)
@@ -231,16 +224,9 @@ class Cluster:
         """Return when a pod changes, or after `at_most_s` seconds."""
         with self.refusals("watch Pods"):
             listed = self._request("watch Pods", "get", "v1", "Pod", label_selector=selector, limit=1)
-            events = watch.Watch().stream(
-                self._resource("v1", "Pod").get,
-                namespace=self.namespace,
-                label_selector=selector,
-                resource_version=listed["metadata"].get("resourceVersion"),
-                serialize=False,
-                timeout_seconds=at_most_s,
-                # The server ends the request. This timeout is for a server that disappears.
-                _request_timeout=at_most_s + TIMEOUT_S,
-            )
+            version = listed["metadata"].get("resourceVersion")
+            options = _ending(at_most_s) | {"namespace": self.namespace, "label_selector": selector}
+            events = watch.Watch().stream(self._resource("v1", "Pod").get, resource_version=version, **options)
             next(iter(events), None)
 
     @contextmanager
@@ -278,6 +264,11 @@ class Cluster:
             answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=self.timeout_s)
             # Its body comes from the network only here.
             return decoded(answer.data)
+
+
+def _ending(at_most_s: int) -> Object:
+    # The server ends the request. The second timeout is for a server that disappears.
+    return {"serialize": False, "timeout_seconds": at_most_s, "_request_timeout": at_most_s + TIMEOUT_S}
 
 
 def _client(configuration: client.Configuration, timeout_s: float) -> client.ApiClient:

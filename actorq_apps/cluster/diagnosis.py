@@ -95,9 +95,8 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
 def workload_fault(workload: Object, events: Iterable[Object]) -> Fault | None:
     """Why a Deployment or StatefulSet cannot create pods: a quota, a policy, a missing ServiceAccount."""
     status = part(workload, "status")
-    said = [
-        each for each in items(status, "conditions") if (each["type"], each["status"]) == ("ReplicaFailure", "True")
-    ]
+    failed = "ReplicaFailure", "True"
+    said = [each for each in items(status, "conditions") if (each["type"], each["status"]) == failed]
     if not status.get("replicas"):
         said += [each for each in _events_of(workload, events) if each.get("reason") == "FailedCreate"]
     if not said:

@@ -84,18 +84,15 @@ def _lasts(end: datetime, now: datetime, life: timedelta) -> bool:
 
 def _secret(run: TrainingRun, role: str, issued: Issued, authority: Authority) -> Object:
     label, _, program = ACTORQ.partition("=")
-    data = {"ca.crt": authority.pem.certificate, "tls.crt": issued.certificate, "tls.key": issued.key}
+    labels = {label: program, RUN_LABEL: run.name, VERSION_LABEL: __version__}
+    metadata = {"name": secret_name(run, role), "namespace": run.namespace, "labels": labels}
+    files = {"ca.crt": authority.pem.certificate, "tls.crt": issued.certificate, "tls.key": issued.key}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "kubernetes.io/tls",
-        "metadata": {
-            "name": secret_name(run, role),
-            "namespace": run.namespace,
-            "labels": {label: program, RUN_LABEL: run.name, VERSION_LABEL: __version__},
-            "ownerReferences": [owner(run)],
-        },
-        "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
+        "metadata": {**metadata, "ownerReferences": [owner(run)]},
+        "data": {name: base64.b64encode(value).decode() for name, value in files.items()},
     }
 
 

@@ -139,9 +139,8 @@ class Leader:
         record = (spec.get("holderIdentity"), spec.get("renewTime"))
         if holder and record != self._seen[0]:
             self._seen = (record, self.clock())
-        return not holder or self.clock() - self._seen[1] >= float(
-            spec.get("leaseDurationSeconds") or self.times.duration_s
-        )
+        unchanged_s = self.clock() - self._seen[1]
+        return not holder or unchanged_s >= float(spec.get("leaseDurationSeconds") or self.times.duration_s)
 
     def _record(self, lease: Object | None = None) -> Object:
         metadata: Object = {"name": LEASE, "annotations": {VERSION_ANNOTATION: self.version}}

@@ -104,13 +104,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
             "--image-registry: expected a registry and perhaps a folder, such as registry.example/rl, got "
             f"{flags.image_registry!r}"
         )
-    images = Images(
-        flags.image_registry.rstrip("/"),
-        flags.image_tag,
-        flags.image_pull_policy or "",
-        tuple(flags.image_pull_secret),
-        _digests(flags.image_digest),
-    )
+    registry, policy = flags.image_registry.rstrip("/"), flags.image_pull_policy or ""
+    pull_secrets, digests = tuple(flags.image_pull_secret), _digests(flags.image_digest)
+    images = Images(registry, flags.image_tag, policy, pull_secrets, digests)
     controller = Controller(cluster, flags.namespace, queue, Reconciler(cluster, queue.put, flags.manifests, images))
     controller.list_runs()
     # Until here a failure is one line, without a traceback.
@@ -137,21 +133,16 @@ async def _serve(
     metrics_address: str, queue: DueQueue[Key], controller: Controller, leader: Leader, follow_runs: Callable[[], None]
 ) -> int:
     ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(each, ended.set)
+        loop.add_signal_handler(each, ended.set)
     leading = threading.Thread(target=_lead, args=(controller, leader), name="leader", daemon=True)
 
     def healthy() -> bool:
         return leading.is_alive() and controller.works()
 
-    metrics = open_metrics(
-        metrics_address,
-        CallCounts(),
-        lambda: operator_metrics(leader, controller, queue),
-        alive=healthy,
-        serving=healthy,
-        loop=asyncio.get_running_loop(),
-    )
+    own = partial(operator_metrics, leader, controller, queue)
+    metrics = open_metrics(metrics_address, CallCounts(), own, alive=healthy, serving=healthy, loop=loop)
     leading.start()
     follow_runs()
     try:

@@ -321,11 +321,9 @@ class Reconciler:
         if status == observed.before:
             if "finishedAt" in status and status["actors"] == 0:
                 return max(self._left_s(observed), 0.0)
-            rests = not observed.pods and (
-                observed.suspended or (memory.desired is not None and memory.desired.run is None)
-            )
+            invalid = memory.desired is not None and memory.desired.run is None
             # A run that rests stays so until somebody changes the object.
-            return None if rests else PERIOD_S
+            return None if not observed.pods and (observed.suspended or invalid) else PERIOD_S
         early_s = memory.written + PERIOD_S - self.clock()
         if early_s > 0 and not conditions.is_news(observed.before, status):
             return early_s

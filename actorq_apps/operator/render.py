@@ -101,14 +101,8 @@ def objects(
 
 def owner(run: TrainingRun) -> Object:
     """The reference with which Kubernetes deletes an object together with its TrainingRun."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": run.name,
-        "uid": run.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    found = {"apiVersion": API_VERSION, "kind": KIND, "name": run.name, "uid": run.uid}
+    return {**found, "controller": True, "blockOwnerDeletion": True}
 
 
 def identity(run: TrainingRun) -> str:

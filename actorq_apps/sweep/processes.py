@@ -73,12 +73,9 @@ class Processes:
         config_file = self.root / "configs" / f"{_name(trial)}.yaml"
         replace_file(config_file, settings.to_yaml(config))
         log = self.root / "logs" / f"{_name(trial)}.log"
-        self._children[trial.number] = start_run(
-            *(_name(trial), run, config_file, log, self._record_exit),
-            resume=resume,
-            inherited=(self.lock,),
-            servers=self.servers,
-        )
+        of_run = _name(trial), run, config_file, log, self._record_exit
+        child = start_run(*of_run, resume=resume, inherited=(self.lock,), servers=self.servers)
+        self._children[trial.number] = child
 
     def progress(self, trial: Trial) -> Progress:
         """From the run's log of evaluations; after its end from its summary."""

@@ -153,9 +153,8 @@ class Study:
 
     def _open(self, trial: Trial) -> optuna.trial.Trial:
         study = self._storage.get_study_id_from_name(_NAME)
-        return optuna.trial.Trial(
-            self._study, self._storage.get_trial_id_from_study_id_trial_number(study, trial.number)
-        )
+        stored = self._storage.get_trial_id_from_study_id_trial_number(study, trial.number)
+        return optuna.trial.Trial(self._study, stored)
 
 
 class _Cell(RandomSampler):

@@ -101,9 +101,8 @@ def find_fault(observed: ObservedRun) -> Fault | None:
     found = [fault for fault in fatal if fault.reason != UNSCHEDULABLE]
     # A pod without a volume is unschedulable, too: the volume tells more.
     found += [fault for each in observed.volumes if (fault := volume_fault(each, observed.events, observed.now))]
-    found += [
-        fault for each in observed.workloads if lacks_pods(each) and (fault := workload_fault(each, observed.events))
-    ]
+    lacking = [each for each in observed.workloads if lacks_pods(each)]
+    found += [fault for each in lacking if (fault := workload_fault(each, observed.events))]
     found += [*(fault for fault in fatal if fault.reason == UNSCHEDULABLE), *bearable]
     return found[0] if found else None
 
