@@ -39,13 +39,11 @@ _log = logging.getLogger("actorq_apps.operator")
 def parse(arguments: Sequence[str] | None = None) -> Any:
     """The flags. Raises UserError."""
     parser = OneLineParser(prog="python -m actorq_apps.operator", description=__doc__)
-    parser.add_argument(
-        "--namespace",
-        action="append",
-        default=[],
-        metavar="NAMESPACE",
-        help="only look at this namespace; may be repeated (default: all namespaces)",
-    )
+
+    def add_repeated(flag: str, metavar: str, text: str) -> None:
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+
+    add_repeated("--namespace", "NAMESPACE", "only look at this namespace; may be repeated (default: all namespaces)")
     parser.add_argument(
         "--lease-namespace", metavar="NAMESPACE", help="namespace of the replicas' Lease (default: that of this pod)"
     )
@@ -63,22 +61,16 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
         help="registry, with a folder if any, of the images of runs that name none, such as registry.example/rl",
     )
     parser.add_argument("--image-tag", default="", metavar="TAG", help=f"tag of these images (default: {__version__})")
-    parser.add_argument(
-        "--image-digest",
-        action="append",
-        default=[],
-        metavar="SERVICE=sha256:HEX",
-        help="digest of the image of learner, quantizer or actor, which counts instead of the tag; may be repeated",
+    add_repeated(
+        *("--image-digest", "SERVICE=sha256:HEX"),
+        "digest of the image of learner, quantizer or actor, which counts instead of the tag; may be repeated",
     )
     parser.add_argument(
         "--image-pull-policy", choices=("Always", "IfNotPresent", "Never"), help="when nodes pull images of runs"
     )
-    parser.add_argument(
-        "--image-pull-secret",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="Secret of the registry, in the namespace of each run, besides those that a run names; may be repeated",
+    add_repeated(
+        *("--image-pull-secret", "NAME"),
+        "Secret of the registry, in the namespace of each run, besides those that a run names; may be repeated",
     )
     parser.add_argument(
         "--metrics",
