@@ -35,10 +35,7 @@ def some_pods(cluster: Cluster) -> list[Object]:
 
 
 def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], None] = lambda _: None) -> PortForward:
-    """A port of this machine that leads to the one pod of a service, also after the pod was replaced.
-
-    tell: called with the reason when the connection fails.
-    """
+    """A port of this machine that leads to the one pod of a service, also after the pod was replaced."""
 
     def connect() -> Any:
         ready = [view.name for view in map(diagnosis.view, pods_of(cluster, role)) if view.ready]
@@ -50,7 +47,7 @@ def forwarded(cluster: Cluster, role: str, port: int = 0, tell: Callable[[str], 
 
 
 def forwarded_pod(cluster: Cluster, pod: PodView, tell: Callable[[str], None] = lambda _: None) -> PortForward:
-    """A free port of this machine that leads to one pod. `tell` is called with the reason when a connection fails."""
+    """A free port of this machine that leads to one pod."""
     return PortForward(lambda: open_pod_port(cluster, pod.name, PORTS.get(pod.role, PORTS["actor"])), tell=tell)
 
 

@@ -35,6 +35,10 @@ _NO_GROWTH = re.compile(
 )
 # The same for other fields than the few that a StatefulSet may change.
 _FIXED = "updates to statefulset spec"
+_BY_STATUS: dict[int, type[ActorQError]] = {
+    **{404: NotFoundError, 409: ConflictError},
+    **dict.fromkeys((429, 500, 502, 503, 504), UnavailableError),
+}
 _NO_NAMESPACE = re.compile(r'namespaces \\?"(?P<name>[^"\\]*)\\?" not found')
 
 
@@ -111,28 +115,19 @@ def explained(error: ApiException, doing: str) -> ActorQError:
             return UserError("the cluster does not accept your credentials: log in again, or check the current context")
         case 403:
             return (QuotaError if _QUOTA.search(text) else UserError)(f"the cluster refuses to {doing}: {text}")
-        case 404:
-            return NotFoundError(f"cannot {doing}: {text}")
-        case 409:
-            return ConflictError(f"cannot {doing}: {text}")
         case 400 | 422:
             hint = "; set them back, or `kubectl delete statefulset NAME --cascade=orphan` and apply again: pods stay"
             return UserError(f"the cluster refuses to {doing}: {text}{hint if _FIXED in text else ''}")
-        case 429 | 500 | 502 | 503 | 504:
-            return UnavailableError(f"cannot {doing}: {text}")
-    return ActorQError(f"cannot {doing}: {text}")
+    return _BY_STATUS.get(error.status, ActorQError)(f"cannot {doing}: {text}")
 
 
 def _permission(forbidden: re.Match[str]) -> ForbiddenError:
     group, namespace = forbidden["group"], forbidden["namespace"]
     resource = f"{forbidden['resource']}.{group}" if group else forbidden["resource"]
     where, role = (f"in namespace {namespace}", "Role") if namespace else ("in the cluster", "ClusterRole")
-    return ForbiddenError(
-        f"no permission: {forbidden['user']} may not {forbidden['verb']} {resource} {where}",
-        f"ask for a {role} with the verb {forbidden['verb']} on {resource}",
-        forbidden["user"],
-        namespace or "",
-    )
+    denied = f"no permission: {forbidden['user']} may not {forbidden['verb']} {resource} {where}"
+    remedy = f"ask for a {role} with the verb {forbidden['verb']} on {resource}"
+    return ForbiddenError(denied, remedy, forbidden["user"], namespace or "")
 
 
 def _text(error: ApiException) -> str:

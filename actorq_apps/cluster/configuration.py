@@ -27,8 +27,7 @@ def stamp(manifests: Sequence[Object]) -> None:
 def forbidden_change(found: Mapping[tuple[str, str], Object], wanted: Sequence[Object], over: bool = False) -> str:
     """What changes, although the run must keep it, in a ConfigMap of the run; empty for nothing. Raises UserError.
 
-    found: the objects in the cluster, by kind and name.
-    over: whether the run is over, and so keeps all settings.
+    found: the objects in the cluster, by kind and name. over: whether the run is over, and so keeps all settings.
     """
     for each in wanted:
         there = found.get((each["kind"], name_of(each)))

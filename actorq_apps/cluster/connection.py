@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kubernetes import client, watch
@@ -93,52 +94,46 @@ class _Kinds:
         return self._dynamic
 
 
+@dataclass(eq=False)
 class Cluster:
     """One namespace of the cluster of the current context; all namespaces, to list objects only, where it is empty.
 
     run: name of the run whose objects are meant; empty for the only run of the namespace.
     manager: the name under which the API server keeps the fields that `apply` writes.
-    timeout_s: seconds in which the API server must answer a request.
     """
 
-    def __init__(
-        self,
-        configuration: client.Configuration,
-        namespace: str,
-        manager: str = FIELD_MANAGER,
-        run: str = "",
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        self.namespace = namespace
-        self.run = run
-        self.selector = f"{ACTORQ},{RUN_LABEL}={run}" if run else ACTORQ
-        self.host = str(configuration.host)
-        self._manager = manager
-        self.timeout_s = timeout_s
-        configuration.retries = _ONCE
-        self._configuration = configuration
-        self._kinds = _Kinds(configuration)
+    configuration: client.Configuration
+    namespace: str
+    manager: str = FIELD_MANAGER
+    run: str = ""
+    timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        self.selector = f"{ACTORQ},{RUN_LABEL}={self.run}" if self.run else ACTORQ
+        self.host = str(self.configuration.host)
+        self.configuration.retries = _ONCE
+        self._kinds = _Kinds(self.configuration)
 
     def at(self, namespace: str, manager: str = "", timeout_s: float = 0.0) -> "Cluster":
         """Another namespace of the same cluster. It shares what is known of the cluster's kinds."""
-        changed = manager or self._manager, self.run, timeout_s or self.timeout_s
-        other = Cluster(self._configuration, namespace, *changed)
+        manager, timeout_s = manager or self.manager, timeout_s or self.timeout_s
+        other = replace(self, namespace=namespace, manager=manager, timeout_s=timeout_s)
         other._kinds = self._kinds
         return other
 
     def core(self) -> client.CoreV1Api:
         """Typed access to everything that is not an object. It has its own connection, because streams change it."""
-        return client.CoreV1Api(_client(self._configuration, self.timeout_s))
+        return client.CoreV1Api(_client(self.configuration, self.timeout_s))
 
     def open_websocket(self, path: str, query: str) -> Any:
         """A WebSocket to a subresource of an object, such as "pods/learner-0/portforward"."""
         base = self.host.replace("http", "ws", 1)
         # Only this call returns credentials that were renewed meanwhile.
-        settings: dict[str, Any] = dict(self._configuration.auth_settings())
+        settings: dict[str, Any] = dict(self.configuration.auth_settings())
         headers = {each["key"]: each["value"] for each in settings.values()}
         try:
             url = f"{base}/api/v1/namespaces/{self.namespace}/{path}?{query}"
-            return create_websocket(self._configuration, url, headers)
+            return create_websocket(self.configuration, url, headers)
         except Exception as error:
             # Errors of the WebSocket library, of sockets and of TLS, with the server's answer.
             raise ApiException(status=0, reason=str(error)) from error
@@ -167,15 +162,8 @@ class Cluster:
         Yields ADDED, MODIFIED or DELETED with the object; ERROR, and nothing else, for a version that is too old.
         """
         with self.refusals(f"watch {kind}"):
-            answer = self._resource(api_version, kind).get(
-                **({"namespace": self.namespace} if self.namespace else {}),
-                resource_version=version,
-                watch="true",
-                timeout_seconds=at_most_s,
-                serialize=False,
-                # The server ends the request. This timeout is for a server that disappears.
-                _request_timeout=at_most_s + TIMEOUT_S,
-            )
+            options = _ending(at_most_s) | ({"namespace": self.namespace} if self.namespace else {})
+            answer = self._resource(api_version, kind).get(resource_version=version, watch="true", **options)
             try:
                 for line in lines(answer.stream(_CHUNK)):
                     change = decoded(line)
@@ -187,17 +175,9 @@ class Cluster:
         """Create or update an object (server-side apply). dry_run: only ask whether it is allowed."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         # Forced: fields that somebody scaled or edited by hand return to the manifest, as with any apply.
-        self._request(
-            f"apply {kind} {name}",
-            "server_side_apply",
-            manifest["apiVersion"],
-            kind,
-            body=manifest,
-            name=name,
-            field_manager=self._manager,
-            force_conflicts=True,
-            dry_run="All" if dry_run else None,
-        )
+        options: Any = {"field_manager": self.manager, "force_conflicts": True, "dry_run": "All" if dry_run else None}
+        what = "server_side_apply", manifest["apiVersion"], kind
+        self._request(f"apply {kind} {name}", *what, body=manifest, name=name, **options)
 
     def create(self, manifest: Object) -> None:
         """Create an object. Raises ConflictError when it exists."""
@@ -244,16 +224,9 @@ class Cluster:
         """Return when a pod changes, or after `at_most_s` seconds."""
         with self.refusals("watch Pods"):
             listed = self._request("watch Pods", "get", "v1", "Pod", label_selector=selector, limit=1)
-            events = watch.Watch().stream(
-                self._resource("v1", "Pod").get,
-                namespace=self.namespace,
-                label_selector=selector,
-                resource_version=listed["metadata"].get("resourceVersion"),
-                serialize=False,
-                timeout_seconds=at_most_s,
-                # The server ends the request. This timeout is for a server that disappears.
-                _request_timeout=at_most_s + TIMEOUT_S,
-            )
+            version = listed["metadata"].get("resourceVersion")
+            options = _ending(at_most_s) | {"namespace": self.namespace, "label_selector": selector}
+            events = watch.Watch().stream(self._resource("v1", "Pod").get, resource_version=version, **options)
             next(iter(events), None)
 
     @contextmanager
@@ -291,6 +264,11 @@ class Cluster:
             answer = getattr(resource, verb)(**arguments, serialize=False, _request_timeout=self.timeout_s)
             # Its body comes from the network only here.
             return decoded(answer.data)
+
+
+def _ending(at_most_s: int) -> Object:
+    # The server ends the request. The second timeout is for a server that disappears.
+    return {"serialize": False, "timeout_seconds": at_most_s, "_request_timeout": at_most_s + TIMEOUT_S}
 
 
 def _client(configuration: client.Configuration, timeout_s: float) -> client.ApiClient:

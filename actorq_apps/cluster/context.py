@@ -18,12 +18,11 @@ def connect(namespace: str | None, run: str = "") -> Cluster:
     """The cluster of the current context (KUBECONFIG, ~/.kube/config), or of the pod that this process runs in.
 
     namespace: None for the context's namespace. run: a run's name; empty for the only one.
-
     Raises UserError when there is no cluster.
     """
     configuration = client.Configuration()
     # If a command that gives credentials fails, the library only logs the reason and continues.
-    refused = _Heard()
+    refused = _LastError()
     logging.getLogger().addHandler(refused)
     try:
         if _POD_HOST in os.environ and "KUBECONFIG" not in os.environ and not Path(_kubeconfig()).exists():
@@ -48,9 +47,7 @@ def connect(namespace: str | None, run: str = "") -> Cluster:
     return Cluster(configuration, namespace, run=run)
 
 
-class _Heard(logging.Handler):
-    """Keeps the last logged error."""
-
+class _LastError(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.text = ""

@@ -28,7 +28,6 @@ def apply(cluster: Cluster, manifests: Sequence[Object], name: str, has_begun: C
     """Create or change the run's objects, or none of them if the cluster would refuse one; delete its others.
 
     Raises UserError for objects of others, for settings that the run must keep, and for refusals of the cluster.
-
     has_begun: whether the run has made steps. Only called when a setting changes that such a run keeps.
     """
     configuration.require_time_to_end(manifests)

@@ -10,7 +10,10 @@ from actorq_apps.cluster.objects import COMPONENT_LABEL, Object, items, name_of,
 # The scheduler needs a moment, for example to bind a volume or to add a node.
 PATIENCE_S = 20.0
 
-UNSCHEDULABLE, _CRASHED = "Unschedulable", "Crashed"
+UNSCHEDULABLE = "Unschedulable"
+"""Reason of the fault of a pod that no node has room for, although the pod itself is correct."""
+CRASHED = "Crashed"
+"""Reason of the fault of a container that had worked for long, and is started again."""
 # A container that ran for so long is no crash loop: the kubelet starts it again without its longer pauses.
 _STABLE_S = 600.0
 
@@ -47,16 +50,6 @@ class Fault:
     text: str
     container: str | None = None
     reason: str = ""
-
-    @property
-    def unplaced(self) -> bool:
-        """Whether no node has room for the pod, although the pod itself is correct."""
-        return self.reason == UNSCHEDULABLE
-
-    @property
-    def recovers(self) -> bool:
-        """Whether the container had worked for long, and is started again."""
-        return self.reason == _CRASHED
 
     def line(self, more: str = "") -> str:
         """The fault in one line. more: what its container's log says, or where that is."""
@@ -102,9 +95,8 @@ def pod_fault(pod: Object, now: float) -> Fault | None:
 def workload_fault(workload: Object, events: Iterable[Object]) -> Fault | None:
     """Why a Deployment or StatefulSet cannot create pods: a quota, a policy, a missing ServiceAccount."""
     status = part(workload, "status")
-    said = [
-        each for each in items(status, "conditions") if (each["type"], each["status"]) == ("ReplicaFailure", "True")
-    ]
+    failed = "ReplicaFailure", "True"
+    said = [each for each in items(status, "conditions") if (each["type"], each["status"]) == failed]
     if not status.get("replicas"):
         said += [each for each in _events_of(workload, events) if each.get("reason") == "FailedCreate"]
     if not said:
@@ -215,7 +207,7 @@ def _container_fault(subject: str, status: Object) -> Fault | None:
     if restarts <= 1 or not ended.get("exitCode"):
         return None
     began, end = (_seconds(ended.get(name)) or 0.0 for name in ("startedAt", "finishedAt"))
-    text, word = ("has crashed", _CRASHED) if end - began >= _STABLE_S else ("is crash looping", "CrashLoop")
+    text, word = ("has crashed", CRASHED) if end - began >= _STABLE_S else ("is crash looping", "CrashLoop")
     return Fault(subject, f"{text} ({how}, {restarts} restarts)", status["name"], word)
 
 

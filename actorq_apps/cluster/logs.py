@@ -21,18 +21,14 @@ _CLOSE_S = 5.0
 
 def last_log_line(cluster: Cluster, pod: str, container: str) -> str:
     """The line with the reason of a container's end: the last one that begins with "error", or else the last line."""
+    timeout_s = min(cluster.timeout_s, _LAST_S)
+    limits: Any = {"tail_lines": _LAST_LINES, "limit_bytes": _LAST_BYTES, "_request_timeout": timeout_s}
     # A restarted container without output has an empty log. In that case the earlier log counts.
     for previous in (False, True):
         try:
             with cluster.refusals(f"read the log of pod {pod}"):
                 text = cluster.core().read_namespaced_pod_log(
-                    pod,
-                    cluster.namespace,
-                    container=container,
-                    tail_lines=_LAST_LINES,
-                    limit_bytes=_LAST_BYTES,
-                    previous=previous,
-                    _request_timeout=min(cluster.timeout_s, _LAST_S),
+                    *(pod, cluster.namespace), container=container, previous=previous, **limits
                 )
         except UnreachableError:
             return ""
@@ -55,7 +51,6 @@ def stream_logs(
     """Give each line of the pods' logs with its pod. With `follow`, continue until all of them have ended.
 
     previous: the logs before each container's last restart; not together with `follow`.
-
     If one of several pods has no log, the reason takes the place of its lines. Only the caller's thread calls `write`.
     """
     options: dict[str, Any] = {"follow": follow, "previous": previous, "tail_lines": tail}
@@ -67,9 +62,8 @@ def stream_logs(
             for pod, line in followed:
                 write(pod, line)
         return
-    read = _lines if len(pods) == 1 else _lines_or_reason
     for pod in pods:
-        for line in read(cluster, pod, options):
+        for line in _lines(cluster, pod, options, alone=len(pods) == 1):
             write(pod, line)
 
 
@@ -87,7 +81,7 @@ def _followed(cluster: Cluster, pods: Sequence[str], options: dict[str, Any]) ->
 
     def read(pod: str) -> None:
         try:
-            for line in _lines_or_reason(cluster, pod, options, opened):
+            for line in _lines(cluster, pod, options, False, opened):
                 given.put((pod, line))
             given.put(None)
         except BaseException as error:
@@ -121,29 +115,20 @@ def _end(response: Any) -> None:
         response.shutdown()
 
 
-def _lines_or_reason(
-    cluster: Cluster, pod: str, options: dict[str, Any], opened: Callable[[Any], None] = lambda _: None
-) -> Iterator[str]:
-    try:
-        yield from _lines(cluster, pod, options, opened)
-    except ActorQError as error:
-        yield str(error)
-
-
 def _lines(
-    cluster: Cluster, pod: str, options: dict[str, Any], opened: Callable[[Any], None] = lambda _: None
+    cluster: Cluster, pod: str, options: dict[str, Any], alone: bool, opened: Callable[[Any], None] = lambda _: None
 ) -> Iterator[str]:
-    with cluster.refusals(f"read the log of pod {pod}"):
-        response: Any = cluster.core().read_namespaced_pod_log(
-            pod, cluster.namespace, _preload_content=False, **options
-        )
-        opened(response)
-        if response.status != 200:
-            raise ApiException(status=response.status, reason=response.reason, body=response.read())
-        rest = b""
-        for chunk in response.stream():
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield line.decode("utf-8", "replace")
-        if rest:
-            yield rest.decode("utf-8", "replace")
+    """The lines of a log. If it is one of several, the reason of a failure takes their place."""
+    try:
+        with cluster.refusals(f"read the log of pod {pod}"):
+            logs: Any = cluster.core().read_namespaced_pod_log
+            response = logs(pod, cluster.namespace, _preload_content=False, **options)
+            opened(response)
+            if response.status != 200:
+                raise ApiException(status=response.status, reason=response.reason, body=response.read())
+            for line in response:
+                yield line.removesuffix(b"\n").decode("utf-8", "replace")
+    except ActorQError as error:
+        if alone:
+            raise
+        yield str(error)

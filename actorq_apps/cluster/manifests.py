@@ -91,7 +91,6 @@ def prepared(manifests: Sequence[Object], name: str, namespace: str) -> list[Obj
 
 
 def _moved(tree: Any, address: re.Pattern[str], namespace: str) -> Any:
-    """A copy with another namespace in addresses."""
     if isinstance(tree, dict):
         return {key: _moved(value, address, namespace) for key, value in tree.items()}
     if isinstance(tree, list):

@@ -62,12 +62,6 @@ def claims(manifest: Object, name: str) -> Iterator[Object]:
     selected = part(manifest, "spec", "selector", "matchLabels")
     for template in items(part(manifest, "spec"), "volumeClaimTemplates"):
         metadata = part(template, "metadata")
-        yield {
-            "apiVersion": "v1",
-            "kind": VOLUME,
-            "metadata": {
-                "name": f"{metadata.get('name')}-{name_of(manifest)}-0",
-                "labels": {**part(metadata, "labels"), **selected, RUN_LABEL: name},
-            },
-            "spec": deepcopy(part(template, "spec")),
-        }
+        labels = {**part(metadata, "labels"), **selected, RUN_LABEL: name}
+        own = {"name": f"{metadata.get('name')}-{name_of(manifest)}-0", "labels": labels}
+        yield {"apiVersion": "v1", "kind": VOLUME, "metadata": own, "spec": deepcopy(part(template, "spec"))}

@@ -53,8 +53,7 @@ class PortForward(AbstractContextManager["PortForward", None]):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._accepting.join()
-        for end in ends:
-            _end(end)
+        _end(*ends)
         # A thread that still connects cannot be interrupted. The libraries abort if the process ends before it.
         for carrier in self._carriers:
             carrier.join(_CLOSE_S)
@@ -88,8 +87,7 @@ class PortForward(AbstractContextManager["PortForward", None]):
             self._open.update(ends)
             closed = self._closed
         if closed:
-            for end in ends:
-                _end(end)
+            _end(*ends)
         back = threading.Thread(target=_pump, args=(far, near), name=f"forward {self.address}", daemon=True)
         back.start()
         _pump(near, far)
@@ -101,11 +99,7 @@ class PortForward(AbstractContextManager["PortForward", None]):
 
 
 class _PodPort(WebSocketPorts):
-    """The library's sockets over a WebSocket. They end quietly, however the connection ends.
-
-    The library's thread raises an error when an end has disappeared, such as after Ctrl-C in the program that uses the
-    port.
-    """
+    """The library's sockets over a WebSocket. They end quietly, where the library's thread would raise an error."""
 
     def _proxy(self) -> None:
         try:
@@ -132,10 +126,10 @@ def _pump(source: Any, target: Any) -> None:
     with suppress(OSError):
         while data := source.recv(_CHUNK_BYTES):
             target.sendall(data)
-    _end(source)
-    _end(target)
+    _end(source, target)
 
 
-def _end(end: Any) -> None:
-    with suppress(OSError):
-        end.shutdown(socket.SHUT_RDWR)
+def _end(*ends: Any) -> None:
+    for end in ends:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

@@ -9,6 +9,8 @@ from actorq.errors import ActorQError, UnavailableError
 from actorq_apps.cluster.access import pods_of
 from actorq_apps.cluster.connection import Cluster, UnreachableError
 from actorq_apps.cluster.diagnosis import (
+    CRASHED,
+    UNSCHEDULABLE,
     Fault,
     is_outdated,
     is_rolled_out,
@@ -39,8 +41,7 @@ def await_progress(
     An API server that is away or overloaded for a while is no news of the run.
 
     ask: returns the learner's status. Raises UnavailableError while the learner does not answer.
-    until_over: return only when the run is over.
-    away_s: seconds between attempts to reach the API server.
+    until_over: return only when the run is over. away_s: seconds between attempts to reach the API server.
     """
     deadline = time.monotonic() + timeout_s
     wait = _Wait(cluster, ask, watcher, until_over)
@@ -63,8 +64,6 @@ def await_progress(
 
 
 class _Wait:
-    """What is kept of a run between looks at it."""
-
     def __init__(self, cluster: Cluster, ask: Callable[[], RunStatus], watcher: Watcher, until_over: bool) -> None:
         self._cluster = cluster
         self._ask = ask
@@ -126,8 +125,8 @@ def serious(pods: Sequence[Object], now: float) -> tuple[list[Fault], list[Fault
     bearable: list[Fault] = []
     for pod, seen in zip(pods, views, strict=True):
         if (fault := pod_fault(pod, now)) is not None:
-            missing = acting and fault.unplaced and seen.role == "actor"
-            (bearable if missing or fault.recovers else fatal).append(fault)
+            missing = acting and fault.reason == UNSCHEDULABLE and seen.role == "actor"
+            (bearable if missing or fault.reason == CRASHED else fatal).append(fault)
     return fatal, bearable
 
 
@@ -152,7 +151,6 @@ def _check_pods(cluster: Cluster, pods: Sequence[Object], said: set[str], watche
 
 
 def _workloads(cluster: Cluster) -> list[Object]:
-    """The run's StatefulSets and Deployments."""
     return [each for kind in ("StatefulSet", "Deployment") for each in cluster.list("apps/v1", kind, cluster.selector)]
 
 

@@ -93,10 +93,7 @@ class RunFigures:
 
 
 def figures_of(scheduled: ScheduledRun, summary: Mapping[str, Any], target: float | None) -> RunFigures:
-    """The figures of a finished run. Raises InvalidInputError for an incomplete summary.
-
-    target: the return for `to_target`.
-    """
+    """The figures of a finished run. target: a return. Raises InvalidInputError for an incomplete summary."""
     try:
         start = summary["first_transition_s"]
         curve = tuple(

@@ -28,16 +28,12 @@ class ComparisonFolder:
         """
         # Folders of versions that did not record GPUs are continued on machines without one.
         parts = {name: value for name, value in asdict(machine).items() if value != []}
-        open_folder(
-            self.root,
-            "actorq compare",
-            ("runs", "logs", "configs"),
-            {"settings": dict(settings), "machine": parts},
-            {
-                "machine": "has runs of another machine ({}): ratios never mix machines, take another folder",
-                "settings": "was made with other settings ({}): take another folder",
-            },
-        )
+        refusals = {
+            "machine": "has runs of another machine ({}): ratios never mix machines, take another folder",
+            "settings": "was made with other settings ({}): take another folder",
+        }
+        basis = {"settings": dict(settings), "machine": parts}
+        open_folder(self.root, "actorq compare", ("runs", "logs", "configs"), basis, refusals)
 
     def run(self, scheduled: ScheduledRun) -> RunDirectory:
         """The directory of a run."""

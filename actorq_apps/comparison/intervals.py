@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,15 +47,9 @@ def ratio(numerators: Mapping[int, float | None], denominators: Mapping[int, flo
         # Imported here, because everything else works without it.
         from scipy import stats
 
-        found = stats.bootstrap(
-            (np.array(logs),),
-            np.mean,
-            n_resamples=_RESAMPLES,
-            confidence_level=CONFIDENCE,
-            method="percentile",
-            rng=np.random.default_rng(0),
-        ).confidence_interval
-        low, high = math.exp(found.low), math.exp(found.high)
+        options: Any = {"n_resamples": _RESAMPLES, "confidence_level": CONFIDENCE, "method": "percentile"}
+        found = stats.bootstrap((np.array(logs),), np.mean, rng=np.random.default_rng(0), **options)
+        low, high = math.exp(found.confidence_interval.low), math.exp(found.confidence_interval.high)
     return Ratio(math.exp(sum(logs) / len(logs)), low, high, len(logs), len(numerators))
 
 

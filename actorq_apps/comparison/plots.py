@@ -59,10 +59,7 @@ def _drawn(folder: Path, name: str, theme: str, paint: Callable[[Any], None]) ->
 
 @contextmanager
 def picture(file: Path, theme: str, dpi: int) -> "Iterator[Figure]":
-    """An empty figure with the colors and text of all pictures, written to a PNG file at the end.
-
-    theme: a name in THEMES.
-    """
+    """An empty figure with the colors of a theme in THEMES, written to a PNG file at the end."""
     # Imported here, because everything else works without it.
     import matplotlib
 
@@ -116,11 +113,7 @@ def _curves(
             axes.plot(*zip(*(curve[-1] for curve in curves), strict=True), "o", color=color, markersize=4)
         if comparison.target is not None and success_of is None:
             axes.axhline(comparison.target, color=axes.xaxis.label.get_color(), linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.set_title(cell, fontsize=9)
-        axes.set_xlim(0, None)
-        axes.set_xlabel(label)
-        axes.xaxis.set_major_formatter("{x:,.10g}")
-        axes.locator_params(axis="x", nbins=_TICKS)
+        _label(axes, cell, label)
     shown[0][0].set_ylabel("evaluated return" if success_of is None else "success rate")
     handles, labels = shown[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
@@ -149,10 +142,14 @@ def _bars(comparison: Comparison, figure: "Figure", value: Value, label: str) ->
         axes.set_yticks(range(len(sides)), [side.variant.scheme for side in sides])
         axes.set_ylim(len(sides) - 0.5, -0.5)
         axes.margins(x=0.12)
-        axes.set_xlim(0, None)
-        axes.set_title(cell, fontsize=9)
-        axes.set_xlabel(label)
-        axes.xaxis.set_major_formatter("{x:,.10g}")
-        axes.locator_params(axis="x", nbins=_TICKS)
+        _label(axes, cell, label)
         if not any(side.values(value) for side in sides):
             axes.set_xticks([])
+
+
+def _label(axes: "Axes", cell: str, label: str) -> None:
+    axes.set_title(cell, fontsize=9)
+    axes.set_xlim(0, None)
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.locator_params(axis="x", nbins=_TICKS)

@@ -176,8 +176,8 @@ def _side_tables(comparison: Comparison) -> list[str]:
     policy: tuple[tuple[str, Value, str], ...] = (
         ("policy, bytes", lambda run: run.policy_bytes, ",.0f"),
         ("times smaller than FP32", _smaller, ".2f"),
-        ("mean action error, %", lambda run: _percent(run.action_error), ".3f"),
-        ("same action, %", lambda run: _percent(run.agreement), ".1f"),
+        ("mean action error, %", lambda run: run.action_error and 100 * run.action_error, ".3f"),
+        ("same action, %", lambda run: run.agreement and 100 * run.agreement, ".1f"),
         ("staleness p50, versions", lambda run: run.staleness_p50, ".1f"),
         ("staleness p99, versions", lambda run: run.staleness_p99, ".1f"),
         ("energy, Wh", lambda run: run.wh, ".3f"),
@@ -304,10 +304,6 @@ def _spread(side: Side, value: Value, form: str) -> str:
 
 def _smaller(run: RunFigures) -> float | None:
     return run.fp32_bytes / run.policy_bytes if run.fp32_bytes and run.policy_bytes else None
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def _target(comparison: Comparison) -> str:

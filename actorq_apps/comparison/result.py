@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,8 +21,7 @@ class Ratios:
 
     throughput: environment steps per second.
     time_to_target, steps_to_target: over seeds that reached the target with both.
-    energy, carbon: of all processes of a run.
-    actor_energy: of the actors, per environment step.
+    energy, carbon: of all processes of a run. actor_energy: of the actors, per environment step.
     """
 
     baseline: str
@@ -79,10 +78,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All sides of one task.
-
-    target: the return for times and steps to the target; None without a target.
-    """
+    """All sides of one task. target: the return for times and steps to the target; None without one."""
 
     environment: str
     algorithm: str
@@ -181,10 +177,7 @@ def steps_to_target(run: RunFigures) -> float | None:
 
 
 def _run_as_json(run: RunFigures, link: Callable[[ScheduledRun], str]) -> dict[str, Any]:
-    values: Mapping[str, Any] = asdict(run)
-    return {
-        "seed": run.scheduled.seed,
-        "directory": link(run.scheduled),
-        **{name: value for name, value in values.items() if name != "scheduled"},
-        **{name: getattr(run, name) for name in DERIVED},
-    }
+    values = asdict(run)
+    del values["scheduled"]
+    derived = {name: getattr(run, name) for name in DERIVED}
+    return {"seed": run.scheduled.seed, "directory": link(run.scheduled), **values, **derived}

@@ -11,7 +11,6 @@ from actorq.transport.security.authority import Authority, Issued, member_names
 from actorq.transport.security.identity import identity_uri
 from actorq.transport.security.roles import ROLES
 from actorq_apps.cluster.objects import ACTORQ, RUN_LABEL, Object, part
-from actorq_apps.operator.naming import prefixed
 from actorq_apps.operator.render import VERSION_LABEL, identity, owner
 from actorq_apps.operator.resource.training_run import TrainingRun
 
@@ -29,8 +28,7 @@ _AUTHORITY = "authority"
 def secrets(run: TrainingRun, existing: Mapping[str, Object], now: datetime) -> list[Object]:
     """The secrets that must be created or renewed now; none unless spec.tls.mode is generated.
 
-    existing: the secrets of the namespace, by name.
-    now: the time, with its time zone.
+    existing: the secrets of the namespace, by name. now: the time, with its time zone.
     """
     if run.spec.tls.mode != "generated":
         return []
@@ -39,8 +37,8 @@ def secrets(run: TrainingRun, existing: Mapping[str, Object], now: datetime) -> 
     made = [] if authority.pem == stored else [_secret(run, _AUTHORITY, authority.pem, authority)]
     for role in _ROLES:
         name = secret_name(run, role)
-        names = member_names(role, run.namespace, prefixed(run.name, role))
-        uri = identity_uri(role, identity(run), prefixed(run.name, f"{role}-") if role in _NAMED else "")
+        names = member_names(role, run.namespace, f"{run.name}-{role}")
+        uri = identity_uri(role, identity(run), f"{run.name}-{role}-" if role in _NAMED else "")
         if not _serves(existing.get(name), authority, names, uri, now):
             made.append(_secret(run, role, authority.issue(role, names, uri, now, now + LIFE), authority))
     return made
@@ -48,7 +46,7 @@ def secrets(run: TrainingRun, existing: Mapping[str, Object], now: datetime) -> 
 
 def secret_name(run: TrainingRun, role: str) -> str:
     """The name of the secret of a role, or of the authority."""
-    return prefixed(run.name, f"{role}-tls")
+    return f"{run.name}-{role}-tls"
 
 
 def certificates(secret: Object) -> Certificates | None:
@@ -86,18 +84,15 @@ def _lasts(end: datetime, now: datetime, life: timedelta) -> bool:
 
 def _secret(run: TrainingRun, role: str, issued: Issued, authority: Authority) -> Object:
     label, _, program = ACTORQ.partition("=")
-    data = {"ca.crt": authority.pem.certificate, "tls.crt": issued.certificate, "tls.key": issued.key}
+    labels = {label: program, RUN_LABEL: run.name, VERSION_LABEL: __version__}
+    metadata = {"name": secret_name(run, role), "namespace": run.namespace, "labels": labels}
+    files = {"ca.crt": authority.pem.certificate, "tls.crt": issued.certificate, "tls.key": issued.key}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "kubernetes.io/tls",
-        "metadata": {
-            "name": secret_name(run, role),
-            "namespace": run.namespace,
-            "labels": {label: program, RUN_LABEL: run.name, VERSION_LABEL: __version__},
-            "ownerReferences": [owner(run)],
-        },
-        "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
+        "metadata": {**metadata, "ownerReferences": [owner(run)]},
+        "data": {name: base64.b64encode(value).decode() for name, value in files.items()},
     }
 
 

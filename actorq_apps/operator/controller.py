@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from actorq.errors import ActorQError, ConflictError
@@ -69,53 +70,45 @@ class DueQueue(Generic[N]):
             return sum(at <= self._clock() for at in self._due.values())
 
 
+@dataclass(eq=False)
 class Controller:
     """Reconciles one run at a time.
 
-    namespaces: those to look at; empty for all.
-    reconciles: number of calls of `reconcile` by result. reconcile_seconds: their duration.
+    namespaces: those to look at; empty for all. reconciles: number of calls of `reconcile` by result.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        namespaces: Sequence[str],
-        queue: DueQueue[Key],
-        reconciler: Reconciler,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cluster = cluster
-        self._namespaces = tuple(namespaces) or ("",)
-        self._queue = queue
-        self.reconciler = reconciler
-        self._clock = clock
-        self.reconciles = dict.fromkeys((DONE, CONFLICT, FAILED), 0)
-        self.reconcile_seconds = Histogram()
-        # When the present look, or list, began.
-        self._busy_since: float | None = None
-        self._ended = False
+    cluster: Cluster
+    namespaces: Sequence[str]
+    queue: DueQueue[Key]
+    reconciler: Reconciler
+    clock: Callable[[], float] = time.monotonic
+    reconciles: dict[str, int] = field(default_factory=lambda: dict.fromkeys((DONE, CONFLICT, FAILED), 0), init=False)
+    reconcile_seconds: Histogram = field(default_factory=Histogram, init=False)
+    # When the present look, or list, began.
+    _busy_since: float | None = field(default=None, init=False)
+    _ended: bool = field(default=False, init=False)
 
     def works(self) -> bool:
         """Whether no look hangs, and `run` has not ended before the queue was closed. Thread-safe."""
         since = self._busy_since
-        hangs = since is not None and self._clock() - since > LOOK_LIMIT_S
-        return not hangs and (not self._ended or self._queue.closed)
+        hangs = since is not None and self.clock() - since > LOOK_LIMIT_S
+        return not hangs and (not self._ended or self.queue.closed)
 
     def list_runs(self) -> None:
         """Make all runs due, also those whose deletion was missed. Raises UserError when a permission is missing."""
         for key in self.reconciler.known():
-            self._queue.put(key)
-        for namespace in self._namespaces:
-            for each in self._cluster.at(namespace).list(API_VERSION, KIND):
-                self._queue.put(Key(each["metadata"]["namespace"], each["metadata"]["name"]))
+            self.queue.put(key)
+        for namespace in self.namespaces or ("",):
+            for each in self.cluster.at(namespace).list(API_VERSION, KIND):
+                self.queue.put(Key(each["metadata"]["namespace"], each["metadata"]["name"]))
 
     def run(self) -> None:
         """Reconcile until the queue is closed."""
         listed = float("-inf")
         try:
-            while not self._queue.closed:
-                if self._clock() - listed >= LIST_PERIOD_S:
-                    listed = self._busy_since = self._clock()
+            while not self.queue.closed:
+                if self.clock() - listed >= LIST_PERIOD_S:
+                    listed = self._busy_since = self.clock()
                     try:
                         self.list_runs()
                     except ActorQError as error:
@@ -123,7 +116,7 @@ class Controller:
                     except Exception:
                         _log.exception("the list of runs")
                     self._busy_since = None
-                if key := self._queue.get(max(0.0, listed + LIST_PERIOD_S - self._clock())):
+                if key := self.queue.get(max(0.0, listed + LIST_PERIOD_S - self.clock())):
                     self.reconcile(key)
         finally:
             self._ended = True
@@ -131,7 +124,7 @@ class Controller:
 
     def reconcile(self, key: Key) -> None:
         """Reconcile one run and put it back for the next reconciliation."""
-        began, result = self._clock(), FAILED
+        began, result = self.clock(), FAILED
         self._busy_since = began
         try:
             delay_s, result = self.reconciler.reconcile(key), DONE
@@ -146,6 +139,6 @@ class Controller:
             delay_s = LIST_PERIOD_S
         self._busy_since = None
         self.reconciles[result] += 1
-        self.reconcile_seconds.observe(self._clock() - began)
+        self.reconcile_seconds.observe(self.clock() - began)
         if delay_s is not None:
-            self._queue.put(key, delay_s)
+            self.queue.put(key, delay_s)

@@ -31,6 +31,9 @@ _COMPARED = (
 _WHOLE = ("selector", "matchLabels", "data")
 _IGNORED = ("apiVersion", "kind", "status", "volumeClaimTemplates", "creationTimestamp")
 
+Path = tuple[str, ...]
+"""The names that lead to a field."""
+
 
 class Existing(dict[tuple[str, str], Object]):
     """Objects of a run that the cluster has, by kind and name."""
@@ -47,7 +50,7 @@ def stamped(manifest: Object) -> Object:
     return {**manifest, "metadata": {**metadata, "annotations": {**part(metadata, "annotations"), DIGEST: digest}}}
 
 
-def differs(wanted: Object, found: Object | None, left: Collection[str] = ()) -> bool:
+def differs(wanted: Object, found: Object | None, left: Collection[Path] = ()) -> bool:
     """Whether an object must be applied. `wanted` has its digest.
 
     Fields that the run does not set do not count. left: changes by others that do not count either (`changes`).
@@ -59,16 +62,15 @@ def differs(wanted: Object, found: Object | None, left: Collection[str] = ()) ->
     return scaled or digest_of(wanted) != digest_of(found) or not changes(wanted, found) <= set(left)
 
 
-def changes(wanted: Object, found: Object) -> set[str]:
+def changes(wanted: Object, found: Object) -> set[Path]:
     """The paths of fields that somebody has changed since an object was applied."""
-    return set(_changes(wanted, found, "")) if wanted["kind"] in _COMPARED else set()
+    return set(_changes(wanted, found, ())) if wanted["kind"] in _COMPARED else set()
 
 
 def removal(wanted: Object, found: Object | None) -> Object:
     """The merge patch that removes what others have added where that changes the meaning; empty if nothing is."""
     change: Object = {}
-    for path in changes(wanted, found) if found is not None else ():
-        *names, last = path.split("\n")
+    for *names, last in changes(wanted, found) if found is not None else ():
         if names and names[-1] in _WHOLE and last not in part(wanted, *names):
             place = change
             for name in names:
@@ -77,29 +79,24 @@ def removal(wanted: Object, found: Object | None) -> Object:
     return change
 
 
-def _changes(wanted: Any, found: Any, path: str) -> Iterator[str]:
-    """The paths below `path`, by names with line feeds between them, which no name has."""
+def _changes(wanted: Any, found: Any, path: Path) -> Iterator[Path]:
     if wanted in (None, "", {}, []):
         # The server drops what is empty.
         return
     if isinstance(wanted, dict) and isinstance(found, dict):
         for name, value in wanted.items():
             if name not in _IGNORED:
-                yield from _changes(value, found.get(name), _joined(path, name))
-        if path.rpartition("\n")[2] in _WHOLE:
-            yield from (_joined(path, name) for name in found if name not in wanted)
+                yield from _changes(value, found.get(name), (*path, name))
+        if path and path[-1] in _WHOLE:
+            yield from ((*path, name) for name in found if name not in wanted)
     elif isinstance(wanted, list) and isinstance(found, list):
         by_name = {each.get("name"): each for each in found if isinstance(each, dict)}
         for index, value in enumerate(wanted):
             name = value.get("name") if isinstance(value, dict) else None
             other = by_name.get(name) if name else found[index] if index < len(found) else None
-            yield from _changes(value, other, _joined(path, str(name or index)))
+            yield from _changes(value, other, (*path, str(name or index)))
     elif not _is_same(wanted, found):
         yield path
-
-
-def _joined(path: str, name: str) -> str:
-    return f"{path}\n{name}" if path else name
 
 
 def _is_same(wanted: object, found: object) -> bool:

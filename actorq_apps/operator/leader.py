@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from actorq.errors import ActorQError, ConflictError, UnavailableError, UserError
@@ -40,32 +40,25 @@ class Times:
     retry_s: float = 2.0
 
 
+@dataclass(eq=False)
 class Leader:
     """One replica's part in the election.
 
     name: of the replica, unique.
     version: of this software. An older version refuses to follow a newer one, because it may not know its objects.
+    leads: whether this replica held the Lease at its last attempt.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        name: str,
-        version: str,
-        times: Times = Times(),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._cluster = cluster
-        self._name = name
-        self._version = version
-        self._times = times
-        self._clock = clock
-        self._seen: tuple[object, float] = (None, 0.0)
-        # When the last successful attempt began.
-        self._renewed = float("-inf")
-        # Whether this replica held the Lease at its last attempt.
-        self.leads = False
-        self._stopped = threading.Event()
+    cluster: Cluster
+    name: str
+    version: str
+    times: Times = Times()
+    clock: Callable[[], float] = time.monotonic
+    leads: bool = field(default=False, init=False)
+    _seen: tuple[object, float] = field(default=(None, 0.0), init=False)
+    # When the last successful attempt began.
+    _renewed: float = field(default=float("-inf"), init=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, init=False)
 
     def acquire(self) -> bool:
         """Wait for the Lease. Returns False after `stop`. Raises NewerVersionError when a newer version had it last."""
@@ -79,45 +72,37 @@ class Leader:
             except ActorQError as error:
                 # The next attempt may find the API server, or the permission.
                 _log.warning("the Lease: %s", error)
-            self._stopped.wait(self._times.retry_s)
+            self._stopped.wait(self.times.retry_s)
         return False
 
     def hold(self, ended: threading.Event) -> bool:
         """Renew the Lease until it is lost (returns False) or the work that needs it has ended (returns True)."""
-        while (left_s := self._renewed + self._times.give_up_s - self._clock()) > 0:
-            if ended.wait(min(self._times.retry_s, left_s)):
+        while (left_s := self._renewed + self.times.give_up_s - self.clock()) > 0:
+            if ended.wait(min(self.times.retry_s, left_s)):
                 return True
             try:
-                if not self.try_once(self._renewed + self._times.give_up_s):
+                if not self.try_once(self._renewed + self.times.give_up_s):
                     return False
             except ActorQError as error:
                 _log.warning("the Lease: %s", error)
         return False
 
     def try_once(self, deadline: float | None = None) -> bool:
-        """Take or renew the Lease if that is allowed now. Returns whether this replica holds it.
-
-        deadline: when to give up, by the clock.
-        """
-        began = self._clock()
-        end = began + self._times.give_up_s if deadline is None else deadline
+        """Take or renew the Lease if that is allowed now, until `deadline`. Returns whether this replica holds it."""
+        began = self.clock()
+        end = began + self.times.give_up_s if deadline is None else deadline
         lease = self._until(end).get(*_API, LEASE)
         try:
             if lease is None:
                 self._until(end).create({**self._record(), "apiVersion": _API[0], "kind": _API[1]})
-                self._renewed = began
-                return True
-            spec = part(lease, "spec")
-            holder = str(spec.get("holderIdentity") or "")
-            if holder != self._name:
-                self._refuse_to_follow(lease)
-                if holder and not self._is_expired(spec):
-                    return False
-            self._until(end).patch(*_API, LEASE, self._record(lease))
-            self._renewed = began
+            elif self._may_take(lease):
+                self._until(end).patch(*_API, LEASE, self._record(lease))
+            else:
+                return False
         except ConflictError:
             # Another replica was faster.
             return False
+        self._renewed = began
         return True
 
     def stop(self) -> None:
@@ -127,74 +112,77 @@ class Leader:
     def release(self) -> None:
         """Give the Lease to the next replica at once, if this one holds it."""
         self.leads = False
-        lease = self._cluster.get(*_API, LEASE)
-        if lease is not None and part(lease, "spec").get("holderIdentity") == self._name:
+        lease = self.cluster.get(*_API, LEASE)
+        if lease is not None and part(lease, "spec").get("holderIdentity") == self.name:
             condition = {"resourceVersion": lease["metadata"].get("resourceVersion")}
-            self._cluster.patch(*_API, LEASE, {"metadata": condition, "spec": {"holderIdentity": ""}})
+            self.cluster.patch(*_API, LEASE, {"metadata": condition, "spec": {"holderIdentity": ""}})
 
     def _until(self, deadline: float) -> Cluster:
         """The cluster for a request that ends by then. Raises UnavailableError when it is too late for one."""
-        left_s = deadline - self._clock()
+        left_s = deadline - self.clock()
         if left_s <= 0:
-            raise UnavailableError(f"the API server has not answered in {self._times.give_up_s:g} s")
-        return self._cluster.at(self._cluster.namespace, timeout_s=left_s)
+            raise UnavailableError(f"the API server has not answered in {self.times.give_up_s:g} s")
+        return self.cluster.at(self.cluster.namespace, timeout_s=left_s)
 
-    def _is_expired(self, spec: Object) -> bool:
-        record = (spec.get("holderIdentity"), spec.get("renewTime"))
-        if record != self._seen[0]:
-            self._seen = (record, self._clock())
-        return self._clock() - self._seen[1] >= float(spec.get("leaseDurationSeconds") or self._times.duration_s)
-
-    def _refuse_to_follow(self, lease: Object) -> None:
+    def _may_take(self, lease: Object) -> bool:
+        """Whether the Lease is this replica's, or free, or expired. Raises NewerVersionError."""
+        spec = part(lease, "spec")
+        holder = str(spec.get("holderIdentity") or "")
+        if holder == self.name:
+            return True
         newest = str(part(lease, "metadata", "annotations").get(VERSION_ANNOTATION) or "")
-        if _ordered(newest) > _ordered(self._version):
+        if _ordered(newest) > _ordered(self.version):
             raise NewerVersionError(
-                f"version {newest} of the operator was here: this is version {self._version}, and it may not know its "
-                f"objects; install {newest}, or delete Lease {LEASE} in namespace {self._cluster.namespace} to go back"
+                f"version {newest} of the operator was here: this is version {self.version}, and it may not know its "
+                f"objects; install {newest}, or delete Lease {LEASE} in namespace {self.cluster.namespace} to go back"
             )
+        record = (spec.get("holderIdentity"), spec.get("renewTime"))
+        if holder and record != self._seen[0]:
+            self._seen = (record, self.clock())
+        unchanged_s = self.clock() - self._seen[1]
+        return not holder or unchanged_s >= float(spec.get("leaseDurationSeconds") or self.times.duration_s)
 
     def _record(self, lease: Object | None = None) -> Object:
-        metadata: Object = {"name": LEASE, "annotations": {VERSION_ANNOTATION: self._version}}
+        metadata: Object = {"name": LEASE, "annotations": {VERSION_ANNOTATION: self.version}}
         if lease is not None:
             metadata["resourceVersion"] = lease["metadata"].get("resourceVersion")
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        times = {"leaseDurationSeconds": round(self._times.duration_s), "renewTime": now}
-        return {"metadata": metadata, "spec": {"holderIdentity": self._name, **times}}
+        times = {"leaseDurationSeconds": round(self.times.duration_s), "renewTime": now}
+        return {"metadata": metadata, "spec": {"holderIdentity": self.name, **times}}
 
 
+@dataclass(eq=False)
 class OtherOperators:
     """Tells whether a namespace has an operator of its own: one that lives there, and whose Lease somebody renews.
 
     An operator for several namespaces leaves the runs there to it. Otherwise each would undo what the other does.
-    cluster: in the namespace of this operator.
     """
 
-    def __init__(self, cluster: Cluster, times: Times = Times(), clock: Callable[[], float] = time.monotonic) -> None:
-        self._cluster = cluster
-        self._times = times
-        self._clock = clock
-        # By namespace: the Lease's holder and time, since when they are so, and when the Lease was last read.
-        self._seen: dict[str, tuple[object, float, float]] = {}
+    cluster: Cluster
+    times: Times = Times()
+    clock: Callable[[], float] = time.monotonic
+    # By namespace: the Lease's holder and time, since when they are so, and when the Lease was last read.
+    _seen: dict[str, tuple[object, float, float]] = field(default_factory=dict, init=False)
 
     def manages(self, namespace: str) -> bool:
         """Whether another operator looks after the runs of a namespace. Reads its Lease now and then.
 
         A Lease that is seen for the first time counts as renewed.
         """
-        if namespace == self._cluster.namespace:
+        if namespace == self.cluster.namespace:
             return False
-        now = self._clock()
+        now = self.clock()
         record, since, read = self._seen.get(namespace, (None, now, float("-inf")))
-        if now - read >= self._times.give_up_s:
+        if now - read >= self.times.give_up_s:
             newest = self._record(namespace)
             record, since = newest, since if newest == record else now
             self._seen[namespace] = record, since, now
-        return record is not None and now - since < self._times.duration_s
+        return record is not None and now - since < self.times.duration_s
 
     def _record(self, namespace: str) -> object:
         """Holder and time of the Lease; None without a holder."""
         try:
-            spec = part(self._cluster.at(namespace).get(*_API, LEASE), "spec")
+            spec = part(self.cluster.at(namespace).get(*_API, LEASE), "spec")
         except ForbiddenError:
             # The rights of an earlier version. Runs go on as with that.
             return None

@@ -36,16 +36,10 @@ def check_run_name(name: str) -> str:
     return name
 
 
-def prefixed(run: str, name: str) -> str:
-    """The name of a run's object that the manifests call `name`."""
-    return f"{run}-{name}"
-
-
 def named(manifests: Sequence[Object], run: str, identity: str) -> list[Object]:
     """The objects of k8s/ under names that begin with the run's name, so that several runs share a namespace.
 
     The run's label is added to all selectors. Addresses and the names in certificates follow.
-
     identity: the run in certificates, the services' transport.run.
     """
     services = [re.escape(name_of(each)) for each in manifests if each["kind"] == "Service"]
@@ -68,7 +62,7 @@ class _Renaming:
             renamed = dict(manifest)
         else:
             renamed = {key: self._tree(value, key) for key, value in manifest.items()}
-        renamed["metadata"] = {**manifest["metadata"], "name": prefixed(self._run, name_of(manifest))}
+        renamed["metadata"] = {**manifest["metadata"], "name": f"{self._run}-{name_of(manifest)}"}
         if manifest["kind"] == "Service" and (selector := part(renamed, "spec", "selector")):
             renamed["spec"]["selector"] = self._labels(selector)
         if manifest["kind"] in WORKLOADS and (pod := part(renamed, "spec", "template")):
@@ -87,20 +81,20 @@ class _Renaming:
             return tree
         renamed = {name: self._tree(value, name) for name, value in tree.items()}
         if renamed.get("name") in self._names.get(key, ()):
-            renamed["name"] = prefixed(self._run, renamed["name"])
+            renamed["name"] = f"{self._run}-{renamed['name']}"
         if key in _SELECTORS and (key == "podSelector" or "matchLabels" in renamed):
             renamed["matchLabels"] = self._labels(part(renamed, "matchLabels"))
         return renamed
 
     def _labels(self, labels: Object) -> Object:
-        pod = {_POD_NAME: prefixed(self._run, labels[_POD_NAME])} if _POD_NAME in labels else {}
+        pod = {_POD_NAME: f"{self._run}-{labels[_POD_NAME]}"} if _POD_NAME in labels else {}
         return {**labels, **pod, RUN_LABEL: self._run}
 
     def _text(self, text: str, key: str) -> str:
         if key in _NAMES:
-            return prefixed(self._run, text) if text in self._names[key] else text
+            return f"{self._run}-{text}" if text in self._names[key] else text
         if key == "dnsNames":
-            return prefixed(self._run, text) if self._service.match(text) else text
+            return f"{self._run}-{text}" if self._service.match(text) else text
         if key == "uris":
             return self._uri(text)
         return text if key == "image" else self._address.sub(rf"{self._run}-\1", text)
@@ -110,4 +104,4 @@ class _Renaming:
             owner = parse_identity([text])
         except DeniedError:
             return text
-        return identity_uri(owner.role, self._identity, owner.name and prefixed(self._run, owner.name))
+        return identity_uri(owner.role, self._identity, owner.name and f"{self._run}-{owner.name}")

@@ -2,7 +2,9 @@
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from actorq.errors import ActorQError
 from actorq_apps.cluster.connection import Cluster
@@ -17,12 +19,12 @@ _STREAM_S = 240
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class News:
     """Puts runs with a new specification, and deleted ones, into the queue. A change of the status alone is no news."""
 
-    def __init__(self, queue: DueQueue[Key]) -> None:
-        self._queue = queue
-        self._seen: dict[Key, tuple[object, ...]] = {}
+    queue: DueQueue[Key]
+    _seen: dict[Key, tuple[object, ...]] = field(default_factory=dict, init=False)
 
     def notice(self, kind: str, resource: Object) -> None:
         """A change of an object: ADDED, MODIFIED or DELETED."""
@@ -33,60 +35,47 @@ class News:
         if kind != "DELETED":
             self._seen[key] = version
         if before != version or kind == "DELETED":
-            self._queue.put(key)
+            self.queue.put(key)
 
 
-class Watcher:
-    """Tells the news of the runs of some namespaces, until it is stopped.
+def follow(cluster: Cluster, namespaces: Sequence[str], queue: DueQueue[Key], pause_s: float = 1.0) -> None:
+    """Begin to tell the queue the news of the runs of some namespaces, until it is closed.
 
-    It writes nothing to objects: no finalizer keeps one while no operator runs. What it misses, the next list of all
-    runs makes up for.
+    Nothing is written to objects: no finalizer keeps one while no operator runs. What is missed, the next list of all
+    runs makes up for. The threads end with their streams, with the process at the latest.
 
     pause_s: seconds between the end of a stream and the next attempt.
     """
-
-    def __init__(self, cluster: Cluster, namespaces: Sequence[str], queue: DueQueue[Key], pause_s: float = 1.0) -> None:
-        self._pause_s = pause_s
-        self._stopped = threading.Event()
+    for each in namespaces or ("",):
         # Each thread has its own, as what it has seen is of its own namespaces.
-        self._threads = [
-            threading.Thread(target=self._follow, args=(cluster.at(each), News(queue)), name="news", daemon=True)
-            for each in namespaces or ("",)
-        ]
+        arguments = cluster.at(each), News(queue), pause_s
+        threading.Thread(target=_follow, args=arguments, name="news", daemon=True).start()
 
-    def start(self) -> None:
-        """Begin to follow."""
-        for each in self._threads:
-            each.start()
 
-    def stop(self) -> None:
-        """Let the threads end with their streams; they end with the process at the latest."""
-        self._stopped.set()
+def _follow(cluster: Cluster, news: News, pause_s: float) -> None:
+    version = ""
+    while not news.queue.closed:
+        after, version = version, ""
+        try:
+            version = _stream(cluster, news, after)
+        except ActorQError as error:
+            _log.warning("the news of runs: %s", error)
+        except Exception:
+            # One object that cannot be read must not hide the others.
+            _log.exception("the news of runs")
+        time.sleep(pause_s)
 
-    def _follow(self, cluster: Cluster, news: News) -> None:
-        version = ""
-        while not self._stopped.is_set():
-            try:
-                version = self._stream(cluster, news, version)
-            except ActorQError as error:
-                _log.warning("the news of runs: %s", error)
-                version = ""
-            except Exception:
-                # One object that cannot be read must not hide the others.
-                _log.exception("the news of runs")
-                version = ""
-            self._stopped.wait(self._pause_s)
 
-    def _stream(self, cluster: Cluster, news: News, version: str) -> str:
-        """Follow one stream of changes from a version of the list on. Returns its last version; empty to list anew."""
-        if not version:
-            found, version = cluster.listed(API_VERSION, KIND)
-            for each in found:
-                news.notice("ADDED", each)
-        for kind, each in cluster.changes(API_VERSION, KIND, version, _STREAM_S):
-            if self._stopped.is_set() or kind == "ERROR":
-                # The server has forgotten the version.
-                return ""
-            version = str(part(each, "metadata").get("resourceVersion") or "")
-            news.notice(kind, each)
-        return version
+def _stream(cluster: Cluster, news: News, version: str) -> str:
+    """Follow one stream of changes from a version of the list on. Returns its last version; empty to list anew."""
+    if not version:
+        found, version = cluster.listed(API_VERSION, KIND)
+        for each in found:
+            news.notice("ADDED", each)
+    for kind, each in cluster.changes(API_VERSION, KIND, version, _STREAM_S):
+        if news.queue.closed or kind == "ERROR":
+            # The server has forgotten the version.
+            return ""
+        version = str(part(each, "metadata").get("resourceVersion") or "")
+        news.notice(kind, each)
+    return version

@@ -9,7 +9,8 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,7 +26,7 @@ from actorq_apps.cluster.context import connect
 from actorq_apps.operator.controller import Controller, DueQueue
 from actorq_apps.operator.leader import Leader
 from actorq_apps.operator.metrics import operator_metrics
-from actorq_apps.operator.news import Watcher
+from actorq_apps.operator.news import follow
 from actorq_apps.operator.reconcile import Key, Reconciler
 from actorq_apps.operator.render import MANIFESTS, Images
 from actorq_apps.operator.resource.training_run import API_VERSION, KIND
@@ -38,13 +39,11 @@ _log = logging.getLogger("actorq_apps.operator")
 def parse(arguments: Sequence[str] | None = None) -> Any:
     """The flags. Raises UserError."""
     parser = OneLineParser(prog="python -m actorq_apps.operator", description=__doc__)
-    parser.add_argument(
-        "--namespace",
-        action="append",
-        default=[],
-        metavar="NAMESPACE",
-        help="only look at this namespace; may be repeated (default: all namespaces)",
-    )
+
+    def add_repeated(flag: str, metavar: str, text: str) -> None:
+        parser.add_argument(flag, action="append", default=[], metavar=metavar, help=text)
+
+    add_repeated("--namespace", "NAMESPACE", "only look at this namespace; may be repeated (default: all namespaces)")
     parser.add_argument(
         "--lease-namespace", metavar="NAMESPACE", help="namespace of the replicas' Lease (default: that of this pod)"
     )
@@ -62,22 +61,16 @@ def parse(arguments: Sequence[str] | None = None) -> Any:
         help="registry, with a folder if any, of the images of runs that name none, such as registry.example/rl",
     )
     parser.add_argument("--image-tag", default="", metavar="TAG", help=f"tag of these images (default: {__version__})")
-    parser.add_argument(
-        "--image-digest",
-        action="append",
-        default=[],
-        metavar="SERVICE=sha256:HEX",
-        help="digest of the image of learner, quantizer or actor, which counts instead of the tag; may be repeated",
+    add_repeated(
+        *("--image-digest", "SERVICE=sha256:HEX"),
+        "digest of the image of learner, quantizer or actor, which counts instead of the tag; may be repeated",
     )
     parser.add_argument(
         "--image-pull-policy", choices=("Always", "IfNotPresent", "Never"), help="when nodes pull images of runs"
     )
-    parser.add_argument(
-        "--image-pull-secret",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="Secret of the registry, in the namespace of each run, besides those that a run names; may be repeated",
+    add_repeated(
+        *("--image-pull-secret", "NAME"),
+        "Secret of the registry, in the namespace of each run, besides those that a run names; may be repeated",
     )
     parser.add_argument(
         "--metrics",
@@ -98,25 +91,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if not cluster.has_kind(API_VERSION, KIND):
         raise UserError(f"the cluster has no kind {KIND}: apply k8s/operator/crd.yaml")
     queue: DueQueue[Key] = DueQueue()
-    worker = cluster.at(cluster.namespace)
     if re.search(r"\s|://", flags.image_registry):
         raise UserError(
             "--image-registry: expected a registry and perhaps a folder, such as registry.example/rl, got "
             f"{flags.image_registry!r}"
         )
-    images = Images(
-        flags.image_registry.rstrip("/"),
-        flags.image_tag,
-        flags.image_pull_policy or "",
-        tuple(flags.image_pull_secret),
-        _digests(flags.image_digest),
-    )
-    controller = Controller(worker, flags.namespace, queue, Reconciler(worker, queue.put, flags.manifests, images))
+    registry, policy = flags.image_registry.rstrip("/"), flags.image_pull_policy or ""
+    pull_secrets, digests = tuple(flags.image_pull_secret), _digests(flags.image_digest)
+    images = Images(registry, flags.image_tag, policy, pull_secrets, digests)
+    controller = Controller(cluster, flags.namespace, queue, Reconciler(cluster, queue.put, flags.manifests, images))
     controller.list_runs()
     # Until here a failure is one line, without a traceback.
     configure_logging("operator", "operator", form=flags.log_format)
     leader = Leader(cluster, f"{socket.gethostname()}-{uuid4().hex[:8]}", __version__)
-    return asyncio.run(_serve(flags.metrics, queue, controller, leader, Watcher(worker, flags.namespace, queue)))
+    follow_runs = partial(follow, cluster, flags.namespace, queue)
+    return asyncio.run(_serve(flags.metrics, queue, controller, leader, follow_runs))
 
 
 def _digests(given: Sequence[str]) -> dict[str, str]:
@@ -133,32 +122,26 @@ def _digests(given: Sequence[str]) -> dict[str, str]:
 
 
 async def _serve(
-    metrics_address: str, queue: DueQueue[Key], controller: Controller, leader: Leader, watcher: Watcher
+    metrics_address: str, queue: DueQueue[Key], controller: Controller, leader: Leader, follow_runs: Callable[[], None]
 ) -> int:
     ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(each, ended.set)
+        loop.add_signal_handler(each, ended.set)
     leading = threading.Thread(target=_lead, args=(controller, leader), name="leader", daemon=True)
 
     def healthy() -> bool:
         return leading.is_alive() and controller.works()
 
-    metrics = open_metrics(
-        metrics_address,
-        CallCounts(),
-        lambda: operator_metrics(leader, controller, queue),
-        alive=healthy,
-        serving=healthy,
-        loop=asyncio.get_running_loop(),
-    )
+    own = partial(operator_metrics, leader, controller, queue)
+    metrics = open_metrics(metrics_address, CallCounts(), own, alive=healthy, serving=healthy, loop=loop)
     leading.start()
-    watcher.start()
+    follow_runs()
     try:
         await ended.wait()
     finally:
         queue.close()
         leader.stop()
-        watcher.stop()
         await asyncio.to_thread(leading.join)
         await asyncio.to_thread(metrics.close)
     return EXIT_OK

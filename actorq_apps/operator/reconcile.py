@@ -22,14 +22,8 @@ from actorq_apps.operator import credentials, differences
 from actorq_apps.operator.certificates import certificates, secrets
 from actorq_apps.operator.differences import Existing, changed_setting, differs, foreign, is_owned, refusal, stamped
 from actorq_apps.operator.leader import OtherOperators
-from actorq_apps.operator.naming import prefixed
 from actorq_apps.operator.render import MANIFESTS, Images, objects
-from actorq_apps.operator.resource.training_run import (
-    API_VERSION,
-    KIND,
-    TrainingRun,
-    TrainingRunSpec,
-)
+from actorq_apps.operator.resource.training_run import API_VERSION, KIND, TrainingRun, TrainingRunSpec
 from actorq_apps.operator.status import conditions, present
 from actorq_apps.operator.status.answers import Answers
 from actorq_apps.operator.status.events import COMPONENT, new_events, of_another_operator
@@ -72,8 +66,8 @@ class _Desired:
     wanted: list[Object]
     fault: Fault | None
     checked: float = float("-inf")
-    healed: dict[tuple[str, str], set[str]] = field(default_factory=dict)
-    told: set[tuple[tuple[str, str], str]] = field(default_factory=set)
+    healed: dict[tuple[str, str], set[differences.Path]] = field(default_factory=dict)
+    told: set[tuple[tuple[str, str], differences.Path]] = field(default_factory=set)
 
     def differs(self, wanted: Object, found: Object | None) -> bool:
         """Whether an object must be applied."""
@@ -96,42 +90,35 @@ class _Memory:
     written: float = float("-inf")
 
 
+@dataclass(eq=False)
 class Reconciler:
     """Reconciles one run after the other. Not thread-safe.
 
     wake: called from other threads with the key of a run that has news.
-    images: where the images of runs come from that name none.
     address_of: where the learner of a run listens.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        wake: Callable[[Key], object],
-        manifests: Path = MANIFESTS,
-        images: Images | None = None,
-        address_of: Callable[[Key], str] = lambda key: f"{prefixed(key.name, 'learner')}.{key.namespace}.svc:50051",
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._cluster = cluster.at(cluster.namespace, COMPONENT)
-        self._wake = wake
-        self._manifests = manifests
-        self._images = images or Images()
-        self._address_of = address_of
-        self._clock = clock
-        self._now = now
-        self._memories: dict[Key, _Memory] = {}
-        self._others = OtherOperators(self._cluster, clock=clock)
-        # The uids of the runs that are left to them.
-        self._left: dict[Key, str] = {}
+    cluster: Cluster
+    wake: Callable[[Key], object]
+    manifests: Path = MANIFESTS
+    images: Images = field(default_factory=Images)
+    address_of: Callable[[Key], str] = lambda key: f"{key.name}-learner.{key.namespace}.svc:50051"
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    _memories: dict[Key, _Memory] = field(default_factory=dict, init=False)
+    # The uids of the runs that are left to other operators.
+    _left: dict[Key, str] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.cluster = self.cluster.at(self.cluster.namespace, COMPONENT)
+        self._others = OtherOperators(self.cluster, clock=self.clock)
 
     def reconcile(self, key: Key) -> float | None:
         """Check a run and do what is missing. Returns the seconds until the next check; None for no date.
 
         Raises ActorQError when the cluster does not answer, ConflictError when the TrainingRun has changed meanwhile.
         """
-        cluster = self._cluster.at(key.namespace)
+        cluster = self.cluster.at(key.namespace)
         resource = cluster.get(API_VERSION, KIND, key.name)
         if resource is None or resource["metadata"].get("deletionTimestamp"):
             # Kubernetes deletes what belongs to it.
@@ -141,13 +128,13 @@ class Reconciler:
         if self._others.manages(key.namespace):
             return self._leave(cluster, key, resource)
         self._left.pop(key, None)
-        uid, before = resource["metadata"]["uid"], part(resource, "status")
+        uid = resource["metadata"]["uid"]
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
             self._forget(key)
-            answers = Answers(self._address_of(key), lambda: self._wake(key), self._clock)
+            answers = Answers(self.address_of(key), lambda: self.wake(key), self.clock)
             memory = self._memories[key] = _Memory(uid, answers)
-        memory.state = str(before.get("state") or conditions.PENDING)
+        memory.state = str(part(resource, "status").get("state") or conditions.PENDING)
         version = str(resource["metadata"].get("resourceVersion", ""))
         if version and memory.ended == version:
             return None
@@ -155,7 +142,7 @@ class Reconciler:
             found, observed = self._see(cluster, key, resource, memory)
         except UserError as error:
             fault = refusal(error)
-            observed = ObservedRun(resource, self._now(), earlier=memory.earlier, refusal=fault, blind=True)
+            observed = ObservedRun(resource, self.now(), earlier=memory.earlier, refusal=fault, blind=True)
             self._write(cluster, observed, fault, memory)
             return PERIOD_S
         desired = memory.desired = self._desired(cluster, memory, observed)
@@ -210,28 +197,28 @@ class Reconciler:
         self._forget(key)
         if self._left.get(key) != resource["metadata"]["uid"]:
             self._left[key] = resource["metadata"]["uid"]
-            event = of_another_operator(ObservedRun(resource, self._now()), self._cluster.namespace)
+            event = of_another_operator(ObservedRun(resource, self.now()), self.cluster.namespace)
             _log.warning("%s/%s: %s", *key, event["message"])
             self._tell(cluster, [event])
         return LEFT_PERIOD_S
 
     def _see(self, cluster: Cluster, key: Key, resource: Object, memory: _Memory) -> tuple[Existing, ObservedRun]:
         """The workloads of a run, and a look at its pods and its learner. Raises UserError for a refused request."""
-        found = present.workloads(cluster, key.name)
+        found = present.listed(cluster, key.name, present.OF_WORKLOADS)
         # An earlier run of this name may not be deleted yet. What its learner says is not of this run.
         workloads = [each for each in found.values() if is_owned(each, memory.uid)]
         own = [each["metadata"]["uid"] for each in workloads]
         labeled = live_pods(cluster.list("v1", "Pod", f"{RUN_LABEL}={key.name}"))
         pods = [pod for pod in labeled if role_of(pod) != "learner" or any(is_owned(pod, uid) for uid in own)]
         asked = [] if "finishedAt" in part(resource, "status") else pods
-        secret = prefixed(key.name, "operator-tls")
+        secret = f"{key.name}-operator-tls"
 
         def read() -> Certificates | None:
             plain = present.tls_mode(resource) == "none"
             return None if plain else certificates(cluster.get("v1", "Secret", secret) or {})
 
         live = memory.answers.newest(asked, read)
-        observed = ObservedRun(resource, self._now(), live, memory.earlier, pods, list(found.values()))
+        observed = ObservedRun(resource, self.now(), live, memory.earlier, pods, list(found.values()))
         waiting = not (observed.suspended or observed.over) and waits(pods, workloads)
         return found, replace(observed, awaited=memory.answers.awaited, waits=waiting)
 
@@ -242,15 +229,13 @@ class Reconciler:
         resting = observed.resting if "finishedAt" in observed.before or not observed.over else ()
         run = desired.run if desired is not None and desired.version[:2] == (generation, resting) else None
         labels: Object | None = None
-        fault: Fault | None = None
         try:
             run = run or TrainingRun.of(resource)
             labels, fault = credentials.check(cluster, run)
             version = generation, resting, labels, fault
             if desired is not None and desired.version == version:
                 return desired
-            where = self._manifests, labels is not None, self._images
-            wanted = [] if fault else objects(run, resting, *where)
+            wanted = [] if fault else objects(run, resting, self.manifests, labels is not None, self.images)
             return _Desired(version, run, [stamped(each) for each in wanted], fault)
         except UserError as error:
             fault = Fault("spec", str(error).removeprefix("spec: "), reason="InvalidConfiguration")
@@ -259,7 +244,7 @@ class Reconciler:
     def _is_enough(self, observed: ObservedRun, desired: _Desired, found: Existing) -> bool:
         """Whether the workloads and pods alone say that the run works, and its other objects were compared lately."""
         period_s = max(CHECK_PERIOD_S, _CHECK_S_PER_RUN * len(self._memories))
-        if observed.live is None or observed.over or self._clock() >= desired.checked + period_s:
+        if observed.live is None or observed.over or self.clock() >= desired.checked + period_s:
             return False
         workloads = [each for each in desired.wanted if each["kind"] in WORKLOADS]
         changed = any(desired.differs(each, found.get((each["kind"], name_of(each)))) for each in workloads)
@@ -271,12 +256,11 @@ class Reconciler:
     ) -> Fault | None:
         """Apply what differs. Returns why nothing may be applied. Raises UserError for a refused request."""
         wanted = desired.wanted
-        if fault := foreign(found, wanted, run.name, run.uid) or changed_setting(
-            found, wanted, observed.before, observed.over
-        ):
+        fault = foreign(found, wanted, run.name, run.uid)
+        if fault := fault or changed_setting(found, wanted, observed.before, observed.over):
             return fault
         existing = {name_of(each): each for each in found.of("Secret") if is_owned(each, run.uid)}
-        made = secrets(run, existing, datetime.fromtimestamp(self._now(), UTC))
+        made = secrets(run, existing, datetime.fromtimestamp(self.now(), UTC))
         others = present.there(cluster, [each for each in made if name_of(each) not in existing])
         if (taken := foreign(others, made, run.name, run.uid)) is not None:
             return taken
@@ -291,7 +275,7 @@ class Reconciler:
         doomed = differences.no_longer_wanted(found, wanted, run.uid)
         self._delete(cluster, doomed, run.uid)
         # After a change the next look compares all again.
-        desired.checked = float("-inf") if made or changed or doomed else self._clock()
+        desired.checked = float("-inf") if made or changed or doomed else self.clock()
         return None
 
     def _record_healed(self, run: TrainingRun, desired: _Desired, found: Existing) -> None:
@@ -302,7 +286,7 @@ class Reconciler:
             undone = differences.changes(each, there) if there is not None else set()
             left = {path for path in undone & desired.healed.get(key, set()) if (key, path) not in desired.told}
             if left:
-                names = ", ".join(sorted(path.replace("\n", ".") for path in left)[:_MOST_NAMED])
+                names = ", ".join(sorted(".".join(path) for path in left)[:_MOST_NAMED])
                 _log.warning("%s/%s: %s %s: others keep changing %s", run.namespace, run.name, *key, names)
             desired.told |= {(key, path) for path in left}
             desired.healed[key] = undone
@@ -337,18 +321,16 @@ class Reconciler:
         if status == observed.before:
             if "finishedAt" in status and status["actors"] == 0:
                 return max(self._left_s(observed), 0.0)
-            rests = not observed.pods and (
-                observed.suspended or (memory.desired is not None and memory.desired.run is None)
-            )
+            invalid = memory.desired is not None and memory.desired.run is None
             # A run that rests stays so until somebody changes the object.
-            return None if rests else PERIOD_S
-        early_s = memory.written + PERIOD_S - self._clock()
+            return None if not observed.pods and (observed.suspended or invalid) else PERIOD_S
+        early_s = memory.written + PERIOD_S - self.clock()
         if early_s > 0 and not conditions.is_news(observed.before, status):
             return early_s
         self._tell(cluster, new_events(observed, status, fault))
         metadata = {"resourceVersion": observed.resource["metadata"].get("resourceVersion")}
         cluster.patch(API_VERSION, KIND, name_of(observed.resource), {"metadata": metadata, "status": status}, "status")
-        memory.written = self._clock()
+        memory.written = self.clock()
         # After the end of the run, the next look comes at once: actors end with the run.
         return 0.0 if "finishedAt" in status and "finishedAt" not in observed.before else PERIOD_S
 
@@ -371,6 +353,5 @@ class Reconciler:
         return datetime.fromisoformat(observed.before["finishedAt"]).timestamp() + float(ttl_s) - observed.now
 
     def _forget(self, key: Key) -> None:
-        memory = self._memories.pop(key, None)
-        if memory is not None:
+        if memory := self._memories.pop(key, None):
             memory.answers.close()

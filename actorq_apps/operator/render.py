@@ -1,7 +1,7 @@
 """The objects of a TrainingRun, made from the manifests of k8s/, which `kubectl apply -k` takes, too."""
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from actorq_apps.operator.resource.pods import PodSettings
 from actorq_apps.operator.resource.training_run import (
     API_VERSION,
     KIND,
+    ActorsSpec,
+    LearnerSpec,
+    RelaysSpec,
     Resources,
-    Toleration,
     TrainingRun,
     TrainingRunSpec,
 )
@@ -38,6 +40,8 @@ _LONGEST_IDENTITY = 63
 CORE = ("learner", "quantizer")
 """The components that serve status and policies after the end of a run. The others wait for them at its start."""
 WORKERS = ("relay", "actor", "evaluator")
+# Keys by which the items of a pod's lists differ.
+_UNIQUE = {"env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 _CERTIFICATE_OBJECTS = ("Issuer", "Certificate")
 
 
@@ -72,10 +76,8 @@ def objects(
 ) -> list[Object]:
     """All objects of a run in the order to apply them, except its secrets (certificates.py).
 
-    resting: the components without pods.
-    manifests: a folder with `base` and `components`, such as k8s/.
+    resting: the components without pods. manifests: a folder with `base` and `components`, such as k8s/.
     credentials: whether the learner gets those of spec.checkpoint.secret, if the run has object storage.
-    images: where images come from that the run does not name.
 
     Raises UserError for settings that cannot work together, or manifests that cannot be read.
     """
@@ -99,14 +101,8 @@ def objects(
 
 def owner(run: TrainingRun) -> Object:
     """The reference with which Kubernetes deletes an object together with its TrainingRun."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": run.name,
-        "uid": run.uid,
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
+    found = {"apiVersion": API_VERSION, "kind": KIND, "name": run.name, "uid": run.uid}
+    return {**found, "controller": True, "blockOwnerDeletion": True}
 
 
 def identity(run: TrainingRun) -> str:
@@ -160,7 +156,8 @@ def _customize(manifest: Object, run: TrainingRun, resting: Collection[str], ima
         _set_volume(template["spec"], spec.learner.storage, spec.learner.storageClassName)
     if kind in WORKLOADS:
         _set_workload(component_of(manifest), body, spec, resting, images)
-        _set_labels(manifest, run.queue)
+        for metadata in (manifest["metadata"], body["template"]["metadata"]):
+            metadata.setdefault("labels", {}).update(run.queue)
 
 
 def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
@@ -172,33 +169,29 @@ def _set_volume(claim: Object, size: str, storage_class: str | None) -> None:
 def _set_workload(
     component: str, body: Object, spec: TrainingRunSpec, resting: Collection[str], images: Images
 ) -> None:
-    replicas = {"actor": spec.actors.replicas, "relay": spec.relays.replicas, "evaluator": spec.evaluator.replicas}
-    body["replicas"] = 0 if spec.suspend or component in resting else replicas.get(component, 1)
+    role = spec.roles.get(component, spec.quantizer)
+    body["replicas"] = 0 if spec.suspend or component in resting else getattr(role, "replicas", 1)
     pod = body["template"]["spec"]
     (container,) = pod["containers"]
     image = {"learner": spec.images.learner, "actor": spec.images.actor, "evaluator": spec.images.actor}
     container["image"] = image.get(component, spec.images.quantizer) or images.named(container["image"])
     if images.pull_policy:
         container["imagePullPolicy"] = images.pull_policy
-    if component == "actor":
-        _set_resources(container, "actors", spec.actors.resources)
-        _set_nodes(pod, spec.actors.nodeSelector, spec.actors.tolerations)
-        if spec.actors.priorityClassName is not None:
-            pod["priorityClassName"] = spec.actors.priorityClassName
-    elif component == "learner":
+    if component == "actor" and spec.actors.priorityClassName is not None:
+        pod["priorityClassName"] = spec.actors.priorityClassName
+    if component == "learner":
         for source in container.get("envFrom", ()):
             source["secretRef"]["name"] = spec.checkpoint.secret
         if spec.learner.gpu:
             container["resources"]["limits"][_GPU] = str(spec.learner.gpu)
-        _set_resources(container, component, spec.learner.resources)
-        _set_nodes(pod, spec.learner.nodeSelector, spec.learner.tolerations)
-    elif component == "evaluator":
-        _set_resources(container, component, spec.evaluator.resources)
-    elif component == "quantizer":
-        _set_resources(container, component, spec.quantizer.resources)
-    pods = {"actor": spec.actors.pod, "learner": spec.learner.pod}
-    pods |= {"relay": spec.relays.pod, "evaluator": spec.evaluator.pod}
-    _set_pod(body["template"], component, pods.get(component, spec.quantizer.pod))
+    if not isinstance(role, RelaysSpec):
+        _set_resources(container, "actors" if component == "actor" else component, role.resources)
+    if isinstance(role, ActorsSpec | LearnerSpec) and role.nodeSelector:
+        pod["nodeSelector"] = role.nodeSelector
+    if isinstance(role, ActorsSpec | LearnerSpec) and role.tolerations:
+        added = [each.model_dump(exclude_none=True) for each in role.tolerations]
+        pod["tolerations"] = [*pod.get("tolerations", ()), *added]
+    _set_pod(body["template"], component, role.pod)
 
 
 def _set_resources(container: Object, section: str, changes: Resources) -> None:
@@ -211,11 +204,6 @@ def _set_resources(container: Object, section: str, changes: Resources) -> None:
     container["resources"] = {"requests": requests, "limits": limits}
 
 
-def _set_labels(workload: Object, queue: dict[str, str]) -> None:
-    for metadata in (workload["metadata"], workload["spec"]["template"]["metadata"]):
-        metadata.setdefault("labels", {}).update(queue)
-
-
 def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
     """Add what a run sets of the pods of a role. Raises UserError where it would replace what they have."""
     pod, metadata = template["spec"], template["metadata"]
@@ -224,31 +212,19 @@ def _set_pod(template: Object, component: str, settings: PodSettings) -> None:
     for kind in ("labels", "annotations"):
         if kind in wanted:
             metadata.setdefault(kind, {}).update(wanted[kind])
-    for place, kind in ((container, "env"), (pod, "volumes"), (container, "volumeMounts")):
-        _require_new(place.get(kind, ()), wanted.get(kind, ()), f"spec.{component}.pod.{kind}")
-    for place, kinds in ((container, ("env", "envFrom", "volumeMounts")), (pod, ("volumes",))):
-        for kind in kinds:
-            if kind in wanted:
-                place[kind] = [*place.get(kind, ()), *wanted[kind]]
+    for kind, place in {"env": container, "volumes": pod, "volumeMounts": container, "envFrom": container}.items():
+        there, added, key = place.get(kind, ()), wanted.get(kind, ()), _UNIQUE.get(kind)
+        taken = {each[key] for each in there} if key else set()
+        for each in added:
+            if key and each[key] in taken:
+                raise UserError(
+                    f"spec.{component}.pod.{kind}: {each[key]} is taken by the run itself: take another {key}"
+                )
+        if added:
+            place[kind] = [*there, *added]
     if "affinity" in wanted:
         pod["affinity"] = {**pod.get("affinity", {}), **wanted["affinity"]}
     if "topologySpreadConstraints" in wanted:
         pod["topologySpreadConstraints"] = list(wanted["topologySpreadConstraints"])
     if settings.serviceAccountName is not None:
         pod["serviceAccountName"] = settings.serviceAccountName
-
-
-def _require_new(there: Sequence[Object], added: Sequence[Object], where: str) -> None:
-    key = "mountPath" if where.endswith("volumeMounts") else "name"
-    taken = {each[key] for each in there}
-    for each in added:
-        if each[key] in taken:
-            raise UserError(f"{where}: {each[key]} is taken by the run itself: take another {key}")
-
-
-def _set_nodes(pod: Object, labels: dict[str, str], tolerations: Sequence[Toleration]) -> None:
-    if labels:
-        pod["nodeSelector"] = labels
-    if tolerations:
-        added = [each.model_dump(exclude_none=True) for each in tolerations]
-        pod["tolerations"] = [*pod.get("tolerations", ()), *added]

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ def template_tree(template: Object) -> dict[str, Any]:
     return {**spec.get("config", {}), **{name: spec[name] for name in ("algorithm", "environment") if name in spec}}
 
 
+@dataclass(eq=False)
 class ClusterRuns:
     """Runs as TrainingRun objects: a `Backend`.
 
@@ -64,33 +65,24 @@ class ClusterRuns:
     tell: gets a line when the cluster cannot be reached, or refuses something for now.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        template: Object,
-        identity: str,
-        config_of: Callable[[Mapping[str, Value]], RunConfig],
-        tell: Callable[[str], None],
-        period_s: float = 2.0,
-    ) -> None:
-        self.period_s = period_s
-        self._cluster = cluster
-        self._template = template
-        self._identity = identity
-        self._config_of = config_of
-        self._tell = tell
-        self._running: dict[int, Trial] = {}
-        self._known: dict[int, Progress] = {}
-        # Not done yet, because the cluster could not be reached, or has refused it for now.
-        self._unapplied: set[int] = set()
-        self._undeleted: dict[int, Trial] = {}
-        # The present problem of each trial's object.
-        self._problems: dict[int, str] = {}
+    cluster: Cluster
+    template: Object
+    identity: str
+    config_of: Callable[[Mapping[str, Value]], RunConfig]
+    tell: Callable[[str], None]
+    period_s: float = 2.0
+    _running: dict[int, Trial] = field(default_factory=dict, init=False)
+    _known: dict[int, Progress] = field(default_factory=dict, init=False)
+    # Not done yet, because the cluster could not be reached, or has refused it for now.
+    _unapplied: set[int] = field(default_factory=set, init=False)
+    _undeleted: dict[int, Trial] = field(default_factory=dict, init=False)
+    # The present problem of each trial's object.
+    _problems: dict[int, str] = field(default_factory=dict, init=False)
 
     def start(self, trial: Trial) -> None:
         """Make the object. One that an earlier process has made stays; one that it has suspended goes on."""
         try:
-            self._config_of(trial.params)
+            self.config_of(trial.params)
         except UserError as error:
             self._known[trial.number] = Progress(end=RunEnd.FAILED, reason=str(error))
             return
@@ -111,7 +103,7 @@ class ClusterRuns:
         return known
 
     def _poll(self, trial: Trial, known: Progress) -> Progress:
-        found = self._cluster.get(API_VERSION, KIND, self.name(trial))
+        found = self.cluster.get(API_VERSION, KIND, self.name(trial))
         if found is None:
             return replace(known, end=RunEnd.FAILED, reason=f"{KIND} {self.name(trial)} was deleted")
         progress = _progress(found.get("status") or {}, known)
@@ -130,7 +122,7 @@ class ClusterRuns:
     def _delete_pruned(self) -> None:
         for trial in list(self._undeleted.values()):
             with self._told_once(trial, *_PASSING):
-                self._cluster.delete(API_VERSION, KIND, self.name(trial))
+                self.cluster.delete(API_VERSION, KIND, self.name(trial))
                 del self._undeleted[trial.number]
             if trial.number in self._undeleted:
                 # The next one would take as long to fail.
@@ -140,12 +132,12 @@ class ClusterRuns:
         """Make the object, or let it go on, unless that is done. Returns False while the cluster does not do it."""
         if trial.number in self._unapplied:
             with self._told_once(trial, *_PASSING):
-                found = self._cluster.get(API_VERSION, KIND, self.name(trial))
+                found = self.cluster.get(API_VERSION, KIND, self.name(trial))
                 if found is None:
-                    self._cluster.apply(self.manifest(trial))
+                    self.cluster.apply(self.manifest(trial))
                 elif _SUSPENDED in part(found, "metadata", "annotations"):
                     change = {"metadata": {"annotations": {_SUSPENDED: None}}, "spec": {"suspend": False}}
-                    self._cluster.patch(API_VERSION, KIND, name_of(found), change)
+                    self.cluster.patch(API_VERSION, KIND, name_of(found), change)
                 self._unapplied.discard(trial.number)
         return trial.number not in self._unapplied
 
@@ -156,7 +148,7 @@ class ClusterRuns:
             yield
         except errors as error:
             if str(error) not in self._problems.values():
-                self._tell(f"trying again: {error}")
+                self.tell(f"trying again: {error}")
             self._problems[trial.number] = str(error)
         else:
             self._problems.pop(trial.number, None)
@@ -165,41 +157,41 @@ class ClusterRuns:
         """Suspend all running objects, which keep their volumes, and delete those of pruned trials."""
         for trial in self._running.values():
             try:
-                if (found := self._cluster.get(API_VERSION, KIND, self.name(trial))) is not None:
+                if (found := self.cluster.get(API_VERSION, KIND, self.name(trial))) is not None:
                     self._suspend(found)
             except ActorQError as error:
-                self._tell(f"{KIND} {self.name(trial)} may go on: {error}")
+                self.tell(f"{KIND} {self.name(trial)} may go on: {error}")
         for trial in self._undeleted.values():
             try:
-                self._cluster.delete(API_VERSION, KIND, self.name(trial))
+                self.cluster.delete(API_VERSION, KIND, self.name(trial))
             except ActorQError as error:
-                self._tell(f"{KIND} {self.name(trial)} goes on until the same command deletes it: {error}")
+                self.tell(f"{KIND} {self.name(trial)} goes on until the same command deletes it: {error}")
 
     def _suspend(self, found: Object) -> None:
         """Suspend an object that is not over, unless somebody else has. `start` lets it go on."""
         if "finishedAt" not in part(found, "status") and part(found, "spec").get("suspend") is not True:
             change = {"metadata": {"annotations": {_SUSPENDED: "true"}}, "spec": {"suspend": True}}
-            self._cluster.patch(API_VERSION, KIND, name_of(found), change)
+            self.cluster.patch(API_VERSION, KIND, name_of(found), change)
 
     def keep_best(self, trial: Trial, folder: Path) -> str:
         """Write the object's manifest and settings. The policy stays in the cluster."""
         replace_file(folder / "trainingrun.yaml", yaml.safe_dump(self.manifest(trial), sort_keys=False))
-        replace_file(folder / "config.yaml", settings.to_yaml(self._config_of(trial.params)))
+        replace_file(folder / "config.yaml", settings.to_yaml(self.config_of(trial.params)))
         return f"the best policy: in {KIND} {self.name(trial)}; its manifest is {folder / 'trainingrun.yaml'}"
 
     def name(self, trial: Trial) -> str:
         """The name of a trial's object."""
-        return f"{self._template['metadata']['name']}-{self._identity}-{trial.number:03}"
+        return f"{self.template['metadata']['name']}-{self.identity}-{trial.number:03}"
 
     def manifest(self, trial: Trial) -> Object:
         """The object of a trial: the template with the sweep's namespace, and the trial's name, labels and settings."""
-        made = copy.deepcopy(self._template)
+        made = copy.deepcopy(self.template)
         made.pop("status", None)
         metadata, spec, name = made["metadata"], made["spec"], self.name(trial)
-        metadata |= {"name": name, "namespace": self._cluster.namespace}
-        labels = {SWEEP_LABEL: self._identity, TRIAL_LABEL: str(trial.number)}
+        metadata |= {"name": name, "namespace": self.cluster.namespace}
+        labels = {SWEEP_LABEL: self.identity, TRIAL_LABEL: str(trial.number)}
         metadata["labels"] = {**(metadata.get("labels") or {}), **labels}
-        changes = changes_tree({**trial.params, **own_urls(self._config_of(trial.params), name)})
+        changes = changes_tree({**trial.params, **own_urls(self.config_of(trial.params), name)})
         if isinstance(export := spec.get("policyExport"), dict) and "url" in export:
             export["url"] = folder_below(str(export["url"]), name)
         if "algorithm" in changes:

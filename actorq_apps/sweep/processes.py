@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -30,42 +30,30 @@ FOLDERS = ("runs", "logs", "configs")
 _ENDS = {RunState.SOLVED.value: RunEnd.SOLVED, RunState.BUDGET_ENDED.value: RunEnd.BUDGET_ENDED}
 
 
+@dataclass(eq=False)
 class Processes:
     """Runs as processes of this machine: a `Backend`.
 
-    root: the sweep's folder, with FOLDERS.
-    identity: part of the runs' URLs, so that two sweeps never share them.
+    root: the sweep's folder, with FOLDERS. identity: part of the runs' URLs, so that two sweeps never share them.
     config_of: the settings of a run with the values of a trial.
     events: the queue of the sweep, which has its signals; gets the exits of the processes.
-    lock: the descriptor of the sweep's lock, which the runs inherit.
-    servers: of `run_server`, to fork the runs.
+    lock: the descriptor of the sweep's lock, which the runs inherit. servers: of `run_server`, to fork the runs.
     """
 
-    period_s = 0.5
-
-    def __init__(
-        self,
-        root: Path,
-        identity: str,
-        config_of: Callable[[Mapping[str, Value]], RunConfig],
-        events: Events,
-        lock: int,
-        servers: ForkServers | None = None,
-    ) -> None:
-        self._root = root
-        self._identity = identity
-        self._config_of = config_of
-        self._events = events
-        self._lock = lock
-        self._servers = servers
-        self._children: dict[int, Child] = {}
-        self._codes: dict[str, int] = {}
-        self._refused: dict[int, str] = {}
-        self._drain_s = config_of({}).transport.drain_s
+    root: Path
+    identity: str
+    config_of: Callable[[Mapping[str, Value]], RunConfig]
+    events: Events
+    lock: int
+    servers: ForkServers | None = None
+    period_s: float = 0.5
+    _children: dict[int, Child] = field(default_factory=dict, init=False)
+    _codes: dict[str, int] = field(default_factory=dict, init=False)
+    _refused: dict[int, str] = field(default_factory=dict, init=False)
 
     def run(self, trial: Trial) -> RunDirectory:
         """The directory of a trial's run."""
-        return RunDirectory(self._root / "runs" / _name(trial))
+        return RunDirectory(self.root / "runs" / _name(trial))
 
     def start(self, trial: Trial) -> None:
         """Start the process, unless the run is over. A run without a configuration starts anew."""
@@ -73,8 +61,8 @@ class Processes:
         if run.read_summary().get("state") in _ENDS:
             return
         try:
-            urls = own_urls(self._config_of(trial.params), f"{self._identity}-{trial.number:03}")
-            config = self._config_of({**trial.params, **urls})
+            urls = own_urls(self.config_of(trial.params), f"{self.identity}-{trial.number:03}")
+            config = self.config_of({**trial.params, **urls})
         except UserError as error:
             # Values that fit alone may not fit together.
             self._refused[trial.number] = str(error)
@@ -82,15 +70,12 @@ class Processes:
         resume = run.config.exists()
         if not resume and run.root.exists():
             shutil.rmtree(run.root)
-        config_file = self._root / "configs" / f"{_name(trial)}.yaml"
+        config_file = self.root / "configs" / f"{_name(trial)}.yaml"
         replace_file(config_file, settings.to_yaml(config))
-        log = self._root / "logs" / f"{_name(trial)}.log"
-        self._children[trial.number] = start_run(
-            *(_name(trial), run, config_file, log, self._record_exit),
-            resume=resume,
-            inherited=(self._lock,),
-            servers=self._servers,
-        )
+        log = self.root / "logs" / f"{_name(trial)}.log"
+        of_run = _name(trial), run, config_file, log, self._record_exit
+        child = start_run(*of_run, resume=resume, inherited=(self.lock,), servers=self.servers)
+        self._children[trial.number] = child
 
     def progress(self, trial: Trial) -> Progress:
         """From the run's log of evaluations; after its end from its summary."""
@@ -108,7 +93,7 @@ class Processes:
                 points = (*points, (steps, final["mean_return"]))
             return Progress(points, steps, summary["wall_clock_s"], end)
         error = failure_of(child, self._codes[child.name]) if child else None
-        reason = f"{error or 'the run left no summary'} (see {self._root / 'logs' / f'{_name(trial)}.log'})"
+        reason = f"{error or 'the run left no summary'} (see {self.root / 'logs' / f'{_name(trial)}.log'})"
         return replace(self._so_far(trial), end=RunEnd.FAILED, reason=reason)
 
     def prune(self, trial: Trial) -> None:
@@ -121,10 +106,10 @@ class Processes:
         alive = {child.name: child for child in self._children.values() if child.name not in self._codes}
         for child in alive.values():
             child.terminate()
-        deadline = time.monotonic() + self._drain_s + DRAIN_MARGIN_S
+        deadline = time.monotonic() + self.config_of({}).transport.drain_s + DRAIN_MARGIN_S
         while alive.keys() - self._codes.keys():
             try:
-                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+                event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
             if isinstance(event, SignalReceived):
@@ -152,7 +137,7 @@ class Processes:
 
     def _record_exit(self, exited: ChildExited) -> None:
         self._codes[exited.name] = exited.code
-        self._events.put(exited)
+        self.events.put(exited)
 
     def _so_far(self, trial: Trial) -> Progress:
         log = self.run(trial).evaluations

@@ -50,7 +50,6 @@ def write_results(folder: Path, study: Study, space: Space, objective: Objective
 
 
 def _history(axes: "Axes", complete: Sequence[TrialResult], objective: Objective) -> None:
-    """The values in their order, and the best so far."""
     better = max if objective.maximized else min
     values = [result.value or 0.0 for result in complete]
     numbers = [result.number for result in complete]
@@ -64,7 +63,6 @@ def _history(axes: "Axes", complete: Sequence[TrialResult], objective: Objective
 
 
 def _slice(axes: "Axes", complete: Sequence[TrialResult], best: TrialResult, name: str, dimension: Dimension) -> None:
-    """The values by the values of a setting."""
     choices = [str(choice) for choice in dimension.choices]
     axes.set_xlabel(name)
     for result in complete:

@@ -4,14 +4,14 @@ import math
 import re
 import typing
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from pydantic import model_validator
+from pydantic import PrivateAttr, model_validator
 
 from actorq.config import settings
 from actorq.config.parser import suggestion
@@ -43,6 +43,8 @@ class Dimension(Settings):
     high: float | None = None
     step: float | None = None
     values: tuple[Any, ...] = ()
+    # Whether the values of the range are whole numbers.
+    _is_int: bool = PrivateAttr(False)
 
     @model_validator(mode="after")
     def _is_whole(self) -> "Dimension":
@@ -77,7 +79,7 @@ class Space:
 
     def distributions(self) -> dict[str, BaseDistribution]:
         """The space as Optuna has it."""
-        return {name: _distribution(name, dimension) for name, dimension in self.dimensions.items()}
+        return {name: _distribution(dimension) for name, dimension in self.dimensions.items()}
 
     def grid(self) -> dict[str, tuple[Value, ...]]:
         """All values of each setting. Raises UserError for a range without steps, and for too many cells."""
@@ -101,7 +103,7 @@ class Space:
                 raise UserError(f"--search {name}: the setting is also given; leave one of them out")
             if algorithm and {name, name.partition(".")[0]}.intersection(unread(algorithm)):
                 raise UserError(f"--search {name}: it has no effect, because the algorithm is {algorithm}")
-            for value in dimension.choices or _ends(name, dimension):
+            for value in dimension.choices or _ends(dimension):
                 try:
                     config_of({name: value})
                 except UserError as error:
@@ -121,10 +123,7 @@ def read_space(texts: Iterable[str], file: Path | None) -> Space:
     """The space of --search and of the file of --search-file. Raises UserError with the name of a wrong setting."""
     trees: dict[str, Any] = {}
     if file is not None:
-        try:
-            trees |= {str(name): tree for name, tree in settings.from_file(file).items()}
-        except UserError as error:
-            raise UserError(str(error).replace("--config", "--search-file", 1)) from None
+        trees |= {str(name): tree for name, tree in settings.from_file(file, "--search-file: ").items()}
     for text in texts:
         name, tree = _parsed(text)
         if _plain(name) in map(_plain, trees):
@@ -167,7 +166,8 @@ def _dimension(name: str, tree: Any) -> tuple[str, Dimension]:
     ends = (dimension.low, dimension.high, dimension.step)
     if kind is int and dimension.type == "float":
         raise UserError(f"--search {found}: expected type int or log, because the setting is a whole number")
-    if _is_int(found, dimension) and not all(end is None or float(end).is_integer() for end in ends):
+    dimension._is_int = dimension.type == "int" or (dimension.type == "log" and kind is int)
+    if dimension._is_int and not all(end is None or float(end).is_integer() for end in ends):
         raise UserError(f"--search {found}: expected whole numbers, got {dimension.low:g} to {dimension.high:g}")
     return found, dimension
 
@@ -183,22 +183,17 @@ def _plain(name: str) -> str:
     return name.removeprefix("--").replace("-", "_")
 
 
-def _is_int(name: str, dimension: Dimension) -> bool:
-    of_setting = settings.plain_type(_leaf(name).field.annotation)
-    return dimension.type == "int" or (dimension.type == "log" and of_setting is int)
-
-
-def _ends(name: str, dimension: Dimension) -> Sequence[Value]:
+def _ends(dimension: Dimension) -> tuple[float, float]:
     low, high = typing.cast(float, dimension.low), typing.cast(float, dimension.high)
-    return (int(low), int(high)) if _is_int(name, dimension) else (low, high)
+    return (int(low), int(high)) if dimension._is_int else (low, high)
 
 
-def _distribution(name: str, dimension: Dimension) -> BaseDistribution:
+def _distribution(dimension: Dimension) -> BaseDistribution:
     if dimension.choices:
         return CategoricalDistribution(dimension.choices)
-    low, high = typing.cast(Any, _ends(name, dimension))
+    low, high = typing.cast(Any, _ends(dimension))
     log, step = dimension.type == "log", dimension.step
-    if _is_int(name, dimension):
+    if dimension._is_int:
         return IntDistribution(low, high - (high - low) % int(step or 1), log=log, step=int(step or 1))
     if step is not None:
         high = _at(dimension, _steps(dimension))
@@ -208,17 +203,15 @@ def _distribution(name: str, dimension: Dimension) -> BaseDistribution:
 def _cells(name: str, dimension: Dimension) -> tuple[Value, ...]:
     if dimension.choices:
         return dimension.choices
-    is_int = _is_int(name, dimension)
-    if dimension.type == "log" or (dimension.step is None and not is_int):
+    if dimension.type == "log" or (dimension.step is None and not dimension._is_int):
         raise UserError(f"--sampler grid: {name} needs values, or a range with a step")
     if _steps(dimension) >= _MOST_CELLS:
         raise UserError(f"--sampler grid: {name} has more than {_MOST_CELLS} values; give a larger step")
     cells = (_at(dimension, index) for index in range(_steps(dimension) + 1))
-    return tuple(int(cell) if is_int else cell for cell in cells)
+    return tuple(int(cell) if dimension._is_int else cell for cell in cells)
 
 
 def _steps(dimension: Dimension) -> int:
-    """Number of steps in a range."""
     low, high, step = (Decimal(str(value)) for value in (dimension.low, dimension.high, dimension.step or 1))
     return int((high - low) // step)
 

@@ -66,6 +66,8 @@ class Study:
         self._seed = seed
         self._several = several
         self._cells = _shuffled(space, seed) if sampler == "grid" else None
+        # Number of cells of the grid; None for another sampler.
+        self.cells = None if self._cells is None else len(self._cells)
         self._storage = JournalStorage(CheckedJournal(journal))
         self._study = optuna.create_study(
             storage=self._storage,
@@ -78,11 +80,6 @@ class Study:
             # A process was killed while it wrote this proposal. Nobody has seen it.
             if not stored.state.is_finished() and not self._is_whole(stored):
                 self._study.tell(stored.number, state=StoredState.FAIL)
-
-    @property
-    def cells(self) -> int | None:
-        """Number of cells of the grid; None for another sampler."""
-        return None if self._cells is None else len(self._cells)
 
     def ask(self) -> Trial:
         """A new trial."""
@@ -156,9 +153,8 @@ class Study:
 
     def _open(self, trial: Trial) -> optuna.trial.Trial:
         study = self._storage.get_study_id_from_name(_NAME)
-        return optuna.trial.Trial(
-            self._study, self._storage.get_trial_id_from_study_id_trial_number(study, trial.number)
-        )
+        stored = self._storage.get_trial_id_from_study_id_trial_number(study, trial.number)
+        return optuna.trial.Trial(self._study, stored)
 
 
 class _Cell(RandomSampler):

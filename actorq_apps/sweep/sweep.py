@@ -49,9 +49,7 @@ def run_sweep(
     """Make trials until there are `trials` with a result, at most `jobs` at a time.
 
     Trials that an earlier process has left go on first.
-    events: gets the signals of this process. Any event wakes the loop.
-    budget: environment steps of a whole run.
-
+    events: gets the signals of this process. Any event wakes the loop. budget: environment steps of a whole run.
     Raises SweepInterruptedError after a signal, and ActorQError when no trial succeeds.
     """
     for result in study.results():

@@ -68,8 +68,7 @@ class Progress:
 
     evaluations: environment steps and mean return of each evaluation so far.
     steps, seconds: environment steps and time of the run. seconds is 0 if the run does not tell it.
-    end: None while the run goes on.
-    reason: why a run failed.
+    end: None while the run goes on. reason: why it failed.
     """
 
     evaluations: tuple[tuple[int, float], ...] = ()

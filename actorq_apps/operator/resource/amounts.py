@@ -1,6 +1,7 @@
 """Amounts, names and labels in a TrainingRun, as in Kubernetes. All have bounds, for an API server's estimates."""
 
 import re
+from functools import partial
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -13,23 +14,17 @@ QUANTITIES = {_QUANTITY: 0, _SIZE: 1}
 _DNS_NAME = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 
 
-def _amount(given: object, pattern: str, expected: str) -> object:
+def _amount(pattern: str, expected: str, given: object) -> object:
     text = str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
     if not (isinstance(text, str) and re.fullmatch(pattern, text)):
         raise ValueError(f"expected {expected}")
     return text
 
 
-def _quantity(given: object) -> object:
-    return _amount(given, _QUANTITY, "an amount such as 500m, 2 or 4Gi")
-
-
-def _size(given: object) -> object:
-    return _amount(given, _SIZE, "a size above 0 such as 10Gi")
-
-
-Quantity = Annotated[str, Field(pattern=_QUANTITY), BeforeValidator(_quantity)]
-Size = Annotated[str, Field(pattern=_SIZE), BeforeValidator(_size)]
+Quantity = Annotated[
+    str, Field(pattern=_QUANTITY), BeforeValidator(partial(_amount, _QUANTITY, "an amount such as 500m, 2 or 4Gi"))
+]
+Size = Annotated[str, Field(pattern=_SIZE), BeforeValidator(partial(_amount, _SIZE, "a size above 0 such as 10Gi"))]
 Name = Annotated[str, Field(max_length=253, pattern=_DNS_NAME)]
 Image = Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")]
 # A label's key has a prefix of 253 characters, a slash and 63 more; its value has 63.

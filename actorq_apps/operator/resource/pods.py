@@ -1,6 +1,6 @@
 """What a TrainingRun may set of the pods of a role: names and shapes as in Kubernetes, without what opens the node."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -16,48 +16,17 @@ Variable = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[-._a-z
 Path = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^:]+$")]
 
 
-def _require_one(given: Settings, names: tuple[str, ...], what: str) -> None:
-    count = sum(getattr(given, name) is not None for name in names)
-    if count != 1:
-        raise ValueError(f"{what}: expected one of {', '.join(names)}, got {count}")
+class _OneOf(Settings):
+    """Settings of which exactly one is given, besides a name."""
 
-
-class KeyReference(Settings):
-    """A key of a ConfigMap or Secret of the same namespace."""
-
-    name: Name = Field(description="name of the object")
-    key: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="key in it")
-
-
-class FieldReference(Settings):
-    """A field of the pod itself."""
-
-    fieldPath: Annotated[str, Field(min_length=1, max_length=256)] = Field(description="such as spec.nodeName")
-
-
-class ValueSource(Settings):
-    """Where the value of an environment variable comes from: one of these."""
-
-    secretKeyRef: KeyReference | None = Field(None, description="a Secret with the label of credentials")
-    configMapKeyRef: KeyReference | None = Field(None, description="a ConfigMap")
-    fieldRef: FieldReference | None = Field(None, description="the pod")
+    _what: ClassVar[str]
 
     @model_validator(mode="after")
-    def _check(self) -> "ValueSource":
-        _require_one(self, ("secretKeyRef", "configMapKeyRef", "fieldRef"), "valueFrom")
-        return self
-
-
-class EnvironmentVariable(Settings):
-    """An environment variable."""
-
-    name: Variable = Field(description="name of the variable")
-    value: Text | None = Field(None, description="value")
-    valueFrom: ValueSource | None = Field(None, description="where the value comes from")
-
-    @model_validator(mode="after")
-    def _check(self) -> "EnvironmentVariable":
-        _require_one(self, ("value", "valueFrom"), f"env {self.name}")
+    def _check(self) -> Self:
+        names = [name for name in type(self).model_fields if name != "name"]
+        if (count := sum(getattr(self, name) is not None for name in names)) != 1:
+            what = f"{self._what} {getattr(self, 'name', '')}".rstrip()
+            raise ValueError(f"{what}: expected one of {', '.join(names)}, got {count}")
         return self
 
 
@@ -67,16 +36,42 @@ class Named(Settings):
     name: Name = Field(description="name of the object")
 
 
-class EnvironmentSource(Settings):
+class KeyReference(Named):
+    """A key of a ConfigMap or Secret of the same namespace."""
+
+    key: Annotated[str, Field(min_length=1, max_length=253)] = Field(description="key in it")
+
+
+class FieldReference(Settings):
+    """A field of the pod itself."""
+
+    fieldPath: Annotated[str, Field(min_length=1, max_length=256)] = Field(description="such as spec.nodeName")
+
+
+class ValueSource(_OneOf):
+    """Where the value of an environment variable comes from: one of these."""
+
+    _what = "valueFrom"
+    secretKeyRef: KeyReference | None = Field(None, description="a Secret with the label of credentials")
+    configMapKeyRef: KeyReference | None = Field(None, description="a ConfigMap")
+    fieldRef: FieldReference | None = Field(None, description="the pod")
+
+
+class EnvironmentVariable(_OneOf):
+    """An environment variable."""
+
+    _what = "env"
+    name: Variable = Field(description="name of the variable")
+    value: Text | None = Field(None, description="value")
+    valueFrom: ValueSource | None = Field(None, description="where the value comes from")
+
+
+class EnvironmentSource(_OneOf):
     """All keys of one object as environment variables."""
 
+    _what = "envFrom"
     secretRef: Named | None = Field(None, description="a Secret with the label of credentials")
     configMapRef: Named | None = Field(None, description="a ConfigMap")
-
-    @model_validator(mode="after")
-    def _check(self) -> "EnvironmentSource":
-        _require_one(self, ("secretRef", "configMapRef"), "envFrom")
-        return self
 
 
 class ClaimVolume(Settings):
@@ -93,20 +88,16 @@ class EmptyVolume(Settings):
     sizeLimit: Size | None = Field(None, description="most bytes")
 
 
-class Volume(Settings):
+class Volume(_OneOf):
     """A volume: one of these. Volumes of the node are not among them."""
 
+    _what = "volume"
     name: Annotated[str, Field(max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = Field(
         description="name of the volume"
     )
     persistentVolumeClaim: ClaimVolume | None = Field(None, description="a claim")
     configMap: Named | None = Field(None, description="a ConfigMap")
     emptyDir: EmptyVolume | None = Field(None, description="an empty folder")
-
-    @model_validator(mode="after")
-    def _check(self) -> "Volume":
-        _require_one(self, ("persistentVolumeClaim", "configMap", "emptyDir"), f"volume {self.name}")
-        return self
 
 
 class Mount(Settings):

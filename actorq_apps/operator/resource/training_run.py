@@ -17,7 +17,7 @@ from actorq.errors import UserError
 from actorq_apps.cluster.objects import TRAINING_RUN, Object, part
 from actorq_apps.operator.naming import check_run_name
 from actorq_apps.operator.resource.amounts import Image, Key, Name, Quantity, Size, Value
-from actorq_apps.operator.resource.pods import PodSettings
+from actorq_apps.operator.resource.pods import Named, PodSettings
 
 API_VERSION, KIND = TRAINING_RUN
 GROUP, VERSION = API_VERSION.split("/")
@@ -26,6 +26,10 @@ PLURAL = "trainingruns"
 IMMUTABLE, RULES = "immutable", "x-kubernetes-validations"
 """Properties of a field's JSON schema: whether it may never change, and rules that the API server evaluates."""
 _FIXED: dict[str, JsonValue] = {IMMUTABLE: True}
+_ISSUER_RULE: dict[str, JsonValue] = {
+    "rule": "(self.mode == 'issuer') == has(self.issuer)",
+    "message": "spec.tls.issuer is for mode issuer, which needs it",
+}
 
 # Prefix of the labels that Kueue reads.
 _KUEUE = "kueue.x-k8s.io/"
@@ -50,12 +54,6 @@ class Toleration(Settings):
         None, description="effect of the taint"
     )
     tolerationSeconds: int | None = Field(None, description="seconds until a pod leaves the node")
-
-
-class Reference(Settings):
-    """An object of the same namespace."""
-
-    name: Name = Field(description="name of the object")
 
 
 class ImagesSpec(Settings):
@@ -128,16 +126,7 @@ class IssuerSpec(Settings):
 class TlsSpec(Settings):
     """Mutual TLS between the services."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            RULES: [
-                {
-                    "rule": "(self.mode == 'issuer') == has(self.issuer)",
-                    "message": "spec.tls.issuer is for mode issuer, which needs it",
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={RULES: [_ISSUER_RULE]})
     mode: Literal["generated", "issuer", "none"] = Field(
         "generated",
         description="generated: an authority of the run's own; issuer: certificates by cert-manager; none: plain text",
@@ -193,7 +182,7 @@ class TrainingRunSpec(Settings):
         {}, max_length=64, description="further settings of the run, as `actorq train --config` takes them"
     )
     images: ImagesSpec = ImagesSpec()
-    imagePullSecrets: tuple[Reference, ...] = Field((), max_length=16, description="secrets of image registries")
+    imagePullSecrets: tuple[Named, ...] = Field((), max_length=16, description="secrets of image registries")
     actors: ActorsSpec = ActorsSpec()
     learner: LearnerSpec = LearnerSpec()
     quantizer: QuantizerSpec = QuantizerSpec()
@@ -222,10 +211,20 @@ class TrainingRunSpec(Settings):
     policyExport: PolicyExportSpec | None = Field(None, description="export of the best policy at the end of the run")
 
     @property
+    def roles(self) -> dict[str, ActorsSpec | LearnerSpec | QuantizerSpec | RelaysSpec | EvaluatorSpec]:
+        """The sections of the specification by the component of their pods."""
+        return {
+            "actor": self.actors,
+            "learner": self.learner,
+            "quantizer": self.quantizer,
+            "relay": self.relays,
+            "evaluator": self.evaluator,
+        }
+
+    @property
     def secrets(self) -> list[str]:
         """The names of the Secrets that pods read besides that of the checkpoints."""
-        roles = (self.actors, self.learner, self.quantizer, self.relays, self.evaluator)
-        return list(dict.fromkeys(name for role in roles for name in role.pod.secrets))
+        return list(dict.fromkeys(name for role in self.roles.values() for name in role.pod.secrets))
 
     @property
     def has_object_storage(self) -> bool:
@@ -303,12 +302,7 @@ def _check(spec: TrainingRunSpec) -> None:
 
 def depth_above(tree: object, levels: int) -> bool:
     """Whether lists and mappings are nested in more than `levels` levels. No depth is too much for this function."""
-    layer = [tree]
-    for _ in range(levels + 1):
-        layer = [
-            inner
-            for each in layer
-            if isinstance(each, dict | list)
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-    return bool(layer)
+    if not isinstance(tree, dict | list):
+        return False
+    inner = tree.values() if isinstance(tree, dict) else tree
+    return any(depth_above(each, levels - 1) for each in inner) if levels else bool(inner)

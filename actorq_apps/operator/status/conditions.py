@@ -96,9 +96,8 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
     over = observed.over
     kept = {each.get("type"): each for each in items(observed.before, "conditions")}
     text = fault.line(_log_command(observed, fault)) if fault else ""
-    placing = (
-        "actors wait until learner and quantizer have nodes" if observed.waits and observed.refusal is None else ""
-    )
+    unplaced = observed.waits and observed.refusal is None
+    placing = "actors wait until learner and quantizer have nodes" if unplaced else ""
     ready, reason, message = True, "Running", "the learner answers and actors act"
     if observed.failed:
         text = str(kept["Failed"]["message"]) if "finishedAt" in observed.before else _end_of_failed(observed)
@@ -126,6 +125,7 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
     hopeless = not over and "startedAt" not in observed.before and fault is not None and fault.reason in HOPELESS
     failed = observed.failed or hopeless
     said, end = f"the run is {state}", state if over else "NotYet"
+    active = False, "Active", "spec.suspend is false"
     conditions = {
         "Ready": (ready, reason, message),
         "Training": (training, *(("LearnerStarved", "the learner waits for data") if starved else (state, said))),
@@ -134,11 +134,9 @@ def _conditions(observed: ObservedRun, state: str, fault: Fault | None) -> list[
         "Failed": (failed, *((reason, text) if failed else ("NotFailed", said))),
         # What kstatus calls a failure.
         "Stalled": (failed, *((reason, text) if failed else ("NotFailed", said))),
-        "Suspended": (True, SUSPENDED, "spec.suspend is true")
-        if observed.suspended
-        else (False, "Active", "spec.suspend is false"),
+        "Suspended": (True, SUSPENDED, "spec.suspend is true") if observed.suspended else active,
     }
-    made = [_condition(observed, kind, *each) for kind, each in conditions.items()]
+    made = [_condition(observed, kept.get(kind, {}), kind, *each) for kind, each in conditions.items()]
     if not (observed.awaited or observed.blind) or over or observed.suspended:
         return made
     # Only the learner can say something else than it said to the operator before.
@@ -167,13 +165,11 @@ def _log_command(observed: ObservedRun, fault: Fault) -> str:
     return f"`kubectl logs -n {namespace} {pod} -c {fault.container} --previous` shows why"
 
 
-def _condition(observed: ObservedRun, kind: str, holds: bool, reason: str, message: str) -> Object:
-    value = str(holds)
-    earlier = next((each for each in items(observed.before, "conditions") if each.get("type") == kind), {})
-    same = earlier.get("status") == value
+def _condition(observed: ObservedRun, earlier: Object, kind: str, holds: bool, reason: str, message: str) -> Object:
+    same = earlier.get("status") == str(holds)
     return {
         "type": kind,
-        "status": value,
+        "status": str(holds),
         "reason": reason,
         "message": message[:MESSAGE_CHARACTERS],
         "lastTransitionTime": earlier["lastTransitionTime"] if same else timestamp(observed.now),

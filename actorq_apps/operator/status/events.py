@@ -55,9 +55,8 @@ def new_events(observed: ObservedRun, after: Object, fault: Fault | None) -> lis
     said, earlier_said = ((each.get("reason"), _shape(str(each.get("message")))) for each in (ready, worked))
     if ready["status"] == "False" and said != earlier_said and ready["reason"] not in _NO_FAULTS:
         # Once for each fault, however often it comes and goes, and again after the run has worked for long.
-        told.append(
-            ("Warning", ready["reason"], ready["message"], [_about(observed, fault), _worked_since(observed, worked)])
-        )
+        key = [_about(observed, fault), _worked_since(observed, worked)]
+        told.append(("Warning", ready["reason"], ready["message"], key))
     return [_event(observed, *each) for each in told]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from actorq.domain.status import RunStatus
-from actorq_apps.cluster.diagnosis import Fault, view, volume_fault, workload_fault
+from actorq_apps.cluster.diagnosis import UNSCHEDULABLE, Fault, view, volume_fault, workload_fault
 from actorq_apps.cluster.manifests import component_of
 from actorq_apps.cluster.objects import COMPONENT_LABEL, Object, items, part
 from actorq_apps.cluster.progress import serious
@@ -98,13 +98,12 @@ def find_fault(observed: ObservedRun) -> Fault | None:
     if observed.suspended or observed.over:
         return None
     fatal, bearable = serious(observed.pods, observed.now)
-    found = [fault for fault in fatal if not fault.unplaced]
+    found = [fault for fault in fatal if fault.reason != UNSCHEDULABLE]
     # A pod without a volume is unschedulable, too: the volume tells more.
     found += [fault for each in observed.volumes if (fault := volume_fault(each, observed.events, observed.now))]
-    found += [
-        fault for each in observed.workloads if lacks_pods(each) and (fault := workload_fault(each, observed.events))
-    ]
-    found += [*(fault for fault in fatal if fault.unplaced), *bearable]
+    lacking = [each for each in observed.workloads if lacks_pods(each)]
+    found += [fault for each in lacking if (fault := workload_fault(each, observed.events))]
+    found += [*(fault for fault in fatal if fault.reason == UNSCHEDULABLE), *bearable]
     return found[0] if found else None
 
 

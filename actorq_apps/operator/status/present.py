@@ -7,7 +7,7 @@ from actorq_apps.cluster.objects import RUN_LABEL, VOLUME, Object, name_of, part
 from actorq_apps.operator.differences import Existing
 from actorq_apps.operator.resource.training_run import TlsSpec
 
-_WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
+OF_WORKLOADS = (("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"))
 # Listed also when the specification is invalid, or asks for none of them any more.
 _ALWAYS = (
     *(("v1", kind) for kind in (VOLUME, "ConfigMap", "Service", "ServiceAccount")),
@@ -16,22 +16,20 @@ _ALWAYS = (
 )
 
 
-def workloads(cluster: Cluster, run: str) -> Existing:
-    """The workloads with the label of a run."""
-    return _listed(cluster, run, _WORKLOADS)
+def listed(cluster: Cluster, run: str, kinds: Iterable[tuple[str, str]]) -> Existing:
+    """The objects of some kinds with the label of a run."""
+    found = (each for kind in kinds for each in cluster.list(*kind, f"{RUN_LABEL}={run}"))
+    return Existing(((each["kind"], name_of(each)), each) for each in found)
 
 
 def others(cluster: Cluster, resource: Object, wanted: Sequence[Object], known: Existing) -> Existing:
-    """The objects of a TrainingRun besides its workloads, and those of others that have a name that it needs.
-
-    known: its workloads.
-    """
+    """The objects of a TrainingRun besides its `known` workloads, and those of others with a name that it needs."""
     # Kubernetes before 1.21 has no policy/v1.
     always = [each for each in _ALWAYS if cluster.has_kind(*each)]
     # An operator without rights on Secrets is enough for the other modes.
     always += [("v1", "Secret")] if tls_mode(resource) == "generated" else []
     kinds = dict.fromkeys((*always, *((each["apiVersion"], each["kind"]) for each in wanted)))
-    found = _listed(cluster, name_of(resource), [each for each in kinds if each not in _WORKLOADS])
+    found = listed(cluster, name_of(resource), [each for each in kinds if each not in OF_WORKLOADS])
     places = found | known
     found |= there(cluster, [each for each in wanted if (each["kind"], name_of(each)) not in places])
     return found
@@ -47,9 +45,3 @@ def there(cluster: Cluster, manifests: Iterable[Object]) -> Existing:
 def tls_mode(resource: Object) -> str:
     """The mode of an object, whose specification may otherwise have a fault."""
     return str(part(resource, "spec", "tls").get("mode") or TlsSpec.model_fields["mode"].default)
-
-
-def _listed(cluster: Cluster, run: str, kinds: Iterable[tuple[str, str]]) -> Existing:
-    """The objects of some kinds with the run's label."""
-    listed = (each for kind in kinds for each in cluster.list(*kind, f"{RUN_LABEL}={run}"))
-    return Existing(((each["kind"], name_of(each)), each) for each in listed)

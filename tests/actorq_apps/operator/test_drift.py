@@ -148,5 +148,5 @@ def test_fields_that_a_server_adds_or_writes_otherwise_are_no_change() -> None:
     found["spec"]["template"]["spec"]["containers"].insert(0, {"name": "proxy"})
     assert changes(wanted, found) == set()
     found["spec"]["selector"]["matchLabels"]["c"] = "d"
-    assert changes(wanted, found) == {"spec\nselector\nmatchLabels\nc"}
+    assert changes(wanted, found) == {("spec", "selector", "matchLabels", "c")}
     assert removal(wanted, found) == {"spec": {"selector": {"matchLabels": {"c": None}}}}

@@ -11,7 +11,7 @@ import pytest
 from actorq.errors import UserError
 from actorq_apps.cluster.connection import Cluster
 from actorq_apps.operator.controller import DueQueue
-from actorq_apps.operator.news import News, Watcher
+from actorq_apps.operator.news import News, follow
 from actorq_apps.operator.reconcile import Key
 from tests.actorq_apps.operator.kube_api import NAMESPACE, KubeApi, Object, kube_api
 from tests.actorq_apps.operator.operator_world import training_run
@@ -31,12 +31,11 @@ def change(kind: str, name: str, version: str, **spec: Any) -> bytes:
 @contextmanager
 def watching(cluster: Cluster) -> Iterator[DueQueue[Key]]:
     queue: DueQueue[Key] = DueQueue()
-    watcher = Watcher(cluster, (NAMESPACE,), queue, pause_s=0.01)
-    watcher.start()
+    follow(cluster, (NAMESPACE,), queue, pause_s=0.01)
     try:
         yield queue
     finally:
-        watcher.stop()
+        queue.close()
 
 
 def heard(queue: DueQueue[Key]) -> str:
