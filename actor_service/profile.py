@@ -113,11 +113,7 @@ def _behavior(
     config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int, sampling: Sampling = ""
 ) -> BehaviorPolicy:
     sized = config.model_copy(update={"environments_per_actor": count})
-    exploration = replace(
-        sized.exploration_of(0, 0),
-        random_steps=random_steps,
-        sampling=sampling,
-    )
+    exploration = replace(sized.exploration_of(0, 0), random_steps=random_steps, sampling=sampling)
     return behavior_policy(
         spec, exploration, count, np.random.default_rng(config.seed), config.further_columns(bool(sampling))
     )
@@ -127,8 +123,7 @@ class _NoPolicy:
     """Stands in for a policy while all actions are uniformly random. The loop never calls it."""
 
     descriptor = PolicyDescriptor(
-        *("profile", 1, 0, FP32, b"", 0, 0, 0.0),
-        FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ()),
+        *("profile", 1, 0, FP32, b"", 0, 0, 0.0), FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ())
     )
 
 

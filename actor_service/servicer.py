@@ -39,10 +39,7 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
 
         evaluating = asyncio.create_task(
             asyncio.to_thread(
-                self._role.evaluate,
-                *(wanted.episodes, wanted.scheme, wanted.version, wanted.seed),
-                hung_up,
-                on_episode,
+                self._role.evaluate, *(wanted.episodes, wanted.scheme, wanted.version, wanted.seed), hung_up, on_episode
             )
         )
         may_be_left(evaluating, "a requested evaluation")

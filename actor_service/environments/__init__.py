@@ -31,15 +31,7 @@ from actorq.errors import UserError
 from actorq.plugins import load
 from actorq.text import one_line
 
-__all__ = [
-    "Backend",
-    "Environments",
-    "Fault",
-    "Step",
-    "check_modules",
-    "describe_environment",
-    "make_environments",
-]
+__all__ = ["Backend", "Environments", "Fault", "Step", "check_modules", "describe_environment", "make_environments"]
 
 Backend = Literal["python", "envpool"]
 

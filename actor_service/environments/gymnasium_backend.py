@@ -59,10 +59,7 @@ def make(
     def made() -> gymnasium.Env[Any, Any]:
         # The batch enforces the step limit, unless a wrapper may need it. The loop's calls need no checker.
         environment: gymnasium.Env[Any, Any] = gymnasium.make(
-            environment_id,
-            max_episode_steps=(wrappers and limit) or -1,
-            disable_env_checker=True,
-            **keywords,
+            environment_id, max_episode_steps=(wrappers and limit) or -1, disable_env_checker=True, **keywords
         )
         # This wrapper's check of the order of calls costs as much as a step of a small environment.
         if isinstance(environment, gymnasium.wrappers.OrderEnforcing):

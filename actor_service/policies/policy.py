@@ -26,12 +26,7 @@ class OnnxPolicy:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        observations: ArraySpec,
-        batch: int,
-        actions: int = 0,
-        needs: Collection[str] = (),
+        self, policy: Policy, observations: ArraySpec, batch: int, actions: int = 0, needs: Collection[str] = ()
     ) -> None:
         """Load the model and run it once.
 

@@ -35,13 +35,7 @@ def generalized_advantages(steps: Batch, values: Floats, discount: float, decay:
 
 
 def vtrace(
-    steps: Batch,
-    values: Floats,
-    weights: Floats,
-    discount: float,
-    decay: float,
-    max_rho: float,
-    max_c: float,
+    steps: Batch, values: Floats, weights: Floats, discount: float, decay: float, max_rho: float, max_c: float
 ) -> Targets:
     """V-trace (Espeholt et al. 2018, arXiv 1802.01561, eq. 1, remark 1 and 2, sec. 4.2).
 

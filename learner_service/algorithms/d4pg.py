@@ -111,12 +111,7 @@ class D4PG(GradientAlgorithm):
         return (batch.weights * cross_entropies).mean(), errors
 
     def _policy_loss(self, observations: Tensor) -> tuple[Tensor]:
-        """A loss whose gradient by phi is -dJ/dphi, because the direction is a constant."""
-        squashed, direction = self._direction(observations)
-        return (-(direction * squashed).sum(1).mean(),)
-
-    def _direction(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """pi(s) float32[B, components], and clip_1 of dQ/da there. The critic's parameters get no gradient."""
+        """A loss whose gradient by phi is -dJ/dphi, because clip_1(dQ/da) is a constant. None goes to the critic."""
         squashed = self.policy.squashed(observations)
         actions = squashed.detach().requires_grad_()
         self._train_critic(False)
@@ -126,7 +121,8 @@ class D4PG(GradientAlgorithm):
             self._train_critic(True)
         (direction,) = torch.autograd.grad(values.sum(), actions)
         norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
-        return squashed, direction / norms.clamp(min=1.0)
+        direction = direction / norms.clamp(min=1.0)
+        return (-(direction * squashed).sum(1).mean(),)
 
     def _train_critic(self, trained: bool) -> None:
         for parameter in self._theta:

@@ -86,11 +86,7 @@ class GradientAlgorithm(Trainable):
             self._reported.setdefault(name, []).append(value.detach())
 
     def with_targets(
-        self,
-        batch: Batch,
-        weights: NDArray[np.float32],
-        period: int,
-        targets: Callable[[Batch], tuple[Tensor, ...]],
+        self, batch: Batch, weights: NDArray[np.float32], period: int, targets: Callable[[Batch], tuple[Tensor, ...]]
     ) -> Iterator[tuple[Batch, tuple[Tensor, ...]]]:
         """The minibatches of a batch, each with its rows of what `targets` gives. Make one update with each.
 

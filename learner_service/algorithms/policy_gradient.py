@@ -95,10 +95,7 @@ class PolicyGradient(Trainable):
     def log_probabilities(
         self, observations: NDArray[np.generic], actions: NDArray[np.generic], parameters: Mapping[str, Tensor]
     ) -> NDArray[np.float32]:
-        """log pi(a | s), float32[B], of the policy with these parameters; empty for the present ones.
-
-        observations: [B, *policy_observation]. actions: [B, *action], as in the rollout.
-        """
+        """log pi(a | s), float32[B], of the policy with these parameters; see `OnPolicyAlgorithm`."""
         own = {name: tensor.to(self._device) for name, tensor in parameters.items()}
 
         def judged(observations: Tensor, actions: Tensor) -> Tensor:

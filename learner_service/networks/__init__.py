@@ -9,21 +9,3 @@ from learner_service.networks.layer_norm import LayerNormPolicy
 from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.q_network import QNetwork
 from learner_service.networks.twin import TwinCritic
-
-__all__ = [
-    "ActionScale",
-    "CategoricalCritic",
-    "DeterministicPolicy",
-    "DiagonalGaussianPolicy",
-    "GaussianPolicy",
-    "LayerNormPolicy",
-    "Linear",
-    "Normalizer",
-    "PartwisePolicy",
-    "QNetwork",
-    "SoftmaxPolicy",
-    "Support",
-    "TwinCritic",
-    "ValueNetwork",
-    "mlp",
-]

@@ -50,11 +50,7 @@ def measure(shape: Shape, device: torch.device) -> Seconds:
     generator = torch.Generator().manual_seed(0)
     x, weight, gradient = (
         torch.randn(rows, columns, generator=generator).to(device)
-        for rows, columns in (
-            (shape.rows, shape.inputs),
-            (shape.units, shape.inputs),
-            (shape.rows, shape.units),
-        )
+        for rows, columns in ((shape.rows, shape.inputs), (shape.units, shape.inputs), (shape.rows, shape.units))
     )
 
     def multiply(x: Tensor, weight: Tensor, gradient: Tensor) -> None:

@@ -5,11 +5,4 @@ from learner_service.sparsity.network_sparsity import METHODS, NetworkSparsity
 from learner_service.sparsity.resume import check_same_topology
 from learner_service.sparsity.topology import Topology
 
-__all__ = [
-    "METHODS",
-    "Cost",
-    "Flops",
-    "NetworkSparsity",
-    "Topology",
-    "check_same_topology",
-]
+__all__ = ["METHODS", "Cost", "Flops", "NetworkSparsity", "Topology", "check_same_topology"]

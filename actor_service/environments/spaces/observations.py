@@ -131,8 +131,7 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
     is_image = isinstance(space, spaces.Box) and len(space.shape) == 3 and dtype in (np.uint8, np.bool_)
     if not (is_vector or is_image):
         raise UnsupportedObservationsError(
-            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_misfit(space)}",
-            space,
+            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_misfit(space)}", space
         )
     assert isinstance(space, spaces.Box)
     check_size(environment_id, "observations", space)
