@@ -95,19 +95,12 @@ class ActorService(Service):
             config.environment_backend,
             config.actor.environment_timeout_s,
             partial(_arithmetic, settings.weight_encoding),
-            load=load,
-            uploader=uploader,
+            load,
+            uploader,
         )
         if settings.role == "standalone":
-            self._role = StandaloneEvaluator(
-                host,
-                config.environment,
-                config.scheme,
-                config.environments_per_actor,
-                settings.record,
-                config.environment_arguments,
-                _evaluation_sampling(config) if settings.sampled else "",
-            )
+            sampling = _evaluation_sampling(config) if settings.sampled else ""
+            self._role = StandaloneEvaluator(host, config, settings.record, sampling)
             return
         self._learner = LearnerClient(settings.learner, certificates)
         # A user who configures an environment on this machine trusts its module.

@@ -36,7 +36,7 @@ class Hindsight:
         watched: Watched | None = None,
     ) -> None:
         self._goal = goal
-        self._names = names
+        self.names = names
         self._rewards = rewards
         self._rng = rng
         self._watched = watched or nullcontext()
@@ -44,16 +44,11 @@ class Hindsight:
         # The running episode of each environment: segments, with its first step and the step after its last one.
         self._running: list[list[tuple[_Held, int, int]]] = [[] for _ in range(environments)]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return self._names.names
-
     def add(self, segment: Segment) -> Iterator[Segment]:
         """Take the next segment. Yields those that are complete now. Raises UserError as `GoalRewards` does."""
         if not segment.follows:
             self._cut_all()
-        held = _Held(segment, self._goal, self._names.copies)
+        held = _Held(segment, self._goal, self.names.copies)
         self._held.append(held)
         ends = segment.terminated | segment.truncated
         for environment in range(segment.environments):
@@ -80,7 +75,7 @@ class Hindsight:
 
     def _relabel(self, environment: int) -> None:
         """Draw other goals for the steps of the environment's ended episode."""
-        pieces, copies = self._running[environment], self._names.copies
+        pieces, copies = self._running[environment], self.names.copies
         achieved = np.concatenate([held.achieved[first:stop, environment] for held, first, stop in pieces])
         steps = len(achieved)
         later = self._rng.integers(np.arange(steps)[:, None], steps, size=(steps, copies))
@@ -107,7 +102,7 @@ class Hindsight:
             self._forget(environment)
 
     def _complete(self) -> Iterator[Segment]:
-        names = self._names
+        names = self.names
         while self._held and not self._held[0].waits_for:
             held = self._held.popleft()
             columns: dict[str, NDArray[Any]] = {

@@ -61,6 +61,7 @@ class ActorRole:
     _sampling: Sampling = ""
 
     def __init__(self, host: Host) -> None:
+        self.name = host.name
         self.counts = ActorCounts()
         self._host = host
         self._arithmetic = host.arithmetic()
@@ -83,11 +84,6 @@ class ActorRole:
         client = self._host.connect()
         client.weight_encoding = self._arithmetic.weight_encoding
         return client
-
-    @property
-    def name(self) -> str:
-        """The actor's name in the run."""
-        return self._host.name
 
     @property
     def acknowledged(self) -> int:

@@ -60,7 +60,7 @@ class Explorer(Participant):
         with self._own_call:
             environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)
         hindsight = self._hindsight(environments, run.columns, goal_seed)
-        further = (*columns, *(hindsight.columns if hindsight else ()))
+        further = (*columns, *(hindsight.names.names if hindsight else ()))
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, further)
         turns = self._turns = PolicyTurns(self._slot, run.max_steps_per_policy, run.policy_patience_s)
         turns.set_most_steps(self._share)

@@ -41,8 +41,11 @@ class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
         self._space = environment.action_space
         self.sizes = sizes_of(self._space)
         boxes = _boxes(self._space)
-        self.combined = not boxes and math.prod(self.sizes) <= _most_combinations(self.sizes)
-        self._table = list(_combinations(self._space, self.sizes)) if self.combined else []
+        most = MOST_COMBINATIONS if len(self.sizes) > 1 else MAX_DISCRETE_ACTIONS * len(self.sizes)
+        self.combined = not boxes and math.prod(self.sizes) <= most
+        # The environment's action of each combination.
+        choices = itertools.product(*map(range, self.sizes)) if self.combined else ()
+        self._table = [_composed(self._space, iter(choice), iter(())) for choice in choices]
         low, high = (
             np.concatenate(
                 [getattr(box, name).astype(np.float32).ravel() for box in boxes] or [np.empty(0, np.float32)]
@@ -57,11 +60,6 @@ class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
         else:
             both = np.concatenate((0 * count, low)), np.concatenate((count - 1, high))
             self.action_space = spaces.Box(both[0].astype(np.float32), both[1].astype(np.float32))
-
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """Values of each discrete part, if they are not one action."""
-        return () if self.combined else self.sizes
 
     @property
     def text(self) -> str:
@@ -172,15 +170,6 @@ def _is_part(leaf: spaces.Space[Any]) -> bool:
 
 def _boxes(space: spaces.Space[Any]) -> list[spaces.Box]:
     return [leaf for _, leaf in leaves_of(space) if isinstance(leaf, spaces.Box)]
-
-
-def _most_combinations(sizes: tuple[int, ...]) -> int:
-    return MOST_COMBINATIONS if len(sizes) > 1 else MAX_DISCRETE_ACTIONS * len(sizes)
-
-
-def _combinations(space: spaces.Space[Any], sizes: tuple[int, ...]) -> Iterator[Any]:
-    """All actions of a space of discrete parts."""
-    return (_composed(space, iter(choice), iter(())) for choice in itertools.product(*map(range, sizes)))
 
 
 def _composed(space: spaces.Space[Any], choices: Iterator[Any], numbers: Iterator[Any]) -> Any:

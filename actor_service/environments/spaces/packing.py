@@ -163,7 +163,10 @@ def mask_source(environment: Any, sizes: Sequence[int], before_reset: Callable[[
         info = None
     if isinstance(info, Mapping) and ACTION_MASK in info:
         return "info"
-    return "method" if _has_method(environment) else ""
+    try:
+        return "method" if callable(environment.get_wrapper_attr(_METHOD)) else ""
+    except AttributeError:
+        return ""
 
 
 def needs_packing(space: spaces.Space[Any], source: Source) -> bool:
@@ -190,13 +193,6 @@ def _mentions_mask(kind: type) -> bool:
         return ACTION_MASK in inspect.getsource(sys.modules[kind.__module__])
     except (OSError, TypeError, KeyError):
         return True
-
-
-def _has_method(environment: Any) -> bool:
-    try:
-        return callable(environment.get_wrapper_attr(_METHOD))
-    except AttributeError:
-        return False
 
 
 def _own_leaf(keys: Keys, space: spaces.Space[Any]) -> Leaf | None:
