@@ -164,7 +164,7 @@ def measure(order: Order) -> dict[str, Any]:
     return {
         "sizes": sizes,
         "load_s": {
-            scheme: _load_seconds(policy, spec, configured)
+            scheme: measure_in_turns({"load": partial(load_policy, policy, spec, configured)}, 0.1)["load"].cpu
             for scheme, policy in policies.items()
             if scheme not in dropped
         },
@@ -219,10 +219,6 @@ def _measure_count(
         # Environments with their own threads use more CPU time than wall-clock time.
         "loop_s": {scheme: min(each.cpu, each.wall) / acting.length for scheme, each in spent.items()},
     }
-
-
-def _load_seconds(policy: Policy, spec: EnvironmentSpec, count: int) -> float:
-    return measure_in_turns({"load": lambda: load_policy(policy, spec, count)}, 0.1)["load"].cpu
 
 
 def run() -> int:

@@ -24,6 +24,7 @@ from actorq.domain.trajectory import Episode, Evaluation, Role
 from actorq.errors import ConflictError, ExhaustedError
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog, Watched
+from actorq.wire import EvaluateRequest
 
 _log = logging.getLogger(__name__)
 
@@ -113,15 +114,9 @@ class ActorRole:
         return ActorSelfStatus(self.name, activity, self._report(), self._spec)
 
     def evaluate(
-        self,
-        episodes: int,
-        scheme: str,
-        version: int,
-        seed: int,
-        stop: threading.Event,
-        on_episode: Callable[[Episode], None],
+        self, wanted: EvaluateRequest, stop: threading.Event, on_episode: Callable[[Episode], None]
     ) -> Evaluation:
-        """Run episodes of one version (0 for the newest) beside the actor's own work. Blocks.
+        """Run the wanted episodes beside the actor's own work. Blocks.
 
         Raises ConflictError without an environment, ExhaustedError during another evaluation, and UnavailableError
         when `stop` is set before the end.
@@ -132,12 +127,12 @@ class ActorRole:
             raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
             # As many rows as the actors have, because the int8 ranges depend on them.
-            with closing(self._episodes(self._spec, episodes, self._requested_call, self._batch)) as runner:
-                policy = runner.load(self._policy(self._spec, scheme or self._acting_scheme, version))
+            with closing(self._episodes(self._spec, wanted.episodes, self._requested_call, self._batch)) as runner:
+                policy = runner.load(self._policy(self._spec, wanted.scheme or self._acting_scheme, wanted.version))
                 if self._record is None:
-                    return runner.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
+                    return runner.run(policy, wanted.seed, sequence=0, stop=stop, on_episode=on_episode)
                 with Video(self._record, runner.pictures_per_second) as video:
-                    return runner.run(policy, seed, 0, stop, on_episode, video.add)
+                    return runner.run(policy, wanted.seed, 0, stop, on_episode, video.add)
         finally:
             self._evaluating.release()
             if self._leaving.is_set():

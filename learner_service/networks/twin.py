@@ -7,7 +7,7 @@ computes them: it gives each thread a critic. The threads then meet half as ofte
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -99,7 +99,7 @@ class TwinCritic(FeatureNetwork):
             together: Tensor = _MLPsTogether.apply(x, self._written, *parameters)  # type: ignore[no-untyped-call]
             return together
         if not torch.is_grad_enabled():
-            return _forward(x, active, copies, parameters).values
+            return _forward(x, active, copies, parameters)[0]
         values: Tensor = _MLPs.apply(x, active, copies, self._written, *parameters)  # type: ignore[no-untyped-call]
         return values
 
@@ -126,19 +126,13 @@ def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = (
     return y.squeeze(2)
 
 
-class _Forward(NamedTuple):
+def _forward(
+    x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
     """Values, float32[critics, B], and what the backward pass needs: first all of critic 1, then all of critic 2.
 
-    activations: after each hidden layer, float32[B, units].
-    rounded: the inputs of each hidden layer in bfloat16; None for a layer in float32.
+    These are the outputs of each hidden layer, float32[B, units], and its inputs in bfloat16; None in float32.
     """
-
-    values: Tensor
-    activations: list[Tensor]
-    rounded: list[Tensor | None]
-
-
-def _forward(x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]) -> _Forward:
     values, activations = [], []
     rounded: list[Tensor | None] = []
     x = in_columns(x) if active else x
@@ -153,7 +147,7 @@ def _forward(x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: 
             activations.append(y)
             rounded.append(low)
         values.append(product(y, weights[-1], biases[-1], active=own[-1]).squeeze(1))
-    return _Forward(torch.stack(values), activations, rounded)
+    return torch.stack(values), activations, rounded
 
 
 def _of(copies: _Copies, layer: int, critic: int) -> Tensor | None:

@@ -59,8 +59,7 @@ class FakeQuantization:
         self._layers, self._left = {}, None
         for name, held in self._held.items():
             module, form = modules.get(name), forms.get(name)
-            known = form is not None and all(place.layer in modules for place in form.places)
-            if form is not None and known and isinstance(module, Layer):
+            if form and isinstance(module, Layer) and all(place.layer in modules for place in form.places):
                 self._layers[name] = StraightThrough(module, form)
             else:
                 _log.warning(

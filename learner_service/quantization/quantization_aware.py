@@ -56,7 +56,8 @@ class QuantizationAware:
 
         updates, environment_steps: counts so far.
         """
-        if not self._is_on(environment_steps) or not self._keep_up():
+        starts = self._starts_at is not None and (self.since is not None or environment_steps >= self._starts_at)
+        if not starts or not self._keep_up():
             yield
             return
         if self.since is None:
@@ -79,9 +80,6 @@ class QuantizationAware:
         self.since = state["since"] if self._starts_at is not None else None
         if state["scheme"]:
             self._newest = (state["scheme"], tuple(LayerReport(*layer) for layer in state["layers"]))
-
-    def _is_on(self, environment_steps: int) -> bool:
-        return self._starts_at is not None and (self.since is not None or environment_steps >= self._starts_at)
 
     def _keep_up(self) -> bool:
         """Follow the newest receipt. Returns whether any layer is quantized."""
