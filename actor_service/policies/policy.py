@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,12 +121,8 @@ class OnnxPolicy:
         return buffer
 
 
-class LoadPolicy(Protocol):
-    """Loads a policy, as `load_policy` does."""
-
-    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
-        """Load a policy for `batch` environments of `spec`."""
-        ...
+LoadPolicy = Callable[[Policy, EnvironmentSpec, int, Collection[str]], OnnxPolicy]
+"""Loads a policy, as `load_policy` does."""
 
 
 def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:

@@ -119,11 +119,9 @@ def _unfit(descriptor: PolicyDescriptor) -> str:
 
 def _some(observations: ArraySpec, batch: int) -> NDArray[Any]:
     """Random observations for timing. They are neither constant nor denormal, which would distort the times."""
-    rng = np.random.default_rng(0)
+    rng, shape, dtype = np.random.default_rng(0), (batch, *observations.shape), np.dtype(observations.dtype)
     if observations.leaves:
-        return np.ones((batch, *observations.shape), np.uint8)
-    shape = (batch, *observations.shape)
-    dtype = np.dtype(observations.dtype)
+        return np.ones(shape, np.uint8)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     return rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)

@@ -131,7 +131,7 @@ class ActorRole:
                 policy = runner.load(self._policy(self._spec, wanted.scheme or self._acting_scheme, wanted.version))
                 if self._record is None:
                     return runner.run(policy, wanted.seed, sequence=0, stop=stop, on_episode=on_episode)
-                with Video(self._record, runner.pictures_per_second) as video:
+                with Video(self._record, runner.environments.steps_per_second) as video:
                     return runner.run(policy, wanted.seed, 0, stop, on_episode, video.add)
         finally:
             self._evaluating.release()

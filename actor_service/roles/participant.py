@@ -106,7 +106,7 @@ class Participant(ActorRole):
         self._activity = "waiting for a policy"
         make = self._host.load
         check = PolicyCheck(
-            lambda policy: make(policy, spec, batch),
+            lambda policy: make(policy, spec, batch, ()),
             self._slot.wake,
             bool(spec.sizes),
             self._arithmetic.inexact_schemes,

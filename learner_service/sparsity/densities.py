@@ -1,5 +1,6 @@
 """Distributes the weights of a sparse network over its layers: Erdos-Renyi, as in SET, RigL and RLx2."""
 
+import math
 from collections.abc import Sequence
 
 from actorq.errors import UserError
@@ -45,7 +46,4 @@ def budgets(layers: Sequence[Weight], sparsity: float, setting: str) -> tuple[in
 
 
 def _sides(layer: Weight) -> int:
-    channels = layer.inputs
-    for side in layer.kernel:
-        channels //= side
-    return layer.units + channels + sum(layer.kernel)
+    return layer.units + layer.inputs // math.prod(layer.kernel) + sum(layer.kernel)

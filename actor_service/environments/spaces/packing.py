@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import gymnasium
@@ -245,8 +246,5 @@ def _array(part: _Part, leaf: Leaf, value: Any) -> NDArray[Any]:
 
 def _of_combinations(mask: NDArray[np.bool_], sizes: Sequence[int]) -> NDArray[np.bool_]:
     """Which combinations are allowed, where each part is."""
-    parts = np.split(mask, np.cumsum(sizes)[:-1])
-    grid = np.ones(tuple(sizes), np.bool_)
-    for axis, part in enumerate(parts):
-        grid &= part.reshape([-1 if each == axis else 1 for each in range(len(sizes))])
-    return grid.ravel()
+    allowed: NDArray[np.bool_] = reduce(np.logical_and.outer, np.split(mask, np.cumsum(sizes)[:-1]))
+    return allowed.ravel()
