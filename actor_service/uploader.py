@@ -60,7 +60,6 @@ class Uploader:
     on_share: Callable[[int], None] = lambda steps: None
 
     def __post_init__(self) -> None:
-        """Make the queue and the thread."""
         self._waited_s = 0.0
         self._full_since: float | None = None
         # Known once the actor has joined.
@@ -166,7 +165,6 @@ class Uploader:
                 self.abandon()
 
     def _stream(self, connected: Callable[[], None]) -> None:
-        """Join and run one stream until it ends."""
         membership = self.join()
         self._incarnation = membership.incarnation
         self._resume_after(membership.resume_after_sequence)
@@ -268,8 +266,7 @@ class Uploader:
             if item is not None:
                 yield wire.upload_to_proto(item)
                 if isinstance(item, Segment) and not sent:
-                    # Reports are more frequent at the start and after the first segment, because a short run would end
-                    # within one period.
+                    # More frequent after the first segment too, because a short run would end within one period.
                     report_at, period_s = time.monotonic(), soon_s
                 sent = item.sequence
             if time.monotonic() >= report_at:

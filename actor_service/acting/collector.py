@@ -70,7 +70,6 @@ class SegmentCollector:
     sampled: bool = False
 
     def __post_init__(self) -> None:
-        """Reset the environments."""
         self._spec, environments = self.environments.spec, self.environments
         self._drawn = self.columns.get("actions")
         self._further = {name: values for name, values in self.columns.items() if name != "actions"}

@@ -120,8 +120,7 @@ class GaussianSampler(BehaviorPolicy):
     """Draws continuous actions u = mean + exp(log_std) * noise, and brings them within their bounds.
 
     log mu(u) is the sum over components of the logarithms of normal densities. The density belongs to u and not to the
-    environment's action. For tanh the two differ by the Jacobian determinant at u, which all policies share: it cancels
-    in ratios of probabilities.
+    environment's action. For tanh the two differ by the Jacobian determinant at u, which cancels in ratios of policies.
 
     squash: bring u within the bounds with tanh, instead of clipping it.
     """

@@ -38,10 +38,7 @@ def make(
     max_episode_steps: int | None = None,
     **keywords: Any,
 ) -> LoopedEnvironments:
-    """A batch of a registered environment. Raises UserError when its spaces are not supported.
-
-    before_reset: called before a reset that looks for an action mask.
-    """
+    """A batch of a registered environment, as `make_environments` makes it. Raises UserError for unsupported spaces."""
     module, _, name = environment_id.rpartition(":")
     if module:
         __import__(module)

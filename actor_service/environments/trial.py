@@ -70,10 +70,7 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
 
 
 class _Stepper:
-    """Takes random steps in one environment, and tells the launcher once a second that it does.
-
-    seconds: spent in steps so far.
-    """
+    """Takes random steps in one environment, and tells the launcher so once a second. seconds: spent in steps."""
 
     def __init__(self, environments: Environments, alive: Callable[[], None]) -> None:
         self._environments = environments

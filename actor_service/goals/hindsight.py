@@ -35,7 +35,6 @@ class Hindsight:
     watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     def __post_init__(self) -> None:
-        """Hold no segments at first."""
         self._held: deque[_Held] = deque()
         # The running episode of each environment: segments, with its first step and the step after its last one.
         self._running: list[list[tuple[_Held, int, int]]] = [[] for _ in range(self.environments)]

@@ -51,8 +51,7 @@ def goal_of(environment_id: str, environment: gymnasium.Env[Any, Any]) -> Goal |
 class GoalRewards:
     """The environment's own `compute_reward`, and `compute_terminated` if it has one, for many goals in one call.
 
-    A function that does not take many goals is called for one goal after the other. Their third argument, info, is
-    always empty.
+    A function that does not take many goals is called for one after the other. Their third argument, info, is empty.
     """
 
     def __init__(self, environment_id: str, environment: gymnasium.Env[Any, Any]) -> None:

@@ -102,7 +102,6 @@ class PolicyCheck:
     newest: Comparison | None = None
 
     def __post_init__(self) -> None:
-        """Begin without observations."""
         self._lock = threading.Lock()
         self._graph_digest: bytes | None = None
         self._batches: list[NDArray[Any]] = []
@@ -135,8 +134,7 @@ class PolicyCheck:
     def run(self, client: QuantizerClient, due: PolicyDescriptor) -> bool:
         """Compare the newest policy of the due scheme with FP32. Blocks. Returns whether they do not match.
 
-        If a policy cannot be fetched or run, or the newest one has no quantized layer, the comparison waits for a newer
-        version.
+        If a policy cannot be fetched or run, or the newest one has no quantized layer, a newer version is compared.
         """
         try:
             quantized = client.get(due.scheme)

@@ -45,11 +45,8 @@ class OnnxPolicy:
             self._observations = observations
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
             # What the session reads: the observations themselves, or a copy of each leaf.
-            self._parts = (
-                {name: np.zeros((batch, *each.shape), each.dtype) for name, each in observations.inputs.items()}
-                if observations.leaves
-                else {}
-            )
+            leaves = observations.inputs if observations.leaves else {}
+            self._parts = {name: np.zeros((batch, *each.shape), each.dtype) for name, each in leaves.items()}
             self._bind(batch)
             self._bind_further(needs)
             self._session.run_with_iobinding(self._binding)
@@ -126,10 +123,7 @@ LoadPolicy = Callable[[Policy, EnvironmentSpec, int, Collection[str]], OnnxPolic
 
 
 def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
-    """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them.
-
-    needs: see `BehaviorPolicy`.
-    """
+    """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them, or lacks `needs`."""
     # Continuous components beside discrete ones come from an output of their own, also when the policy acts greedily.
     components = (Role.ACTIONS,) if spec.sizes and spec.components else ()
     return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, {*needs, *components})

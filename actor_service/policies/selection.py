@@ -25,8 +25,7 @@ class Selection:
     scheme: the chosen scheme.
     seconds: time of one call by scheme; empty if there was only one candidate.
     dropped: the reason against each other scheme.
-    held_back: whether the fidelity gate refused a candidate or kept some of its layers in float. A later version may
-        then lead to another choice.
+    held_back: whether the fidelity gate refused a candidate or some of its layers. A later choice may then differ.
     """
 
     scheme: str

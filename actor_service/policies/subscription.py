@@ -69,7 +69,6 @@ class Subscription:
     wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True
 
     def __post_init__(self) -> None:
-        """Open the clients, and choose the first scheme."""
         self._graph_digest: bytes | None = None
         self._again_at: int | None = None
         self._changed = threading.Condition()
@@ -206,7 +205,6 @@ class Subscription:
         )
 
     def _check_policy(self, acting: PolicyDescriptor) -> None:
-        """Check the acting policy, and change the scheme if needed."""
         due = self.check.is_due(acting)
         mismatch = due and self.check.run(self._client, acting)
         if self.requested == AUTO:
@@ -217,7 +215,6 @@ class Subscription:
             self._change_to(FALLBACK, acting)
 
     def _choose(self, acting: PolicyDescriptor) -> None:
-        """Change to the scheme that `select` chooses."""
         policies, missing = self._candidates()
         if self._stop.is_set():
             return

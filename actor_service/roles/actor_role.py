@@ -118,8 +118,7 @@ class ActorRole:
     ) -> Evaluation:
         """Run the wanted episodes beside the actor's own work. Blocks.
 
-        Raises ConflictError without an environment, ExhaustedError during another evaluation, and UnavailableError
-        when `stop` is set before the end.
+        Raises ConflictError without an environment, ExhaustedError during another one, and UnavailableError on `stop`.
         """
         if self._spec is None:
             raise ConflictError(f"{self.name} has no environment yet (state: {self._activity})")

@@ -58,7 +58,6 @@ class EvaluationEpisodes:
     rows: int = 0
 
     def __post_init__(self) -> None:
-        """Find out what policies must have."""
         self.rows = self.rows or self.environments.count
         self._spec = self.environments.spec
         self.needs = self._behaviors(0)[0].needs if self.sampling else ()

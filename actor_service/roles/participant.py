@@ -28,8 +28,7 @@ _log = logging.getLogger(__name__)
 class Participant(ActorRole):
     """Takes part in a learner's run until the run is over or `drain` is called.
 
-    One thread does the role's work, one uploads, two receive policies, one checks or chooses the scheme, and one is the
-    environments' watchdog.
+    One thread does the role's work, one uploads, two receive policies, one chooses the scheme, and one is the watchdog.
 
     allowed_modules: environment modules that this process imports if the learner names them.
     """
@@ -57,10 +56,7 @@ class Participant(ActorRole):
         self._thread.start()
 
     def drain(self, flush_s: float) -> None:
-        """Stop acting, send the queued items, then end. Returns at once.
-
-        flush_s: seconds from now, in which a step of the environment also ends. 0 to send none of them.
-        """
+        """See `ActorRole.drain`. A step of the environment also ends within `flush_s`; 0 sends no queued items."""
         self._flush_until = time.monotonic() + flush_s if flush_s else 0.0
         if not self._stop.is_set():
             self._acknowledged_before = self.acknowledged
@@ -98,7 +94,6 @@ class Participant(ActorRole):
         """Evaluate this version soon, as the learner asks."""
 
     def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether to load this policy."""
         return True
 
     def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, needs: Collection[str] = ()) -> None:

@@ -82,8 +82,7 @@ class Adam:
     """Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1) on flat parameters.
 
     For a small network, torch.optim's overhead takes as long as the operation itself. Its step also uses tracer
-    variables that all threads share once the exporter is imported. Two learners in one process then fail with a
-    KeyError.
+    variables that all threads share once the exporter is imported. Two learners in one process then raise KeyErrors.
     """
 
     def __init__(self, parameters: FlatParameters, learning_rate: float, epsilon: float = EPSILON) -> None:

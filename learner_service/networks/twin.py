@@ -18,7 +18,7 @@ from learner_service.kernels import bfloat16
 from learner_service.kernels.bfloat16 import Bfloat16Weight
 from learner_service.kernels.linear import in_columns, input_gradient, large_product, product, weight_gradient
 from learner_service.kernels.sparse_products import ActiveWeights
-from learner_service.kernels.torch_private import plain_product, relu_gradient
+from learner_service.kernels.torch_private import plain_product
 from learner_service.kernels.written_gradient import WrittenGradient
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.observations import FeatureNetwork
@@ -181,7 +181,6 @@ class _MLPs(torch.autograd.Function):
         weights, activations = saved[: ctx.layers], saved[ctx.layers :]
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         to_x: Tensor | None = None
-        through_relu = relu_gradient()
         written = [None if each is None else each.acquire() for each in ctx.written] if need_parameters else []
         places = [place for place in written if place is not None]
         to_parameters = places or [
@@ -203,7 +202,7 @@ class _MLPs(torch.autograd.Function):
                     weight = weights[layer][critic] if copy is None else copy
                     to_input = input_gradient(slopes, weight, active[layer])
                     if layer:
-                        to_y = through_relu(to_input, inputs[layer])
+                        to_y = torch.ops.aten.threshold_backward(to_input, inputs[layer], 0)
                     else:
                         to_x = to_input if to_x is None else to_x.add_(to_input)
         returned = to_parameters if need_parameters and not places else [None] * 2 * ctx.layers
@@ -234,7 +233,6 @@ class _MLPsTogether(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         weights, inputs = ctx.saved_tensors[: ctx.layers], ctx.saved_tensors[ctx.layers :]
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:])
-        through_relu = relu_gradient()
         taken = [None if each is None else each.acquire() for each in ctx.written] if need_parameters else []
         places = [place for place in taken if place is not None]
         to_parameters = places or [
@@ -247,7 +245,7 @@ class _MLPsTogether(torch.autograd.Function):
                 torch.bmm(to_y.transpose(1, 2), inputs[layer], out=to_parameters[2 * layer])
                 torch.sum(to_y, 1, out=to_parameters[2 * layer + 1])
             if layer:
-                to_y = through_relu(torch.bmm(to_y, weights[layer]), inputs[layer])
+                to_y = torch.ops.aten.threshold_backward(torch.bmm(to_y, weights[layer]), inputs[layer], 0)
             elif need_x:
                 to_x = torch.bmm(to_y, weights[0]).sum(0)
         returned = to_parameters if need_parameters and not places else [None] * 2 * ctx.layers

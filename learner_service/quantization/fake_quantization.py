@@ -29,9 +29,8 @@ class FakeQuantization:
 
     policy: any module. graph: its exported graph.
 
-    Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters keep their names and
-    places, and nothing changes outside of `applied`. So checkpoints, snapshots and exported graphs are those of the
-    float policy.
+    Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters stay as they are, and
+    nothing changes outside of `applied`. So checkpoints, snapshots and exported graphs are those of the float policy.
     """
 
     def __init__(self, policy: nn.Module, graph: PolicyGraph) -> None:

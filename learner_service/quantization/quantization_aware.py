@@ -27,8 +27,7 @@ class QuantizationAware:
     starts_at: environment steps at which it starts; None for never.
 
     It starts with the first receipt that names a quantized layer, and stays on when the run is resumed. It pauses while
-    no layer is quantized, for example when only fp32 passes the fidelity gate. `follow` is thread-safe. Call all other
-    methods on the trainer's thread.
+    no layer is quantized, as when only fp32 passes the fidelity gate. Only `follow` may be called on another thread.
     """
 
     def __init__(self, fake: FakeQuantization, starts_at: float | None) -> None:

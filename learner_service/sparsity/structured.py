@@ -9,8 +9,7 @@ Policies have few and small layers. Three rules therefore differ from the paper:
 - Ablation ends at the width with half of the remaining weights active, or at an eighth of the units.
 
 After each ablation, Erdos-Renyi distributes the network's number of weights again over the living units. Each layer
-leaves out the remainder of the division by its units. At 256 units the network has about 1% fewer weights than
-requested.
+leaves out the remainder of the division by its units: about 1% of the weights at 256 units.
 """
 
 from dataclasses import replace

@@ -68,8 +68,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
                 sources[id(output)] = source
             return
         linear = isinstance(module, nn.Linear)
-        units = module.out_features if isinstance(module, nn.Linear) else module.out_channels
-        positions = output.numel() // cast(int, units) // len(inputs[0])
+        positions = output.numel() // len(cast(Tensor, module.weight)) // len(inputs[0])
         if name in seen.layers:
             # A second call: neither its units nor its inputs have a single place any more.
             seen.layers[name] = Traced(positions + seen.layers[name].positions, None)

@@ -62,8 +62,7 @@ def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
 def multiply_by(active: Sequence[ActiveWeights | None], *modules: nn.Module) -> None:
     """Make the modules' layers use sparse products.
 
-    active: the active weights of each of `maskable_weights`; None for dense products. A user's own kinds of layers keep
-    dense products.
+    active: of each of `maskable_weights`; None for dense products, which a user's own kinds of layers keep.
     """
     start = 0
     for _, part in _parts(modules):

@@ -30,8 +30,7 @@ SUPPORTED_ACTIONS = (
 class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
     """An environment whose actions are one array: the discrete parts first, as whole numbers, then the continuous ones.
 
-    Few combinations of discrete parts become one discrete action for each combination, in C order (the last part
-    changes fastest).
+    Few combinations of discrete parts become one discrete action each, in C order (the last part changes fastest).
 
     sizes: values of each discrete part. combined: whether they are one action.
     """
@@ -127,8 +126,7 @@ def action_spec(
 ) -> tuple[ArraySpec, tuple[int, ...]]:
     """The spec of single actions, and the number of values of each discrete part; see `EnvironmentSpec`.
 
-    sizes: values of each of several discrete parts, which come first in the space. Raises UserError for actions that no
-    policy takes.
+    sizes: values of each of several discrete parts, the first in the space. Raises UserError for unsupported actions.
     """
     if isinstance(space, spaces.Discrete) and int(space.start) == 0:
         return ArraySpec((), "int64"), (int(space.n),)

@@ -123,8 +123,7 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
     Floats and uint64 become float32, and so do integers of 64 bits whose bounds float32 holds. Other integers of 16
     bits and more become int32 or int64.
 
-    Raises UnsupportedObservationsError. The spec has no bounds: they are unused, and libraries give different
-    ones for the same environment.
+    Raises UnsupportedObservationsError. The spec has no bounds: they are unused, and differ between libraries.
     """
     is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind in "fiub"
     if not (is_vector or (is_image(space) and not is_plane(space))):
