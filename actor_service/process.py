@@ -63,10 +63,7 @@ class ActorSettings(Settings):
 
 
 class ActorService(Service):
-    """The gRPC service around one actor.
-
-    load, uploader: see Host.
-    """
+    """The gRPC service around one actor. load, uploader: see Host."""
 
     def __init__(
         self,
@@ -159,10 +156,7 @@ def _evaluation_sampling(config: RunConfig) -> Sampling:
 
 
 def run_actor(load: LoadPolicy = load_policy, uploader: type[Uploader] = Uploader) -> int:
-    """Run the actor that the command line describes, and return the exit code.
-
-    load, uploader: see Host.
-    """
+    """Run the actor that the command line describes, and return the exit code. load, uploader: see Host."""
     config, process, settings = parse_arguments(
         "actorq actor", "Act in environments with the newest policy.", [RunConfig, ProcessSettings, ActorSettings]
     )

@@ -144,10 +144,7 @@ class Uploader:
             self._changed.notify_all()
 
     def close(self, patience_s: float = 2.0) -> None:
-        """End the stream after a last report, and wait for the thread.
-
-        patience_s: time for the learner to end its side, after which the stream is cancelled.
-        """
+        """End the stream after a last report, and wait for the thread. After `patience_s` the stream is cancelled."""
         self._closed.set()
         self.wake()
         if self._thread.is_alive():

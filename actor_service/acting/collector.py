@@ -32,9 +32,7 @@ def fitting_segment_length(
 ) -> int:
     """Steps per segment: at most `longest`, few enough for a message of `max_bytes`, and at least 1.
 
-    The estimate allows a new policy at each step and an episode's end at every second step.
-
-    further: names of the further columns that segments hold.
+    The estimate allows a new policy at each step and an episode's end at every second step. further: names of columns.
     """
     columns = columns_of(spec, further)
     row = environments * (sum(each.nbytes for each in columns if each.per is not Per.SEGMENT) + _HALF_EPISODE_BYTES)

@@ -35,11 +35,7 @@ class CountedDraws:
     def __init__(
         self, key: int, rows: tuple[int, ...], dtype: type[np.floating[Any]], fill: Callable[..., object]
     ) -> None:
-        """Prepare rows of the shape `rows` and of this dtype.
-
-        key: below 2^64.
-        fill: method of np.random.Generator that fills an array, such as np.random.Generator.random.
-        """
+        """key: below 2^64. rows: shape of a row. fill: method of np.random.Generator that fills an array."""
         self._key = key
         self._fill = fill
         self._rows = np.zeros((_ROWS, *rows), dtype)

@@ -121,10 +121,7 @@ def _try_goals(environments: Environments, observations: NDArray[Any], tell: Tel
 
 
 def _step(environments: Environments, tell: Tell) -> NDArray[Any]:
-    """Take one good step, and return the observations after it.
-
-    Raises UserError when the environment cannot, with several actions.
-    """
+    """Take one good step, and return the observations after it. Raises UserError when several actions fail."""
     spec, rng = environments.spec, np.random.default_rng(0)
     tell({"call": "its first reset"})
     observations = environments.reset(0)

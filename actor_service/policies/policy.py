@@ -157,12 +157,13 @@ class PolicySlot:
 
     def wait(self, wanted: Callable[[PolicyDescriptor], bool], timeout_s: float | None = None) -> OnnxPolicy | None:
         """Wait until the newest policy is `wanted` and return it; None when time is up or the slot is closed."""
+
+        def found() -> bool:
+            return self._policy is not None and wanted(self._policy.descriptor)
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.closed or (self._policy is not None and wanted(self._policy.descriptor)), timeout_s
-            )
-            found = not self.closed and self._policy is not None and wanted(self._policy.descriptor)
-            return self._policy if found else None
+            self._changed.wait_for(lambda: self.closed or found(), timeout_s)
+            return self._policy if not self.closed and found() else None
 
     def wake(self) -> None:
         """Make waiting threads ask `wanted` again."""

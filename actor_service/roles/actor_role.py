@@ -152,10 +152,7 @@ class ActorRole:
     def _episodes(
         self, spec: EnvironmentSpec, episodes: int, watched: Watched, rows: int = MOST_ENVIRONMENTS
     ) -> EvaluationEpisodes:
-        """Episodes in a batch of environments, with the environments' own rewards.
-
-        rows: most observations per call of the policy.
-        """
+        """Episodes in a batch of environments, with their own rewards. rows: most observations per call of a policy."""
         recorded = self._record is not None
         rows = 1 if recorded else min(rows, episodes, MOST_ENVIRONMENTS)
         count = 1 if recorded else batch_size(episodes, rows)

@@ -105,10 +105,7 @@ class Algorithm(AnyAlgorithm, Protocol):
 
 @dataclass(frozen=True)
 class Learned:
-    """The outcome of all updates on one rollout.
-
-    loss: mean over the updates. updates: their number. figures: as in `Losses`.
-    """
+    """The outcome of all updates on one rollout: the mean loss, the number of updates, and figures as in `Losses`."""
 
     loss: float
     updates: int
@@ -158,10 +155,7 @@ def is_on_policy(algorithm: object) -> TypeGuard[OnPolicyAlgorithm]:
 
 
 def settings_of(config: RunConfig, model: type[S]) -> S:
-    """The settings of an algorithm whose class has `settings = model`.
-
-    Raises UserError with one line when `model` does not accept `config.algorithm_args`.
-    """
+    """The settings of an algorithm with `settings = model`. Raises UserError if it refuses `config.algorithm_args`."""
     section = next((name for name, field in RunConfig.model_fields.items() if field.annotation is model), None)
     if section is None:
         return settings.build(model, config.algorithm_args, section="algorithm_args")

@@ -17,7 +17,6 @@ With `policy_delay` above 1, only every `policy_delay`-th update changes phi, as
 """
 
 import logging
-from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
@@ -68,17 +67,13 @@ class D4PG(GradientAlgorithm):
 
     def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        beyond: list[Tensor] = []
-
-        def steps() -> Iterator[tuple[Tensor, Tensor]]:
-            period = self._settings.target_update_period
-            for minibatch, (targets, outside) in self.with_targets(batch, weights, period, self._targets):
-                beyond.append(outside)
-                yield self._step(minibatch, targets)
-
-        losses = self.losses(steps())
+        beyond, steps = list[Tensor](), list[tuple[Tensor, Tensor]]()
+        period = self._settings.target_update_period
+        for minibatch, (targets, outside) in self.with_targets(batch, weights, period, self._targets):
+            beyond.append(outside)
+            steps.append(self._step(minibatch, targets))
         self._warn(float(torch.cat(beyond).float().mean()))
-        return losses
+        return self.losses(steps)
 
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """y float32[B, atoms], and bool[B]: whether its mean is outside the support."""

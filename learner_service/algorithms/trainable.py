@@ -166,10 +166,7 @@ def annealed(start: float, end: float | None, progress: float) -> float:
 
 
 def _restore(generator: torch.Generator, saved: Tensor) -> None:
-    """Restore a generator's state.
-
-    A generator's state cannot move between CPU and GPU. In that case the generator is seeded from the saved bytes.
-    """
+    """Restore a generator's state, or seed it from the bytes of a state that cannot move between CPU and GPU."""
     if saved.shape == generator.get_state().shape:
         generator.set_state(saved)
     else:

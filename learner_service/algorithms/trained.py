@@ -116,11 +116,7 @@ class TrainedNetwork(Minimizer, Generic[M]):
         besides: tuple[nn.Module, ...] = (),
         epsilon: float = EPSILON,
     ) -> None:
-        """Copy the network to its target and mask both.
-
-        updates_per_step: updates of the run for each step of this network.
-        besides: modules that are optimized together with the network.
-        """
+        """updates_per_step: of the run for each step of this network. besides: modules that are optimized with it."""
         self.network, self.target = network, target
         online = FlatParameters(network, *besides)
         self.parameters: tuple[FlatParameters, ...] = (online,)

@@ -51,10 +51,7 @@ class QuantizationAware:
 
     @contextmanager
     def applied(self, updates: int, environment_steps: int) -> Iterator[None]:
-        """Fake-quantize the policy within this context, once training has reached `starts_at`.
-
-        updates, environment_steps: counts so far.
-        """
+        """Fake-quantize the policy in this context, once training has reached `starts_at`. Takes the counts so far."""
         starts = self._starts_at is not None and (self.since is not None or environment_steps >= self._starts_at)
         if not starts or not self._keep_up():
             yield

@@ -30,10 +30,7 @@ def erdos_renyi(layers: Sequence[Weight], density: float) -> tuple[float, ...]:
 
 
 def budgets(layers: Sequence[Weight], sparsity: float, setting: str) -> tuple[int, ...]:
-    """Active weights of each layer at a sparsity of all trained layers. setting: its name in errors.
-
-    Raises UserError when a layer would have no weights.
-    """
+    """Active weights of each layer at a sparsity of trained ones. Raises UserError with `setting` if one has none."""
     shares = iter(erdos_renyi([layer for layer in layers if layer.trained], 1.0 - sparsity))
     counts = tuple(round(next(shares) * layer.size) if layer.trained else layer.size for layer in layers)
     for layer, count in zip(layers, counts, strict=True):

@@ -31,10 +31,7 @@ class Traced:
 
 
 def trace(network: nn.Module, *inputs: Tensor) -> dict[str, Traced]:
-    """Run a copy of a network on a batch, [B, ...] each, and return its called layers by name.
-
-    Changes neither the network nor torch's generators.
-    """
+    """Run a copy of a network on a batch, [B, ...] each. Returns its called layers by name. Changes no generator."""
     copied = copy.deepcopy(network).eval()
     seen = _forward(copied, inputs)
     sources = {traced.source for traced in seen.layers.values() if traced.source is not None}
