@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actor_service.goals.rewards import GoalRewards
 from actorq.domain.goals import Goal, HindsightColumns
@@ -100,12 +99,8 @@ class Hindsight:
         names = self.names
         while self._held and not self._held[0].waits_for:
             held = self._held.popleft()
-            columns: dict[str, NDArray[Any]] = {
-                names.goals: held.goals,
-                names.rewards: held.rewards,
-                names.terminated: held.terminated,
-            }
-            yield held.segment.with_columns(**columns)
+            further = {names.goals: held.goals, names.rewards: held.rewards, names.terminated: held.terminated}
+            yield held.segment.with_columns(**further)
 
 
 class _Held:

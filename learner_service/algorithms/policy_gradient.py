@@ -20,7 +20,7 @@ from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
 from learner_service.batch import Batch
 from learner_service.kernels.linear import row_limits
-from learner_service.kernels.recorded import Input, Recorded
+from learner_service.kernels.recorded import Function, Input, Recorded
 from learner_service.networks import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.encoders import Leaves
 from learner_service.networks.observations import has_images
@@ -111,9 +111,8 @@ class PolicyGradient(Trainable):
         settings = self._settings
         rate = annealed(settings.learning_rate, settings.learning_rate_end, progress)
         self._pi.set_learning_rate(rate)
-        self._v.set_learning_rate(
-            rate * (settings.value_learning_rate or settings.learning_rate) / settings.learning_rate
-        )
+        value_rate = settings.value_learning_rate or settings.learning_rate
+        self._v.set_learning_rate(rate * value_rate / settings.learning_rate)
 
     @cached_property
     def can_record(self) -> bool:
@@ -124,7 +123,7 @@ class PolicyGradient(Trainable):
         are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
         return self._device.type == "cpu" and are_vectors and super().can_record
 
-    def descent(self, loss: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    def descent(self, loss: Function) -> Function:
         """A function that takes one step of both networks down the gradient of a loss.
 
         loss: takes batches and tensors, which may have another number of rows in each call. It returns the loss,

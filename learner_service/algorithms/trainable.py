@@ -64,9 +64,8 @@ class Trainable:
         self.generator = torch.Generator(device).manual_seed(config.seed)
         self._config, self._spec, self._device = config, spec, device
         # All networks share one normalizer, so that their inputs always agree.
-        self._normalizer = (
-            Normalizer(spec).to(device) if config.normalize_observations and spec.vector is not None else None
-        )
+        normalizes = config.normalize_observations and spec.vector is not None
+        self._normalizer = Normalizer(spec).to(device) if normalizes else None
         self._sparsity = self.network_sparsity()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)

@@ -36,13 +36,8 @@ class FlatParameters:
         views = zip(parameters, torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)
         for parameter, values, gradient in views:
             parameter.data, parameter.grad = values.view(parameter.shape), gradient.view(parameter.shape)
-        self._written = [
-            written
-            for module in modules
-            for layer in module.modules()
-            if isinstance(layer, WritesGradients)
-            for written in layer.write_gradients()
-        ]
+        layers = (layer for module in modules for layer in module.modules() if isinstance(layer, WritesGradients))
+        self._written = [written for layer in layers for written in layer.write_gradients()]
         # The parts of the gradient that autograd accumulates: all other parameters.
         places = {id(written.parameter) for written in self._written}
         self._accumulated, start = [], 0

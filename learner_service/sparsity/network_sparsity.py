@@ -81,11 +81,9 @@ class NetworkSparsity:
         weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
         counts = budgets(weights, sparsity, f"sparsity.{network}")
         structured = settings.structured and network == "actor"
-        layers = (
-            _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
-            if structured
-            else Unstructured(weights, counts)
-        )
+        layers: Structured | Unstructured = Unstructured(weights, counts)
+        if structured:
+            layers = _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
         products = self._products(weights, counts, parameters.vector.device)
         for each in (parameters, *targets):
             multiply_by(products, *each.modules)
