@@ -58,11 +58,8 @@ class GoalRewards:
         """environment: before its observations are flattened."""
         self._environment_id = environment_id
         self._shape = environment.observation_space[_DESIRED].shape  # type: ignore[index]
-        self._functions: dict[str, Function] = {
-            name: environment.get_wrapper_attr(name)
-            for name in (_REWARD, _TERMINATED)
-            if environment.has_wrapper_attr(name)
-        }
+        names = filter(environment.has_wrapper_attr, (_REWARD, _TERMINATED))
+        self._functions: dict[str, Function] = {name: environment.get_wrapper_attr(name) for name in names}
         self._one_by_one: set[str] = set()
 
     def __call__(

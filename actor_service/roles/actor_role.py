@@ -156,10 +156,10 @@ class ActorRole:
         recorded = self._record is not None
         rows = 1 if recorded else min(rows, episodes, MOST_ENVIRONMENTS)
         count = 1 if recorded else batch_size(episodes, rows)
+        made_with = spec.environment_arguments.for_evaluations()
         with watched:
             environments = make_environments(
-                *(spec.environment_id, count, self._host.backend, spec.environment_arguments.for_evaluations()),
-                rendered=recorded,
+                spec.environment_id, count, self._host.backend, made_with, rendered=recorded
             )
         return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling, rows)
 

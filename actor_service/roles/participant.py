@@ -11,12 +11,13 @@ from functools import partial
 
 from actor_service.environments import check_modules, describe_environment
 from actor_service.policies.comparison import PolicyCheck
+from actor_service.policies.policy import OnnxPolicy
 from actor_service.policies.subscription import Subscription
 from actor_service.roles.actor_role import ActorRole, Host
 from actor_service.uploader import Uploader
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.policy import Policy, PolicyDescriptor
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
 from actorq.errors import ConflictError, UnavailableError
@@ -99,22 +100,14 @@ class Participant(ActorRole):
     def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, needs: Collection[str] = ()) -> None:
         """Start to put loaded policies into the slot. Unwanted policies may be skipped."""
         self._activity = "waiting for a policy"
-        make = self._host.load
-        check = PolicyCheck(
-            lambda policy: make(policy, spec, batch, ()),
-            self._slot.wake,
-            bool(spec.sizes),
-            self._arithmetic.inexact_schemes,
-        )
+
+        def loader(needs: Collection[str]) -> Callable[[Policy], OnnxPolicy]:
+            return lambda policy: self._host.load(policy, spec, batch, needs)
+
+        check = PolicyCheck(loader(()), self._slot.wake, bool(spec.sizes), self._arithmetic.inexact_schemes)
+        load, choose = loader(needs), partial(self._select, spec)
         self._subscription = Subscription(
-            self._connect,
-            self._slot,
-            lambda policy: make(policy, spec, batch, needs),
-            self._fail,
-            check,
-            scheme,
-            partial(self._select, spec),
-            self._is_wanted,
+            self._connect, self._slot, load, self._fail, check, scheme, choose, self._is_wanted
         )
         self._subscription.start()
 

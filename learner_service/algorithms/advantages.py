@@ -48,6 +48,16 @@ def vtrace(
     return Targets(errors + rho * carry * following, corrections + values[:-1])
 
 
+def importance_weights(learner: Floats, actor: Floats, correct: bool) -> Floats:
+    """pi / mu from the logarithms of both, float32 of their shape; 1 unless `correct`."""
+    if not correct:
+        return np.ones_like(learner)
+    # An infinite weight is truncated like every other.
+    with np.errstate(over="ignore"):
+        weights: Floats = np.exp(learner - actor)
+    return weights
+
+
 def _errors(steps: Batch, values: Floats, discount: float) -> Floats:
     """r_t + gamma V(s_{t+1}) - V(s_t), without the value after a terminal state; 0 for resets."""
     following = np.where(steps.terminated, np.float32(0), values[1:] * np.float32(discount))

@@ -184,16 +184,6 @@ def flat(array: NDArray[Any]) -> NDArray[Any]:
     return array.reshape(-1, *array.shape[2:])
 
 
-def importance_weights(learner: NDArray[np.float32], actor: NDArray[np.float32], correct: bool) -> NDArray[np.float32]:
-    """pi / mu from the logarithms of both, float32 of their shape; 1 unless `correct`."""
-    if not correct:
-        return np.ones_like(learner)
-    # An infinite weight is truncated like every other.
-    with np.errstate(over="ignore"):
-        weights: NDArray[np.float32] = np.exp(learner - actor)
-    return weights
-
-
 def explained_variance(values: Tensor, returns: Tensor) -> float:
     """1 - Var(R - V) / Var(R); 0 for constant returns."""
     variance = float(returns.var(correction=0))

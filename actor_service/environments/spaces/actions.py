@@ -46,9 +46,7 @@ class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
         choices = itertools.product(*map(range, self.sizes)) if self.combined else ()
         self._table = [_composed(self._space, iter(choice), iter(())) for choice in choices]
         low, high = (
-            np.concatenate(
-                [getattr(box, name).astype(np.float32).ravel() for box in boxes] or [np.empty(0, np.float32)]
-            )
+            np.concatenate([np.empty(0, np.float32), *(getattr(box, name).astype(np.float32).ravel() for box in boxes)])
             for name in ("low", "high")
         )
         count = np.array(self.sizes)
