@@ -65,11 +65,8 @@ class QuantizationAware:
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, as JSON values."""
         scheme, layers = self._newest or ("", ())
-        return {
-            "since": self.since,
-            "scheme": scheme,
-            "layers": [[layer.name, layer.weights, layer.reason] for layer in layers],
-        }
+        values = [[layer.name, layer.weights, layer.reason] for layer in layers]
+        return {"since": self.since, "scheme": scheme, "layers": values}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned. Forgets `since` when the resumed run is not quantization-aware."""
