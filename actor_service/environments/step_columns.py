@@ -38,11 +38,11 @@ class StepColumns:
         self._lengths = lengths
         self._returns = np.zeros(count)
         self._floating = self.observations.dtype.kind == "f"
-        pieces = np.split(self.flat, range(_PIECE, len(self.flat), _PIECE)) if self._floating else []
+        checked = [self._rewards]
+        if self._floating:
+            checked += np.split(self.flat, range(_PIECE, len(self.flat), _PIECE))
         # Numbers of float16 are within the limit, but the sum of their squares is not. With zeros it finds NaN only.
-        self._checked = [
-            (each, each if each.itemsize > 2 else np.zeros_like(each)) for each in (self._rewards, *pieces)
-        ]
+        self._checked = [(each, each if each.itemsize > 2 else np.zeros_like(each)) for each in checked]
         self._all_valid = True
 
     def begin(self) -> None:

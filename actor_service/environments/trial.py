@@ -133,9 +133,8 @@ def _repeats(stepper: _Stepper, steps: int) -> dict[str, bool]:
             seen += [each.copy() for each in (step.observations, step.rewards, step.terminated, step.truncated)]
         return seen
 
+    def equal(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:
+        return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
     one, same, other = episode(7), episode(7), episode(8)
-    return {"repeats": _equal(one, same), "seeds_differ": not _equal(one, other)}
-
-
-def _equal(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    return {"repeats": equal(one, same), "seeds_differ": not equal(one, other)}

@@ -88,8 +88,7 @@ class Algorithm(AnyAlgorithm, Protocol):
         method takes the same inputs and returns two outputs: the actions with noise and those without.
 
     Optional attribute:
-    needs_windows: the targets have a term for each step of a window. With n > 1 the batches then have
-        the observations in between.
+    needs_windows: the targets have a term for each step of a window. With n > 1 batches have observations in between.
     """
 
     takes_noise: bool
