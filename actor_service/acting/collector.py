@@ -32,7 +32,7 @@ def fitting_segment_length(
 ) -> int:
     """Steps per segment: at most `longest`, few enough for a message of `max_bytes`, and at least 1.
 
-    The estimate allows a new policy at each step and an episode's end at every second step. further: names of columns.
+    The estimate allows a new policy at each step and an episode's end at every second step. further: more columns.
     """
     columns = columns_of(spec, further)
     row = environments * (sum(each.nbytes for each in columns if each.per is not Per.SEGMENT) + _HALF_EPISODE_BYTES)
@@ -157,10 +157,8 @@ class SegmentCollector:
 
     def _new_arrays(self) -> dict[str, Any]:
         """Uninitialized columns of the segment's steps, [T, N, ...], by name."""
-        count = self.environments.count
-        return {
-            each.name: np.empty((self.segment_length, count, *each.shape), each.dtype) for each in self._step_columns
-        }
+        shape = self.segment_length, self.environments.count
+        return {each.name: np.empty((*shape, *each.shape), each.dtype) for each in self._step_columns}
 
     def _end_episodes(
         self, faults: Sequence[Fault], step: int, truncated: NDArray[np.bool_], valid: NDArray[np.bool_]

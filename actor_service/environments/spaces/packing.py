@@ -55,7 +55,7 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose observations are uint8[bytes].
 
     leaves: the arrays in them. parts: what the vector joins, in words. indicators: see `EnvironmentSpec`.
-    sizes: values of each discrete part of an action. combined: whether each combination is one action.
+    sizes: values of each discrete part of an action. combined: whether a combination of values is one action.
 
     Raises UserError for parts that cannot be packed. `reset` and `step` raise MisfitError, with the part's name, for an
     observation that does not fit its space, and for a mask that allows nothing where an action counts.
