@@ -21,16 +21,7 @@ class Count:
 
 @dataclass(frozen=True)
 class ActorCounts:
-    """Counts of retries, policy latencies and environment faults.
-
-    learner_retries, quantizer_retries: streams that broke or failed to open.
-    load_seconds: time from a received policy to a loaded session.
-    activation_seconds: time from the learner's snapshot to the first action, by the clocks of both machines.
-    policy_wait_seconds: time that the loop waited for a newer policy.
-    dropped_segments: segments without a transition because environments failed.
-    environment_restarts: environments recreated after an error.
-    environment_resets: episodes ended by an observation or reward out of range.
-    """
+    """Counts of retries, policy latencies and environment faults. `actor_metrics` says what each one counts."""
 
     learner_retries: Count = field(default_factory=Count)
     quantizer_retries: Count = field(default_factory=Count)

@@ -63,10 +63,7 @@ class ActorSettings(Settings):
 
 
 class ActorService(Service):
-    """The gRPC service around one actor.
-
-    load, uploader: see Host.
-    """
+    """The gRPC service around one actor. load, uploader: see Host."""
 
     def __init__(
         self,
@@ -95,19 +92,12 @@ class ActorService(Service):
             config.environment_backend,
             config.actor.environment_timeout_s,
             partial(_arithmetic, settings.weight_encoding),
-            load=load,
-            uploader=uploader,
+            load,
+            uploader,
         )
         if settings.role == "standalone":
-            self._role = StandaloneEvaluator(
-                host,
-                config.environment,
-                config.scheme,
-                config.environments_per_actor,
-                settings.record,
-                config.environment_arguments,
-                _evaluation_sampling(config) if settings.sampled else "",
-            )
+            sampling = _evaluation_sampling(config) if settings.sampled else ""
+            self._role = StandaloneEvaluator(host, config, settings.record, sampling)
             return
         self._learner = LearnerClient(settings.learner, certificates)
         # A user who configures an environment on this machine trusts its module.
@@ -166,10 +156,7 @@ def _evaluation_sampling(config: RunConfig) -> Sampling:
 
 
 def run_actor(load: LoadPolicy = load_policy, uploader: type[Uploader] = Uploader) -> int:
-    """Run the actor that the command line describes, and return the exit code.
-
-    load, uploader: see Host.
-    """
+    """Run the actor that the command line describes, and return the exit code. load, uploader: see Host."""
     config, process, settings = parse_arguments(
         "actorq actor", "Act in environments with the newest policy.", [RunConfig, ProcessSettings, ActorSettings]
     )

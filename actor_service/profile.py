@@ -113,11 +113,7 @@ def _behavior(
     config: RunConfig, spec: EnvironmentSpec, count: int, random_steps: int, sampling: Sampling = ""
 ) -> BehaviorPolicy:
     sized = config.model_copy(update={"environments_per_actor": count})
-    exploration = replace(
-        sized.exploration_of(0, 0),
-        random_steps=random_steps,
-        sampling=sampling,
-    )
+    exploration = replace(sized.exploration_of(0, 0), random_steps=random_steps, sampling=sampling)
     return behavior_policy(
         spec, exploration, count, np.random.default_rng(config.seed), config.further_columns(bool(sampling))
     )
@@ -127,8 +123,7 @@ class _NoPolicy:
     """Stands in for a policy while all actions are uniformly random. The loop never calls it."""
 
     descriptor = PolicyDescriptor(
-        *("profile", 1, 0, FP32, b"", 0, 0, 0.0),
-        FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ()),
+        *("profile", 1, 0, FP32, b"", 0, 0, 0.0), FidelityReport(0, 0.0, 0.0, 0.0, 0.0, None, ())
     )
 
 
@@ -169,7 +164,7 @@ def measure(order: Order) -> dict[str, Any]:
     return {
         "sizes": sizes,
         "load_s": {
-            scheme: _load_seconds(policy, spec, configured)
+            scheme: measure_in_turns({"load": partial(load_policy, policy, spec, configured)}, 0.1)["load"].cpu
             for scheme, policy in policies.items()
             if scheme not in dropped
         },
@@ -224,10 +219,6 @@ def _measure_count(
         # Environments with their own threads use more CPU time than wall-clock time.
         "loop_s": {scheme: min(each.cpu, each.wall) / acting.length for scheme, each in spent.items()},
     }
-
-
-def _load_seconds(policy: Policy, spec: EnvironmentSpec, count: int) -> float:
-    return measure_in_turns({"load": lambda: load_policy(policy, spec, count)}, 0.1)["load"].cpu
 
 
 def run() -> int:

@@ -37,14 +37,7 @@ class ActorServicer(actor_pb2_grpc.ActorServiceServicer):
         def on_episode(episode: Episode) -> None:
             loop.call_soon_threadsafe(episodes.put_nowait, episode)
 
-        evaluating = asyncio.create_task(
-            asyncio.to_thread(
-                self._role.evaluate,
-                *(wanted.episodes, wanted.scheme, wanted.version, wanted.seed),
-                hung_up,
-                on_episode,
-            )
-        )
+        evaluating = asyncio.create_task(asyncio.to_thread(self._role.evaluate, wanted, hung_up, on_episode))
         may_be_left(evaluating, "a requested evaluation")
         evaluating.add_done_callback(lambda _: episodes.put_nowait(None))
         try:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import grpc
@@ -29,6 +30,7 @@ _MOST_UNFLUSHED_BYTES = 64 * 2**20
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Uploader:
     """Owns the actor's stream. The acting loop calls `put`; any thread may call the other methods.
 
@@ -45,35 +47,24 @@ class Uploader:
     on_share: called when the steps of a policy change (wire.StreamAnswer.max_steps_per_policy).
     """
 
-    def __init__(
-        self,
-        client: LearnerClient,
-        name: str,
-        join: Callable[[], Membership],
-        report: Callable[[], ActorReport],
-        on_stop: Callable[[], None],
-        on_evaluate: Callable[[int], None],
-        on_fault: Callable[[BaseException], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        on_retry: Callable[[], None] = lambda: None,
-        on_share: Callable[[int], None] = lambda steps: None,
-    ) -> None:
-        self._client = client
-        self._name = name
-        self._clock = clock
+    client: LearnerClient
+    name: str
+    join: Callable[[], Membership]
+    report: Callable[[], ActorReport]
+    on_stop: Callable[[], None]
+    on_evaluate: Callable[[int], None]
+    on_fault: Callable[[BaseException], None]
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+    on_retry: Callable[[], None] = lambda: None
+    on_share: Callable[[int], None] = lambda steps: None
+
+    def __post_init__(self) -> None:
         self._waited_s = 0.0
         self._full_since: float | None = None
         # Known once the actor has joined.
         self._incarnation: int
         self._lost_through: int
-        self._join = join
-        self._report = report
-        self._on_stop = on_stop
-        self._on_evaluate = on_evaluate
-        self._on_fault = on_fault
-        self._on_retry = on_retry
-        self._on_share = on_share
         self._share = 0
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
@@ -112,9 +103,9 @@ class Uploader:
             self._wait_for_room(lambda: max(self._newest, self._acknowledged) < self._credit or stop.is_set())
 
     def _wait_for_room(self, there_is: Callable[[], bool]) -> None:
-        self._full_since = self._clock()
+        self._full_since = self.clock()
         self._changed.wait_for(there_is)
-        self._waited_s += self._clock() - self._full_since
+        self._waited_s += self.clock() - self._full_since
         self._full_since = None
 
     def wake(self) -> None:
@@ -126,7 +117,7 @@ class Uploader:
     def waited_s(self) -> float:
         """Seconds that `put` and `await_credit` have waited in total, the current wait included."""
         with self._changed:
-            return self._waited_s + (0.0 if self._full_since is None else self._clock() - self._full_since)
+            return self._waited_s + (0.0 if self._full_since is None else self.clock() - self._full_since)
 
     @property
     def queued(self) -> int:
@@ -143,8 +134,8 @@ class Uploader:
     def flush(self, timeout_s: float) -> int:
         """Wait until all items are acknowledged or abandoned, or time is up. Returns how many items are not stored."""
         with self._changed:
-            self._changed.wait_for(self._flushed, timeout_s)
-            return len(self._waiting) + len(self._in_flight)
+            self._changed.wait_for(lambda: not self.queued or self._abandoned or self._closed.is_set(), timeout_s)
+            return self.queued
 
     def abandon(self) -> None:
         """Make `flush` return at once, because the learner stores nothing more."""
@@ -153,10 +144,7 @@ class Uploader:
             self._changed.notify_all()
 
     def close(self, patience_s: float = 2.0) -> None:
-        """End the stream after a last report, and wait for the thread.
-
-        patience_s: time for the learner to end its side, after which the stream is cancelled.
-        """
+        """End the stream after a last report, and wait for the thread. After `patience_s` the stream is cancelled."""
         self._closed.set()
         self.wake()
         if self._thread.is_alive():
@@ -167,25 +155,22 @@ class Uploader:
 
     def _run(self) -> None:
         try:
-            keep_connected(self._stream, self._closed, self._client.peer, random.Random(), on_retry=self._on_retry)
+            keep_connected(self._stream, self._closed, self.client.peer, random.Random(), on_retry=self.on_retry)
         except BaseException as error:
             if not self._closed.is_set():
-                self._on_fault(error)
+                self.on_fault(error)
                 self.abandon()
 
     def _stream(self, connected: Callable[[], None]) -> None:
-        """Join and run one stream until it ends."""
-        membership = self._join()
+        membership = self.join()
         self._incarnation = membership.incarnation
         self._resume_after(membership.resume_after_sequence)
         ended = threading.Event()
         opened = False
         assert self._spec is not None
         # Encoded here, because gRPC takes an error in its thread for a broken stream.
-        opening = wire.upload_to_proto(
-            wire.StreamOpening(self._name, self._incarnation, self._spec, self._lost_through)
-        )
-        call = self._call = self._client.stub.StreamTrajectories(self._requests(opening, ended))
+        opening = wire.upload_to_proto(wire.StreamOpening(self.name, self._incarnation, self._spec, self._lost_through))
+        call = self._call = self.client.stub.StreamTrajectories(self._requests(opening, ended))
         try:
             for response in call:
                 opened = True
@@ -199,26 +184,26 @@ class Uploader:
             self.wake()
             call.cancel()
         if not self._closed.is_set():
-            raise UnavailableError(f"{self._client.peer} ended the stream of trajectories")
+            raise UnavailableError(f"{self.client.peer} ended the stream of trajectories")
 
     def _answer(self, response: Any) -> wire.StreamAnswer:
         try:
             return wire.stream_answer_from_proto(response)
         except InvalidInputError as error:
             # A retry, because the learner may be repaired or replaced during the run.
-            raise UnavailableError(f"{self._client.peer} sent an invalid answer: {error}") from error
+            raise UnavailableError(f"{self.client.peer} sent an invalid answer: {error}") from error
 
     def _raise(self, error: grpc.RpcError, opened: bool) -> None:
-        translated = error_from_rpc(error, self._client.peer)
+        translated = error_from_rpc(error, self.client.peer)
         if isinstance(translated, InvalidInputError) and not opened:
             # The run cannot use this environment: an error in the settings, which the learner explains in one line.
-            raise UserError(str(translated).removeprefix(f"{self._client.peer}: ")) from None
+            raise UserError(str(translated).removeprefix(f"{self.client.peer}: ")) from None
         if isinstance(translated, NotFoundError):
             # The learner restarted between Join and the stream, and does not know this actor: join again.
             raise UnavailableError(str(translated)) from error
         if isinstance(translated, ConflictError):
             # Join raises the error if another process has taken over the name.
-            self._join()
+            self.join()
         raise translated from error
 
     def _resume_after(self, stored: int) -> None:
@@ -243,7 +228,7 @@ class Uploader:
             lost = max(0, following - 1 - stored)
             _log.warning(
                 "%s has lost %d acknowledged items after number %d: %d are sent again, %d cannot be recovered",
-                *(self._client.peer, self._acknowledged - stored, stored, self._acknowledged - stored - lost, lost),
+                *(self.client.peer, self._acknowledged - stored, stored, self._acknowledged - stored - lost, lost),
             )
 
     def _handle(self, answer: wire.StreamAnswer) -> bool:
@@ -259,12 +244,12 @@ class Uploader:
             works = works or not (self._in_flight or self._may_send())
             self._changed.notify_all()
         if answer.evaluate_version:
-            self._on_evaluate(answer.evaluate_version)
+            self.on_evaluate(answer.evaluate_version)
         if answer.max_steps_per_policy != self._share:
             self._share = answer.max_steps_per_policy
-            self._on_share(self._share)
+            self.on_share(self._share)
         if answer.stop:
-            self._on_stop()
+            self.on_stop()
         return works
 
     def _requests(
@@ -278,16 +263,15 @@ class Uploader:
             if item is not None:
                 yield wire.upload_to_proto(item)
                 if isinstance(item, Segment) and not sent:
-                    # Reports are more frequent at the start and after the first segment, because a short run would end
-                    # within one period.
+                    # More frequent after the first segment too, because a short run would end within one period.
                     report_at, period_s = time.monotonic(), soon_s
                 sent = item.sequence
             if time.monotonic() >= report_at:
                 report_at, period_s = time.monotonic() + period_s, min(2 * period_s, self._period_s)
-                yield wire.upload_to_proto(wire.Reported(self._report(), sent))
+                yield wire.upload_to_proto(wire.Reported(self.report(), sent))
         if not ended.is_set():
             # A last report, so that even a run of seconds knows the process's total resource use.
-            yield wire.upload_to_proto(wire.Reported(self._report(), sent))
+            yield wire.upload_to_proto(wire.Reported(self.report(), sent))
 
     def _next_item(self, ended: threading.Event, until: float) -> Item | None:
         """The next item with credit. None when there is none until time `until`, or the stream has ended."""
@@ -302,9 +286,6 @@ class Uploader:
             self._changed.notify_all()
             return item
 
-    def _flushed(self) -> bool:
-        return not (self._waiting or self._in_flight) or self._abandoned or self._closed.is_set()
-
     def _may_send(self) -> bool:
         if not self._waiting:
             return False
@@ -318,14 +299,12 @@ class UnflushedItems:
     """
 
     def __init__(self, most_items: int = _MOST_UNFLUSHED_ITEMS, most_bytes: int = _MOST_UNFLUSHED_BYTES) -> None:
-        """Keep at most `most_items` items and `most_bytes` bytes."""
         self._most_items = most_items
         self._most_bytes = most_bytes
         self._items: deque[Item] = deque()
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Number of unflushed items."""
         return len(self._items)
 
     def add(self, item: Item) -> None:

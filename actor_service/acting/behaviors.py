@@ -26,9 +26,8 @@ def behavior_policy(
 ) -> BehaviorPolicy:
     """The behavior policy of a number of environments: it draws actions if the run does, else it adds noise.
 
-    Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns.
-
-    Raises UserError when this actor does not know the sampler.
+    Without sampling, `exploration` has a rate for each environment. wanted: names of the run's further columns. Raises
+    UserError when this actor does not know the sampler.
     """
     if exploration.sampling:
         return _sampler_named(exploration.sampling)(spec, environments, rng)

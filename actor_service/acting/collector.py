@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from actor_service.policies.policy import OnnxPolicy
 from actorq.domain.columns import Per, columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Episode, PolicySpan, Segment
-from actorq.watchdog import Watched
 
 _OLDEST = 255
 
@@ -25,7 +25,6 @@ _HALF_EPISODE_BYTES = 11
 _SPAN_BYTES = 40
 _HEADERS_BYTES = 64
 _COLUMN_HEADER_BYTES = 48
-_NO_COLUMNS: Mapping[str, NDArray[Any]] = {}
 
 
 def fitting_segment_length(
@@ -33,9 +32,7 @@ def fitting_segment_length(
 ) -> int:
     """Steps per segment: at most `longest`, few enough for a message of `max_bytes`, and at least 1.
 
-    The estimate allows a new policy at each step and an episode's end at every second step.
-
-    further: names of the further columns that segments hold.
+    The estimate allows a new policy at each step and an episode's end at every second step. further: more columns.
     """
     columns = columns_of(spec, further)
     row = environments * (sum(each.nbytes for each in columns if each.per is not Per.SEGMENT) + _HALF_EPISODE_BYTES)
@@ -46,6 +43,7 @@ def fitting_segment_length(
     return max(1, min(longest, (max_bytes - once) // (row + _SPAN_BYTES)))
 
 
+@dataclass(eq=False)
 class SegmentCollector:
     """Collects segments. The loop asks for the newest policy before each step, so a new policy acts from the next step.
 
@@ -59,33 +57,25 @@ class SegmentCollector:
     sampled: whether a segment ends before the loop waits for a newer policy, which may need the segment's steps.
     """
 
-    def __init__(
-        self,
-        environments: Environments,
-        turns: PolicyTurns,
-        explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]],
-        segment_length: int,
-        seed: int,
-        counts: ActorCounts | None = None,
-        watched: Watched | None = None,
-        columns: Mapping[str, NDArray[Any]] = _NO_COLUMNS,
-        sampled: bool = False,
-    ) -> None:
-        self._environments = environments
-        self._spec = environments.spec
-        self._turns = turns
-        self._explore = explore
-        self._drawn = columns.get("actions")
-        self._further = {name: values for name, values in columns.items() if name != "actions"}
-        self._step_columns = [each for each in columns_of(self._spec, columns) if each.per is Per.STEP]
-        self._sampled = sampled
-        self._length = segment_length
-        self._counts = counts or ActorCounts()
-        self._watched = watched or nullcontext()
+    environments: Environments
+    turns: PolicyTurns
+    explore: Callable[[OnnxPolicy, NDArray[Any]], NDArray[Any]]
+    segment_length: int
+    seed: int
+    counts: ActorCounts = field(default_factory=ActorCounts)
+    watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    sampled: bool = False
+
+    def __post_init__(self) -> None:
+        self._spec, environments = self.environments.spec, self.environments
+        self._drawn = self.columns.get("actions")
+        self._further = {name: values for name, values in self.columns.items() if name != "actions"}
+        self._step_columns = [each for each in columns_of(self._spec, self.columns) if each.per is Per.STEP]
         self._stack = FrameStack(self._spec, environments.count)
         self._context_rows = self._spec.frame_stack - 1
-        with self._watched:
-            self._observations = environments.reset(seed)
+        with self.watched:
+            self._observations = environments.reset(self.seed)
         # Frames before the segment. Their content is unused before the first episode, as the segment's ages tell.
         self._context = np.repeat(self._observations[None], self._context_rows, axis=0)
         self._seen = self._stack.push(self._observations, environments.lengths)
@@ -99,13 +89,13 @@ class SegmentCollector:
             segment, is_lost = self._collect(stop)
             if not is_lost:
                 return segment
-            self._counts.dropped_segments.add()
+            self.counts.dropped_segments.add()
 
     def _collect(self, stop: threading.Event) -> tuple[Segment | None, bool]:
         """A segment, or whether it was lost to faults; neither when `stop` is set before the first step."""
-        length, count, before = self._length, self._environments.count, self._context_rows
-        environments, explore, watched = self._environments, self._explore, self._watched
-        turns, acting, drawn = self._turns, None, self._drawn
+        length, count, before = self.segment_length, self.environments.count, self._context_rows
+        environments, explore, watched = self.environments, self.explore, self.watched
+        turns, acting, drawn = self.turns, None, self._drawn
         spec, arrays = self._spec, self._new_arrays()
         further = [(arrays[name], values) for name, values in self._further.items()]
         observations = np.empty((before + length + 1, count, *spec.observations.shape), spec.observations.dtype)
@@ -120,7 +110,7 @@ class SegmentCollector:
         steps = 0
         while steps < length:
             # The learner may need these steps for the newer policy, so they must not wait for it here.
-            if steps and self._sampled and turns.waits:
+            if steps and self.sampled and turns.waits:
                 break
             policy = turns.next(stop)
             if policy is None:
@@ -167,8 +157,8 @@ class SegmentCollector:
 
     def _new_arrays(self) -> dict[str, Any]:
         """Uninitialized columns of the segment's steps, [T, N, ...], by name."""
-        count = self._environments.count
-        return {each.name: np.empty((self._length, count, *each.shape), each.dtype) for each in self._step_columns}
+        shape = self.segment_length, self.environments.count
+        return {each.name: np.empty((*shape, *each.shape), each.dtype) for each in self._step_columns}
 
     def _end_episodes(
         self, faults: Sequence[Fault], step: int, truncated: NDArray[np.bool_], valid: NDArray[np.bool_]
@@ -178,6 +168,6 @@ class SegmentCollector:
         truncated, valid: bool[T, N], of the segment.
         """
         for fault in faults:
-            self._counts.add_fault(fault.restarted)
+            self.counts.add_fault(fault.restarted)
             if step and valid[step - 1, fault.environment]:
                 truncated[step - 1, fault.environment] = True

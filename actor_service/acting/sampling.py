@@ -35,11 +35,7 @@ class CountedDraws:
     def __init__(
         self, key: int, rows: tuple[int, ...], dtype: type[np.floating[Any]], fill: Callable[..., object]
     ) -> None:
-        """Prepare rows of the shape `rows` and of this dtype.
-
-        key: below 2^64.
-        fill: method of np.random.Generator that fills an array, such as np.random.Generator.random.
-        """
+        """key: below 2^64. rows: shape of a row. fill: method of np.random.Generator that fills an array."""
         self._key = key
         self._fill = fill
         self._rows = np.zeros((_ROWS, *rows), dtype)
@@ -120,8 +116,7 @@ class GaussianSampler(BehaviorPolicy):
     """Draws continuous actions u = mean + exp(log_std) * noise, and brings them within their bounds.
 
     log mu(u) is the sum over components of the logarithms of normal densities. The density belongs to u and not to the
-    environment's action. For tanh the two differ by the Jacobian determinant at u, which all policies share: it cancels
-    in ratios of probabilities.
+    environment's action. For tanh the two differ by the Jacobian determinant at u, which cancels in ratios of policies.
 
     squash: bring u within the bounds with tanh, instead of clipping it.
     """

@@ -31,15 +31,7 @@ from actorq.errors import UserError
 from actorq.plugins import load
 from actorq.text import one_line
 
-__all__ = [
-    "Backend",
-    "Environments",
-    "Fault",
-    "Step",
-    "check_modules",
-    "describe_environment",
-    "make_environments",
-]
+__all__ = ["Backend", "Environments", "Fault", "Step", "check_modules", "describe_environment", "make_environments"]
 
 Backend = Literal["python", "envpool"]
 
@@ -167,15 +159,14 @@ def _way_out(arguments: EnvironmentArguments, error: UnsupportedObservationsErro
 def _refusal(environment_id: str, arguments: EnvironmentArguments, error: BaseException) -> UserError:
     text = f"environment {environment_id!r} cannot be made: {failure_text(error)}"
     remedy = "give the id of an installed environment, such as CartPole-v1"
-    if isinstance(error, gymnasium.error.UnregisteredEnv) and ":" not in environment_id:
-        module = _module_that_registers(environment_id)
-        if module is not None:
-            remedy = f"give {module}:{environment_id}"
+    unregistered = isinstance(error, gymnasium.error.UnregisteredEnv)
+    if unregistered and ":" not in environment_id and (module := _module_that_registers(environment_id)):
+        remedy = f"give {module}:{environment_id}"
     if isinstance(error, ModuleNotFoundError) and place_of(error) is not None:
         text += f"; install the package of {error.name}, which the environment needs"
     elif isinstance(error, ImportError):
         text += f"; install its package (docs/how-to/environments.md), or {remedy}"
-    elif isinstance(error, gymnasium.error.UnregisteredEnv):
+    elif unregistered:
         text += f"; {remedy}"
     elif arguments != NO_ARGUMENTS:
         text += f"; the arguments were {one_line(str(arguments), _MOST_BYTES)}"
@@ -188,10 +179,9 @@ def _module_that_registers(environment_id: str) -> str | None:
     """The top-level module of an installed package whose source has this id as a string; None if there is none."""
     quoted = [f"{quote}{environment_id}{quote}".encode() for quote in "\"'"]
     for distribution in distributions():
-        if any(requirement.startswith(_LIBRARY) for requirement in distribution.requires or ()):
-            module = _module_with(distribution, quoted)
-            if module is not None:
-                return module
+        uses_it = any(requirement.startswith(_LIBRARY) for requirement in distribution.requires or ())
+        if uses_it and (module := _module_with(distribution, quoted)):
+            return module
     return None
 
 

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Any, get_args
 
 import numpy as np
@@ -25,7 +24,6 @@ from actor_service.environments.trial import play, random_actions
 from actorq.domain.environments import EnvironmentArguments
 from actorq.errors import ActorQError
 
-_RNG = np.random.default_rng
 _TRIAL_S = 10.0
 Tell = Callable[[dict[str, Any]], None]
 
@@ -123,26 +121,20 @@ def _try_goals(environments: Environments, observations: NDArray[Any], tell: Tel
 
 
 def _step(environments: Environments, tell: Tell) -> NDArray[Any]:
-    """Take one good step, and return the observations after it.
-
-    Raises UserError when the environment cannot, with several actions.
-    """
-    spec, rng = environments.spec, _RNG(0)
+    """Take one good step, and return the observations after it. Raises UserError when several actions fail."""
+    spec, rng = environments.spec, np.random.default_rng(0)
     tell({"call": "its first reset"})
     observations = environments.reset(0)
     tell({"call": "its first step"})
-    for attempt in count():
-        if not spec.sizes and attempt == 0:
-            low, high = spec.actions.bounds()
-            # Halves first, because the sum of two bounds can overflow.
-            actions = (low / 2 + high / 2)[None]
-        else:
-            actions = random_actions(spec, observations, rng)
-        step = environments.step(actions)
-        observations = step.observations
-        if not step.faults:
-            return observations
-    raise AssertionError("count ends")
+    if spec.sizes:
+        actions = random_actions(spec, observations, rng)
+    else:
+        low, high = spec.actions.bounds()
+        # Halves first, because the sum of two bounds can overflow.
+        actions = (low / 2 + high / 2)[None]
+    while (step := environments.step(actions)).faults:
+        actions = random_actions(spec, step.observations, rng)
+    return step.observations
 
 
 def _print(answer: dict[str, Any]) -> None:

@@ -64,7 +64,7 @@ def make(
 
 
 class AtariGame:
-    """One game with the `Single` interface. Observations are single frames uint8[84, 84]."""
+    """One game, as `LoopedEnvironments` steps it. Observations are single frames uint8[84, 84]."""
 
     def __init__(self, game: gymnasium.Env[Any, Any], full_action_space: bool = False) -> None:
         self._game = game

@@ -72,7 +72,7 @@ def _single(environment_id: str, rendered: bool, keywords: Mapping[str, Any]) ->
 
 
 class SuiteTask:
-    """One task with the `Single` interface.
+    """One task, as `LoopedEnvironments` steps it.
 
     An observation is one float32 vector: the task's parts in its own order, each in C order. The next call overwrites
     it. An episode with a last discount of 0 is terminated, any other is truncated: most tasks end by time alone.

@@ -5,6 +5,7 @@ fixed when it is made, so `reset` makes a new pool.
 """
 
 import logging
+import math
 import os
 import warnings
 from typing import Any
@@ -30,8 +31,7 @@ _log = logging.getLogger(__name__)
 _SUITE, _ATARI = "dm_control/", "ALE/"
 # The models of lqr are random, so EnvPool's cannot be compared with the suite's step by step. All others were compared.
 _NOT_COMPARED = "dm_control/lqr-"
-# EnvPool takes each action from a shared queue, in about a microsecond. Classic control steps are cheaper than that, so
-# a second thread makes them slower.
+# EnvPool takes each action from a shared queue, in about a microsecond. A second thread slows down cheaper steps.
 _CHEAP = "gymnasium.envs.classic_control"
 # The settings of version 5 of the games in the Arcade Learning Environment. EnvPool's other defaults match already.
 _ATARI_SETTINGS = {
@@ -149,9 +149,8 @@ class PooledEnvironments(Environments):
             space, actions = pool.observation_space, pool.action_space
         parts = space.spaces.values() if self._parts else (space,)
         size = sum(int(np.prod(part.shape, dtype=np.int64)) for part in parts)
-        fits = (
-            size >= int(np.prod(spec.observations.shape)) if self._parts else size == np.prod(spec.observations.shape)
-        )
+        expected = math.prod(spec.observations.shape)
+        fits = size >= expected if self._parts else size == expected
         if action_spec(spec.environment_id, actions) != (spec.actions, spec.sizes) or not fits:
             raise UserError(
                 f"environment {spec.environment_id}: EnvPool's version has other spaces; leave "
@@ -175,8 +174,7 @@ class PooledEnvironments(Environments):
     def _columns_of(self, observations: Any, count: int) -> list[NDArray[Any]]:
         """The pool's observations as arrays [count, size] to concatenate.
 
-        For a DM Control task, EnvPool returns the observations of all tasks of the domain. Only this task's own parts
-        are used, in its order.
+        For a DM Control task, EnvPool returns the observations of all tasks of the domain. Only its own are used.
         """
         parts = [observations[name] for name in self._parts] if self._parts else [observations]
         return [part.reshape(count, -1) for part in parts]

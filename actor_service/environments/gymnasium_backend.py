@@ -38,10 +38,7 @@ def make(
     max_episode_steps: int | None = None,
     **keywords: Any,
 ) -> LoopedEnvironments:
-    """A batch of a registered environment. Raises UserError when its spaces are not supported.
-
-    before_reset: called before a reset that looks for an action mask.
-    """
+    """A batch of a registered environment, as `make_environments` makes it. Raises UserError for unsupported spaces."""
     module, _, name = environment_id.rpartition(":")
     if module:
         __import__(module)
@@ -59,10 +56,7 @@ def make(
     def made() -> gymnasium.Env[Any, Any]:
         # The batch enforces the step limit, unless a wrapper may need it. The loop's calls need no checker.
         environment: gymnasium.Env[Any, Any] = gymnasium.make(
-            environment_id,
-            max_episode_steps=(wrappers and limit) or -1,
-            disable_env_checker=True,
-            **keywords,
+            environment_id, max_episode_steps=(wrappers and limit) or -1, disable_env_checker=True, **keywords
         )
         # This wrapper's check of the order of calls costs as much as a step of a small environment.
         if isinstance(environment, gymnasium.wrappers.OrderEnforcing):
@@ -84,9 +78,6 @@ def make(
     def observed(environment: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
         return _with_one_observation(environment, source, sizes, joint is None or joint.combined)
 
-    def single() -> gymnasium.Env[Any, Any]:
-        return observed(made())
-
     try:
         first = observed(first)
     except UserError as error:
@@ -95,8 +86,11 @@ def make(
     if wrappers:
         limit = (first.spec and first.spec.max_episode_steps) or 0
     try:
-        actions, sizes = action_spec(environment_id, first.action_space, joint.choices if joint else ())
+        actions, sizes = action_spec(
+            environment_id, first.action_space, joint.sizes if joint and not joint.combined else ()
+        )
         packed = _wrapper(first, PackedObservations)
+        parts, indicators = (packed.parts, packed.indicators) if packed else _flattened(first)
         spec = EnvironmentSpec(
             environment_id=environment_id,
             observations=replace(
@@ -106,16 +100,16 @@ def make(
             sizes=sizes,
             max_episode_steps=limit,
             goal=None if (joined := _wrapper(first, _Joined)) is None else goal_of(environment_id, joined.env),
-            parts=packed.parts if packed else _parts(first),
-            indicators=packed.indicators if packed else _indicators(first),
+            parts=parts,
+            indicators=indicators,
             action_parts=joint.text if joint else "",
             reward_threshold=None if registered.reward_threshold is None else float(registered.reward_threshold),
         )
     except UserError:
         first.close()
         raise
-    singles = [first, *(single() for _ in range(count - 1))]
-    looped = LoopedEnvironments(spec, singles, single, 0 if wrappers else limit)
+    singles = [first, *(observed(made()) for _ in range(count - 1))]
+    looped = LoopedEnvironments(spec, singles, lambda: observed(made()), 0 if wrappers else limit)
     if joined is not None and spec.goal is not None:
         looped.goal_rewards = GoalRewards(environment_id, joined.env)
     return looped
@@ -148,10 +142,13 @@ def _wrapper(environment: gymnasium.Env[Any, Any], kind: type[W]) -> W | None:
     return None
 
 
-def _parts(environment: gymnasium.Env[Any, Any]) -> tuple[str, ...]:
-    """The parts that `single` has joined to a vector."""
+def _flattened(environment: gymnasium.Env[Any, Any]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The parts of flattened observations in words, and which components are bits or one-hot categories."""
     flattened = _wrapper(environment, gymnasium.wrappers.FlattenObservation)
-    return () if flattened is None else parts_of(flattened.env.observation_space)
+    if flattened is None:
+        return (), ()
+    space = flattened.env.observation_space
+    return parts_of(space), indicators_of(leaf for _, leaf in leaves_of(space))
 
 
 def _creator(registered: EnvSpec) -> Callable[..., Any]:
@@ -162,9 +159,3 @@ def _creator(registered: EnvSpec) -> Callable[..., Any]:
 def _render_modes(registered: EnvSpec) -> Sequence[str]:
     modes: Sequence[str] = getattr(_creator(registered), "metadata", {}).get("render_modes", ("rgb_array",))
     return modes
-
-
-def _indicators(environment: gymnasium.Env[Any, Any]) -> tuple[int, ...]:
-    """The components of that vector which are bits or one-hot categories."""
-    flattened = _wrapper(environment, gymnasium.wrappers.FlattenObservation)
-    return () if flattened is None else indicators_of(leaf for _, leaf in leaves_of(flattened.env.observation_space))

@@ -18,8 +18,7 @@ OUT_OF_RANGE = f"NaN or a number beyond {LARGEST_NUMBER:g}"
 class Fault(NamedTuple):
     """A failed step of one environment, which has begun a new episode since.
 
-    restarted: True if it raised an error and was recreated; False if a number was `OUT_OF_RANGE` and it was
-        reset.
+    restarted: True if it raised an error and was recreated; False if a number was `OUT_OF_RANGE`: it was reset.
     """
 
     environment: int

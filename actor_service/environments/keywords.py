@@ -12,8 +12,7 @@ _TUPLE, _ARRAY, _DTYPE = "tuple", "array", "dtype"
 def fitting_keywords(function: Callable[..., Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments with tuples and arrays instead of lists, where the function's signature asks for them.
 
-    `{"tuple": [...]}` and `{"array": [...], "dtype": NAME}` are a tuple and an array for every function; without a
-    dtype the array is float32.
+    `{"tuple": [...]}` and `{"array": [...], "dtype": NAME}` are a tuple and an array (float32 by default) everywhere.
     """
     if not any(isinstance(value, list | dict) for value in keywords.values()):
         return dict(keywords)

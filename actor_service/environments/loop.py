@@ -24,29 +24,21 @@ MOST_FAULTS = 10
 MOST_FAULTS_AT_START = 5
 
 
-class Single(Protocol):
+class _Single(Protocol):
     """One environment, with Gymnasium's signatures, so that Gymnasium environments need no adapter.
 
     metadata: render_fps is the number of steps in one second of simulated time.
+    reset: returns the first observation and info. A seed resets the environment's randomness.
+    step: returns observation, reward, terminated, truncated and info.
+    render: returns a picture of the current state, uint8[height, width, 3].
     """
 
     metadata: dict[str, Any]
 
-    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode and return its first observation and info. A seed resets its randomness."""
-        ...
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Act, and return observation, reward, terminated, truncated and info."""
-        ...
-
-    def render(self) -> Any:
-        """A picture of the current state, uint8[height, width, 3]."""
-        ...
-
-    def close(self) -> None:
-        """Release the environment."""
-        ...
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]: ...
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]: ...
+    def render(self) -> Any: ...
+    def close(self) -> None: ...
 
 
 class LoopedEnvironments(Environments):
@@ -62,7 +54,7 @@ class LoopedEnvironments(Environments):
     """
 
     def __init__(
-        self, spec: EnvironmentSpec, singles: Sequence[Single], make: Callable[[], Single], limit: int
+        self, spec: EnvironmentSpec, singles: Sequence[_Single], make: Callable[[], _Single], limit: int
     ) -> None:
         super().__init__(spec, len(singles))
         self._singles = list(singles)

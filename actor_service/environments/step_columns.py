@@ -38,12 +38,11 @@ class StepColumns:
         self._lengths = lengths
         self._returns = np.zeros(count)
         self._floating = self.observations.dtype.kind == "f"
-        checked = [
-            self._rewards,
-            *(np.split(self.flat, range(_PIECE, len(self.flat), _PIECE)) if self._floating else ()),
-        ]
+        checked = [self._rewards]
+        if self._floating:
+            checked += np.split(self.flat, range(_PIECE, len(self.flat), _PIECE))
         # Numbers of float16 are within the limit, but the sum of their squares is not. With zeros it finds NaN only.
-        self._checked = [(numbers, numbers if numbers.itemsize > 2 else np.zeros_like(numbers)) for numbers in checked]
+        self._checked = [(each, each if each.itemsize > 2 else np.zeros_like(each)) for each in checked]
         self._all_valid = True
 
     def begin(self) -> None:

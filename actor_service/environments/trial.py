@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from actor_service.environments.interface import Environments, Step
 from actorq.domain.leaves import VECTOR, views
 from actorq.domain.spaces import EnvironmentSpec, allowed_choices
+from actorq.domain.trajectory import Episode
 
 # Steps of each of the three episodes that are compared, and the seconds that all of them may take.
 _COMPARED, _COMPARED_S = 200, 3.0
@@ -33,8 +34,7 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
     spec = environments.spec
     first = _numbers(spec, stepper.begin(0, actions=0)[0])
     lowest, highest = first.copy(), first.copy()
-    returns: list[float] = []
-    lengths: list[int] = []
+    episodes: list[Episode] = []
     rewards: list[float] = []
     faults: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
@@ -48,8 +48,7 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
         if step.valid[0]:
             rewards.append(float(step.rewards[0]))
         kinds.update(terminated=int(step.terminated[0]), truncated=int(step.truncated[0]))
-        returns += [episode.episode_return for episode in step.episodes]
-        lengths += [episode.length for episode in step.episodes]
+        episodes += step.episodes
         faults.update(fault.reason for fault in step.faults)
     took = stepper.seconds
     constant = np.flatnonzero(lowest.reshape(-1) == highest.reshape(-1))
@@ -58,8 +57,8 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
         "seconds": took,
         "terminated": kinds["terminated"],
         "truncated": kinds["truncated"],
-        "returns": returns,
-        "lengths": lengths,
+        "returns": [episode.episode_return for episode in episodes],
+        "lengths": [episode.length for episode in episodes],
         "rewards": [min(rewards), max(rewards)] if rewards else [],
         "observations": [float(lowest.min()), float(highest.max())] if lowest.size else [],
         "components": lowest.size,
@@ -70,10 +69,7 @@ def play(environments: Environments, steps: int, seconds: float, alive: Callable
 
 
 class _Stepper:
-    """Takes random steps in one environment, and tells the launcher once a second that it does.
-
-    seconds: spent in steps so far.
-    """
+    """Takes random steps in one environment, and tells the launcher so once a second. seconds: spent in steps."""
 
     def __init__(self, environments: Environments, alive: Callable[[], None]) -> None:
         self._environments = environments
@@ -137,9 +133,8 @@ def _repeats(stepper: _Stepper, steps: int) -> dict[str, bool]:
             seen += [each.copy() for each in (step.observations, step.rewards, step.terminated, step.truncated)]
         return seen
 
+    def equal(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:
+        return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
     one, same, other = episode(7), episode(7), episode(8)
-    return {"repeats": _equal(one, same), "seeds_differ": not _equal(one, other)}
-
-
-def _equal(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    return {"repeats": equal(one, same), "seeds_differ": not equal(one, other)}

@@ -2,18 +2,18 @@
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from actor_service.goals.rewards import GoalRewards
 from actorq.domain.goals import Goal, HindsightColumns
 from actorq.domain.trajectory import Segment
-from actorq.watchdog import Watched
 
 
+@dataclass(eq=False)
 class Hindsight:
     """Adds the hindsight columns to segments, in the order of the segments.
 
@@ -26,34 +26,23 @@ class Hindsight:
     watched: context of each call to the environment, for a watchdog.
     """
 
-    def __init__(
-        self,
-        goal: Goal,
-        environments: int,
-        names: HindsightColumns,
-        rewards: GoalRewards,
-        rng: np.random.Generator,
-        watched: Watched | None = None,
-    ) -> None:
-        self._goal = goal
-        self._names = names
-        self._rewards = rewards
-        self._rng = rng
-        self._watched = watched or nullcontext()
+    goal: Goal
+    environments: int
+    names: HindsightColumns
+    rewards: GoalRewards
+    rng: np.random.Generator
+    watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
+
+    def __post_init__(self) -> None:
         self._held: deque[_Held] = deque()
         # The running episode of each environment: segments, with its first step and the step after its last one.
-        self._running: list[list[tuple[_Held, int, int]]] = [[] for _ in range(environments)]
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the columns."""
-        return self._names.names
+        self._running: list[list[tuple[_Held, int, int]]] = [[] for _ in range(self.environments)]
 
     def add(self, segment: Segment) -> Iterator[Segment]:
         """Take the next segment. Yields those that are complete now. Raises UserError as `GoalRewards` does."""
         if not segment.follows:
             self._cut_all()
-        held = _Held(segment, self._goal, self._names.copies)
+        held = _Held(segment, self.goal, self.names.copies)
         self._held.append(held)
         ends = segment.terminated | segment.truncated
         for environment in range(segment.environments):
@@ -80,13 +69,13 @@ class Hindsight:
 
     def _relabel(self, environment: int) -> None:
         """Draw other goals for the steps of the environment's ended episode."""
-        pieces, copies = self._running[environment], self._names.copies
+        pieces, copies = self._running[environment], self.names.copies
         achieved = np.concatenate([held.achieved[first:stop, environment] for held, first, stop in pieces])
         steps = len(achieved)
-        later = self._rng.integers(np.arange(steps)[:, None], steps, size=(steps, copies))
+        later = self.rng.integers(np.arange(steps)[:, None], steps, size=(steps, copies))
         goals = achieved[later]
-        with self._watched:
-            rewards, terminated = self._rewards(np.repeat(achieved, copies, axis=0), goals.reshape(steps * copies, -1))
+        with self.watched:
+            rewards, terminated = self.rewards(np.repeat(achieved, copies, axis=0), goals.reshape(steps * copies, -1))
         rewards = rewards.reshape(steps, copies)
         done = 0
         for held, first, stop in pieces:
@@ -107,15 +96,11 @@ class Hindsight:
             self._forget(environment)
 
     def _complete(self) -> Iterator[Segment]:
-        names = self._names
+        names = self.names
         while self._held and not self._held[0].waits_for:
             held = self._held.popleft()
-            columns: dict[str, NDArray[Any]] = {
-                names.goals: held.goals,
-                names.rewards: held.rewards,
-                names.terminated: held.terminated,
-            }
-            yield held.segment.with_columns(**columns)
+            further = {names.goals: held.goals, names.rewards: held.rewards, names.terminated: held.terminated}
+            yield held.segment.with_columns(**further)
 
 
 class _Held:

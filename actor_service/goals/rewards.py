@@ -51,19 +51,15 @@ def goal_of(environment_id: str, environment: gymnasium.Env[Any, Any]) -> Goal |
 class GoalRewards:
     """The environment's own `compute_reward`, and `compute_terminated` if it has one, for many goals in one call.
 
-    A function that does not take many goals is called for one goal after the other. Their third argument, info, is
-    always empty.
+    A function that does not take many goals is called for one after the other. Their third argument, info, is empty.
     """
 
     def __init__(self, environment_id: str, environment: gymnasium.Env[Any, Any]) -> None:
         """environment: before its observations are flattened."""
         self._environment_id = environment_id
         self._shape = environment.observation_space[_DESIRED].shape  # type: ignore[index]
-        self._functions: dict[str, Function] = {
-            name: environment.get_wrapper_attr(name)
-            for name in (_REWARD, _TERMINATED)
-            if environment.has_wrapper_attr(name)
-        }
+        names = filter(environment.has_wrapper_attr, (_REWARD, _TERMINATED))
+        self._functions: dict[str, Function] = {name: environment.get_wrapper_attr(name) for name in names}
         self._one_by_one: set[str] = set()
 
     def __call__(

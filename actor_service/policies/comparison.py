@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,7 @@ def _range(report: FidelityReport, expected: NDArray[np.float32]) -> float:
     return float(expected.max() - expected.min()) or 1.0
 
 
+@dataclass(eq=False)
 class PolicyCheck:
     """Compares each quantized scheme once per graph, on the first observations of this actor.
 
@@ -94,23 +95,18 @@ class PolicyCheck:
     newest: the newest comparison; None before the first.
     """
 
-    def __init__(
-        self,
-        load: Callable[[Policy], OnnxPolicy],
-        on_ready: Callable[[], None],
-        discrete: bool,
-        avoided: Iterable[str] = (),
-    ) -> None:
-        self._load = load
-        self._on_ready = on_ready
-        self._discrete = discrete
+    load: Callable[[Policy], OnnxPolicy]
+    on_ready: Callable[[], None]
+    discrete: bool
+    avoided: tuple[str, ...] = ()
+    newest: Comparison | None = None
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._graph_digest: bytes | None = None
         self._batches: list[NDArray[Any]] = []
         self._compared: set[str] = set()
         self._failed_version = 0
-        self.avoided = tuple(avoided)
-        self.newest: Comparison | None = None
 
     def watch(self, policy: OnnxPolicy) -> OnnxPolicy:
         """Attach this check to a policy's observations while it needs them. Returns the same policy."""
@@ -138,8 +134,7 @@ class PolicyCheck:
     def run(self, client: QuantizerClient, due: PolicyDescriptor) -> bool:
         """Compare the newest policy of the due scheme with FP32. Blocks. Returns whether they do not match.
 
-        If a policy cannot be fetched or run, or the newest one has no quantized layer, the comparison waits for a newer
-        version.
+        If a policy cannot be fetched or run, or the newest one has no quantized layer, a newer version is compared.
         """
         try:
             quantized = client.get(due.scheme)
@@ -148,7 +143,7 @@ class PolicyCheck:
             reference = client.get(FP32, quantized.descriptor.version)
             with self._lock:
                 batches = list(self._batches)
-            comparison = compare(self._load(quantized), self._load(reference), batches, self._discrete)
+            comparison = compare(self.load(quantized), self.load(reference), batches, self.discrete)
         except ActorQError as error:
             _log.info("%s version %d was not compared with fp32: %s", due.scheme, due.version, error)
             with self._lock:
@@ -164,13 +159,12 @@ class PolicyCheck:
 
     def _observe(self, policy: OnnxPolicy, observations: NDArray[Any]) -> None:
         with self._lock:
-            enough = self._enough()
-            if not enough:
+            if not self._enough():
                 self._batches.append(observations.copy())
-                enough = self._enough()
+            enough = self._enough()
         if enough:
             policy.on_observations = None
-            self._on_ready()
+            self.on_ready()
 
     def _enough(self) -> bool:
         return sum(map(len, self._batches)) >= ROWS

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,7 @@ class OnnxPolicy:
     """
 
     def __init__(
-        self,
-        policy: Policy,
-        observations: ArraySpec,
-        batch: int,
-        actions: int = 0,
-        needs: Collection[str] = (),
+        self, policy: Policy, observations: ArraySpec, batch: int, actions: int = 0, needs: Collection[str] = ()
     ) -> None:
         """Load the model and run it once.
 
@@ -50,11 +45,8 @@ class OnnxPolicy:
             self._observations = observations
             self._inputs = np.zeros((batch, *observations.shape), observations.dtype)
             # What the session reads: the observations themselves, or a copy of each leaf.
-            self._parts = (
-                {name: np.zeros((batch, *each.shape), each.dtype) for name, each in observations.inputs.items()}
-                if observations.leaves
-                else {}
-            )
+            leaves = observations.inputs if observations.leaves else {}
+            self._parts = {name: np.zeros((batch, *each.shape), each.dtype) for name, each in leaves.items()}
             self._bind(batch)
             self._bind_further(needs)
             self._session.run_with_iobinding(self._binding)
@@ -126,19 +118,12 @@ class OnnxPolicy:
         return buffer
 
 
-class LoadPolicy(Protocol):
-    """Loads a policy, as `load_policy` does."""
-
-    def __call__(self, policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
-        """Load a policy for `batch` environments of `spec`."""
-        ...
+LoadPolicy = Callable[[Policy, EnvironmentSpec, int, Collection[str]], OnnxPolicy]
+"""Loads a policy, as `load_policy` does."""
 
 
 def load_policy(policy: Policy, spec: EnvironmentSpec, batch: int, needs: Collection[str] = ()) -> OnnxPolicy:
-    """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them.
-
-    needs: see `BehaviorPolicy`.
-    """
+    """Load a policy for `batch` environments. Raises InvalidInputError when it does not fit them, or lacks `needs`."""
     # Continuous components beside discrete ones come from an output of their own, also when the policy acts greedily.
     components = (Role.ACTIONS,) if spec.sizes and spec.components else ()
     return OnnxPolicy(policy, spec.policy_observations, batch, spec.acting_size, {*needs, *components})
@@ -172,12 +157,13 @@ class PolicySlot:
 
     def wait(self, wanted: Callable[[PolicyDescriptor], bool], timeout_s: float | None = None) -> OnnxPolicy | None:
         """Wait until the newest policy is `wanted` and return it; None when time is up or the slot is closed."""
+
+        def found() -> bool:
+            return self._policy is not None and wanted(self._policy.descriptor)
+
         with self._changed:
-            self._changed.wait_for(
-                lambda: self.closed or (self._policy is not None and wanted(self._policy.descriptor)), timeout_s
-            )
-            found = not self.closed and self._policy is not None and wanted(self._policy.descriptor)
-            return self._policy if found else None
+            self._changed.wait_for(lambda: self.closed or found(), timeout_s)
+            return self._policy if not self.closed and found() else None
 
     def wake(self) -> None:
         """Make waiting threads ask `wanted` again."""

@@ -25,8 +25,7 @@ class Selection:
     scheme: the chosen scheme.
     seconds: time of one call by scheme; empty if there was only one candidate.
     dropped: the reason against each other scheme.
-    held_back: whether the fidelity gate refused a candidate or kept some of its layers in float. A later version may
-        then lead to another choice.
+    held_back: whether the fidelity gate refused a candidate or some of its layers. A later choice may then differ.
     """
 
     scheme: str
@@ -119,11 +118,9 @@ def _unfit(descriptor: PolicyDescriptor) -> str:
 
 def _some(observations: ArraySpec, batch: int) -> NDArray[Any]:
     """Random observations for timing. They are neither constant nor denormal, which would distort the times."""
-    rng = np.random.default_rng(0)
+    rng, shape, dtype = np.random.default_rng(0), (batch, *observations.shape), np.dtype(observations.dtype)
     if observations.leaves:
-        return np.ones((batch, *observations.shape), np.uint8)
-    shape = (batch, *observations.shape)
-    dtype = np.dtype(observations.dtype)
+        return np.ones(shape, np.uint8)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     return rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)

@@ -5,6 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from actor_service.policies.comparison import PolicyCheck
 from actor_service.policies.policy import OnnxPolicy, PolicySlot
@@ -23,15 +24,18 @@ _WAIT_S = 1.0
 _ATTEMPTS = 3
 
 
+@dataclass(eq=False)
 class _Stream:
     """The stream of one scheme, with its own client: closing it ends a waiting stream. version: the last received."""
 
-    def __init__(self, client: QuantizerClient, scheme: str, version: int) -> None:
-        self.client, self.scheme, self.version = client, scheme, version
-        self.ended = threading.Event()
-        self.thread: threading.Thread | None = None
+    client: QuantizerClient
+    scheme: str
+    version: int
+    ended: threading.Event = field(default_factory=threading.Event)
+    thread: threading.Thread | None = None
 
 
+@dataclass(eq=False)
 class Subscription:
     """Watches one scheme of the quantizer at a time, on three threads beside the acting loop.
 
@@ -50,40 +54,32 @@ class Subscription:
     load: makes a policy ready to act.
     on_fault: called with an error that a retry cannot fix.
     check: finds the schemes that this processor computes wrongly. They are no candidates of `auto`.
-    scheme: the requested scheme.
+    requested: the requested scheme.
     select: chooses among policies for `auto`. Its second argument is the scheme that acts.
     wanted: whether to load the newest policy. Asked for each newer policy and by `recheck`. With `auto`, all are.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], QuantizerClient],
-        slot: PolicySlot,
-        load: Callable[[Policy], OnnxPolicy],
-        on_fault: Callable[[BaseException], None],
-        check: PolicyCheck,
-        scheme: str,
-        select: Callable[[Iterable[Policy], str], Selection],
-        wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True,
-    ) -> None:
-        self.check = check
-        self._connect = connect
-        self._slot = slot
-        self._load = load
-        self._on_fault = on_fault
-        self._requested = scheme
-        self._select = select
-        self._wanted = wanted if scheme != AUTO else lambda descriptor: True
+    connect: Callable[[], QuantizerClient]
+    slot: PolicySlot
+    load: Callable[[Policy], OnnxPolicy]
+    on_fault: Callable[[BaseException], None]
+    check: PolicyCheck
+    requested: str
+    select: Callable[[Iterable[Policy], str], Selection]
+    wanted: Callable[[PolicyDescriptor], bool] = lambda descriptor: True
+
+    def __post_init__(self) -> None:
         self._graph_digest: bytes | None = None
         self._again_at: int | None = None
         self._changed = threading.Condition()
         self._received: Policy | None = None
         self._stop = threading.Event()
-        self._client = connect()
-        if scheme in check.avoided:
+        self._client = self.connect()
+        scheme = self.requested
+        if scheme in self.check.avoided:
             _log.warning("this processor computes %s wrongly: acting with %s instead", scheme, FALLBACK)
             scheme = FALLBACK
-        self._stream = _Stream(connect(), FP32 if scheme == AUTO else scheme, 0)
+        self._stream = _Stream(self.connect(), FP32 if scheme == AUTO else scheme, 0)
         self._loader = threading.Thread(target=self._load_newest, name="policy loader", daemon=True)
         self._checker = threading.Thread(target=self._check_policies, name="scheme", daemon=True)
 
@@ -95,12 +91,12 @@ class Subscription:
     @property
     def avoided(self) -> str:
         """The scheme that this actor avoids because its processor computes it wrongly, the last one; empty for none."""
-        return next((each for each in reversed(self.check.avoided) if self._requested in (each, AUTO)), "")
+        return next((each for each in reversed(self.check.avoided) if self.requested in (each, AUTO)), "")
 
     def settled(self, descriptor: PolicyDescriptor) -> bool:
         """Whether the scheme of this policy is the final choice for its graph."""
         chosen = descriptor.graph_digest == self._graph_digest and descriptor.scheme == self.scheme
-        return chosen or self._requested != AUTO
+        return chosen or self.requested != AUTO
 
     def start(self) -> None:
         """Begin to watch."""
@@ -116,7 +112,7 @@ class Subscription:
     def close(self) -> None:
         """Stop watching, and wait until no thread can put a policy into the slot."""
         self._stop.set()
-        self._slot.wake()
+        self.slot.wake()
         self.recheck()
         self._client.close()
         # It may be changing the stream.
@@ -141,7 +137,7 @@ class Subscription:
                     connected()
                     with self._changed:
                         self._received = policy
-                        stream.version = self._slot.served_version = policy.descriptor.version
+                        stream.version = self.slot.served_version = policy.descriptor.version
                         self._changed.notify_all()
             except (*_FINAL, UnavailableError):
                 raise
@@ -150,29 +146,29 @@ class Subscription:
                 raise UnavailableError(str(error)) from error
 
         try:
-            count_retry = self._slot.counts.quantizer_retries.add
+            count_retry = self.slot.counts.quantizer_retries.add
             keep_connected(watch, stream.ended, stream.client.peer, random.Random(), on_retry=count_retry)
         except BaseException as error:
             # A closed channel raises too, but an end is no fault.
             if not stream.ended.is_set():
-                self._on_fault(error)
+                self.on_fault(error)
 
     def _load_newest(self) -> None:
         while (newest := self._next()) is not None:
             stream, policy = newest
             started = time.perf_counter()
             try:
-                loaded = self.check.watch(self._load(policy))
+                loaded = self.check.watch(self.load(policy))
                 # Counted before the policy can act, so that activations never exceed loads.
-                self._slot.counts.load_seconds.observe(time.perf_counter() - started)
+                self.slot.counts.load_seconds.observe(time.perf_counter() - started)
                 with self._changed:
                     if stream is self._stream:
-                        self._slot.put(loaded)
+                        self.slot.put(loaded)
             except InvalidInputError as error:
                 # The next version may be valid.
                 _log.error("%s; keeping the previous policy", error)
             except Exception as error:
-                self._on_fault(error)
+                self.on_fault(error)
                 return
 
     def _next(self) -> tuple[_Stream, Policy] | None:
@@ -183,23 +179,25 @@ class Subscription:
             return None if self._stop.is_set() or policy is None else (self._stream, policy)
 
     def _is_wanted(self) -> bool:
-        return self._received is not None and self._wanted(self._received.descriptor)
+        if self._received is None:
+            return False
+        return self.requested == AUTO or self.wanted(self._received.descriptor)
 
     def _check_policies(self) -> None:
         try:
-            while not self._stop.is_set() and not self._slot.closed:
-                policy = self._slot.wait(lambda found: self._stop.is_set() or self._is_due(found), _WAIT_S)
+            while not self._stop.is_set() and not self.slot.closed:
+                policy = self.slot.wait(lambda found: self._stop.is_set() or self._is_due(found), _WAIT_S)
                 if policy is not None and not self._stop.is_set():
                     self._check_policy(policy.descriptor)
         except BaseException as error:
             # A closed channel raises too, but `close` is no fault.
             if not self._stop.is_set():
-                self._on_fault(error)
+                self.on_fault(error)
 
     def _is_due(self, descriptor: PolicyDescriptor) -> bool:
         """Whether to call `_check_policy` for the acting policy."""
         return self.check.is_due(descriptor) or (
-            self._requested == AUTO
+            self.requested == AUTO
             and (
                 descriptor.graph_digest != self._graph_digest
                 or (self._again_at is not None and descriptor.version >= self._again_at)
@@ -207,10 +205,9 @@ class Subscription:
         )
 
     def _check_policy(self, acting: PolicyDescriptor) -> None:
-        """Check the acting policy, and change the scheme if needed."""
         due = self.check.is_due(acting)
         mismatch = due and self.check.run(self._client, acting)
-        if self._requested == AUTO:
+        if self.requested == AUTO:
             if mismatch or not due:
                 self._choose(acting)
         elif mismatch and not self._stop.is_set():
@@ -218,13 +215,12 @@ class Subscription:
             self._change_to(FALLBACK, acting)
 
     def _choose(self, acting: PolicyDescriptor) -> None:
-        """Change to the scheme that `select` chooses."""
         policies, missing = self._candidates()
         if self._stop.is_set():
             return
         chosen, again = self.scheme, True
         try:
-            selection = self._select(policies, self.scheme)
+            selection = self.select(policies, self.scheme)
         except InvalidInputError as error:
             _log.error("%s; keeping %s", error, self.scheme)
         else:
@@ -236,7 +232,7 @@ class Subscription:
         # The acting policy's graph, not the candidates'. If theirs is newer, the next policy makes a new choice due.
         self._graph_digest = acting.graph_digest
         self._again_at = 2 * acting.version if again else None
-        self._slot.wake()
+        self.slot.wake()
 
     def _candidates(self) -> tuple[list[Policy], dict[str, ActorQError]]:
         """The newest policies, one per scheme and all of one graph; and the error of each missing scheme."""
@@ -249,7 +245,7 @@ class Subscription:
             connected()
 
         for _ in range(_ATTEMPTS):
-            count_retry = self._slot.counts.quantizer_retries.add
+            count_retry = self.slot.counts.quantizer_retries.add
             keep_connected(get, self._stop, self._client.peer, random.Random(), on_retry=count_retry)
             if len({policy.descriptor.graph_digest for policy in policies}) <= 1:
                 break
@@ -259,10 +255,10 @@ class Subscription:
     def _change_to(self, scheme: str, acting: PolicyDescriptor) -> None:
         """Watch another scheme. The acting version comes first, so that the new scheme acts at once."""
         self._end(self._stream)
-        client = self._connect()
+        client = self.connect()
         with self._changed:
             # A policy of the old scheme that is being loaded does not act any more.
-            newest = self._slot.peek()
+            newest = self.slot.peek()
             self._received = None
             self._stream = _Stream(client, scheme, (newest.descriptor if newest else acting).version - 1)
         self._read(self._stream)

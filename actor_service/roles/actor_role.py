@@ -24,6 +24,7 @@ from actorq.domain.trajectory import Episode, Evaluation, Role
 from actorq.errors import ConflictError, ExhaustedError
 from actorq.telemetry.process_stats import measure_process
 from actorq.watchdog import Watchdog, Watched
+from actorq.wire import EvaluateRequest
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class ActorRole:
     _sampling: Sampling = ""
 
     def __init__(self, host: Host) -> None:
+        self.name = host.name
         self.counts = ActorCounts()
         self._host = host
         self._arithmetic = host.arithmetic()
@@ -83,11 +85,6 @@ class ActorRole:
         client = self._host.connect()
         client.weight_encoding = self._arithmetic.weight_encoding
         return client
-
-    @property
-    def name(self) -> str:
-        """The actor's name in the run."""
-        return self._host.name
 
     @property
     def acknowledged(self) -> int:
@@ -117,18 +114,11 @@ class ActorRole:
         return ActorSelfStatus(self.name, activity, self._report(), self._spec)
 
     def evaluate(
-        self,
-        episodes: int,
-        scheme: str,
-        version: int,
-        seed: int,
-        stop: threading.Event,
-        on_episode: Callable[[Episode], None],
+        self, wanted: EvaluateRequest, stop: threading.Event, on_episode: Callable[[Episode], None]
     ) -> Evaluation:
-        """Run episodes of one version (0 for the newest) beside the actor's own work. Blocks.
+        """Run the wanted episodes beside the actor's own work. Blocks.
 
-        Raises ConflictError without an environment, ExhaustedError during another evaluation, and UnavailableError
-        when `stop` is set before the end.
+        Raises ConflictError without an environment, ExhaustedError during another one, and UnavailableError on `stop`.
         """
         if self._spec is None:
             raise ConflictError(f"{self.name} has no environment yet (state: {self._activity})")
@@ -136,12 +126,12 @@ class ActorRole:
             raise ExhaustedError(f"{self.name} runs an evaluation already; try again when it is done")
         try:
             # As many rows as the actors have, because the int8 ranges depend on them.
-            with closing(self._episodes(self._spec, episodes, self._requested_call, self._batch)) as runner:
-                policy = runner.load(self._policy(self._spec, scheme or self._acting_scheme, version))
+            with closing(self._episodes(self._spec, wanted.episodes, self._requested_call, self._batch)) as runner:
+                policy = runner.load(self._policy(self._spec, wanted.scheme or self._acting_scheme, wanted.version))
                 if self._record is None:
-                    return runner.run(policy, seed, sequence=0, stop=stop, on_episode=on_episode)
-                with Video(self._record, runner.pictures_per_second) as video:
-                    return runner.run(policy, seed, 0, stop, on_episode, video.add)
+                    return runner.run(policy, wanted.seed, sequence=0, stop=stop, on_episode=on_episode)
+                with Video(self._record, runner.environments.steps_per_second) as video:
+                    return runner.run(policy, wanted.seed, 0, stop, on_episode, video.add)
         finally:
             self._evaluating.release()
             if self._leaving.is_set():
@@ -162,17 +152,14 @@ class ActorRole:
     def _episodes(
         self, spec: EnvironmentSpec, episodes: int, watched: Watched, rows: int = MOST_ENVIRONMENTS
     ) -> EvaluationEpisodes:
-        """Episodes in a batch of environments, with the environments' own rewards.
-
-        rows: most observations per call of the policy.
-        """
+        """Episodes in a batch of environments, with their own rewards. rows: most observations per call of a policy."""
         recorded = self._record is not None
         rows = 1 if recorded else min(rows, episodes, MOST_ENVIRONMENTS)
         count = 1 if recorded else batch_size(episodes, rows)
+        made_with = spec.environment_arguments.for_evaluations()
         with watched:
             environments = make_environments(
-                *(spec.environment_id, count, self._host.backend, spec.environment_arguments.for_evaluations()),
-                rendered=recorded,
+                spec.environment_id, count, self._host.backend, made_with, rendered=recorded
             )
         return EvaluationEpisodes(environments, episodes, self.counts, watched, self._sampling, rows)
 

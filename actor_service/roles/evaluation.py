@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from actorq.domain.policy import Policy
 from actorq.domain.status import Exploration, Sampling
 from actorq.domain.trajectory import Episode, Evaluation
 from actorq.errors import ActorQError, UnavailableError, UserError
-from actorq.watchdog import Watched
 
 MOST_ENVIRONMENTS = 32
 # Consecutive failed episodes that end the actor.
@@ -35,6 +35,7 @@ def batch_size(episodes: int, rows: int) -> int:
     return min(-(-episodes // rows), MOST_ENVIRONMENTS // rows) * rows
 
 
+@dataclass(eq=False)
 class EvaluationEpisodes:
     """Runs episodes with greedy actions, or with actions drawn from the policy's distribution.
 
@@ -45,30 +46,22 @@ class EvaluationEpisodes:
 
     watched: context of each call to the environments, for a watchdog.
     sampling: how actions are drawn; empty for greedy actions.
-    rows: observations per call of the policy, a divisor of the environments' number; None for all. Dynamic ranges of a
+    rows: observations per call of the policy, a divisor of the environments' number; 0 for all. Dynamic ranges of a
         quantized policy cover the rows of a call, so a policy acts here as in actors with so many environments.
     """
 
-    def __init__(
-        self,
-        environments: Environments,
-        episodes: int,
-        counts: ActorCounts | None = None,
-        watched: Watched | None = None,
-        sampling: Sampling = "",
-        rows: int | None = None,
-    ) -> None:
-        self.rows = rows or environments.count
-        self._spec = environments.spec
-        self._episodes = episodes
-        self._environments = environments
-        self._counts = counts or ActorCounts()
-        self._watched = watched or nullcontext()
-        self._sampling = sampling
-        self.needs = self._behaviors(0)[0].needs if sampling else ()
+    environments: Environments
+    episodes: int
+    counts: ActorCounts = field(default_factory=ActorCounts)
+    watched: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    sampling: Sampling = ""
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        self.rows = self.rows or self.environments.count
+        self._spec = self.environments.spec
+        self.needs = self._behaviors(0)[0].needs if self.sampling else ()
         """Roles of outputs that policies must have for `run`; see `BehaviorPolicy`."""
-        # Pictures of `run` for one second of simulated time.
-        self.pictures_per_second = environments.steps_per_second
 
     def load(self, policy: Policy) -> OnnxPolicy:
         """Make a policy ready for `run`. Raises InvalidInputError when it does not fit the environment."""
@@ -91,13 +84,13 @@ class EvaluationEpisodes:
         on_picture: called with a picture of the first environment at its first observation and after each of its steps.
         """
         started = time.monotonic()
-        behaviors = self._behaviors(seed) if self._sampling else None
-        environments, stack = self._environments, FrameStack(self._spec, self._environments.count)
-        shares = np.full(environments.count, self._episodes // environments.count)
-        shares[: self._episodes % environments.count] += 1
+        behaviors = self._behaviors(seed) if self.sampling else None
+        environments, stack = self.environments, FrameStack(self._spec, self.environments.count)
+        shares = np.full(environments.count, self.episodes // environments.count)
+        shares[: self.episodes % environments.count] += 1
         episodes: list[Episode] = []
         failed = 0
-        with self._watched:
+        with self.watched:
             observations = environments.reset(seed)
         while shares.any():
             if stop.is_set():
@@ -105,12 +98,12 @@ class EvaluationEpisodes:
             if on_picture is not None and shares[0]:
                 on_picture(self._picture())
             actions = self._actions(policy, stack.push(observations, environments.lengths), behaviors)
-            with self._watched:
+            with self.watched:
                 step = environments.step(actions)
             observations = step.observations
             failed = 0 if step.episodes else failed + len(step.faults)
             for fault in step.faults:
-                self._counts.add_fault(fault.restarted)
+                self.counts.add_fault(fault.restarted)
                 if failed >= MOST_FAILED:
                     raise ActorQError(
                         f"environment {self._spec.environment_id} failed in {failed} episodes in a row; the last time: "
@@ -136,14 +129,14 @@ class EvaluationEpisodes:
 
     def close(self) -> None:
         """Release the environments."""
-        with self._watched:
-            self._environments.close()
+        with self.watched:
+            self.environments.close()
 
     def _picture(self) -> NDArray[np.uint8]:
         what = f"environment {self._spec.environment_id}: a picture must be uint8[height, width, 3], got"
         try:
-            with self._watched:
-                picture = np.asarray(self._environments.render(0))
+            with self.watched:
+                picture = np.asarray(self.environments.render(0))
         except Exception as error:  # A user's environment may raise any exception.
             raise UserError(f"{what} {type(error).__name__}: {error}") from error
         if picture.dtype != np.uint8 or picture.shape[2:] != (3,):
@@ -160,8 +153,8 @@ class EvaluationEpisodes:
         return np.concatenate([greedy_actions(self._spec, policy, policy(part)).copy() for part in parts])
 
     def _behaviors(self, seed: int) -> list[BehaviorPolicy]:
-        exploration = Exploration(epsilons=(), noise=(), sampling=self._sampling)
-        generators = np.random.default_rng(seed).spawn(self._environments.count // self.rows)
+        exploration = Exploration(epsilons=(), noise=(), sampling=self.sampling)
+        generators = np.random.default_rng(seed).spawn(self.environments.count // self.rows)
         return [behavior_policy(self._spec, exploration, self.rows, generator) for generator in generators]
 
 

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,6 +24,7 @@ _AT_START_S = 0.5
 _MOST_SAVED_S = 5.0
 
 
+@dataclass(eq=False)
 class CpuBudget:
     """The CPU seconds that this process may use: 0.5 s and a share of the machine's, saved up to 5 s. Thread-safe.
 
@@ -34,22 +36,20 @@ class CpuBudget:
     clock: monotonic seconds. cpu_clock: CPU seconds of this process.
     """
 
-    def __init__(
-        self,
-        share: float,
-        processors: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        cpu_clock: Callable[[], float] = time.process_time,
-    ) -> None:
-        self._rate = share * (processors or os.cpu_count() or 1)
-        self._clock, self._cpu_clock = clock, cpu_clock
+    share: float
+    processors: int = field(default_factory=lambda: os.cpu_count() or 1)
+    clock: Callable[[], float] = time.monotonic
+    cpu_clock: Callable[[], float] = time.process_time
+
+    def __post_init__(self) -> None:
+        self._rate = self.share * self.processors
         self._lock = threading.Lock()
-        self._saved, self._seen = _AT_START_S, (clock(), cpu_clock())
+        self._saved, self._seen = _AT_START_S, (self.clock(), self.cpu_clock())
 
     def has_some(self) -> bool:
         """Whether some budget is left."""
         with self._lock:
-            now, spent = self._clock(), self._cpu_clock()
+            now, spent = self.clock(), self.cpu_clock()
             (then, spent_before), self._seen = self._seen, (now, spent)
             self._saved = min(_MOST_SAVED_S, self._saved + self._rate * (now - then)) - (spent - spent_before)
             return self._saved > 0
@@ -107,7 +107,6 @@ class Evaluator(Participant):
         self._recheck()
 
     def _recheck(self) -> None:
-        """Check again which policy is wanted."""
         self._slot.wake()
         if self._subscription is not None:
             self._subscription.recheck()

@@ -54,31 +54,23 @@ class Explorer(Participant):
         assert membership.exploration is not None
         seeds = np.random.SeedSequence(membership.seed).generate_state(3)
         environment_seed, exploration_seed, goal_seed = (int(seed) for seed in seeds)
-        rng, sampled = np.random.default_rng(exploration_seed), bool(membership.exploration.sampling)
+        rng, drawn = np.random.default_rng(exploration_seed), bool(membership.exploration.sampling)
         explore = behavior_policy(spec, membership.exploration, count, rng, run.columns)
         columns = explore.columns
         with self._own_call:
             environments = make_environments(run.environment_id, count, self._host.backend, run.environment_arguments)
         hindsight = self._hindsight(environments, run.columns, goal_seed)
-        further = (*columns, *(hindsight.columns if hindsight else ()))
+        further = (*columns, *(hindsight.names.names if hindsight else ()))
         length = fitting_segment_length(spec, count, run.segment_length, run.max_segment_bytes, further)
         turns = self._turns = PolicyTurns(self._slot, run.max_steps_per_policy, run.policy_patience_s)
         turns.set_most_steps(self._share)
         self._collector = SegmentCollector(
-            environments,
-            turns,
-            explore,
-            length,
-            environment_seed % 2**31,
-            self.counts,
-            self._own_call,
-            columns,
-            sampled,
+            environments, turns, explore, length, environment_seed % 2**31, self.counts, self._own_call, columns, drawn
         )
         self._subscribe(spec, run.scheme, count, explore.needs)
         self._activity, acted = "acting", False
         while not self._stop.is_set():
-            if sampled:
+            if drawn:
                 # On-policy data lose their value while they wait.
                 uploader.await_credit(self._stop)
             segment = self._collector.collect(self._stop)

@@ -11,12 +11,13 @@ from functools import partial
 
 from actor_service.environments import check_modules, describe_environment
 from actor_service.policies.comparison import PolicyCheck
+from actor_service.policies.policy import OnnxPolicy
 from actor_service.policies.subscription import Subscription
 from actor_service.roles.actor_role import ActorRole, Host
 from actor_service.uploader import Uploader
 from actorq import __version__
 from actorq.client import LearnerClient, QuantizerClient
-from actorq.domain.policy import PolicyDescriptor
+from actorq.domain.policy import Policy, PolicyDescriptor
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.status import ActorReport, Membership
 from actorq.errors import ConflictError, UnavailableError
@@ -28,8 +29,7 @@ _log = logging.getLogger(__name__)
 class Participant(ActorRole):
     """Takes part in a learner's run until the run is over or `drain` is called.
 
-    One thread does the role's work, one uploads, two receive policies, one checks or chooses the scheme, and one is the
-    environments' watchdog.
+    One thread does the role's work, one uploads, two receive policies, one chooses the scheme, and one is the watchdog.
 
     allowed_modules: environment modules that this process imports if the learner names them.
     """
@@ -57,10 +57,7 @@ class Participant(ActorRole):
         self._thread.start()
 
     def drain(self, flush_s: float) -> None:
-        """Stop acting, send the queued items, then end. Returns at once.
-
-        flush_s: seconds from now, in which a step of the environment also ends. 0 to send none of them.
-        """
+        """See `ActorRole.drain`. A step of the environment also ends within `flush_s`; 0 sends no queued items."""
         self._flush_until = time.monotonic() + flush_s if flush_s else 0.0
         if not self._stop.is_set():
             self._acknowledged_before = self.acknowledged
@@ -98,28 +95,19 @@ class Participant(ActorRole):
         """Evaluate this version soon, as the learner asks."""
 
     def _is_wanted(self, descriptor: PolicyDescriptor) -> bool:
-        """Whether to load this policy."""
         return True
 
     def _subscribe(self, spec: EnvironmentSpec, scheme: str, batch: int, needs: Collection[str] = ()) -> None:
         """Start to put loaded policies into the slot. Unwanted policies may be skipped."""
         self._activity = "waiting for a policy"
-        make = self._host.load
-        check = PolicyCheck(
-            lambda policy: make(policy, spec, batch),
-            self._slot.wake,
-            bool(spec.sizes),
-            self._arithmetic.inexact_schemes,
-        )
+
+        def loader(needs: Collection[str]) -> Callable[[Policy], OnnxPolicy]:
+            return lambda policy: self._host.load(policy, spec, batch, needs)
+
+        check = PolicyCheck(loader(()), self._slot.wake, bool(spec.sizes), self._arithmetic.inexact_schemes)
+        load, choose = loader(needs), partial(self._select, spec)
         self._subscription = Subscription(
-            self._connect,
-            self._slot,
-            lambda policy: make(policy, spec, batch, needs),
-            self._fail,
-            check,
-            scheme,
-            partial(self._select, spec),
-            self._is_wanted,
+            self._connect, self._slot, load, self._fail, check, scheme, choose, self._is_wanted
         )
         self._subscription.start()
 

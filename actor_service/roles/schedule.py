@@ -1,6 +1,7 @@
 """Chooses the versions that an evaluator evaluates: one per period of updates, and those that the learner asks for."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from actorq.domain.policy import PolicyDescriptor
 from actorq.domain.spaces import EnvironmentSpec
@@ -10,6 +11,7 @@ from actorq.domain.status import RunSpec
 _NEAR = 0.8
 
 
+@dataclass(eq=False)
 class EvaluationSchedule:
     """Decides whether a version is due for evaluation.
 
@@ -20,15 +22,14 @@ class EvaluationSchedule:
     target: the score that ends the run, a mean return or a success rate; None if none does.
     """
 
-    def __init__(
-        self, period_updates: int, affordable: Callable[[], bool] = lambda: True, target: float | None = None
-    ) -> None:
-        self._period_updates = period_updates
-        self._affordable = affordable
-        self._target = target
+    period_updates: int
+    affordable: Callable[[], bool] = lambda: True
+    target: float | None = None
+
+    def __post_init__(self) -> None:
         self._first_score: float | None = None
         self._is_near = False
-        self._last_update = -period_updates
+        self._last_update = -self.period_updates
         self._last_version = 0
         self._lost_version = 0
         self._wanted_version = 0
@@ -50,34 +51,28 @@ class EvaluationSchedule:
             return False
         wanted = self._last_version < self._wanted_version <= descriptor.version
         # The absolute value, because a learner restored from a checkpoint has fewer updates than before.
-        due = abs(descriptor.learner_step - self._last_update) >= self._period_updates
-        return wanted or (due and not self._has_reached_target and (self._is_near or self._affordable()))
+        due = abs(descriptor.learner_step - self._last_update) >= self.period_updates
+        return wanted or (due and not self._has_reached_target and (self._is_near or self.affordable()))
 
     def begun(self, descriptor: PolicyDescriptor) -> None:
         """Record that the evaluation of this version has begun."""
         self._last_update, self._last_version = descriptor.learner_step, descriptor.version
 
     def ended(self, score: float | None) -> None:
-        """Record the score, if there is one.
-
-        At the target nothing more is due until `try_again`, because the run should end.
-        """
+        """Record the score, if there is one. At the target nothing is due until `try_again`: the run should end."""
         if score is None:
             return
         if self._first_score is None:
             self._first_score = score
-        way = None if self._target is None else self._target - self._first_score
+        way = None if self.target is None else self.target - self._first_score
         self._is_near = way is not None and score - self._first_score >= _NEAR * way
-        self._has_reached_target = self._target is not None and score >= self._target
+        self._has_reached_target = self.target is not None and score >= self.target
 
     def lost(self, version: int) -> None:
         """Record that the quantizer no longer has this version. It is not due until `try_again`."""
         self._lost_version = version
 
     def try_again(self) -> None:
-        """Make a lost version due again, and others if the run did not end at the target.
-
-        The learner republishes versions that a new quantizer lacks.
-        """
+        """Make a lost version due again, which the learner republishes, and others if the run goes on at the target."""
         self._lost_version = 0
         self._has_reached_target = False

@@ -4,41 +4,33 @@ from pathlib import Path
 
 from actor_service.environments import describe_environment
 from actor_service.roles.actor_role import ActorRole, Host
-from actorq.domain.environments import NO_ARGUMENTS, EnvironmentArguments
+from actorq.config.run_config import RunConfig
 from actorq.domain.status import Sampling
 
 
 class StandaloneEvaluator(ActorRole):
     """Has a fixed environment, and fetches the policy that each request names.
 
-    scheme: the run's scheme.
-    environments: number of environments that the run's actors step as one batch.
+    config: of the run whose policies it evaluates.
     record: the file for a video of each evaluation; None for no video.
     sampling: how actions are drawn; empty for greedy actions.
     """
 
     role = "standalone"
 
-    def __init__(
-        self,
-        host: Host,
-        environment_id: str,
-        scheme: str,
-        environments: int,
-        record: Path | None = None,
-        arguments: EnvironmentArguments = NO_ARGUMENTS,
-        sampling: Sampling = "",
-    ) -> None:
+    def __init__(self, host: Host, config: RunConfig, record: Path | None = None, sampling: Sampling = "") -> None:
         super().__init__(host)
         self._record = record
         self._sampling = sampling
-        self._scheme = scheme
-        self._batch = environments
+        self._scheme = config.scheme
+        self._batch = config.environments_per_actor
         # Here and not in `start`, so that a wrong environment ends the process before it serves.
         self._watchdog.start()
         try:
             with self._own_call:
-                self._spec = describe_environment(environment_id, host.backend, arguments, rendered=record is not None)
+                self._spec = describe_environment(
+                    config.environment, host.backend, config.environment_arguments, rendered=record is not None
+                )
         except BaseException:
             self._watchdog.close()
             raise

@@ -35,19 +35,9 @@ def generalized_advantages(steps: Batch, values: Floats, discount: float, decay:
 
 
 def vtrace(
-    steps: Batch,
-    values: Floats,
-    weights: Floats,
-    discount: float,
-    decay: float,
-    max_rho: float,
-    max_c: float,
+    steps: Batch, values: Floats, weights: Floats, discount: float, decay: float, max_rho: float, max_c: float
 ) -> Targets:
-    """V-trace (Espeholt et al. 2018, arXiv 1802.01561, eq. 1, remark 1 and 2, sec. 4.2).
-
-        v_s = V(s_s) + delta_s + gamma c_s (v_{s+1} - V(s_{s+1})),   delta_s = rho_s (r_s + gamma V(s_{s+1}) - V(s_s))
-        A_s = rho_s (r_s + gamma v_{s+1} - V(s_s))
-        rho_s = min(max_rho, w_s),   c_s = lambda min(max_c, w_s)
+    """A_t and v_t of V-trace (Espeholt et al. 2018, arXiv 1802.01561); impala.py has the equations.
 
     values: V of all observations, float32[T + 1, N]. weights: w = pi / mu, float32[T, N]. decay: lambda.
     """
@@ -56,6 +46,16 @@ def vtrace(
     corrections = _accumulated(errors, carry * c)
     following = np.concatenate((corrections[1:], np.zeros_like(corrections[:1])))
     return Targets(errors + rho * carry * following, corrections + values[:-1])
+
+
+def importance_weights(learner: Floats, actor: Floats, correct: bool) -> Floats:
+    """pi / mu from the logarithms of both, float32 of their shape; 1 unless `correct`."""
+    if not correct:
+        return np.ones_like(learner)
+    # An infinite weight is truncated like every other.
+    with np.errstate(over="ignore"):
+        weights: Floats = np.exp(learner - actor)
+    return weights
 
 
 def _errors(steps: Batch, values: Floats, discount: float) -> Floats:

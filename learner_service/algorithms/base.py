@@ -88,8 +88,7 @@ class Algorithm(AnyAlgorithm, Protocol):
         method takes the same inputs and returns two outputs: the actions with noise and those without.
 
     Optional attribute:
-    needs_windows: the targets have a term for each step of a window. With n > 1 the batches then have
-        the observations in between.
+    needs_windows: the targets have a term for each step of a window. With n > 1 batches have observations in between.
     """
 
     takes_noise: bool
@@ -105,10 +104,7 @@ class Algorithm(AnyAlgorithm, Protocol):
 
 @dataclass(frozen=True)
 class Learned:
-    """The outcome of all updates on one rollout.
-
-    loss: mean over the updates. updates: their number. figures: as in `Losses`.
-    """
+    """The outcome of all updates on one rollout: the mean loss, the number of updates, and figures as in `Losses`."""
 
     loss: float
     updates: int
@@ -158,10 +154,7 @@ def is_on_policy(algorithm: object) -> TypeGuard[OnPolicyAlgorithm]:
 
 
 def settings_of(config: RunConfig, model: type[S]) -> S:
-    """The settings of an algorithm whose class has `settings = model`.
-
-    Raises UserError with one line when `model` does not accept `config.algorithm_args`.
-    """
+    """The settings of an algorithm with `settings = model`. Raises UserError if it refuses `config.algorithm_args`."""
     section = next((name for name, field in RunConfig.model_fields.items() if field.annotation is model), None)
     if section is None:
         return settings.build(model, config.algorithm_args, section="algorithm_args")

@@ -17,7 +17,6 @@ With `policy_delay` above 1, only every `policy_delay`-th update changes phi, as
 """
 
 import logging
-from collections.abc import Iterator
 from functools import partial
 from typing import ClassVar
 
@@ -68,17 +67,13 @@ class D4PG(GradientAlgorithm):
 
     def update(self, batch: Batch, weights: NDArray[np.float32]) -> Losses:
         """One gradient update for each `batch_size` rows of `batch`; `weights` float32[rows] scale the losses."""
-        beyond: list[Tensor] = []
-
-        def steps() -> Iterator[tuple[Tensor, Tensor]]:
-            period = self._settings.target_update_period
-            for minibatch, (targets, outside) in self.with_targets(batch, weights, period, self._targets):
-                beyond.append(outside)
-                yield self._step(minibatch, targets)
-
-        losses = self.losses(steps())
+        beyond, steps = list[Tensor](), list[tuple[Tensor, Tensor]]()
+        period = self._settings.target_update_period
+        for minibatch, (targets, outside) in self.with_targets(batch, weights, period, self._targets):
+            beyond.append(outside)
+            steps.append(self._step(minibatch, targets))
         self._warn(float(torch.cat(beyond).float().mean()))
-        return losses
+        return self.losses(steps)
 
     def _targets(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """y float32[B, atoms], and bool[B]: whether its mean is outside the support."""
@@ -111,12 +106,7 @@ class D4PG(GradientAlgorithm):
         return (batch.weights * cross_entropies).mean(), errors
 
     def _policy_loss(self, observations: Tensor) -> tuple[Tensor]:
-        """A loss whose gradient by phi is -dJ/dphi, because the direction is a constant."""
-        squashed, direction = self._direction(observations)
-        return (-(direction * squashed).sum(1).mean(),)
-
-    def _direction(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """pi(s) float32[B, components], and clip_1 of dQ/da there. The critic's parameters get no gradient."""
+        """A loss whose gradient by phi is -dJ/dphi, because clip_1(dQ/da) is a constant. None goes to the critic."""
         squashed = self.policy.squashed(observations)
         actions = squashed.detach().requires_grad_()
         self._train_critic(False)
@@ -126,7 +116,8 @@ class D4PG(GradientAlgorithm):
             self._train_critic(True)
         (direction,) = torch.autograd.grad(values.sum(), actions)
         norms = torch.linalg.vector_norm(direction, dim=1, keepdim=True)
-        return squashed, direction / norms.clamp(min=1.0)
+        direction = direction / norms.clamp(min=1.0)
+        return (-(direction * squashed).sum(1).mean(),)
 
     def _train_critic(self, trained: bool) -> None:
         for parameter in self._theta:

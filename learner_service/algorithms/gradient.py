@@ -15,7 +15,7 @@ from learner_service.algorithms.base import Losses, on_device, settings_of
 from learner_service.algorithms.trainable import Trainable
 from learner_service.algorithms.trained import TrainedNetwork
 from learner_service.batch import Batch
-from learner_service.kernels.recorded import Input, Recorded
+from learner_service.kernels.recorded import Function, Input, Recorded
 from learner_service.networks.encoders import Leaves
 from learner_service.networks.observations import has_images
 
@@ -43,9 +43,7 @@ class GradientAlgorithm(Trainable):
         """Make one update; returns the loss float32[] and the |TD errors| float32[B], both without gradient."""
         raise NotImplementedError(f"{type(self).__name__} has no step, and no update of its own")
 
-    def descent(
-        self, network: TrainedNetwork[Any], loss: Callable[..., tuple[Tensor, ...]]
-    ) -> Callable[..., tuple[Tensor, ...]]:
+    def descent(self, network: TrainedNetwork[Any], loss: Function) -> Function:
         """A function that takes one step of a network down the gradient of a loss.
 
         loss: takes tensors, and batches of them. It returns the loss, float32[], and other tensors. It depends on
@@ -61,7 +59,7 @@ class GradientAlgorithm(Trainable):
         gradient = self.recorded(differentiate)
         return lambda *inputs: network.step_with(lambda: gradient(*inputs))[1:]
 
-    def recorded(self, function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    def recorded(self, function: Function) -> Function:
         """The function, with recorded operations if `can_record`."""
         recorded = Recorded(function, device=self._device)
         return lambda *inputs: (recorded if self.can_record else function)(*inputs)
@@ -86,11 +84,7 @@ class GradientAlgorithm(Trainable):
             self._reported.setdefault(name, []).append(value.detach())
 
     def with_targets(
-        self,
-        batch: Batch,
-        weights: NDArray[np.float32],
-        period: int,
-        targets: Callable[[Batch], tuple[Tensor, ...]],
+        self, batch: Batch, weights: NDArray[np.float32], period: int, targets: Callable[[Batch], tuple[Tensor, ...]]
     ) -> Iterator[tuple[Batch, tuple[Tensor, ...]]]:
         """The minibatches of a batch, each with its rows of what `targets` gives. Make one update with each.
 

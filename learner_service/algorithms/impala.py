@@ -23,15 +23,9 @@ import numpy as np
 import torch
 
 from actorq.config.algorithms import IMPALAConfig
-from learner_service.algorithms.advantages import vtrace
+from learner_service.algorithms.advantages import importance_weights, vtrace
 from learner_service.algorithms.base import Learned
-from learner_service.algorithms.policy_gradient import (
-    PolicyGradient,
-    by_length,
-    explained_variance,
-    flat,
-    importance_weights,
-)
+from learner_service.algorithms.policy_gradient import PolicyGradient, by_length, explained_variance, flat
 from learner_service.batch import Batch
 from learner_service.sparsity import Flops
 

@@ -20,7 +20,7 @@ from learner_service.algorithms.trainable import Trainable, annealed
 from learner_service.algorithms.trained import Minimizer, TrainedNetwork
 from learner_service.batch import Batch
 from learner_service.kernels.linear import row_limits
-from learner_service.kernels.recorded import Input, Recorded
+from learner_service.kernels.recorded import Function, Input, Recorded
 from learner_service.networks import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.encoders import Leaves
 from learner_service.networks.observations import has_images
@@ -95,10 +95,7 @@ class PolicyGradient(Trainable):
     def log_probabilities(
         self, observations: NDArray[np.generic], actions: NDArray[np.generic], parameters: Mapping[str, Tensor]
     ) -> NDArray[np.float32]:
-        """log pi(a | s), float32[B], of the policy with these parameters; empty for the present ones.
-
-        observations: [B, *policy_observation]. actions: [B, *action], as in the rollout.
-        """
+        """log pi(a | s), float32[B], of the policy with these parameters; see `OnPolicyAlgorithm`."""
         own = {name: tensor.to(self._device) for name, tensor in parameters.items()}
 
         def judged(observations: Tensor, actions: Tensor) -> Tensor:
@@ -114,9 +111,8 @@ class PolicyGradient(Trainable):
         settings = self._settings
         rate = annealed(settings.learning_rate, settings.learning_rate_end, progress)
         self._pi.set_learning_rate(rate)
-        self._v.set_learning_rate(
-            rate * (settings.value_learning_rate or settings.learning_rate) / settings.learning_rate
-        )
+        value_rate = settings.value_learning_rate or settings.learning_rate
+        self._v.set_learning_rate(rate * value_rate / settings.learning_rate)
 
     @cached_property
     def can_record(self) -> bool:
@@ -127,7 +123,7 @@ class PolicyGradient(Trainable):
         are_vectors = len(self._spec.policy_observations.shape) == 1 and not has_images(self._spec)
         return self._device.type == "cpu" and are_vectors and super().can_record
 
-    def descent(self, loss: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    def descent(self, loss: Function) -> Function:
         """A function that takes one step of both networks down the gradient of a loss.
 
         loss: takes batches and tensors, which may have another number of rows in each call. It returns the loss,
@@ -186,16 +182,6 @@ class PolicyGradient(Trainable):
 def flat(array: NDArray[Any]) -> NDArray[Any]:
     """[T, N, ...] as [T * N, ...]."""
     return array.reshape(-1, *array.shape[2:])
-
-
-def importance_weights(learner: NDArray[np.float32], actor: NDArray[np.float32], correct: bool) -> NDArray[np.float32]:
-    """pi / mu from the logarithms of both, float32 of their shape; 1 unless `correct`."""
-    if not correct:
-        return np.ones_like(learner)
-    # An infinite weight is truncated like every other.
-    with np.errstate(over="ignore"):
-        weights: NDArray[np.float32] = np.exp(learner - actor)
-    return weights
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:

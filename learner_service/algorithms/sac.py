@@ -89,8 +89,7 @@ class SAC(GradientAlgorithm):
         sizes, rate = settings.hidden_sizes, settings.learning_rate
         self.temperature = Temperature(settings, math.prod(self._spec.actions.shape)).to(self._device)
         # One parameter vector for policy and temperature, because they take their steps together.
-        besides = (self.temperature,)
-        self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=besides)
+        self._pi = self.network("actor", GaussianPolicy, sizes, rate, has_target=False, besides=(self.temperature,))
         self._q = self.network("critic", TwinCritic, sizes, rate)
         self._loss = self.compiled(self._loss_of_drawn)
         self._improve_critics = self.descent(self._q, self._critic_loss)

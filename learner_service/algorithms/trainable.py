@@ -64,9 +64,8 @@ class Trainable:
         self.generator = torch.Generator(device).manual_seed(config.seed)
         self._config, self._spec, self._device = config, spec, device
         # All networks share one normalizer, so that their inputs always agree.
-        self._normalizer = (
-            Normalizer(spec).to(device) if config.normalize_observations and spec.vector is not None else None
-        )
+        normalizes = config.normalize_observations and spec.vector is not None
+        self._normalizer = Normalizer(spec).to(device) if normalizes else None
         self._sparsity = self.network_sparsity()
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(config.seed)
@@ -166,10 +165,7 @@ def annealed(start: float, end: float | None, progress: float) -> float:
 
 
 def _restore(generator: torch.Generator, saved: Tensor) -> None:
-    """Restore a generator's state.
-
-    A generator's state cannot move between CPU and GPU. In that case the generator is seeded from the saved bytes.
-    """
+    """Restore a generator's state, or seed it from the bytes of a state that cannot move between CPU and GPU."""
     if saved.shape == generator.get_state().shape:
         generator.set_state(saved)
     else:

@@ -78,11 +78,8 @@ class Minimizer:
     def state(self) -> dict[str, Tensor]:
         """Copies of the parameters, the topology, and Adam's moments and number of steps (after the first step)."""
         topology = {} if self.topology is None else self.topology.state()
-        return {
-            "parameters": self._online.vector.clone(),
-            **self._adam.state(),
-            **{f"topology.{name}": value for name, value in topology.items()},
-        }
+        state = {"parameters": self._online.vector.clone(), **self._adam.state()}
+        return state | {f"topology.{name}": value for name, value in topology.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned; raises KeyError or RuntimeError when names, shapes or topologies differ."""
@@ -116,11 +113,7 @@ class TrainedNetwork(Minimizer, Generic[M]):
         besides: tuple[nn.Module, ...] = (),
         epsilon: float = EPSILON,
     ) -> None:
-        """Copy the network to its target and mask both.
-
-        updates_per_step: updates of the run for each step of this network.
-        besides: modules that are optimized together with the network.
-        """
+        """updates_per_step: of the run for each step of this network. besides: modules that are optimized with it."""
         self.network, self.target = network, target
         online = FlatParameters(network, *besides)
         self.parameters: tuple[FlatParameters, ...] = (online,)

@@ -25,9 +25,8 @@ def capture(
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A function of the tensors of these inputs that repeats the operations that `function` makes with them.
 
-    function, inputs: as in `Recorded`, with tensors on a GPU. The tensors of later calls have the same shapes.
-
-    The function must not read a number out of a tensor.
+    function, inputs: as in `Recorded`, with tensors on a GPU. The tensors of later calls have the same shapes. The
+        function must not read a number out of a tensor.
     """
     places: list[Tensor] = []
 

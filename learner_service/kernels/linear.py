@@ -42,10 +42,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 @cache
 def large_product(cpuinfo: Path = _CPUINFO) -> Product:
-    """The faster product of large matrices on this processor.
-
-    The processor's vendor decides, not a measurement, so that runs are reproducible.
-    """
+    """The faster product on this processor. Its vendor decides, not a measurement, so that runs are reproducible."""
     with contextlib.suppress(OSError):
         if "GenuineIntel" in cpuinfo.read_text(encoding="utf-8", errors="replace"):
             return plain_product

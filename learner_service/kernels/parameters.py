@@ -36,13 +36,8 @@ class FlatParameters:
         views = zip(parameters, torch.split(self.vector, sizes), torch.split(self.gradient, sizes), strict=True)
         for parameter, values, gradient in views:
             parameter.data, parameter.grad = values.view(parameter.shape), gradient.view(parameter.shape)
-        self._written = [
-            written
-            for module in modules
-            for layer in module.modules()
-            if isinstance(layer, WritesGradients)
-            for written in layer.write_gradients()
-        ]
+        layers = (layer for module in modules for layer in module.modules() if isinstance(layer, WritesGradients))
+        self._written = [written for layer in layers for written in layer.write_gradients()]
         # The parts of the gradient that autograd accumulates: all other parameters.
         places = {id(written.parameter) for written in self._written}
         self._accumulated, start = [], 0
@@ -82,8 +77,7 @@ class Adam:
     """Adam (Kingma and Ba 2015, arXiv 1412.6980, algorithm 1) on flat parameters.
 
     For a small network, torch.optim's overhead takes as long as the operation itself. Its step also uses tracer
-    variables that all threads share once the exporter is imported. Two learners in one process then fail with a
-    KeyError.
+    variables that all threads share once the exporter is imported. Two learners in one process then raise KeyErrors.
     """
 
     def __init__(self, parameters: FlatParameters, learning_rate: float, epsilon: float = EPSILON) -> None:

@@ -36,10 +36,8 @@ class ActiveWeights:
     whole_gradient: inactive weights get gradients too, to grow some of them.
     """
 
-    def __init__(self) -> None:
-        """No weight is active before `set` is called."""
-        self.whole_gradient = False
-        self.multiplies = False
+    multiplies = False
+    whole_gradient = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> "ActiveWeights":
         """Return self: a copied network shares the active weights of its original."""

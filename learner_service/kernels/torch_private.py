@@ -121,22 +121,3 @@ def linear_pointwise(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool)
 def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:  # noqa: D103
     y = functional.linear(x, weight, bias)
     return y.relu_() if relu else y
-
-
-@cache
-def relu_gradient() -> Callable[[Tensor, Tensor], Tensor]:
-    """A function that returns the gradient of x in y = max(0, x), from the gradient of y and y; all of one shape."""
-
-    def works(gradient: Callable[[Tensor, Tensor], Tensor]) -> bool:
-        return gradient(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([0.0, 1.0, 2.0])).tolist() == [0.0, -2.0, 3.0]
-
-    return choose(threshold_backward, masked_gradient, works)
-
-
-def threshold_backward(gradient: Tensor, y: Tensor) -> Tensor:  # noqa: D103
-    x_gradient: Tensor = torch.ops.aten.threshold_backward(gradient, y, 0)
-    return x_gradient
-
-
-def masked_gradient(gradient: Tensor, y: Tensor) -> Tensor:  # noqa: D103
-    return gradient.masked_fill(y <= 0, 0.0)

@@ -1,29 +1,9 @@
 """Policy and critic networks. The graphs of the policies are published to the actors."""
 
 from learner_service.kernels.linear import Linear, mlp
-from learner_service.networks.actions import ActionScale
 from learner_service.networks.categorical import CategoricalCritic, Support
 from learner_service.networks.continuous import DeterministicPolicy, GaussianPolicy
 from learner_service.networks.distributions import DiagonalGaussianPolicy, PartwisePolicy, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.layer_norm import LayerNormPolicy
-from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.q_network import QNetwork
 from learner_service.networks.twin import TwinCritic
-
-__all__ = [
-    "ActionScale",
-    "CategoricalCritic",
-    "DeterministicPolicy",
-    "DiagonalGaussianPolicy",
-    "GaussianPolicy",
-    "LayerNormPolicy",
-    "Linear",
-    "Normalizer",
-    "PartwisePolicy",
-    "QNetwork",
-    "SoftmaxPolicy",
-    "Support",
-    "TwinCritic",
-    "ValueNetwork",
-    "mlp",
-]

@@ -18,8 +18,7 @@ class Normalizer(nn.Module):
 
     Bits and one-hot categories keep mean 0 and scale 1.
 
-    mean, scale: float32[*observation] of a single frame, or [*vector] beside other arrays; buffers,
-        published with the policy's parameters.
+    mean, scale: float32[*observation] of a frame, or [*vector] beside other arrays; published with the parameters.
     forward: float32[B, *observation], or float32[B, K, *observation] for stacked frames -> the same shape.
 
     All networks of an algorithm share one instance, so that their inputs always agree.

@@ -50,7 +50,6 @@ class Example:
         return found.get("", found)
 
     def __str__(self) -> str:
-        """The arrays, in words."""
         words = [
             f"{name and f'{name}: '}{'float32' if shape or not self.categories else 'int32'}"
             f"[{', '.join(map(str, ('B', *shape)))}]"

@@ -3,11 +3,11 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
 
 from actorq.config.run_config import RunConfig
 from actorq.timing import Clocks, time_calls
@@ -48,25 +48,16 @@ class Seconds(NamedTuple):
 def measure(shape: Shape, device: torch.device) -> Seconds:
     """Time the three products of a layer in each precision."""
     generator = torch.Generator().manual_seed(0)
-    x, weight, gradient = (
+    tensors = [
         torch.randn(rows, columns, generator=generator).to(device)
-        for rows, columns in (
-            (shape.rows, shape.inputs),
-            (shape.units, shape.inputs),
-            (shape.rows, shape.units),
-        )
-    )
+        for rows, columns in ((shape.rows, shape.inputs), (shape.units, shape.inputs), (shape.rows, shape.units))
+    ]
 
-    def multiply(x: Tensor, weight: Tensor, gradient: Tensor) -> None:
+    def multiply(dtype: torch.dtype) -> None:
+        x, weight, gradient = (each.to(dtype) for each in tensors)
         product(x, weight)
         input_gradient(gradient, weight)
         weight_gradient(gradient, x).float()
-
-    def fp32() -> None:
-        multiply(x, weight, gradient)
-
-    def bf16() -> None:
-        multiply(*(each.to(torch.bfloat16) for each in (x, weight, gradient)))
 
     def finished() -> float:
         if device.type == "cuda":
@@ -75,8 +66,8 @@ def measure(shape: Shape, device: torch.device) -> Seconds:
 
     # With one CPU thread, CPU time leaves out other work on the machine.
     one_thread = device.type == "cpu" and torch.get_num_threads() == 1
-    seconds = time_calls({"fp32": fp32, "bf16": bf16}, _BUDGET_S, Clocks() if one_thread else Clocks(cpu=finished))
-    return Seconds(**seconds)
+    calls = {"fp32": partial(multiply, torch.float32), "bf16": partial(multiply, torch.bfloat16)}
+    return Seconds(**time_calls(calls, _BUDGET_S, Clocks() if one_thread else Clocks(cpu=finished)))
 
 
 def has_instructions(device: torch.device) -> bool:

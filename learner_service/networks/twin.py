@@ -7,7 +7,7 @@ computes them: it gives each thread a critic. The threads then meet half as ofte
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from learner_service.kernels import bfloat16
 from learner_service.kernels.bfloat16 import Bfloat16Weight
 from learner_service.kernels.linear import in_columns, input_gradient, large_product, product, weight_gradient
 from learner_service.kernels.sparse_products import ActiveWeights
-from learner_service.kernels.torch_private import plain_product, relu_gradient
+from learner_service.kernels.torch_private import plain_product
 from learner_service.kernels.written_gradient import WrittenGradient
 from learner_service.networks.actions import ActionScale
 from learner_service.networks.observations import FeatureNetwork
@@ -99,7 +99,7 @@ class TwinCritic(FeatureNetwork):
             together: Tensor = _MLPsTogether.apply(x, self._written, *parameters)  # type: ignore[no-untyped-call]
             return together
         if not torch.is_grad_enabled():
-            return _forward(x, active, copies, parameters).values
+            return _forward(x, active, copies, parameters)[0]
         values: Tensor = _MLPs.apply(x, active, copies, self._written, *parameters)  # type: ignore[no-untyped-call]
         return values
 
@@ -126,19 +126,13 @@ def batched_mlps(x: Tensor, *parameters: Tensor, in_bfloat16: Sequence[bool] = (
     return y.squeeze(2)
 
 
-class _Forward(NamedTuple):
+def _forward(
+    x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor], list[Tensor | None]]:
     """Values, float32[critics, B], and what the backward pass needs: first all of critic 1, then all of critic 2.
 
-    activations: after each hidden layer, float32[B, units].
-    rounded: the inputs of each hidden layer in bfloat16; None for a layer in float32.
+    These are the outputs of each hidden layer, float32[B, units], and its inputs in bfloat16; None in float32.
     """
-
-    values: Tensor
-    activations: list[Tensor]
-    rounded: list[Tensor | None]
-
-
-def _forward(x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: Sequence[Tensor]) -> _Forward:
     values, activations = [], []
     rounded: list[Tensor | None] = []
     x = in_columns(x) if active else x
@@ -153,7 +147,7 @@ def _forward(x: Tensor, active: Sequence[_Active], copies: _Copies, parameters: 
             activations.append(y)
             rounded.append(low)
         values.append(product(y, weights[-1], biases[-1], active=own[-1]).squeeze(1))
-    return _Forward(torch.stack(values), activations, rounded)
+    return torch.stack(values), activations, rounded
 
 
 def _of(copies: _Copies, layer: int, critic: int) -> Tensor | None:
@@ -187,7 +181,6 @@ class _MLPs(torch.autograd.Function):
         weights, activations = saved[: ctx.layers], saved[ctx.layers :]
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:])
         to_x: Tensor | None = None
-        through_relu = relu_gradient()
         written = [None if each is None else each.acquire() for each in ctx.written] if need_parameters else []
         places = [place for place in written if place is not None]
         to_parameters = places or [
@@ -209,7 +202,7 @@ class _MLPs(torch.autograd.Function):
                     weight = weights[layer][critic] if copy is None else copy
                     to_input = input_gradient(slopes, weight, active[layer])
                     if layer:
-                        to_y = through_relu(to_input, inputs[layer])
+                        to_y = torch.ops.aten.threshold_backward(to_input, inputs[layer], 0)
                     else:
                         to_x = to_input if to_x is None else to_x.add_(to_input)
         returned = to_parameters if need_parameters and not places else [None] * 2 * ctx.layers
@@ -240,7 +233,6 @@ class _MLPsTogether(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         weights, inputs = ctx.saved_tensors[: ctx.layers], ctx.saved_tensors[ctx.layers :]
         need_x, need_parameters = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:])
-        through_relu = relu_gradient()
         taken = [None if each is None else each.acquire() for each in ctx.written] if need_parameters else []
         places = [place for place in taken if place is not None]
         to_parameters = places or [
@@ -253,7 +245,7 @@ class _MLPsTogether(torch.autograd.Function):
                 torch.bmm(to_y.transpose(1, 2), inputs[layer], out=to_parameters[2 * layer])
                 torch.sum(to_y, 1, out=to_parameters[2 * layer + 1])
             if layer:
-                to_y = through_relu(torch.bmm(to_y, weights[layer]), inputs[layer])
+                to_y = torch.ops.aten.threshold_backward(torch.bmm(to_y, weights[layer]), inputs[layer], 0)
             elif need_x:
                 to_x = torch.bmm(to_y, weights[0]).sum(0)
         returned = to_parameters if need_parameters and not places else [None] * 2 * ctx.layers

@@ -29,9 +29,8 @@ class FakeQuantization:
 
     policy: any module. graph: its exported graph.
 
-    Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters keep their names and
-    places, and nothing changes outside of `applied`. So checkpoints, snapshots and exported graphs are those of the
-    float policy.
+    Layers are found by name. They must be linear layers or convolutions of torch.nn. Parameters stay as they are, and
+    nothing changes outside of `applied`. So checkpoints, snapshots and exported graphs are those of the float policy.
     """
 
     def __init__(self, policy: nn.Module, graph: PolicyGraph) -> None:
@@ -59,8 +58,7 @@ class FakeQuantization:
         self._layers, self._left = {}, None
         for name, held in self._held.items():
             module, form = modules.get(name), forms.get(name)
-            known = form is not None and all(place.layer in modules for place in form.places)
-            if form is not None and known and isinstance(module, Layer):
+            if form and isinstance(module, Layer) and all(place.layer in modules for place in form.places):
                 self._layers[name] = StraightThrough(module, form)
             else:
                 _log.warning(

@@ -27,8 +27,7 @@ class QuantizationAware:
     starts_at: environment steps at which it starts; None for never.
 
     It starts with the first receipt that names a quantized layer, and stays on when the run is resumed. It pauses while
-    no layer is quantized, for example when only fp32 passes the fidelity gate. `follow` is thread-safe. Call all other
-    methods on the trainer's thread.
+    no layer is quantized, as when only fp32 passes the fidelity gate. Only `follow` may be called on another thread.
     """
 
     def __init__(self, fake: FakeQuantization, starts_at: float | None) -> None:
@@ -52,11 +51,9 @@ class QuantizationAware:
 
     @contextmanager
     def applied(self, updates: int, environment_steps: int) -> Iterator[None]:
-        """Fake-quantize the policy within this context, once training has reached `starts_at`.
-
-        updates, environment_steps: counts so far.
-        """
-        if not self._is_on(environment_steps) or not self._keep_up():
+        """Fake-quantize the policy in this context, once training has reached `starts_at`. Takes the counts so far."""
+        starts = self._starts_at is not None and (self.since is not None or environment_steps >= self._starts_at)
+        if not starts or not self._keep_up():
             yield
             return
         if self.since is None:
@@ -68,20 +65,14 @@ class QuantizationAware:
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, as JSON values."""
         scheme, layers = self._newest or ("", ())
-        return {
-            "since": self.since,
-            "scheme": scheme,
-            "layers": [[layer.name, layer.weights, layer.reason] for layer in layers],
-        }
+        values = [[layer.name, layer.weights, layer.reason] for layer in layers]
+        return {"since": self.since, "scheme": scheme, "layers": values}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned. Forgets `since` when the resumed run is not quantization-aware."""
         self.since = state["since"] if self._starts_at is not None else None
         if state["scheme"]:
             self._newest = (state["scheme"], tuple(LayerReport(*layer) for layer in state["layers"]))
-
-    def _is_on(self, environment_steps: int) -> bool:
-        return self._starts_at is not None and (self.since is not None or environment_steps >= self._starts_at)
 
     def _keep_up(self) -> bool:
         """Follow the newest receipt. Returns whether any layer is quantized."""

@@ -223,11 +223,8 @@ class StraightThrough:
             if self.form.largest_bias and bias is not None:
                 # The bias is an integer times both scales. Too small a scale would overflow it.
                 least = bias.detach().abs().div(scale * self.form.largest_bias).view(-1, *(1,) * (weight.ndim - 1))
-            self._rounded = (
-                Weights.in_blocks(weight, self.form.block)
-                if self.form.block
-                else Weights.of(weight, self.form.per_channel, least)
-            )
+            block, per_channel = self.form.block, self.form.per_channel
+            self._rounded = Weights.in_blocks(weight, block) if block else Weights.of(weight, per_channel, least)
         return self._rounded
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

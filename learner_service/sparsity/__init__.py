@@ -1,15 +1,7 @@
 """Sparse training: networks that are sparse from the first update on (RLx2, arXiv 2205.15043)."""
 
 from learner_service.sparsity.flops import Cost, Flops
-from learner_service.sparsity.network_sparsity import METHODS, NetworkSparsity
-from learner_service.sparsity.resume import check_same_topology
+from learner_service.sparsity.network_sparsity import METHODS, NetworkSparsity, check_same_topology
 from learner_service.sparsity.topology import Topology
 
-__all__ = [
-    "METHODS",
-    "Cost",
-    "Flops",
-    "NetworkSparsity",
-    "Topology",
-    "check_same_topology",
-]
+__all__ = ["METHODS", "Cost", "Flops", "NetworkSparsity", "Topology", "check_same_topology"]

@@ -1,5 +1,6 @@
 """Distributes the weights of a sparse network over its layers: Erdos-Renyi, as in SET, RigL and RLx2."""
 
+import math
 from collections.abc import Sequence
 
 from actorq.errors import UserError
@@ -29,10 +30,7 @@ def erdos_renyi(layers: Sequence[Weight], density: float) -> tuple[float, ...]:
 
 
 def budgets(layers: Sequence[Weight], sparsity: float, setting: str) -> tuple[int, ...]:
-    """Active weights of each layer at a sparsity of all trained layers. setting: its name in errors.
-
-    Raises UserError when a layer would have no weights.
-    """
+    """Active weights of each layer at a sparsity of trained ones. Raises UserError with `setting` if one has none."""
     shares = iter(erdos_renyi([layer for layer in layers if layer.trained], 1.0 - sparsity))
     counts = tuple(round(next(shares) * layer.size) if layer.trained else layer.size for layer in layers)
     for layer, count in zip(layers, counts, strict=True):
@@ -45,7 +43,4 @@ def budgets(layers: Sequence[Weight], sparsity: float, setting: str) -> tuple[in
 
 
 def _sides(layer: Weight) -> int:
-    channels = layer.inputs
-    for side in layer.kernel:
-        channels //= side
-    return layer.units + channels + sum(layer.kernel)
+    return layer.units + layer.inputs // math.prod(layer.kernel) + sum(layer.kernel)

@@ -1,13 +1,14 @@
 """Applies a run's sparsity settings: widths of the networks' layers, and masks of their weights."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from actorq.config.run_config import RunConfig
-from actorq.config.sparsity import SparsityMethod
+from actorq.config.sparsity import SparsityConfig, SparsityMethod
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.kernels.parameters import FlatParameters
@@ -27,8 +28,8 @@ METHODS: tuple[SparsityMethod, ...] = get_args(SparsityMethod)
 _MASKED = ("static", "set", "rigl", "rlx2")
 # Added to the seed, so that masks are independent of each other and of the initial weights.
 _STREAMS: dict[Network, int] = {"actor": 1 << 40, "critic": 2 << 40}
-# Steps of the bisection for the method tiny. Hidden layers have far fewer than 2 ** 24 units.
-_BISECTIONS = 24
+# Parts of a width that the method tiny tells apart. Hidden layers have far fewer units.
+_SHARES = 2**24
 
 
 class NetworkSparsity:
@@ -80,11 +81,9 @@ class NetworkSparsity:
         weights, sparsity = maskable_weights(*parameters.modules), self._sparsity(network)
         counts = budgets(weights, sparsity, f"sparsity.{network}")
         structured = settings.structured and network == "actor"
-        layers = (
-            _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
-            if structured
-            else Unstructured(weights, counts)
-        )
+        layers: Structured | Unstructured = Unstructured(weights, counts)
+        if structured:
+            layers = _structured(weights, counts, self._traced(network, parameters), f"sparsity.{network}")
         products = self._products(weights, counts, parameters.vector.device)
         for each in (parameters, *targets):
             multiply_by(products, *each.modules)
@@ -144,15 +143,26 @@ class NetworkSparsity:
         return self._settings.actor if network == "actor" else self._settings.critic
 
 
+def check_same_topology(config: RunConfig, checkpoint: Mapping[str, Any]) -> None:
+    """Raise UserError when a checkpoint's networks have another sparsity than `config`.
+
+    checkpoint: its values. A setting that it lacks had its default; without any, the networks are dense.
+    """
+    saved = SparsityConfig().model_dump() | checkpoint.get("sparsity", {})
+    for name, configured in config.sparsity.topology.items():
+        if (had := saved[name]) != configured:
+            raise UserError(
+                f"the run's checkpoint has sparsity.{name} {had}, but the configuration has {configured}; resume with "
+                f"--sparsity.{name} {had}, or start a new run in another --run-directory"
+            )
+
+
 def _tiny_sizes(
     sizes: Sequence[int], density: float, make: Callable[[Sequence[int]], nn.Module], setting: str
 ) -> tuple[int, ...]:
     """Units of hidden layers, all shrunk by the same factor, for a network with at most `density` of its weights.
 
-    This dense network is the baseline for sparse training.
-
-    make: makes the network with given hidden layers; called on torch's meta device. setting: name of the sparsity in
-    errors. Raises UserError when even one unit in each hidden layer is too much, or when the sizes have no effect.
+    Raises UserError when even one unit in each hidden layer is too much, or when the sizes have no effect.
     """
 
     def weights(units: Sequence[int]) -> int:
@@ -167,11 +177,8 @@ def _tiny_sizes(
             f"{setting}: method tiny cannot make a network of {allowed:.0f} weights from hidden layers of "
             f"{', '.join(map(str, sizes))} units; use a lower sparsity or another sparsity.method"
         )
-    low, high = 0.0, 1.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if weights(shrunk(middle)) <= allowed else (low, middle)
-    return shrunk(low)
+    too_large = bisect_right(range(_SHARES), allowed, key=lambda share: weights(shrunk(share / _SHARES)))
+    return shrunk((too_large - 1) / _SHARES)
 
 
 def _weights_of(make: Callable[[Sequence[int]], nn.Module], sizes: Sequence[int]) -> tuple[Weight, ...]:

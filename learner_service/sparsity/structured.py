@@ -9,8 +9,7 @@ Policies have few and small layers. Three rules therefore differ from the paper:
 - Ablation ends at the width with half of the remaining weights active, or at an eighth of the units.
 
 After each ablation, Erdos-Renyi distributes the network's number of weights again over the living units. Each layer
-leaves out the remainder of the division by its units. At 256 units the network has about 1% fewer weights than
-requested.
+leaves out the remainder of the division by its units: about 1% of the weights at 256 units.
 """
 
 from dataclasses import replace
@@ -102,25 +101,15 @@ class Structured:
     def _spread(self, living: dict[int, Tensor], salience: dict[int, Tensor]) -> dict[int, int]:
         """The weights of each layer. Removes the least salient units from `living` where units would get no weights."""
         while True:
-            layers = [
-                replace(
-                    self._weights[index],
-                    units=int(living[index].count_nonzero()),
-                    inputs=int(self._inputs(index, living, salience[index]).count_nonzero()),
-                )
-                for index in self._order
-            ]
-            density = min(1.0, sum(self._budgets) / sum(layer.size for layer in layers))
-            shares = erdos_renyi(layers, density)
-            budgets = {
-                index: int(each * layer.size + 1e-6)
-                for index, each, layer in zip(self._order, shares, layers, strict=True)
-            }
-            crowded = [
-                index
-                for index, layer in zip(self._order, layers, strict=True)
-                if index in self._hidden and 0 < budgets[index] < layer.units
-            ]
+            layers: dict[int, Weight] = {}
+            for index in self._order:
+                inputs = self._inputs(index, living, salience[index])
+                units = int(living[index].count_nonzero())
+                layers[index] = replace(self._weights[index], units=units, inputs=int(inputs.count_nonzero()))
+            density = min(1.0, sum(self._budgets) / sum(layer.size for layer in layers.values()))
+            shares = zip(layers, erdos_renyi([*layers.values()], density), strict=True)
+            budgets = {index: int(share * layers[index].size + 1e-6) for index, share in shares}
+            crowded = [index for index in layers if index in self._hidden and 0 < budgets[index] < layers[index].units]
             if not crowded:
                 return budgets
             for index in crowded:

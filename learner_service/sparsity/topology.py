@@ -61,7 +61,6 @@ class Topology:
     signature: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Mask the network and its targets at random."""
         self._updates = 0
         self._share = 0.0
         mask = torch.ones(self.vector.shape)

@@ -31,10 +31,7 @@ class Traced:
 
 
 def trace(network: nn.Module, *inputs: Tensor) -> dict[str, Traced]:
-    """Run a copy of a network on a batch, [B, ...] each, and return its called layers by name.
-
-    Changes neither the network nor torch's generators.
-    """
+    """Run a copy of a network on a batch, [B, ...] each. Returns its called layers by name. Changes no generator."""
     copied = copy.deepcopy(network).eval()
     seen = _forward(copied, inputs)
     sources = {traced.source for traced in seen.layers.values() if traced.source is not None}
@@ -68,8 +65,7 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
                 sources[id(output)] = source
             return
         linear = isinstance(module, nn.Linear)
-        units = module.out_features if isinstance(module, nn.Linear) else module.out_channels
-        positions = output.numel() // cast(int, units) // len(inputs[0])
+        positions = output.numel() // len(cast(Tensor, module.weight)) // len(inputs[0])
         if name in seen.layers:
             # A second call: neither its units nor its inputs have a single place any more.
             seen.layers[name] = Traced(positions + seen.layers[name].positions, None)
@@ -93,20 +89,18 @@ def _forward(network: nn.Module, inputs: tuple[Tensor, ...]) -> _Seen:
 
 def _is_read_by_layers_alone(network: nn.Module, inputs: tuple[Tensor, ...], source: str, seen: _Seen) -> bool:
     """Whether only the layers with this source read its units: with their inputs fixed, noise changes no output."""
-    readers = [name for name, traced in seen.layers.items() if traced.source == source]
     generator = torch.Generator().manual_seed(0)
 
     def disturb(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
         return output + _NOISE * torch.randn(output.shape, generator=generator).to(output)
 
+    def as_before(name: str, module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (seen.inputs[name], *given[1:])
+
     with ExitStack() as hooks:
         hooks.callback(network.get_submodule(source).register_forward_hook(disturb).remove)
-        for name in readers:
-
-            def as_before(module: nn.Module, given: tuple[Any, ...], name: str = name) -> tuple[Any, ...]:
-                return (seen.inputs[name], *given[1:])
-
-            hooks.callback(network.get_submodule(name).register_forward_pre_hook(as_before).remove)
+        for name in (name for name, traced in seen.layers.items() if traced.source == source):
+            hooks.callback(network.get_submodule(name).register_forward_pre_hook(partial(as_before, name)).remove)
         outputs = _run(network, inputs)
     return all(map(torch.equal, outputs, seen.outputs))
 

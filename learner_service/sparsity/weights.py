@@ -53,19 +53,16 @@ def maskable_weights(*modules: nn.Module) -> tuple[Weight, ...]:
                 place = f"{name}.{layer}.{critic}".lstrip("."), int(weight.storage_offset())
                 weights.append(Weight(*place, *weight.shape))
         else:
-            units, *inputs = part.weight.shape
-            kernel = () if isinstance(part, nn.Linear) else tuple(inputs[1:])
-            start = int(part.weight.storage_offset())
-            shape = units, part.weight[0].numel(), kernel
-            weights.append(Weight(name or "linear", start, *shape, trained=part.weight.requires_grad))
+            weight = part.weight
+            shape = len(weight), weight[0].numel(), tuple(weight.shape[2:])
+            weights.append(Weight(name or "linear", int(weight.storage_offset()), *shape, weight.requires_grad))
     return tuple(weights)
 
 
 def multiply_by(active: Sequence[ActiveWeights | None], *modules: nn.Module) -> None:
     """Make the modules' layers use sparse products.
 
-    active: the active weights of each of `maskable_weights`; None for dense products. A user's own kinds of layers keep
-    dense products.
+    active: of each of `maskable_weights`; None for dense products, which a user's own kinds of layers keep.
     """
     start = 0
     for _, part in _parts(modules):

@@ -30,8 +30,7 @@ SUPPORTED_ACTIONS = (
 class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
     """An environment whose actions are one array: the discrete parts first, as whole numbers, then the continuous ones.
 
-    Few combinations of discrete parts become one discrete action for each combination, in C order (the last part
-    changes fastest).
+    Few combinations of discrete parts become one discrete action each, in C order (the last part changes fastest).
 
     sizes: values of each discrete part. combined: whether they are one action.
     """
@@ -41,12 +40,13 @@ class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
         self._space = environment.action_space
         self.sizes = sizes_of(self._space)
         boxes = _boxes(self._space)
-        self.combined = not boxes and math.prod(self.sizes) <= _most_combinations(self.sizes)
-        self._table = list(_combinations(self._space, self.sizes)) if self.combined else []
+        most = MOST_COMBINATIONS if len(self.sizes) > 1 else MAX_DISCRETE_ACTIONS * len(self.sizes)
+        self.combined = not boxes and math.prod(self.sizes) <= most
+        # The environment's action of each combination.
+        choices = itertools.product(*map(range, self.sizes)) if self.combined else ()
+        self._table = [_composed(self._space, iter(choice), iter(())) for choice in choices]
         low, high = (
-            np.concatenate(
-                [getattr(box, name).astype(np.float32).ravel() for box in boxes] or [np.empty(0, np.float32)]
-            )
+            np.concatenate([np.empty(0, np.float32), *(getattr(box, name).astype(np.float32).ravel() for box in boxes)])
             for name in ("low", "high")
         )
         count = np.array(self.sizes)
@@ -57,11 +57,6 @@ class JointActions(gymnasium.ActionWrapper[Any, Any, Any]):
         else:
             both = np.concatenate((0 * count, low)), np.concatenate((count - 1, high))
             self.action_space = spaces.Box(both[0].astype(np.float32), both[1].astype(np.float32))
-
-    @property
-    def choices(self) -> tuple[int, ...]:
-        """Values of each discrete part, if they are not one action."""
-        return () if self.combined else self.sizes
 
     @property
     def text(self) -> str:
@@ -129,8 +124,7 @@ def action_spec(
 ) -> tuple[ArraySpec, tuple[int, ...]]:
     """The spec of single actions, and the number of values of each discrete part; see `EnvironmentSpec`.
 
-    sizes: values of each of several discrete parts, which come first in the space. Raises UserError for actions that no
-    policy takes.
+    sizes: values of each of several discrete parts, the first in the space. Raises UserError for unsupported actions.
     """
     if isinstance(space, spaces.Discrete) and int(space.start) == 0:
         return ArraySpec((), "int64"), (int(space.n),)
@@ -172,15 +166,6 @@ def _is_part(leaf: spaces.Space[Any]) -> bool:
 
 def _boxes(space: spaces.Space[Any]) -> list[spaces.Box]:
     return [leaf for _, leaf in leaves_of(space) if isinstance(leaf, spaces.Box)]
-
-
-def _most_combinations(sizes: tuple[int, ...]) -> int:
-    return MOST_COMBINATIONS if len(sizes) > 1 else MAX_DISCRETE_ACTIONS * len(sizes)
-
-
-def _combinations(space: spaces.Space[Any], sizes: tuple[int, ...]) -> Iterator[Any]:
-    """All actions of a space of discrete parts."""
-    return (_composed(space, iter(choice), iter(())) for choice in itertools.product(*map(range, sizes)))
 
 
 def _composed(space: spaces.Space[Any], choices: Iterator[Any], numbers: Iterator[Any]) -> Any:

@@ -47,7 +47,7 @@ class UnsupportedObservationsError(UserError):
 
 def is_plane(space: spaces.Space[Any]) -> bool:
     """Whether observations are images [height, width], which need an axis for their one channel."""
-    return isinstance(space, spaces.Box) and len(space.shape) == 2 and space.dtype in (np.uint8, np.bool_)
+    return is_image(space) and len(space.shape or ()) == 2
 
 
 def parts_of(space: spaces.Space[Any]) -> tuple[str, ...]:
@@ -123,16 +123,12 @@ def observation_spec(environment_id: str, space: spaces.Space[Any]) -> ArraySpec
     Floats and uint64 become float32, and so do integers of 64 bits whose bounds float32 holds. Other integers of 16
     bits and more become int32 or int64.
 
-    Raises UnsupportedObservationsError. The spec has no bounds: they are unused, and libraries give different
-    ones for the same environment.
+    Raises UnsupportedObservationsError. The spec has no bounds: they are unused, and differ between libraries.
     """
-    dtype = space.dtype
-    is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and dtype is not None and dtype.kind in "fiub"
-    is_image = isinstance(space, spaces.Box) and len(space.shape) == 3 and dtype in (np.uint8, np.bool_)
-    if not (is_vector or is_image):
+    is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1 and space.dtype.kind in "fiub"
+    if not (is_vector or (is_image(space) and not is_plane(space))):
         raise UnsupportedObservationsError(
-            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_misfit(space)}",
-            space,
+            f"environment {environment_id}: observations must be {SUPPORTED_OBSERVATIONS}, got {_misfit(space)}", space
         )
     assert isinstance(space, spaces.Box)
     check_size(environment_id, "observations", space)

@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
 import gymnasium
@@ -54,8 +55,7 @@ class PackedObservations(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose observations are uint8[bytes].
 
     leaves: the arrays in them. parts: what the vector joins, in words. indicators: see `EnvironmentSpec`.
-    sizes: values of each discrete part of an action. combined: whether the parts are one action, with a value for each
-        combination.
+    sizes: values of each discrete part of an action. combined: whether a combination of values is one action.
 
     Raises UserError for parts that cannot be packed. `reset` and `step` raise MisfitError, with the part's name, for an
     observation that does not fit its space, and for a mask that allows nothing where an action counts.
@@ -163,7 +163,10 @@ def mask_source(environment: Any, sizes: Sequence[int], before_reset: Callable[[
         info = None
     if isinstance(info, Mapping) and ACTION_MASK in info:
         return "info"
-    return "method" if _has_method(environment) else ""
+    try:
+        return "method" if callable(environment.get_wrapper_attr(_METHOD)) else ""
+    except AttributeError:
+        return ""
 
 
 def needs_packing(space: spaces.Space[Any], source: Source) -> bool:
@@ -190,13 +193,6 @@ def _mentions_mask(kind: type) -> bool:
         return ACTION_MASK in inspect.getsource(sys.modules[kind.__module__])
     except (OSError, TypeError, KeyError):
         return True
-
-
-def _has_method(environment: Any) -> bool:
-    try:
-        return callable(environment.get_wrapper_attr(_METHOD))
-    except AttributeError:
-        return False
 
 
 def _own_leaf(keys: Keys, space: spaces.Space[Any]) -> Leaf | None:
@@ -249,8 +245,5 @@ def _array(part: _Part, leaf: Leaf, value: Any) -> NDArray[Any]:
 
 def _of_combinations(mask: NDArray[np.bool_], sizes: Sequence[int]) -> NDArray[np.bool_]:
     """Which combinations are allowed, where each part is."""
-    parts = np.split(mask, np.cumsum(sizes)[:-1])
-    grid = np.ones(tuple(sizes), np.bool_)
-    for axis, part in enumerate(parts):
-        grid &= part.reshape([-1 if each == axis else 1 for each in range(len(sizes))])
-    return grid.ravel()
+    allowed: NDArray[np.bool_] = reduce(np.logical_and.outer, np.split(mask, np.cumsum(sizes)[:-1]))
+    return allowed.ravel()

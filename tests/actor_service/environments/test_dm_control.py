@@ -119,8 +119,9 @@ from actor_service.environments import make_environments
 from actor_service.roles.actor_role import Host
 from actor_service.roles.standalone import StandaloneEvaluator
 from actorq.client import QuantizerClient
+from actorq.config.run_config import RunConfig
 host = Host("evaluator", lambda: QuantizerClient("127.0.0.1:1"), print)
-StandaloneEvaluator(host, "dm_control/cheetah-run", "fp32", 8, Path("film.mp4"))
+StandaloneEvaluator(host, RunConfig(environment="dm_control/cheetah-run"), Path("film.mp4"))
 environments = make_environments("dm_control/cheetah-run", 1, rendered=True)
 environments.reset(0)
 environments.render(0)

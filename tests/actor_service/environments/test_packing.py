@@ -226,7 +226,7 @@ def test_many_combinations_stay_parts() -> None:
     environment = Told(VECTOR, space)
     joint = with_one_action(environment)
     assert isinstance(joint, JointActions)
-    assert (joint.choices, joint.combined) == ((5, 6, 7), False)
+    assert (joint.sizes, joint.combined) == ((5, 6, 7), False)
     joint.step(np.array([4, 0, 6]))
     taken = environment.taken[0]
     assert taken["a"].tolist() == [4, 0]
@@ -239,7 +239,7 @@ def test_continuous_components_follow_the_choices() -> None:
     environment = Told(VECTOR, space)
     joint = with_one_action(environment)
     assert isinstance(joint, JointActions)
-    assert joint.choices == (2, 2)
+    assert (joint.sizes, joint.combined) == ((2, 2), False)
     joint.step(np.array([1, 0, -1.5, 2.5], np.float32))
     taken = environment.taken[0]
     assert taken["grip"].tolist() == [1, 0]

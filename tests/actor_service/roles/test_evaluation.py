@@ -66,7 +66,7 @@ def test_the_episodes_are_the_first_ones_of_each_environment() -> None:
 
 
 def test_a_policy_is_called_with_as_many_rows_as_in_an_actor() -> None:
-    whole, parts = (EvaluationEpisodes(make_environments("CartPole-v1", 12), 15, rows=rows) for rows in (None, 4))
+    whole, parts = (EvaluationEpisodes(make_environments("CartPole-v1", 12), 15, rows=rows) for rows in (0, 4))
     called: list[int] = []
 
     def run(evaluator: EvaluationEpisodes) -> Evaluation:

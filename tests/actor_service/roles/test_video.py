@@ -86,7 +86,7 @@ def test_an_evaluation_is_filmed_from_its_first_observation_to_its_last(tmp_path
     evaluator.run(policy, 0, 1, threading.Event(), on_picture=lambda picture: seen.append(int(picture[0, 0, 0])))
     # Two episodes of twelve steps, each from its first to its final observation.
     assert seen == [*range(13), *range(13)]
-    assert evaluator.pictures_per_second == 10
+    assert evaluator.environments.steps_per_second == 10
     evaluator.close()
 
 

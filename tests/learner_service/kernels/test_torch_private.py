@@ -13,10 +13,8 @@ from learner_service.kernels.torch_private import (
     AdamTensors,
     fused_adam,
     linear_pointwise,
-    masked_gradient,
     plain_adam,
     plain_product,
-    threshold_backward,
 )
 from tests.learner_service.algorithms.algorithm_parts import ALGORITHMS, make, ones, random_batch, spec_of
 
@@ -27,10 +25,7 @@ def numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def forget() -> None:
     """Operations are chosen anew from now on."""
-    for chosen in (
-        *(torch_private.adam_step, torch_private.onednn_product),
-        *(torch_private.relu_gradient, linear.large_product),
-    ):
+    for chosen in (torch_private.adam_step, torch_private.onednn_product, linear.large_product):
         chosen.cache_clear()
 
 
@@ -46,7 +41,6 @@ def test_here_the_private_operations_are_used() -> None:
     assert torch_private.onednn_product() is (
         linear_pointwise if torch.backends.mkldnn.is_available() else plain_product  # type: ignore[no-untyped-call]
     )
-    assert torch_private.relu_gradient() is threshold_backward
 
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-2])
@@ -82,15 +76,6 @@ def test_products_agree(bias: Tensor | None, relu: bool) -> None:
     expected = expected.clamp(min=0) if relu else expected
     for product in (linear_pointwise, plain_product):
         torch.testing.assert_close(product(x, weight, bias, relu), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("form", [threshold_backward, masked_gradient])
-def test_the_gradient_of_a_relu_is_that_of_autograd(form: Callable[[Tensor, Tensor], Tensor]) -> None:
-    x, gradient = numbers(7, 11).requires_grad_(), numbers(7, 11, seed=1)
-    y = x.relu()
-    torch.autograd.backward(y, gradient)
-    assert x.grad is not None
-    assert torch.equal(form(gradient, y.detach()), x.grad)
 
 
 @pytest.mark.usefixtures("chosen_anew")

@@ -14,8 +14,9 @@ from actorq.config.run_config import RunConfig
 from actorq.domain.leaves import Leaf, views
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
-from learner_service.networks import Normalizer, PartwisePolicy, QNetwork, SoftmaxPolicy, ValueNetwork
+from learner_service.networks import PartwisePolicy, QNetwork, SoftmaxPolicy, ValueNetwork
 from learner_service.networks.encoders import NOT_ALLOWED, Leaves
+from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import feature_layers
 from tests.builders.structured import (
     ALL,

@@ -12,8 +12,10 @@ from actorq.domain.leaves import Image
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import UserError
 from learner_service.algorithms import make_algorithm
-from learner_service.networks import ActionScale, Normalizer, QNetwork
+from learner_service.networks import QNetwork
+from learner_service.networks.actions import ActionScale
 from learner_service.networks.encoders import image_layers
+from learner_service.networks.normalizer import Normalizer
 from learner_service.networks.observations import Observations, feature_layers
 from tests.learner_service.learner_parts import SPEC
 
