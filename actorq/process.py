@@ -60,19 +60,9 @@ EXIT_REFUSED = 7
 # hold settings for several processes, so each process accepts the others' settings. Services cannot import each other's
 # models; a test compares this list with the models.
 PROCESS_SETTINGS = (
-    *(
-        "actor_module",
-        "allow_modules",
-        "announce",
-        "busy_at_start",
-        "certificates",
-        "days",
-        "discard",
-        "episodes",
-        "insecure",
-    ),
-    *("learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace", "node"),
-    *("open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
+    *("actor_module", "allow_modules", "announce", "busy_at_start", "certificates", "days", "discard", "episodes"),
+    *("insecure", "learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace"),
+    *("node", "open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
     *("run_started", "sampled", "store", "upstream", "version", "watch", "weight_encoding"),
 )
 
@@ -249,10 +239,7 @@ def _is_private(flag: str, listen: str) -> bool:
 
 
 async def _serve(
-    make: Callable[[], Service],
-    process: ProcessSettings,
-    certificates: Certificates | None,
-    transport: TransportConfig,
+    make: Callable[[], Service], process: ProcessSettings, certificates: Certificates | None, transport: TransportConfig
 ) -> int:
     server = Server(process.listen, certificates, limits=transport.limits, access=transport.access)
     server.bind()

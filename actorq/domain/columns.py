@@ -51,11 +51,8 @@ class Column:
 
     def array_shape(self, steps: int, environments: int, frame_stack: int) -> tuple[int, ...]:
         """Shape of the column in a segment."""
-        if self.per is Per.STEP:
-            return (steps, environments, *self.shape)
-        return (
-            (environments, *self.shape) if self.per is Per.SEGMENT else (frame_stack + steps, environments, *self.shape)
-        )
+        rows = {Per.ROW: (frame_stack + steps,), Per.STEP: (steps,), Per.SEGMENT: ()}
+        return (*rows[self.per], environments, *self.shape)
 
 
 def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Column, ...]:

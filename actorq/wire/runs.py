@@ -49,12 +49,7 @@ actor_report_to_proto, actor_report_from_proto = _REPORT.both
 actor_self_status_to_proto, actor_self_status_from_proto = Pair(
     actor_pb2.GetActorStatusResponse,
     ActorSelfStatus,
-    {
-        bounds.name: "name=actor_name",
-        bounds.text: "activity",
-        _REPORT: "report",
-        optional(ENVIRONMENT): "environment",
-    },
+    {bounds.name: "name=actor_name", bounds.text: "activity", _REPORT: "report", optional(ENVIRONMENT): "environment"},
 ).both
 
 _ACTOR = Pair(
@@ -70,11 +65,7 @@ _ACTOR = Pair(
 _ENERGY = Pair(
     learner_pb2.Energy,
     Energy,
-    {
-        bounds.kwh: "kwh co2_kg",
-        bounds.text: "method",
-        named(bounds.kwh, limits.MAX_SERVICES): "kwh_per_service",
-    },
+    {bounds.kwh: "kwh co2_kg", bounds.text: "method", named(bounds.kwh, limits.MAX_SERVICES): "kwh_per_service"},
     prefix="energy.",
 )
 _DYNAMIC_CAPACITY = Pair(

@@ -11,12 +11,7 @@ from actorq.v1 import learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Pair
 from actorq.wire.joining import StreamOpening, stream_opening_to_proto
-from actorq.wire.publications import (
-    CheckpointHeader,
-    Opening,
-    checkpoint_header_to_proto,
-    opening_to_proto,
-)
+from actorq.wire.publications import CheckpointHeader, Opening, checkpoint_header_to_proto, opening_to_proto
 from actorq.wire.runs import actor_report_to_proto
 from actorq.wire.trajectories import evaluation_to_proto, segment_to_proto
 
