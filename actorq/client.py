@@ -161,8 +161,7 @@ class LearnerClient(_Client):
         epoch, newest_version: the highest that the process knows of the run.
         """
         joining = wire.Joining(name, incarnation, role, software_version, nonce, epoch, newest_version)
-        request = wire.joining_to_proto(joining)
-        response = self._unary(self.stub.Join, request)
+        response = self._unary(self.stub.Join, wire.joining_to_proto(joining))
         try:
             return wire.membership_from_proto(response)
         except InvalidInputError as error:

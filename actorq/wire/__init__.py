@@ -6,18 +6,6 @@ Decoding checks every field against `actorq.wire.bounds` and raises InvalidInput
 checks whether a value fits. Other packages use only the names below, and `bounds`.
 """
 
-from actorq.wire.joining import (
-    Joining,
-    StreamOpening,
-    joining_from_proto,
-    joining_to_proto,
-    membership_from_proto,
-    membership_to_proto,
-    role_from_proto,
-    role_to_proto,
-    stream_opening_from_proto,
-    stream_opening_to_proto,
-)
 from actorq.wire.policies import (
     MAX_POLICY_MESSAGES,
     PolicyAssembler,
@@ -36,19 +24,7 @@ from actorq.wire.processes import (
     process_to_proto,
     processes_from_proto,
 )
-from actorq.wire.publications import (
-    CheckpointHeader,
-    Opening,
-    Ready,
-    checkpoint_header_from_proto,
-    checkpoint_header_to_proto,
-    opening_from_proto,
-    opening_to_proto,
-    ready_from_proto,
-    ready_to_proto,
-)
 from actorq.wire.requests import (
-    EvaluateRequest,
     evaluate_request_from_proto,
     fidelity_request_from_proto,
     hold_request_from_proto,
@@ -58,23 +34,42 @@ from actorq.wire.requests import (
     watch_request_from_proto,
 )
 from actorq.wire.runs import (
+    Joining,
+    StreamOpening,
     actor_report_from_proto,
     actor_report_to_proto,
     actor_self_status_from_proto,
     actor_self_status_to_proto,
     environment_reset_from_proto,
     environment_reset_to_proto,
+    joining_from_proto,
+    joining_to_proto,
+    membership_from_proto,
+    membership_to_proto,
+    role_from_proto,
+    role_to_proto,
     run_state_from_proto,
     run_state_to_proto,
     run_status_from_proto,
     run_status_to_proto,
+    stream_opening_from_proto,
+    stream_opening_to_proto,
 )
 from actorq.wire.streams import (
+    CheckpointHeader,
+    Opening,
+    Ready,
     Reported,
     StreamAnswer,
+    checkpoint_header_from_proto,
+    checkpoint_header_to_proto,
     checkpoint_to_protos,
     graph_to_protos,
+    opening_from_proto,
+    opening_to_proto,
     publication_to_proto,
+    ready_from_proto,
+    ready_to_proto,
     stream_answer_from_proto,
     stream_answer_to_proto,
     upload_to_proto,

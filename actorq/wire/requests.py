@@ -10,7 +10,7 @@ from actorq.v1 import actor_pb2, learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Pair
 from actorq.wire.policies import WEIGHT_ENCODING
-from actorq.wire.publications import ENCODINGS
+from actorq.wire.streams import ENCODINGS
 from actorq.wire.tensors import duration
 
 # Environments take seeds up to this value. An actor adds the number of the environment to it.

@@ -70,9 +70,8 @@ def write_certificates(
             _write(partial / "ca.crt", authority.pem.certificate)
             for role in ROLES:
                 names = (*member_names(role, namespace), *extra)
-                _write_member(
-                    partial / role, authority, authority.issue(role, names, identity_uri(role, run), begin, end)
-                )
+                issued = authority.issue(role, names, identity_uri(role, run), begin, end)
+                _write_member(partial / role, authority, issued)
             partial.chmod(0o755)
             partial.rename(directory)
         except BaseException:
@@ -226,14 +225,11 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    encrypts = ("key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
         key_cert_sign=signs_certificates,
         crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
+        **dict.fromkeys(encrypts, False),
     )
