@@ -17,10 +17,6 @@ class Amount:
         """The sum of two amounts."""
         return Amount(self.kwh + other.kwh, self.co2_kg + other.co2_kg)
 
-    def scaled(self, factor: float) -> "Amount":
-        """This amount times `factor`."""
-        return Amount(self.kwh * factor, self.co2_kg * factor)
-
 
 @dataclass(frozen=True)
 class NodeEnergy:

@@ -11,11 +11,16 @@ from actorq.wire.policies import (
     PolicyAssembler,
     descriptor_from_proto,
     descriptor_to_proto,
+    fidelity_request_from_proto,
+    hold_request_from_proto,
+    page_request_from_proto,
+    policy_request_from_proto,
     receipt_from_proto,
     receipt_to_proto,
     retained_from_proto,
     retained_to_proto,
     variant_to_proto,
+    watch_request_from_proto,
 )
 from actorq.wire.processes import (
     node_energy_from_proto,
@@ -23,15 +28,6 @@ from actorq.wire.processes import (
     process_from_proto,
     process_to_proto,
     processes_from_proto,
-)
-from actorq.wire.requests import (
-    evaluate_request_from_proto,
-    fidelity_request_from_proto,
-    hold_request_from_proto,
-    page_request_from_proto,
-    policy_request_from_proto,
-    watch_period_from_proto,
-    watch_request_from_proto,
 )
 from actorq.wire.runs import (
     Joining,
@@ -42,6 +38,7 @@ from actorq.wire.runs import (
     actor_self_status_to_proto,
     environment_reset_from_proto,
     environment_reset_to_proto,
+    evaluate_request_from_proto,
     joining_from_proto,
     joining_to_proto,
     membership_from_proto,
@@ -54,6 +51,7 @@ from actorq.wire.runs import (
     run_status_to_proto,
     stream_opening_from_proto,
     stream_opening_to_proto,
+    watch_period_from_proto,
 )
 from actorq.wire.streams import (
     CheckpointHeader,

@@ -1,4 +1,4 @@
-"""Messages about a run: an actor that joins it, reports of its actors, its status."""
+"""Messages about a run: an actor that joins it, reports of its actors, greedy episodes, its status."""
 
 import math
 from dataclasses import dataclass
@@ -30,6 +30,10 @@ from actorq.wire.policies import DESCRIPTOR
 from actorq.wire.processes import PROCESS
 from actorq.wire.tensors import duration
 from actorq.wire.trajectories import ENVIRONMENT, ENVIRONMENT_ARGUMENTS, EVALUATION
+
+# Environments take seeds up to this value. An actor adds the number of the environment to it.
+_MAX_SEED = 2**31 - 1
+_WATCH_PERIOD_S = (0.05, 3600.0)
 
 # The role of an actor that joins a run.
 ROLE = enumeration(
@@ -262,3 +266,31 @@ environment_reset_to_proto, environment_reset_from_proto = Pair(
     EnvironmentReset,
     {Kind(str, _folder): "set_aside", optional(ENVIRONMENT): "spec=environment"},
 ).both
+
+
+@dataclass(frozen=True)
+class EvaluateRequest:
+    """A request for greedy episodes of a policy. An empty scheme is the run's scheme, version 0 the newest."""
+
+    episodes: int
+    scheme: str
+    version: int
+    seed: int
+
+
+evaluate_request_from_proto = Pair(
+    actor_pb2.EvaluateRequest,
+    EvaluateRequest,
+    {
+        bounds.between(1, limits.MAX_EVALUATION_EPISODES): "episodes",
+        bounds.optional_name: "scheme",
+        bounds.version: "version=policy_version",
+        bounds.between(0, _MAX_SEED): "seed",
+    },
+).from_proto
+
+
+def watch_period_from_proto(message: learner_pb2.WatchStatusRequest) -> float:
+    """Decode the period of a status stream in seconds; 1 by default."""
+    least, most = _WATCH_PERIOD_S
+    return bounds.duration_s("period", message.period, least, most) if message.HasField("period") else 1.0

@@ -15,6 +15,7 @@ from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Kind, Pair, many
+from actorq.wire.policies import ENCODINGS
 from actorq.wire.runs import StreamOpening, actor_report_to_proto, stream_opening_to_proto
 from actorq.wire.tensors import TIME
 from actorq.wire.trajectories import evaluation_to_proto, segment_to_proto
@@ -159,8 +160,6 @@ checkpoint_header_to_proto, checkpoint_header_from_proto = Pair(
     prefix="checkpoint.",
 ).both
 
-# Unknown encodings are kept.
-ENCODINGS = many(bounds.anything, limits.MAX_ENCODINGS)
 ready_to_proto, ready_from_proto = Pair(
     quantizer_pb2.PublishReady,
     Ready,
