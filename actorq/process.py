@@ -1,7 +1,4 @@
-"""The life of a service process: flags, address, signals, lifeline, exit code.
-
-A service implements `Service` and calls `run_process`. The rest is the same for all three services.
-"""
+"""The life of a service process: flags, address, signals, lifeline, exit code. Services implement `Service`."""
 
 import argparse
 import asyncio
@@ -96,10 +93,7 @@ class Service(ABC):
         """Add the servicers and return the full names of their services."""
 
     async def until_ready(self) -> None:  # noqa: B027 - most services are ready at once
-        """Return once the service can answer calls; until then health says NOT_SERVING for its services. Called once.
-
-        The default returns at once.
-        """
+        """Return once the service can answer calls. Until then health says NOT_SERVING for its services."""
 
     def alive(self) -> bool:
         """Whether the service makes progress. The event loop asks every second; the answer must be quick.

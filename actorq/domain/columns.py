@@ -84,13 +84,10 @@ def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], 
     """The columns of other goals, in environments with goals."""
     copies, flag = each.copies, np.dtype(np.bool_)
 
-    def goals(spec: EnvironmentSpec) -> Column | None:
-        if spec.goal is None:
-            return None
-        return Column(each.goals, (copies, spec.goal.size), np.dtype(spec.observations.dtype), batched=False)
-
     return {
-        each.goals: goals,
+        each.goals: lambda spec: (
+            spec.goal and Column(each.goals, (copies, spec.goal.size), np.dtype(spec.observations.dtype), batched=False)
+        ),
         each.rewards: lambda spec: spec.goal and Column(each.rewards, (copies,), np.dtype(np.float32), batched=False),
         each.terminated: lambda spec: spec.goal and Column(each.terminated, (copies,), flag, batched=False),
     }
