@@ -51,7 +51,6 @@ class RunDirectory:
         self.logs = root / "logs"
         """One file for each process. A restarted process appends to its file."""
         self.addresses = root / "addresses.json"
-        """The addresses of the processes."""
 
     def log(self, name: str) -> Path:
         """The log of one process."""

@@ -31,14 +31,9 @@ class Reported:
 
 @dataclass(frozen=True)
 class StreamAnswer:
-    """A learner's answer on an actor's stream.
+    """A learner's answer on an actor's stream: `StreamTrajectoriesResponse` in protos/actorq/v1/learner.proto.
 
-    acknowledged, durable: the highest stored sequence, and the highest that survives a power cut.
-    credit_through: the highest sequence that the actor may send.
-    evaluate_version: the version to evaluate next; 0 for none.
-    stop: whether the run is over.
-    max_steps_per_policy: the steps of each environment after which the actor waits for a newer policy; 0 for as many as
-        Join has told.
+    evaluate_version: the version to evaluate next; 0 for none. stop: whether the run is over.
     """
 
     acknowledged: int
@@ -190,10 +185,7 @@ def graph_to_protos(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpo
 def checkpoint_to_protos(
     header: CheckpointHeader, tensors: bytes, encodings: Iterable[tensor_pb2.BlobEncoding]
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-    """Encode a checkpoint: its header, then the parts of its tensors.
-
-    tensors: in safetensors format. encodings: encodings of blobs that the quantizer takes.
-    """
+    """Encode a checkpoint: its header, then the parts of its tensors (safetensors) in an encoding of the quantizer's."""
     yield quantizer_pb2.PublishCheckpointsRequest(checkpoint=checkpoint_header_to_proto(header))
     for part in split_blob(tensors, header.version, encodings=encodings):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)
