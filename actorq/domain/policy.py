@@ -190,11 +190,9 @@ class FidelityReport:
 
 @dataclass(frozen=True)
 class PolicyDescriptor:
-    """Everything about an emitted policy except its bytes. Sizes in bytes, `snapshot_at` in unix seconds.
+    """Everything about an emitted policy except its bytes: `PolicyDescriptor` in protos/actorq/v1/policy.proto.
 
-    scheme: the requested scheme; `effective_scheme` is the one that acts.
-    graph_digest: SHA-256 of its graph; empty if not known.
-    weight_encoding: of its int8 weights. It changes the bytes, not the numbers, so all encodings have one fidelity.
+    Sizes in bytes, `snapshot_at` in unix seconds. All weight encodings have the same numbers, so one fidelity.
     """
 
     run_id: str

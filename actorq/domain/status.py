@@ -41,10 +41,7 @@ Sampling = str
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Settings that all actors of a run share. An actor gets them when it joins.
-
-    The message of the same name in protos/actorq/v1/learner.proto explains the fields.
-    """
+    """Settings that all actors of a run share: `RunSpec` in protos/actorq/v1/learner.proto."""
 
     run_id: str
     environment_id: str
@@ -232,11 +229,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class EnvironmentReset:
-    """Result of a reset of a run's environment.
-
-    set_aside: folder on the learner's disk with the earlier files; None if there were none.
-    spec: the earlier spec of the run; None if it had none.
-    """
+    """Result of a reset of a run's environment: the folder with the earlier files, and the earlier spec, if any."""
 
     set_aside: Path | None
     spec: EnvironmentSpec | None

@@ -1,7 +1,4 @@
-"""Results of actors: columnar trajectory segments, finished episodes and evaluations.
-
-Domain objects only. `actorq.wire` turns them into messages, `learner_service.actors.intake` checks and stores them.
-"""
+"""Results of actors: columnar trajectory segments, finished episodes and evaluations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,10 +33,7 @@ class PolicySpan:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: undiscounted return, length in environment steps, index of its environment.
-
-    success: whether it ended with success; None where the environment does not tell.
-    """
+    """One finished episode: undiscounted return, length in steps, index of its environment, success (None: not told)."""
 
     episode_return: float
     length: int
@@ -197,10 +191,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of the episodes of one pinned policy in an evaluator.
-
-    successes: whether each episode ended with success; empty where the environment does not tell.
-    """
+    """Results of the episodes of one pinned policy in an evaluator; no `successes` where the environment has none."""
 
     sequence: int
     policy_version: int

@@ -159,11 +159,7 @@ def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
 
 @dataclass(frozen=True)
 class PolicyRequest:
-    """A request for a policy of a scheme. Version 0 is the newest; a watcher gets versions above `version`.
-
-    encodings: encodings of blobs that the caller takes.
-    weight_encoding: encoding of int8 weights that its processor computes exactly.
-    """
+    """A request for a policy of a scheme. Version 0 is the newest; a watcher gets versions above `version`."""
 
     scheme: str
     version: int

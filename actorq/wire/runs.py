@@ -73,10 +73,7 @@ joining_to_proto, joining_from_proto = Pair(
 
 @dataclass(frozen=True)
 class StreamOpening:
-    """The opening of an actor's stream, with the spec of its environment.
-
-    lost_through: the highest acknowledged sequence that the learner lost and the actor no longer has; 0 for none.
-    """
+    """The opening of an actor's stream: `StreamOpen` in protos/actorq/v1/learner.proto."""
 
     name: str
     incarnation: int

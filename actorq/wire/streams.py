@@ -185,7 +185,7 @@ def graph_to_protos(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpo
 def checkpoint_to_protos(
     header: CheckpointHeader, tensors: bytes, encodings: Iterable[tensor_pb2.BlobEncoding]
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-    """Encode a checkpoint: its header, then the parts of its tensors (safetensors) in an encoding of the quantizer's."""
+    """Encode a checkpoint: its header, then the parts of its tensors (safetensors) in one of the encodings."""
     yield quantizer_pb2.PublishCheckpointsRequest(checkpoint=checkpoint_header_to_proto(header))
     for part in split_blob(tensors, header.version, encodings=encodings):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)

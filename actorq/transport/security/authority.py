@@ -71,7 +71,10 @@ def write_certificates(
             for role in ROLES:
                 names = (*member_names(role, namespace), *extra)
                 issued = authority.issue(role, names, identity_uri(role, run), begin, end)
-                _write_member(partial / role, authority, issued)
+                (partial / role).mkdir()
+                _write(partial / role / "ca.crt", authority.pem.certificate)
+                _write(partial / role / "tls.crt", issued.certificate)
+                _write(partial / role / "tls.key", issued.key, mode=0o600)
             partial.chmod(0o755)
             partial.rename(directory)
         except BaseException:
@@ -196,13 +199,6 @@ def _key_of(certificate: x509.Certificate, text: bytes) -> ec.EllipticCurvePriva
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise ValueError("the key is not the certificate's")
     return key
-
-
-def _write_member(folder: Path, authority: Authority, issued: Issued) -> None:
-    folder.mkdir()
-    _write(folder / "ca.crt", authority.pem.certificate)
-    _write(folder / "tls.crt", issued.certificate)
-    _write(folder / "tls.key", issued.key, mode=0o600)
 
 
 def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
