@@ -33,7 +33,7 @@ class PolicySpan:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: undiscounted return, length in steps, index of its environment, success (None: not told)."""
+    """One finished episode: undiscounted return, length in steps, index of its environment, success (None: unknown)."""
 
     episode_return: float
     length: int
