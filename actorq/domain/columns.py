@@ -74,12 +74,6 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
     )
 
 
-def _greedy_actions(spec: EnvironmentSpec) -> Column | None:
-    if spec.sizes:
-        return None
-    return Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype), batched=False)
-
-
 def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], Column | None]]:
     """The columns of other goals, in environments with goals."""
     copies, flag = each.copies, np.dtype(np.bool_)
@@ -96,7 +90,9 @@ def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], 
 GREEDY_ACTIONS, LOG_PROBABILITIES = "greedy_actions", "log_probabilities"
 
 FURTHER: Mapping[str, Callable[[EnvironmentSpec], Column | None]] = {
-    GREEDY_ACTIONS: _greedy_actions,
+    GREEDY_ACTIONS: lambda spec: (
+        None if spec.sizes else Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype), batched=False)
+    ),
     LOG_PROBABILITIES: lambda spec: Column(LOG_PROBABILITIES, (), np.dtype(np.float32)),
     **{name: declare for each in HINDSIGHT for name, declare in _hindsight(each).items()},
 }

@@ -254,14 +254,11 @@ def run_status_from_proto(message: learner_pb2.RunStatus) -> RunStatus:
     return _STATUS.from_proto(message, staleness_p50=p50, staleness_p99=p99)
 
 
-def _folder(what: str, text: str) -> Path | None:
-    return Path(bounds.text(what, text)) if text else None
-
-
+_FOLDER = Kind(str, lambda what, text: Path(bounds.text(what, text)) if text else None)
 environment_reset_to_proto, environment_reset_from_proto = Pair(
     learner_pb2.ResetEnvironmentResponse,
     EnvironmentReset,
-    {Kind(str, _folder): "set_aside", optional(ENVIRONMENT): "spec=environment"},
+    {_FOLDER: "set_aside", optional(ENVIRONMENT): "spec=environment"},
 ).both
 
 
