@@ -36,11 +36,6 @@ class NodeEnergy:
     method: str
     tdp_watts: float | None = None
 
-    @property
-    def kwh(self) -> float:
-        """Energy of processors, memory and accelerators together."""
-        return self.cpu_kwh + self.ram_kwh + self.gpu_kwh
-
 
 @dataclass(frozen=True)
 class ProcessStats:
