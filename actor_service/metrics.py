@@ -7,7 +7,7 @@ from prometheus_client import Metric
 from actor_service.counts import ActorCounts
 from actor_service.roles.actor_role import ActorRole
 from actorq.domain.status import ActorReport
-from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge, scheme_gauge
+from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, labelled_gauge
 
 
 def actor_metrics(role: ActorRole) -> Iterator[Metric]:
@@ -58,10 +58,11 @@ def _policies(report: ActorReport, counts: ActorCounts) -> Iterator[Metric]:
         "Time that the environments waited for a newer policy, because of actor.max_steps_per_policy.",
         counts.policy_wait_seconds,
     )
-    yield scheme_gauge(
+    yield labelled_gauge(
         "actorq_actor_avoided_scheme",
         "Always 1; the label is the scheme that this actor avoids because its processor computes it wrongly.",
-        {report.avoided_scheme: 1} if report.avoided_scheme else {},
+        ("scheme",),
+        {(report.avoided_scheme,): 1} if report.avoided_scheme else {},
     )
     yield gauge(
         "actorq_actor_scheme_error_ratio",

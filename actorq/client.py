@@ -154,15 +154,9 @@ class LearnerClient(_Client):
         epoch: int = 0,
         newest_version: int = 0,
     ) -> Membership:
-        """Announce an actor and get all it needs to act.
-
-        incarnation: 0 at first, then the number that the learner gave.
-        nonce: a random number of the process. With it the process can repeat a first call after a lost answer.
-        epoch, newest_version: the highest that the process knows of the run.
-        """
+        """Announce an actor and get all it needs to act: see `JoinRequest` in protos/actorq/v1/learner.proto."""
         joining = wire.Joining(name, incarnation, role, software_version, nonce, epoch, newest_version)
-        request = wire.joining_to_proto(joining)
-        response = self._unary(self.stub.Join, request)
+        response = self._unary(self.stub.Join, wire.joining_to_proto(joining))
         try:
             return wire.membership_from_proto(response)
         except InvalidInputError as error:

@@ -40,10 +40,7 @@ def require(what: str, extras: Iterable[str]) -> None:
 
 
 def explain(what: str, error: ImportError) -> UserError | None:
-    """The error for a package of ours that cannot be imported; None for any other module.
-
-    what: the command or service that needs it.
-    """
+    """The error of `what` for a package of ours that cannot be imported; None for any other module."""
     name = error.name or ""
     missing = next((each for names in MODULES.values() for each in names if f"{name}.".startswith(f"{each}.")), None)
     if missing is None:

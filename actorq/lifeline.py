@@ -14,9 +14,3 @@ def await_parents_end() -> None:
     with suppress(OSError):
         while os.read(sys.stdin.fileno(), 4096):
             pass
-
-
-def end_with_parent() -> None:
-    """End this process at once when standard input ends. Blocks until then."""
-    await_parents_end()
-    os._exit(1)

@@ -1,7 +1,4 @@
-"""The life of a service process: flags, address, signals, lifeline, exit code.
-
-A service implements `Service` and calls `run_process`. The rest is the same for all three services.
-"""
+"""The life of a service process: flags, address, signals, lifeline, exit code. Services implement `Service`."""
 
 import argparse
 import asyncio
@@ -60,19 +57,9 @@ EXIT_REFUSED = 7
 # hold settings for several processes, so each process accepts the others' settings. Services cannot import each other's
 # models; a test compares this list with the models.
 PROCESS_SETTINGS = (
-    *(
-        "actor_module",
-        "allow_modules",
-        "announce",
-        "busy_at_start",
-        "certificates",
-        "days",
-        "discard",
-        "episodes",
-        "insecure",
-    ),
-    *("learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace", "node"),
-    *("open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
+    *("actor_module", "allow_modules", "announce", "busy_at_start", "certificates", "days", "discard", "episodes"),
+    *("insecure", "learner", "lifeline", "linger", "linger_s", "listen", "metrics", "name", "names", "namespace"),
+    *("node", "open_metrics", "pod", "quantizer", "read_only", "record", "resume", "role", "run", "run_directory"),
     *("run_started", "sampled", "store", "upstream", "version", "watch", "weight_encoding"),
 )
 
@@ -106,10 +93,7 @@ class Service(ABC):
         """Add the servicers and return the full names of their services."""
 
     async def until_ready(self) -> None:  # noqa: B027 - most services are ready at once
-        """Return once the service can answer calls; until then health says NOT_SERVING for its services. Called once.
-
-        The default returns at once.
-        """
+        """Return once the service can answer calls. Until then health says NOT_SERVING for its services."""
 
     def alive(self) -> bool:
         """Whether the service makes progress. The event loop asks every second; the answer must be quick.
@@ -249,10 +233,7 @@ def _is_private(flag: str, listen: str) -> bool:
 
 
 async def _serve(
-    make: Callable[[], Service],
-    process: ProcessSettings,
-    certificates: Certificates | None,
-    transport: TransportConfig,
+    make: Callable[[], Service], process: ProcessSettings, certificates: Certificates | None, transport: TransportConfig
 ) -> int:
     server = Server(process.listen, certificates, limits=transport.limits, access=transport.access)
     server.bind()

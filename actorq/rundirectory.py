@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,6 @@ class RunDirectory:
         self.logs = root / "logs"
         """One file for each process. A restarted process appends to its file."""
         self.addresses = root / "addresses.json"
-        """The addresses of the processes."""
 
     def log(self, name: str) -> Path:
         """The log of one process."""
@@ -185,11 +185,8 @@ def new_run_directory(environment: str, now: datetime, runs: Path = RUNS) -> Run
     """An unused directory that is named after the environment and the time."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", environment).strip("-.") or "run"
     stem = f"{name}-{now:%Y%m%d-%H%M%S}"
-    candidate, number = runs / stem, 1
-    while candidate.exists():
-        number += 1
-        candidate = runs / f"{stem}-{number}"
-    return RunDirectory(candidate)
+    candidates = chain([runs / stem], (runs / f"{stem}-{number}" for number in count(2)))
+    return RunDirectory(next(candidate for candidate in candidates if not candidate.exists()))
 
 
 def newest_run(runs: Path = RUNS) -> RunDirectory:

@@ -22,14 +22,8 @@ _INTERRUPTED, _BROKEN_PIPE = 130, 141
 # A disk that is full or broken or has no locks, missing permissions, too many open files. Any other error is a fault of
 # this program.
 _OF_THE_MACHINE = (
-    *DISK_FULL,
-    errno.EIO,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.ENOLCK,
-    errno.EMFILE,
-    errno.ENFILE,
+    *(*DISK_FULL, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOLCK, errno.EMFILE, errno.ENFILE),
 )
 
 
@@ -68,7 +62,7 @@ def start(reference: str, sigterm: int | None = None, extra: str = BASE) -> NoRe
             module = import_module(name)
             from actorq.process import leave, main
     except KeyboardInterrupt:
-        os._exit(130)
+        os._exit(_INTERRUPTED)
     except UserError as error:
         sys.exit(_fail(error, 2))
     except ImportError as error:

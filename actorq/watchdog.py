@@ -154,9 +154,7 @@ class _ExitTimer:
         self._timer = ctypes.c_void_p()
         function = ctypes.cast(self._libc._exit, ctypes.c_void_p)
         event = _SignalEvent(value=code, notify=_SIGEV_THREAD, function=function)
-        self._check(
-            self._libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)),
-        )
+        self._check(self._libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer)))
 
     def set(self, seconds: float) -> None:
         """Expire after `seconds`, instead of at an earlier set moment."""

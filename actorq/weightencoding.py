@@ -107,11 +107,11 @@ class _Model:
         self._parts = [part for graph in graphs for part in self._fields(graph.value, graph.end)]
         nodes = (self._product(each) for each in self._parts if each.number == _NODE)
         self.products = {found.node: found for found in nodes if found is not None}
-        constants = {self._text(each, _NAME): each for each in self._parts if each.number == _INITIALIZER}
+        constants = {self._first(each, _NAME): each for each in self._parts if each.number == _INITIALIZER}
         names = {name for product in self.products.values() for name in product.tensors}
         self._tensors = {constants[name] for name in names & constants.keys()}
-        types = {self._byte(each, _TYPE) for each in self._tensors}
-        known = [encoding for encoding in WEIGHT_ENCODINGS if types == {_TYPES[encoding]}]
+        types = {self._first(each, _TYPE) for each in self._tensors}
+        known = [encoding for encoding in WEIGHT_ENCODINGS if types == {bytes((_TYPES[encoding],))}]
         self.weight_encoding = known[0] if known and not names - constants.keys() else None
 
     def flipped(self) -> bytes:
@@ -123,7 +123,7 @@ class _Model:
                 parts += self._flipped(each, _TYPES[target])
             elif each in self.products:
                 parts += self._rewired(self.products[each], target)
-            elif each.number != _INITIALIZER or self._text(each, _NAME) != _ZERO_POINT:
+            elif each.number != _INITIALIZER or self._first(each, _NAME) != _ZERO_POINT:
                 parts.append(self._model[each.begin : each.end])
         if target == UNSIGNED and any(product.zero_point for product in self.products.values()):
             parts += _delimited(_INITIALIZER, _zero_point())
@@ -150,8 +150,7 @@ class _Model:
 
     def _flipped(self, tensor: _Field, kind: int) -> list[Bytes]:
         """A tensor with the other type and the highest bit of each value changed; of the same size."""
-        parts: list[Bytes] = []
-        parts.append(self._model[tensor.begin : tensor.value])
+        parts: list[Bytes] = [self._model[tensor.begin : tensor.value]]
         for each in self._fields(tensor.value, tensor.end):
             if each.number == _TYPE:
                 parts.append(bytes((self._model[each.begin], kind)))
@@ -170,16 +169,10 @@ class _Model:
         named = _delimited(_INPUT, _ZERO_POINT if target == UNSIGNED else b"")
         return _delimited(_NODE, self._model[node.value : place.begin], *named, self._model[place.end : node.end])
 
-    def _text(self, message: _Field, number: int) -> bytes:
-        return next(
-            (bytes(self._value(each)) for each in self._fields(message.value, message.end) if each.number == number),
-            b"",
-        )
-
-    def _byte(self, message: _Field, number: int) -> int:
-        return next(
-            (self._model[each.value] for each in self._fields(message.value, message.end) if each.number == number), 0
-        )
+    def _first(self, message: _Field, number: int) -> bytes:
+        """The value of a message's first field with this number; empty without one."""
+        fields = self._fields(message.value, message.end)
+        return next((bytes(self._value(each)) for each in fields if each.number == number), b"")
 
     def _value(self, field: _Field) -> memoryview:
         return self._model[field.value : field.end]

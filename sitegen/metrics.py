@@ -17,13 +17,11 @@ _MAKERS = {
     "histogram": "histogram",
     "labelled_gauge": "gauge",
     "labelled_counter": "counter",
-    "scheme_gauge": "gauge",
-    "scheme_counter": "counter",
     "variant_gauge": "gauge",
     "variant_counter": "counter",
 }
 # The labels that a maker gives by itself, by the beginning of its name.
-_LABELS = {"scheme": ("scheme",), "variant": Variant._fields}
+_LABELS = {"variant": Variant._fields}
 # Names begin with these. Metrics of every service have another beginning.
 _SERVICES = ("learner", "quantizer", "relay", "actor", "operator")
 LEARNER, QUANTIZER, RELAY, ACTOR, OPERATOR = _PREFIXES = tuple(f"actorq_{name}_" for name in _SERVICES)

@@ -51,11 +51,8 @@ class Column:
 
     def array_shape(self, steps: int, environments: int, frame_stack: int) -> tuple[int, ...]:
         """Shape of the column in a segment."""
-        if self.per is Per.STEP:
-            return (steps, environments, *self.shape)
-        return (
-            (environments, *self.shape) if self.per is Per.SEGMENT else (frame_stack + steps, environments, *self.shape)
-        )
+        rows = {Per.ROW: (frame_stack + steps,), Per.STEP: (steps,), Per.SEGMENT: ()}
+        return (*rows[self.per], environments, *self.shape)
 
 
 def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Column, ...]:
@@ -77,23 +74,14 @@ def columns_of(spec: EnvironmentSpec, further: Collection[str] = ()) -> tuple[Co
     )
 
 
-def _greedy_actions(spec: EnvironmentSpec) -> Column | None:
-    if spec.sizes:
-        return None
-    return Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype), batched=False)
-
-
 def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], Column | None]]:
     """The columns of other goals, in environments with goals."""
     copies, flag = each.copies, np.dtype(np.bool_)
 
-    def goals(spec: EnvironmentSpec) -> Column | None:
-        if spec.goal is None:
-            return None
-        return Column(each.goals, (copies, spec.goal.size), np.dtype(spec.observations.dtype), batched=False)
-
     return {
-        each.goals: goals,
+        each.goals: lambda spec: (
+            spec.goal and Column(each.goals, (copies, spec.goal.size), np.dtype(spec.observations.dtype), batched=False)
+        ),
         each.rewards: lambda spec: spec.goal and Column(each.rewards, (copies,), np.dtype(np.float32), batched=False),
         each.terminated: lambda spec: spec.goal and Column(each.terminated, (copies,), flag, batched=False),
     }
@@ -102,7 +90,9 @@ def _hindsight(each: HindsightColumns) -> dict[str, Callable[[EnvironmentSpec], 
 GREEDY_ACTIONS, LOG_PROBABILITIES = "greedy_actions", "log_probabilities"
 
 FURTHER: Mapping[str, Callable[[EnvironmentSpec], Column | None]] = {
-    GREEDY_ACTIONS: _greedy_actions,
+    GREEDY_ACTIONS: lambda spec: (
+        None if spec.sizes else Column(GREEDY_ACTIONS, spec.actions.shape, np.dtype(spec.actions.dtype), batched=False)
+    ),
     LOG_PROBABILITIES: lambda spec: Column(LOG_PROBABILITIES, (), np.dtype(np.float32)),
     **{name: declare for each in HINDSIGHT for name, declare in _hindsight(each).items()},
 }

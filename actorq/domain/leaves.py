@@ -17,6 +17,13 @@ from actorq.domain.limits import within_numbers
 
 Kind = Literal["numbers", "image", "category", "mask"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# Number of axes and dtypes of each kind.
+_FORMS: dict[Kind, tuple[int, tuple[str, ...]]] = {
+    "numbers": (1, ("float32", "int32", "int64", "uint8", "int8", "bool")),
+    "image": (3, ("uint8", "bool")),
+    "category": (0, ("int32",)),
+    "mask": (1, ("bool",)),
+}
 # Each leaf begins at a multiple of so many bytes, so that its numbers are aligned.
 _ALIGNMENT = 8
 # Name of the leaf of all numbers, name of the leaf of a mask, and the latter's name as an input of a policy.
@@ -51,13 +58,7 @@ class Leaf:
     @property
     def fault(self) -> str:
         """What does not fit the kind; empty where all does."""
-        axes = {"numbers": 1, "image": 3, "category": 0, "mask": 1}[self.kind]
-        dtypes = {
-            "numbers": ("float32", "int32", "int64", "uint8", "int8", "bool"),
-            "image": ("uint8", "bool"),
-            "category": ("int32",),
-            "mask": ("bool",),
-        }[self.kind]
+        axes, dtypes = _FORMS[self.kind]
         if len(self.shape) != axes or self.dtype not in dtypes:
             return f"{self.kind} must have {axes} axes of {' or '.join(dtypes)}, got {self.dtype}{list(self.shape)}"
         return "" if (self.categories > 0) == (self.kind == "category") else f"{self.categories} categories"

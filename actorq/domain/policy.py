@@ -121,12 +121,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LayerReport:
-    """The format of one layer's weights: FLOAT32 or the name of a quantized form.
-
-    reason: why the layer is in float; empty for quantized layers.
-    published_units, units: number of the layer's outputs before and after the removal of dead units; 0 if none was
-        removed.
-    """
+    """The format of one layer's weights: `LayerReport` in protos/actorq/v1/policy.proto."""
 
     name: str
     weights: str
@@ -165,19 +160,7 @@ class RefusedRung:
 class FidelityReport:
     """Differences between the outputs of the emitted policy and of the FP32 policy on one calibration batch.
 
-    Errors are |emitted - fp32| over all rows and components of the first output, in units of the output. Relative
-    errors are divided by the range of each action, or else by each component's own range over the batch. Values of
-    discrete actions share one range. Masked actions are left out, and constant components are left out of the mean.
-    `argmax_agreement` is the share of rows with the same action, or with equal whole numbers; None for continuous
-    actions.
-
-    layers: all layers in the order of the graph.
-    outputs: every output, including the first.
-    passed: whether the errors are within the run's thresholds.
-    refused: earlier attempts that the gate refused.
-    mean_kl, max_kl: KL(fp32 || emitted) in nats over the rows; None for policies that tell no distribution.
-    value_loss: for discrete actions with a value each, the FP32 value that the emitted policy's actions lose against
-        the best ones, divided by the loss of the worst legal actions; means over all rows. None for others.
+    The message of the same name in protos/actorq/v1/policy.proto explains the fields, with their units.
     """
 
     observations: int
@@ -207,11 +190,9 @@ class FidelityReport:
 
 @dataclass(frozen=True)
 class PolicyDescriptor:
-    """Everything about an emitted policy except its bytes. Sizes in bytes, `snapshot_at` in unix seconds.
+    """Everything about an emitted policy except its bytes: `PolicyDescriptor` in protos/actorq/v1/policy.proto.
 
-    scheme: the requested scheme; `effective_scheme` is the one that acts.
-    graph_digest: SHA-256 of its graph; empty if not known.
-    weight_encoding: of its int8 weights. It changes the bytes, not the numbers, so all encodings have one fidelity.
+    Sizes in bytes, `snapshot_at` in unix seconds. All weight encodings have the same numbers, so one fidelity.
     """
 
     run_id: str

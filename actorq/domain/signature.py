@@ -112,10 +112,6 @@ class Signature:
         """Whether the acting output has values or logits of choices."""
         return self.acting.role in _DISCRETE
 
-    def input(self, role: Role) -> str | None:
-        """The name of the first input of this role; None if there is none."""
-        return next((port.name for port in self.inputs if port.role is role), None)
-
     def output(self, what: str) -> str | None:
         """The name of the first output of this role, or of the other output with this name; None if there is none."""
         others = (port.name for port in self.outputs if port.role is Role.OTHER and port.name == what)

@@ -41,10 +41,7 @@ Sampling = str
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Settings that all actors of a run share. An actor gets them when it joins.
-
-    The message of the same name in protos/actorq/v1/learner.proto explains the fields.
-    """
+    """Settings that all actors of a run share: `RunSpec` in protos/actorq/v1/learner.proto."""
 
     run_id: str
     environment_id: str
@@ -68,14 +65,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Exploration:
-    """How each of an actor's environments explores.
-
-    epsilons: for discrete actions, the probability of a uniformly random action.
-    noise: for continuous actions, the standard deviation of Gaussian noise, with actions scaled to [-1, 1].
-    random_steps: number of first steps of each environment with uniformly random actions.
-    correlation: for continuous actions, correlation of the noise of two steps in a row, from 0 to below 1.
-    sampling: how actions are drawn from the policy's distribution. The other fields then have no effect.
-    """
+    """How each of an actor's environments explores: `Exploration` in protos/actorq/v1/learner.proto."""
 
     epsilons: tuple[float, ...]
     noise: tuple[float, ...]
@@ -86,13 +76,7 @@ class Exploration:
 
 @dataclass(frozen=True)
 class Membership:
-    """A learner's answer to an actor that joins: the run, the actor's place in it, and where to resume.
-
-    exploration: None for an evaluator.
-    seed: seed of environments and exploration; each life of an actor has another.
-    incarnation: distinguishes processes of the same name; later processes have higher numbers.
-    epoch: of the learner; see Lineage.
-    """
+    """A learner's answer to an actor that joins: `JoinResponse` in protos/actorq/v1/learner.proto."""
 
     run: RunSpec
     actor_index: int
@@ -105,14 +89,7 @@ class Membership:
 
 @dataclass(frozen=True)
 class ActorReport:
-    """An actor's measurements of itself. Activation times are seconds since the learner's snapshot.
-
-    waited_seconds: total time in which its environments waited for credit.
-    avoided_scheme: a scheme that the actor avoids because its processor computes it wrongly; empty if none.
-    scheme_error: mean error of a quantized policy on the actor's processor, relative to the range of the outputs; 0
-        before the first comparison.
-    served_version: newest version that the quantizer or relay has sent to it; 0 before the first.
-    """
+    """An actor's measurements of itself: `ActorReport` in protos/actorq/v1/learner.proto."""
 
     policy_version: int
     scheme: str
@@ -252,11 +229,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class EnvironmentReset:
-    """Result of a reset of a run's environment.
-
-    set_aside: folder on the learner's disk with the earlier files; None if there were none.
-    spec: the earlier spec of the run; None if it had none.
-    """
+    """Result of a reset of a run's environment: the folder with the earlier files, and the earlier spec, if any."""
 
     set_aside: Path | None
     spec: EnvironmentSpec | None

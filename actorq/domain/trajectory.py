@@ -1,11 +1,8 @@
-"""Results of actors: columnar trajectory segments, finished episodes and evaluations.
-
-Domain objects only. `actorq.wire` turns them into messages, `learner_service.actors.intake` checks and stores them.
-"""
+"""Results of actors: columnar trajectory segments, finished episodes and evaluations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +13,8 @@ from actorq.domain.limits import LARGEST_NUMBER, within_numbers
 from actorq.domain.spaces import ArraySpec, EnvironmentSpec
 from actorq.errors import InvalidInputError
 from actorq.text import one_line
+
+E = TypeVar("E", bound=np.generic)
 
 # Share of the range of an action. A policy's arithmetic rounds.
 _BOUNDS_SLACK = 1e-3
@@ -34,15 +33,22 @@ class PolicySpan:
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode: undiscounted return, length in environment steps, index of its environment.
-
-    success: whether it ended with success; None where the environment does not tell.
-    """
+    """One finished episode: undiscounted return, length in steps, index of its environment, success (None: unknown)."""
 
     episode_return: float
     length: int
     environment: int
     success: bool | None = None
+
+
+class _ColumnOf(Generic[E]):
+    """The column with the name of the attribute."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, segment: "Segment", owner: type) -> NDArray[E]:
+        return cast("NDArray[E]", segment.columns[self._name])
 
 
 @dataclass(frozen=True)
@@ -77,40 +83,13 @@ class Segment:
     episodes: tuple[Episode, ...] = ()
     follows: bool = False
 
-    @property
-    def observations(self) -> Array:
-        """The column."""
-        return self.columns["observations"]
-
-    @property
-    def actions(self) -> Array:
-        """The column."""
-        return self.columns["actions"]
-
-    @property
-    def rewards(self) -> NDArray[np.float32]:
-        """The column."""
-        return cast("NDArray[np.float32]", self.columns["rewards"])
-
-    @property
-    def terminated(self) -> NDArray[np.bool_]:
-        """The column."""
-        return cast("NDArray[np.bool_]", self.columns["terminated"])
-
-    @property
-    def truncated(self) -> NDArray[np.bool_]:
-        """The column."""
-        return cast("NDArray[np.bool_]", self.columns["truncated"])
-
-    @property
-    def valid(self) -> NDArray[np.bool_]:
-        """The column."""
-        return cast("NDArray[np.bool_]", self.columns["valid"])
-
-    @property
-    def ages(self) -> NDArray[np.uint8]:
-        """The column."""
-        return cast("NDArray[np.uint8]", self.columns["ages"])
+    observations = _ColumnOf[np.generic]()
+    actions = _ColumnOf[np.generic]()
+    rewards = _ColumnOf[np.float32]()
+    terminated = _ColumnOf[np.bool_]()
+    truncated = _ColumnOf[np.bool_]()
+    valid = _ColumnOf[np.bool_]()
+    ages = _ColumnOf[np.uint8]()
 
     @property
     def steps(self) -> int:
@@ -212,10 +191,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of the episodes of one pinned policy in an evaluator.
-
-    successes: whether each episode ended with success; empty where the environment does not tell.
-    """
+    """Results of the episodes of one pinned policy in an evaluator; no `successes` where the environment has none."""
 
     sequence: int
     policy_version: int

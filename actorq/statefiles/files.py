@@ -48,11 +48,7 @@ def replace_file(path: Path, data: bytes | str, *, sync: bool = False) -> None:
     """
     partial = _partial(path)
     try:
-        with partial.open("wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
+        _write(partial, data, sync)
         partial.replace(path)
     except OSError as error:
         error.filename = str(path)
@@ -69,11 +65,7 @@ def replace_together(files: Mapping[Path, bytes | str]) -> None:
     partials = {_partial(path): path for path in files}
     try:
         for partial, path in partials.items():
-            data = files[path]
-            with partial.open("wb") as file:
-                file.write(data.encode() if isinstance(data, str) else data)
-                file.flush()
-                os.fsync(file.fileno())
+            _write(partial, files[path], sync=True)
         for partial, path in partials.items():
             partial.replace(path)
     except OSError as error:
@@ -88,6 +80,14 @@ def replace_together(files: Mapping[Path, bytes | str]) -> None:
 def is_unused(folder: Path, first: Path, logs: Path | None = None) -> bool:
     """Whether a folder holds no file, besides logs, and what a process left that was killed at the first file."""
     return all(path.is_dir() or path.name == _partial(first).name or path.parent == logs for path in folder.rglob("*"))
+
+
+def _write(path: Path, data: bytes | str, sync: bool) -> None:
+    with path.open("wb") as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _partial(path: Path) -> Path:

@@ -14,6 +14,7 @@ from actorq.statefiles.tolerance import Tolerated
 
 _log = logging.getLogger(__name__)
 
+# Numbers that one write reserves.
 BLOCK = 64
 # If the mark is lost, numbers continue this far above the known ones. A run uses fewer between two checkpoints.
 LEAP = 2**14
@@ -26,15 +27,13 @@ class HighWaterMark:
 
     path: the file of the mark; the first `reserve` creates it.
     known: the highest number that other files show as used; 0 for none.
-    block: number of reserved numbers per write.
 
     A damaged mark, or a missing one when numbers are known, is logged and replaced: numbers continue `LEAP` above. Only
     one thread may call `reserve` and `close`.
     """
 
-    def __init__(self, path: Path, known: int, block: int = BLOCK) -> None:
+    def __init__(self, path: Path, known: int) -> None:
         self._path = path
-        self._block = block
         self.floor = _floor(path, known)
         """Earlier objects may have used numbers up to this one."""
         self._highest = self.floor
@@ -49,7 +48,7 @@ class HighWaterMark:
         self._highest = max(self._highest, number)
         if number > self._stored:
             self._write(number, number)
-        elif self._stored - number < self._block // 2 and (self._ahead is None or not self._ahead.is_alive()):
+        elif self._stored - number < BLOCK // 2 and (self._ahead is None or not self._ahead.is_alive()):
             self._ahead = threading.Thread(target=self._write_ahead, args=(number,), name="high water", daemon=True)
             self._ahead.start()
 
@@ -67,13 +66,13 @@ class HighWaterMark:
 
     def _write_ahead(self, number: int) -> None:
         # `reserve` tries again, and raises if the number is above the mark.
-        self._writes_ahead.attempt(lambda: self._write(number, number + self._block))
+        self._writes_ahead.attempt(lambda: self._write(number, number + BLOCK))
 
     def _write(self, number: int, needed: int) -> None:
         """Reserve a block above `number`, unless the mark has reached `needed`. The mark only rises."""
         with self._writing:
             if needed > self._stored:
-                self._store(number + self._block)
+                self._store(number + BLOCK)
 
     def _store(self, mark: int) -> None:
         write_document(self._path, {"mark": mark}, sync=True)

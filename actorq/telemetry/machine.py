@@ -17,10 +17,7 @@ _PACKAGES = ("torch", "onnxruntime", "onnx", "grpcio", "gymnasium", "numpy")
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine and its software versions. Memory in GB; "-" for a package that is not installed.
-
-    gpus: models of its NVIDIA GPUs.
-    """
+    """A machine with the models of its NVIDIA GPUs, and its software. Memory in GB; "-" for a missing package."""
 
     cpu: str
     cores: int

@@ -59,16 +59,6 @@ def labelled_counter(name: str, text: str, labels: tuple[str, ...], values: Mapp
     return family
 
 
-def scheme_gauge(name: str, text: str, values: Mapping[str, float | None]) -> Metric:
-    """A gauge for each scheme with a known value."""
-    return labelled_gauge(name, text, ("scheme",), {(scheme,): value for scheme, value in values.items()})
-
-
-def scheme_counter(name: str, text: str, values: Mapping[str, float]) -> Metric:
-    """A counter for each scheme, served as `name`_total."""
-    return labelled_counter(name, text, ("scheme",), {(scheme,): value for scheme, value in values.items()})
-
-
 def variant_gauge(name: str, text: str, values: Mapping[Variant, float | None]) -> Metric:
     """A gauge for each variant with a known value."""
     return labelled_gauge(name, text, Variant._fields, {tuple(variant): value for variant, value in values.items()})

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import sys
 import time
 from functools import lru_cache
@@ -18,8 +19,6 @@ FORK_SERVER = "actorq-forks"
 def measure_process(name: str, role: str, node: str = "") -> ProcessStats:
     """Measure the calling process. Takes well under a millisecond.
 
-    name: the process's name within the run.
-    role: the service of the process.
     node: the machine's name, by default the host name. In a Kubernetes pod the host name is the *pod's* name; pass the
         node's name there, or this process gets no share of a meter's energy.
     """
@@ -93,10 +92,6 @@ def _peak_resident_bytes(status: Path) -> int:
 
 
 def _peak_from_rusage(system: str = sys.platform) -> int:
-    if os.name != "posix":
-        return 0
-    import resource
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # getrusage counts in kibibytes on Linux and the BSDs, in bytes on macOS.
     return int(peak) if system == "darwin" else int(peak) * 1024

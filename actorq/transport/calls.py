@@ -35,7 +35,9 @@ class CallCounts:
         service, _, method = path.lstrip("/").rpartition("/")
 
         def count(ended: Any) -> None:
-            end = CallEnd(service, method, streaming, _code(ended).name)
+            # gRPC sets a code only for an aborted call. A call was canceled if its handler did not finish.
+            code = ended.code() or (grpc.StatusCode.OK if ended.done() else grpc.StatusCode.CANCELLED)
+            end = CallEnd(service, method, streaming, code.name)
             with self._lock:
                 self._counts[end] += 1
 
@@ -45,9 +47,3 @@ class CallCounts:
         """The counts so far."""
         with self._lock:
             return dict(self._counts)
-
-
-def _code(context: Any) -> grpc.StatusCode:
-    # gRPC sets a code only for an aborted call. A call was canceled if its handler did not finish.
-    code: grpc.StatusCode | None = context.code()
-    return code or (grpc.StatusCode.OK if context.done() else grpc.StatusCode.CANCELLED)

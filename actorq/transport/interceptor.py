@@ -102,21 +102,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         streams_in, streams_out = handler.request_streaming, handler.response_streaming
         kind = "_".join("stream" if streams else "unary" for streams in (streams_in, streams_out))
         inner, factory = getattr(handler, kind), getattr(grpc, f"{kind}_rpc_method_handler")
-        # Health's Watch writes to its context instead of yielding.
-        wrap = self._guard_stream if inspect.isasyncgenfunction(inner) else self._guard_call
         received = _Received(self._traffic)
-        wrapped: Any = wrap(inner, method, streams_in, streams_in or streams_out, received)
+        wrapped = self._guarded(inner, method, streams_in, streams_in or streams_out, received)
         sealed = SealedCall(handler_call_details, handler.request_deserializer, handler.response_serializer)
         return factory(wrapped, received.counted(tolerant(sealed.deserialize)), sealed.serialize)
 
-    def _guard_call(
-        self,
-        inner: Callable[..., Awaitable[Any]],
-        method: str,
-        streams_in: bool,
-        streaming: bool,
-        received: "_Received",
-    ) -> Callable[..., Awaitable[Any]]:
+    def _guarded(
+        self, inner: Callable[..., Any], method: str, streams_in: bool, streaming: bool, received: "_Received"
+    ) -> Callable[..., Any]:
+        """A handler that admits a call before `inner` runs, and ends a failed one with the status of its error."""
+
         async def call(request: Any, context: grpc.aio.ServicerContext) -> Any:
             try:
                 self._begin(method, streaming, context, received)
@@ -124,17 +119,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except (Exception, asyncio.CancelledError) as error:
                 await self._abort(context, method, error)
 
-        return call
-
-    def _guard_stream(
-        self,
-        inner: Callable[..., AsyncIterator[Any]],
-        method: str,
-        streams_in: bool,
-        streaming: bool,
-        received: "_Received",
-    ) -> Callable[..., AsyncIterator[Any]]:
-        async def call(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
+        async def stream(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
             try:
                 self._begin(method, streaming, context, received)
                 async for response in inner(checked(request, streams_in), context):
@@ -142,7 +127,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except (Exception, asyncio.CancelledError) as error:
                 await self._abort(context, method, error)
 
-        return call
+        # Health's Watch writes to its context instead of yielding.
+        return stream if inspect.isasyncgenfunction(inner) else call
 
     def _begin(self, method: str, streaming: bool, context: grpc.aio.ServicerContext, received: "_Received") -> None:
         """Follow a call, and admit it. Raises an error of the domain for a call that is not admitted."""

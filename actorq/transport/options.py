@@ -4,7 +4,6 @@ Both sides must set keepalive together. A server closes a connection with "too_m
 often than it allows.
 """
 
-import os
 import ssl
 import stat
 from dataclasses import dataclass, field, replace
@@ -81,9 +80,7 @@ def server_options(limits: ServerLimits) -> list[tuple[str, int]]:
 
 def _spare_descriptors() -> int:
     """File descriptors that connections may take so that enough remain for files."""
-    if os.name != "posix":
-        return 2**31 - 1
-    import resource
+    import resource  # Windows has none, and only servers need it.
 
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(most - _OWN_DESCRIPTORS, most // 2) if most >= 0 else 2**31 - 1
@@ -111,8 +108,6 @@ class Certificates:
 
         directory: the member's own folder, as a pod gets it, or a folder of `actorq certificates init` with a folder
         for each role.
-        member: the role, such as "learner".
-        readable_key: accept a key that other users may read.
         """
         if directory is None:
             return None

@@ -42,12 +42,7 @@ class Pair(Generic[M, T]):
     """
 
     def __init__(
-        self,
-        message: type[M],
-        domain: Callable[..., T],
-        fields: Mapping[Any, str],
-        prefix: str = "",
-        peer: str = "",
+        self, message: type[M], domain: Callable[..., T], fields: Mapping[Any, str], prefix: str = "", peer: str = ""
     ) -> None:
         self.message, self.domain = message, domain
         self._peer = peer

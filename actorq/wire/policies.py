@@ -1,9 +1,11 @@
-"""Messages about policies: descriptors, receipts, contents of a store."""
+"""Messages about policies: descriptors, receipts, contents of a store, requests."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from actorq.domain import limits
+from actorq.domain.contract import check_contract
 from actorq.domain.limits import MAX_BLOB_BYTES, MAX_MESSAGE_BYTES
 from actorq.domain.policy import (
     SIGNED,
@@ -16,6 +18,7 @@ from actorq.domain.policy import (
     RefusedRung,
     RetainedPolicy,
     Variant,
+    variant_of,
 )
 from actorq.domain.status import Receipt
 from actorq.errors import ExhaustedError, InvalidInputError
@@ -24,12 +27,17 @@ from actorq.v1 import policy_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
 from actorq.wire.fields import Pair, enumeration, many
 from actorq.wire.processes import PROCESS
-from actorq.wire.tensors import TIME
+from actorq.wire.tensors import TIME, duration
 
 MAX_POLICY_MESSAGES = 8 * 1024
 """Senders use chunks of 512 KiB. Many tiny chunks are refused, because each message needs extra memory."""
 
+_MAX_PAGE_SIZE = 1000
+# From a nanosecond to longer than any service's grant.
+_HOLD_S = (1e-9, 366 * 86_400.0)
 
+# Unknown encodings are kept.
+ENCODINGS = many(bounds.anything, limits.MAX_ENCODINGS)
 # Signed weights are the default, as for older peers.
 WEIGHT_ENCODING = enumeration(
     policy_pb2.WeightEncoding,
@@ -147,6 +155,65 @@ def receipt_to_proto(receipt: Receipt) -> quantizer_pb2.Receipt:
         for policy in message.policies:
             policy.fidelity.ClearField("outputs")
     return message
+
+
+@dataclass(frozen=True)
+class PolicyRequest:
+    """A request for a policy of a scheme. Version 0 is the newest; a watcher gets versions above `version`."""
+
+    scheme: str
+    version: int
+    encodings: tuple[tensor_pb2.BlobEncoding, ...] = ()
+    weight_encoding: str = SIGNED
+
+    @property
+    def variant(self) -> Variant:
+        """The variant to serve."""
+        return variant_of(self.scheme, self.weight_encoding)
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """A page of at most `size` retained versions (0 for the default), after the page that gave `token`."""
+
+    size: int
+    token: str
+
+
+@dataclass(frozen=True)
+class HoldRequest:
+    """A request to keep a version retained for `seconds`."""
+
+    version: int
+    seconds: float
+
+
+_SCHEME: dict[Any, str] = {bounds.optional_name: "scheme"}
+_SERVED = {**_SCHEME, ENCODINGS: "encodings", WEIGHT_ENCODING: "weight_encoding"}
+_WATCH = Pair(quantizer_pb2.WatchPoliciesRequest, PolicyRequest, {**_SERVED, bounds.version: "version=after_version"})
+
+
+def watch_request_from_proto(message: quantizer_pb2.WatchPoliciesRequest) -> PolicyRequest:
+    """Decode a request to watch policies. Raises ConflictError for another contract, if the caller names one."""
+    if message.contract:
+        check_contract("the watcher", message.contract)
+    return _WATCH.from_proto(message)
+
+
+policy_request_from_proto = Pair(
+    quantizer_pb2.GetPolicyRequest, PolicyRequest, {**_SERVED, bounds.version: "version"}
+).from_proto
+fidelity_request_from_proto = Pair(
+    quantizer_pb2.GetFidelityReportRequest, PolicyRequest, {**_SCHEME, bounds.version: "version"}
+).from_proto
+page_request_from_proto = Pair(
+    quantizer_pb2.ListPoliciesRequest,
+    PageRequest,
+    {bounds.between(0, _MAX_PAGE_SIZE): "size=page_size", bounds.page_token: "token=page_token"},
+).from_proto
+hold_request_from_proto = Pair(
+    quantizer_pb2.HoldPolicyRequest, HoldRequest, {bounds.version: "version", duration(*_HOLD_S): "seconds=duration"}
+).from_proto
 
 
 class PolicyAssembler:

@@ -1,23 +1,23 @@
 """Messages of the two long streams: from an actor to its learner, and from a learner to its quantizer."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from actorq.domain import limits
+from actorq.domain.lineage import MAX_LINEAGE, UNCHECKED, Lineage
 from actorq.domain.policy import PolicyGraph
 from actorq.domain.status import ActorReport
 from actorq.domain.trajectory import Evaluation, Segment
+from actorq.errors import InvalidInputError
 from actorq.transport.payload.blobs import split_blob
 from actorq.v1 import learner_pb2, quantizer_pb2, tensor_pb2
 from actorq.wire import bounds
-from actorq.wire.fields import Pair
-from actorq.wire.joining import StreamOpening, stream_opening_to_proto
-from actorq.wire.publications import (
-    CheckpointHeader,
-    Opening,
-    checkpoint_header_to_proto,
-    opening_to_proto,
-)
-from actorq.wire.runs import actor_report_to_proto
+from actorq.wire.fields import Kind, Pair, many
+from actorq.wire.policies import ENCODINGS
+from actorq.wire.runs import StreamOpening, actor_report_to_proto, stream_opening_to_proto
+from actorq.wire.tensors import TIME
 from actorq.wire.trajectories import evaluation_to_proto, segment_to_proto
 
 
@@ -31,14 +31,9 @@ class Reported:
 
 @dataclass(frozen=True)
 class StreamAnswer:
-    """A learner's answer on an actor's stream.
+    """A learner's answer on an actor's stream: `StreamTrajectoriesResponse` in protos/actorq/v1/learner.proto.
 
-    acknowledged, durable: the highest stored sequence, and the highest that survives a power cut.
-    credit_through: the highest sequence that the actor may send.
-    evaluate_version: the version to evaluate next; 0 for none.
-    stop: whether the run is over.
-    max_steps_per_policy: the steps of each environment after which the actor waits for a newer policy; 0 for as many as
-        Join has told.
+    evaluate_version: the version to evaluate next; 0 for none. stop: whether the run is over.
     """
 
     acknowledged: int
@@ -89,6 +84,90 @@ stream_answer_to_proto, stream_answer_from_proto = Pair(
 ).both
 
 
+@dataclass(frozen=True)
+class Opening:
+    """The opening of a publication: the run, the scheme of its actors, and the publishing learner."""
+
+    run_id: str
+    scheme: str
+    learner: Lineage = UNCHECKED
+
+
+@dataclass(frozen=True)
+class CheckpointHeader:
+    """A `Checkpoint` without its tensors."""
+
+    version: int
+    learner_step: int
+    graph_digest: bytes
+    snapshot_at: float
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A quantizer's state: the graph and version that it has, and the encodings of blobs that it takes."""
+
+    newest_version: int
+    graph_digests: tuple[bytes, ...]
+    encodings: tuple[tensor_pb2.BlobEncoding, ...]
+
+
+_OPENING = Pair(
+    quantizer_pb2.PublishOpen,
+    Opening,
+    {bounds.name: "run_id", bounds.optional_name: "scheme"},
+    prefix="open.",
+    peer="a learner",
+)
+_LEARNER = Pair(
+    quantizer_pb2.PublishOpen,
+    Lineage,
+    {bounds.epoch: "epoch", many(bounds.anything, MAX_LINEAGE): "processes=lineage"},
+    prefix="open.",
+)
+
+
+def opening_to_proto(opening: Opening) -> quantizer_pb2.PublishOpen:
+    """Encode the opening of a publication."""
+    return _OPENING.to_proto(opening, epoch=opening.learner.epoch, lineage=opening.learner.processes)
+
+
+def opening_from_proto(message: quantizer_pb2.PublishOpen) -> Opening:
+    """Decode the opening of a publication. Raises ConflictError for another contract."""
+    return replace(_OPENING.from_proto(message), learner=_LEARNER.from_proto(message))
+
+
+def _snapshot_at(what: str, message: Timestamp) -> float:
+    if message == Timestamp():
+        raise InvalidInputError(f"{what}: must be the time of the snapshot, got none")
+    return bounds.unix_seconds(what, message)
+
+
+checkpoint_header_to_proto, checkpoint_header_from_proto = Pair(
+    quantizer_pb2.CheckpointHeader,
+    CheckpointHeader,
+    {
+        bounds.between(1, limits.MAX_VERSION): "version",
+        bounds.count: "learner_step",
+        bounds.digest: "graph_digest",
+        Kind(TIME.encode, _snapshot_at): "snapshot_at",
+    },
+    prefix="checkpoint.",
+).both
+
+ready_to_proto, ready_from_proto = Pair(
+    quantizer_pb2.PublishReady,
+    Ready,
+    {
+        bounds.version: "newest_version",
+        many(bounds.digest, limits.MAX_GRAPH_DIGESTS): "graph_digests",
+        ENCODINGS: "encodings",
+    },
+    prefix="ready.",
+    peer="the quantizer",
+).both
+
+
 def publication_to_proto(publication: Opening | Evaluation) -> quantizer_pb2.PublishCheckpointsRequest:
     """Encode a message without a blob of a learner's stream."""
     if isinstance(publication, Opening):
@@ -106,10 +185,7 @@ def graph_to_protos(graph: PolicyGraph) -> Iterator[quantizer_pb2.PublishCheckpo
 def checkpoint_to_protos(
     header: CheckpointHeader, tensors: bytes, encodings: Iterable[tensor_pb2.BlobEncoding]
 ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-    """Encode a checkpoint: its header, then the parts of its tensors.
-
-    tensors: in safetensors format. encodings: encodings of blobs that the quantizer takes.
-    """
+    """Encode a checkpoint: its header, then the parts of its tensors (safetensors) in one of the encodings."""
     yield quantizer_pb2.PublishCheckpointsRequest(checkpoint=checkpoint_header_to_proto(header))
     for part in split_blob(tensors, header.version, encodings=encodings):
         yield quantizer_pb2.PublishCheckpointsRequest(part=part)

@@ -117,6 +117,14 @@ ENVIRONMENT = Pair(
 environment_to_proto, environment_from_proto = ENVIRONMENT.both
 
 
+episode_to_proto, episode_from_proto = Pair(
+    trajectory_pb2.Episode,
+    Episode,
+    {bounds.figure: "episode_return", bounds.anything: "length environment success"},
+    prefix="episode.",
+).both
+
+
 def segment_to_proto(segment: Segment) -> trajectory_pb2.Segment:
     """Encode a segment."""
     return trajectory_pb2.Segment(
@@ -154,21 +162,6 @@ def _span_from_proto(message: trajectory_pb2.PolicySpan) -> PolicySpan:
         first_step=message.first_step,
         version=bounds.version("span.version", message.version),
         scheme=bounds.name("span.scheme", message.scheme),
-    )
-
-
-def episode_to_proto(episode: Episode) -> trajectory_pb2.Episode:
-    """Encode an episode."""
-    return trajectory_pb2.Episode(**vars(episode))
-
-
-def episode_from_proto(message: trajectory_pb2.Episode) -> Episode:
-    """Decode an episode."""
-    return Episode(
-        episode_return=bounds.figure("episode.episode_return", message.episode_return),
-        length=message.length,
-        environment=message.environment,
-        success=message.success if message.HasField("success") else None,
     )
 
 

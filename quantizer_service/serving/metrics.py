@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import Metric
 
 from actorq.domain.policy import PolicyDescriptor, Variant
-from actorq.telemetry.metrics import counter, gauge, histogram, scheme_counter, variant_counter, variant_gauge
+from actorq.telemetry.metrics import counter, gauge, histogram, labelled_counter, variant_counter, variant_gauge
 from quantizer_service.serving.quantizer import Quantizer
 from quantizer_service.serving.relay import Relay
 
@@ -13,10 +13,11 @@ from quantizer_service.serving.relay import Relay
 def quantizer_metrics(quantizer: Quantizer) -> Iterator[Metric]:
     """The metric families of one quantizer."""
     yield variant_counter("actorq_quantizer_policies", "Policies emitted for checkpoints.", quantizer.emitted)
-    yield scheme_counter(
+    yield labelled_counter(
         "actorq_quantizer_gate_refusals",
         "Rungs of the ladder that the fidelity gate refused, for checkpoints.",
-        quantizer.refusals,
+        ("scheme",),
+        {(scheme,): count for scheme, count in quantizer.refusals.items()},
     )
     yield histogram(
         "actorq_quantizer_emit_seconds",

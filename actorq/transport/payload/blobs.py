@@ -15,10 +15,7 @@ ENCODINGS = (_SPARSE,)
 
 
 def split_blob(
-    data: bytes,
-    version: int = 0,
-    chunk_bytes: int = CHUNK_BYTES,
-    encodings: Iterable[tensor_pb2.BlobEncoding] = (),
+    data: bytes, version: int = 0, chunk_bytes: int = CHUNK_BYTES, encodings: Iterable[tensor_pb2.BlobEncoding] = ()
 ) -> Iterator[tensor_pb2.BlobPart]:
     """Yield the parts of `data`: a header, then chunks of at most `chunk_bytes`.
 

@@ -74,10 +74,6 @@ class _Call:
     def __call__(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
         return self._call(request, timeout=timeout, metadata=_sealed(metadata), **options)
 
-    def with_call(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
-        """The response, and the call object."""
-        return self._call.with_call(request, timeout=timeout, metadata=_sealed(metadata), **options)
-
     def future(self, request: Any, timeout: float | None = None, metadata: Any = None, **options: Any) -> Any:
         """The future response of a call in the background."""
         return self._call.future(request, timeout=timeout, metadata=_sealed(metadata), **options)

@@ -62,7 +62,8 @@ class Gate:
         allowed = allowed_roles(path)
         if identity.role not in allowed:
             others = f"only {', '.join(sorted(allowed))}" if allowed else "nobody"
-            raise DeniedError(f"{identity.role} may not call {_name(path)}: {others} may")
+            service, _, rpc = path.rpartition("/")
+            raise DeniedError(f"{identity.role} may not call {service.rpartition('.')[2]}.{rpc}: {others} may")
         task = asyncio.current_task()
         if streaming and task is not None:
             self._streams[task] = identity
@@ -101,8 +102,3 @@ class Gate:
 
 def _denied(identity: Identity) -> DeniedError:
     return DeniedError(f"the certificate with serial number {identity.serial:X} is on the deny list")
-
-
-def _name(path: str) -> str:
-    service, _, rpc = path.rpartition("/")
-    return f"{service.rpartition('.')[2]}.{rpc}"

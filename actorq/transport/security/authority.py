@@ -70,9 +70,11 @@ def write_certificates(
             _write(partial / "ca.crt", authority.pem.certificate)
             for role in ROLES:
                 names = (*member_names(role, namespace), *extra)
-                _write_member(
-                    partial / role, authority, authority.issue(role, names, identity_uri(role, run), begin, end)
-                )
+                issued = authority.issue(role, names, identity_uri(role, run), begin, end)
+                (partial / role).mkdir()
+                _write(partial / role / "ca.crt", authority.pem.certificate)
+                _write(partial / role / "tls.crt", issued.certificate)
+                _write(partial / role / "tls.key", issued.key, mode=0o600)
             partial.chmod(0o755)
             partial.rename(directory)
         except BaseException:
@@ -199,13 +201,6 @@ def _key_of(certificate: x509.Certificate, text: bytes) -> ec.EllipticCurvePriva
     return key
 
 
-def _write_member(folder: Path, authority: Authority, issued: Issued) -> None:
-    folder.mkdir()
-    _write(folder / "ca.crt", authority.pem.certificate)
-    _write(folder / "tls.crt", issued.certificate)
-    _write(folder / "tls.key", issued.key, mode=0o600)
-
-
 def _write(path: Path, data: bytes, mode: int = 0o644) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
@@ -226,14 +221,11 @@ def _general_name(name: str) -> x509.GeneralName:
 
 
 def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    encrypts = ("key_encipherment", "data_encipherment", "key_agreement", "encipher_only", "decipher_only")
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
         content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
         key_cert_sign=signs_certificates,
         crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
+        **dict.fromkeys(encrypts, False),
     )

@@ -59,10 +59,7 @@ def parse_identity(uris: Sequence[str], serial: int = 0) -> Identity:
 
 
 def identity_of(authentication: Mapping[str, Sequence[bytes]]) -> Identity | None:
-    """The identity of a call's peer; None without TLS. Raises DeniedError when the certificate has no identity.
-
-    authentication: `auth_context()` of the call's context.
-    """
+    """The peer of a call with this `auth_context()`; None without TLS. Raises DeniedError for one without identity."""
     certificates = authentication.get("x509_pem_cert")
     if not certificates:
         return None

@@ -33,10 +33,8 @@ def test_a_signature_comes_back_from_its_text() -> None:
     assert Signature.from_text(MIXED.to_text()) == MIXED
 
 
-def test_inputs_and_outputs_are_found_by_their_roles() -> None:
-    assert (MIXED.input(Role.OBSERVATION), MIXED.input(Role.NOISE)) == ("observation", "noise")
+def test_outputs_are_found_by_their_roles() -> None:
     assert (MIXED.output(Role.LOGITS), MIXED.output(Role.MEAN)) == ("choices", None)
-    assert MIXED.input(Role.LOGITS) is None
     assert MIXED.acting.name == "actions"
 
 
@@ -50,7 +48,8 @@ def test_a_state_is_an_input_and_an_output() -> None:
 
     signature = Signature((OBSERVATION, state), (VALUES, state))
 
-    assert signature.input(Role.STATE) == signature.output(Role.STATE) == "h"
+    assert signature.inputs[1] is state
+    assert signature.output(Role.STATE) == "h"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_roles_follow_from_names() -> None:
 
 
 def test_an_only_input_is_an_observation_whatever_its_name() -> None:
-    assert signature_of(("noise",), ("actions",)).input(Role.OBSERVATION) == "noise"
+    assert signature_of(("noise",), ("actions",)).inputs == (Port("noise", Role.OBSERVATION),)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def status_of(channel: grpc.Channel, path: str) -> tuple[grpc.StatusCode, str]:
     elif rpc is not None and rpc.server_streaming:
         call = channel.unary_stream(path)(b"", timeout=20.0)
     else:
-        call = iter([channel.unary_unary(path).with_call(b"", timeout=20.0)])
+        call = iter([channel.unary_unary(path)(b"", timeout=20.0)])
     next(call)
     return grpc.StatusCode.OK, ""
 
