@@ -23,7 +23,7 @@ from learner_service.replay.moments import ObservationMoments
 from learner_service.replay.n_step import Returns, assemble, empty_batch
 from learner_service.replay.prefetch import Drawn, Prefetcher
 from learner_service.replay.rate_limiter import RateLimiter
-from learner_service.replay.samplers import LinearSchedule, PrioritizedSampler, Sampled, Sampler, UniformSampler
+from learner_service.replay.samplers import PrioritizedSampler, Sampled, Sampler, UniformSampler
 from learner_service.replay.segment_buffer import SegmentBuffer
 from learner_service.replay.storage.sequences import MOST_ACTORS, LastSequences, SegmentSource, actor_key
 from learner_service.replay.storage.space import DiskWatch

@@ -76,7 +76,7 @@ class ReplayBuffer(SegmentBuffer):
     def senders(self, sampled: Sampled) -> NDArray[np.uint64]:
         """Numbers that tell the actors of drawn rows apart, uint64[B]; arbitrary for segments that are gone."""
         with self._lock:
-            return self._store.segments.senders(sampled.generations)
+            return self._store.directory.senders(sampled.generations)
 
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """As in `SegmentBuffer`, of all stored observations."""

@@ -34,7 +34,6 @@ class Returns:
     windows: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UserError when a number of the algorithm is out of range."""
         if self.n_step < 1 or not 0 <= self.discount <= 1:
             raise UserError(f"replay: need n_step >= 1 and discount in [0, 1], got {self.n_step} and {self.discount}")
 
@@ -61,8 +60,6 @@ def empty_batch(
         "policy_versions": ((), "int64"),
         **{each.name: (each.shape, each.dtype.name) for each in further},
     }
-    if between:
-        columns |= {"between_observations": ((between, *shape), dtype), "between_discounts": ((between,), "float32")}
     if between:
         columns |= {"between_observations": ((between, *shape), dtype), "between_discounts": ((between,), "float32")}
     return Batch(**{name: allocate((size, *shape), dtype) for name, (shape, dtype) in columns.items()})

@@ -15,6 +15,7 @@ from learner_service.replay.sum_tree import SumTree
 
 # After 32 rounds almost all draws are done, even if only a quarter of the rows is valid.
 _REJECTION_ROUNDS = 32
+_EPSILON = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,13 @@ class Sampler(Protocol):
     def sample(self, batch: int) -> Sampled:
         """Draw `batch` rows. Raises ConflictError when the store has no valid row."""
 
-    @abstractmethod
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set priorities float32[B], usually absolute TD errors, if draws depend on them.
 
         Skips rows that were overwritten since the draw. Raises InvalidInputError, and changes nothing, when they are
         not finite or have another shape.
         """
+        return
 
     def state(self) -> dict[str, float]:
         """The state for a checkpoint by name, without the generator and the store's files."""
@@ -69,7 +70,6 @@ class UniformSampler(Sampler):
     """Draws every valid row with the same probability: draws live rows and rejects those that are not valid."""
 
     def __init__(self, store: ReplayStore, rng: np.random.Generator) -> None:
-        """Sample from `store` with the randomness of `rng`."""
         self._store = store
         self._rng = rng
 
@@ -91,26 +91,6 @@ class UniformSampler(Sampler):
         probabilities = np.full(batch, 1.0 / store.transitions)
         return Sampled(rows, np.ones(batch, np.float32), probabilities, store.generations[rows])
 
-    def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
-        """Do nothing, because no draw depends on priorities."""
-
-
-@dataclass(frozen=True)
-class LinearSchedule:
-    """A value that moves from `start` to `end` while the first `steps` transitions are inserted, and then stays."""
-
-    start: float
-    end: float
-    steps: int
-
-    def at(self, inserted: int) -> float:
-        """The value after `inserted` transitions, over all restarts."""
-        return self.start + (self.end - self.start) * min(1.0, inserted / self.steps)
-
-
-_BETA = LinearSchedule(0.4, 0.4, steps=1)
-_EPSILON = np.float32(1e-6)
-
 
 class PrioritizedSampler(Sampler):
     """Proportional prioritization (Schaul et al. 2016, arXiv:1511.05952).
@@ -122,21 +102,28 @@ class PrioritizedSampler(Sampler):
     """
 
     def __init__(
-        self, store: ReplayStore, rng: np.random.Generator, alpha: float = 0.6, beta: LinearSchedule = _BETA
+        self,
+        store: ReplayStore,
+        rng: np.random.Generator,
+        alpha: float = 0.6,
+        betas: tuple[float, float] = (0.4, 0.4),
+        steps: int = 1,
     ) -> None:
-        """Build the tree from the stored priorities. alpha, beta: exponents in [0, 1]."""
+        """alpha, betas: exponents in [0, 1]; beta moves from the first to the last in the first `steps` transitions."""
         self._alpha = alpha
-        self._beta = beta
+        self._betas = betas
+        self._steps = steps
         self._store = store
         self._rng = rng
         self._tree = SumTree(store.capacity)
         self._max_priority = self._restore()
-        store.raise_priority_ceiling(float(self._max_priority))
+        store.directory.raise_ceiling(float(self._max_priority))
 
     @property
     def beta(self) -> float:
         """The present correction for the bias of the sampling. It follows from the transitions in the store's files."""
-        return self._beta.at(self._store.total_transitions)
+        first, last = self._betas
+        return first + (last - first) * min(1.0, self._store.total_transitions / self._steps)
 
     def on_insert(self, inserted: Inserted) -> None:
         """Give the new rows the largest priority so far, and the evicted rows no mass."""
@@ -173,7 +160,7 @@ class PrioritizedSampler(Sampler):
         if not len(rows):
             return
         given = np.abs(checked[same]) + _EPSILON
-        store.raise_priority_ceiling(float(given.max()))
+        store.directory.raise_ceiling(float(given.max()))
         store.priorities[rows] = given
         # Read back, so that the tree and the file agree on a row that was drawn twice.
         stored = store.priorities[rows]
@@ -187,7 +174,7 @@ class PrioritizedSampler(Sampler):
     def load_state(self, state: Mapping[str, float]) -> None:
         """Restore the largest priority, unless the store has a larger one."""
         self._max_priority = max(self._max_priority, np.float32(state.get("max_priority", 0.0)))
-        self._store.raise_priority_ceiling(float(self._max_priority))
+        self._store.directory.raise_ceiling(float(self._max_priority))
 
     def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
         masses: NDArray[np.float64] = np.power(priorities, self._alpha, dtype=np.float64)
@@ -197,12 +184,10 @@ class PrioritizedSampler(Sampler):
         store = self._store
         valid = store.flags & VALID != 0
         # A kill between a segment's commit and its `on_insert` leaves zeros. Such rows count as new.
-        ceiling = np.inf if store.priority_ceiling is None else store.priority_ceiling
+        ceiling = np.inf if store.directory.ceiling is None else store.directory.ceiling
         given = valid & np.isfinite(store.priorities) & (store.priorities > 0) & (store.priorities <= ceiling)
         largest = np.float32(store.priorities[given].max() if given.any() else 1.0)
-        new = valid & ~given
-        if new.any():
-            store.priorities[new] = largest
+        store.priorities[valid & ~given] = largest
         self._tree.set_range(0, store.capacity, np.where(valid, self._masses(store.priorities), 0.0))
         return largest
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import Array
 from actorq.domain.leaves import VECTOR, views
 from actorq.domain.status import StorageStatus
 from actorq.domain.trajectory import Segment
@@ -32,15 +31,14 @@ class SegmentBuffer(ABC):
     Before an insert call `limiter.try_reserve`. The call is outside the buffer's lock, so no side waits for the other
     while holding it.
 
+    limiter: admits inserts and samples. moments: None when no statistics of observations are needed.
     spec: of the environment. directory: of the store's files. machine: its functions that the store uses.
     capacity: rows of the store. nbytes: bytes of its files when full.
     sequences: the last inserted sequence of each actor. Only the buffer advances it.
     """
 
     def __init__(self, store: ReplayStore, limiter: RateLimiter, moments: ObservationMoments | None) -> None:
-        """Connect the parts. moments: None when no statistics of observations are needed."""
         self.limiter = limiter
-        """Admission of inserts and samples."""
         self.spec, self.directory, self.machine = store.spec, store.path, store.machine
         self.capacity, self.nbytes, self.sequences = store.capacity, store.nbytes, store.sequences
         self._store = store
@@ -169,7 +167,9 @@ class SegmentBuffer(ABC):
         """Add the observations of segments, oldest first, to the moments; once each."""
         for record in records:
             if self._moments is not None and record.cumulative_transitions > self._moments.through:
-                observations = self._numbers(self._store.observations[self._valid_rows(record)])
+                observations = self._store.observations[self._valid_rows(record)]
+                if self.spec.leaves:
+                    observations = views(self.spec.leaves, observations.view(np.uint8))[VECTOR]
                 self._moments.add(observations, record.cumulative_transitions)
 
     def _observations(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
@@ -177,11 +177,6 @@ class SegmentBuffer(ABC):
         observations: NDArray[np.generic] = np.empty((len(rows), *policy.shape), policy.dtype)
         gather_observations(self._store, rows, observations)
         return observations
-
-    def _numbers(self, observations: Array) -> Array:
-        """What the moments count, [B, *vector], of single observations [B, *observation]."""
-        leaves = self.spec.leaves
-        return views(leaves, observations.view(np.uint8))[VECTOR] if leaves else observations
 
     def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
         """Remove the damaged segments of `rows`. Returns False when there is none."""

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from actorq.domain.trajectory import Segment
 from learner_service.batch import Batch
 from learner_service.replay import ObservationMoments, RateLimiter, ReplayStore, SegmentBuffer
-from learner_service.replay.n_step import gather_observations
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.directory import Record
 from learner_service.replay.storage.store import Inserted
@@ -143,15 +142,13 @@ class RolloutQueue(SegmentBuffer):
 
     def _wait_from(self, next_segment: int, used: int, dropped: int) -> None:
         # The files of the replay may have been removed, or be older than the checkpoint.
-        self._next_segment = min(next_segment, self._store.segments.next_index)
+        directory = self._store.directory
+        self._next_segment = min(next_segment, directory.head)
         self._used, self._dropped, self._dropped_ahead, self._withdrawn = used, dropped, 0, 0
-        live = self._store.segments.live
-        self._waiting = deque(record for record in live if record.index >= self._next_segment)
-        missing = self._store.segments.next_index - self._next_segment - len(self._waiting)
-        if missing:
+        self._waiting = deque(record for record in directory.live if record.index >= self._next_segment)
+        if missing := directory.head - self._next_segment - len(self._waiting):
             _log.warning("queue: %d segments that were not learned from are overwritten or damaged", missing)
-        samples = used * self._epochs
-        self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": samples})
+        self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": used * self._epochs})
 
     def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
         live = self._store.segments.live
@@ -212,8 +209,8 @@ class RolloutQueue(SegmentBuffer):
     def _traces(self, records: Sequence[Record]) -> list[_Trace]:
         """The segments, with consecutive ones of an actor joined."""
         traces: list[_Trace] = []
-        for record in sorted(records, key=lambda record: (_source(record), record.index)):
-            source, rows, sequence = _source(record), self._rows(record), record.source.sequence
+        for record in sorted(records, key=lambda record: (record.source[:2], record.index)):
+            source, rows, sequence = record.source[:2], self._rows(record), record.source.sequence
             last = traces[-1] if traces else None
             if last and last.source == source and np.array_equal(self._store.next_rows[last.rows[-2]], rows[0]):
                 joined = np.concatenate((last.rows[:-1], rows))
@@ -235,25 +232,19 @@ class RolloutQueue(SegmentBuffer):
         return rewards if bound is None else np.clip(rewards, -bound, bound)
 
     def _trajectories(self, rows: NDArray[np.int64]) -> Batch:
-        store, policy, acted = self._store, self.spec.policy_observations, rows[:-1]
-        observations: NDArray[np.generic] = np.empty((rows.size, *policy.shape), policy.dtype)
-        gather_observations(store, rows.ravel(), observations)
+        store, acted = self._store, rows[:-1]
         flags, rewards = store.flags[acted], self._rewards(acted)
         return Batch(
-            observations=observations.reshape(*rows.shape, *policy.shape),
+            observations=self._observations(rows.ravel()).reshape(*rows.shape, *self.spec.policy_observations.shape),
             actions=store.actions[acted],
             rewards=rewards if self._reward_scale is None else self._reward_scale.scaled(rewards),
             terminated=flags & TERMINATED != 0,
             truncated=flags & TRUNCATED != 0,
             valid=flags & VALID != 0,
             policy_versions=store.policy_versions[acted],
-            senders=store.segments.senders(store.generations[acted]),
+            senders=store.directory.senders(store.generations[acted]),
             **{column.name: store.further[column.name][acted] for column in store.batched},
         )
-
-
-def _source(record: Record) -> Source:
-    return record.source.actor_key, record.source.incarnation
 
 
 def _steps(records: Sequence[Record] | deque[Record]) -> int:

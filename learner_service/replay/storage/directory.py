@@ -114,7 +114,7 @@ class SegmentDirectory:
         return float(self._ceiling.value[0]) if self._ceiling.value else None
 
     def raise_ceiling(self, priority: float) -> None:
-        """Allow priorities up to this one."""
+        """Allow priorities up to this one. Call before such priorities are written."""
         if self.ceiling is None or priority > self.ceiling:
             self._ceiling.write(priority)
 

@@ -42,18 +42,9 @@ class LiveSegments:
         return self._directory.live
 
     @property
-    def next_index(self) -> int:
-        """Global index of the next segment."""
-        return self._directory.head
-
-    @property
     def checked_transitions(self) -> int:
         """Live valid rows that this process has written or checked."""
         return self.transitions - sum(record.transitions for record in self._unchecked.values())
-
-    def senders(self, generations: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """See SegmentDirectory."""
-        return self._directory.senders(generations)
 
     def extent(self) -> tuple[int, int]:
         """(first, length): all live rows are among first, first + 1, ..., first + length - 1 modulo capacity."""

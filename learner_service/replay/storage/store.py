@@ -1,19 +1,15 @@
 """The replay store: a columnar ring of transitions in memory-mapped files that survives the death of its process.
 
-Commits. An insert has three steps. (1) It evicts all segments whose rows it will overwrite. To do so, it advances the
-tail of the segment directory past them and clears their flags. (2) It writes the rows. (3) It appends the segment's
-record with its CRC to the directory. Step 3 is the commit.
+An insert has three steps. (1) It evicts all segments whose rows it will overwrite. To do so, it advances the tail of
+the segment directory past them and then clears their flags. `LiveSegments.drop_oldest` is this step alone. (2) It
+writes the rows. (3) It appends the segment's record with its CRC to the directory. This is the commit.
 
-`LiveSegments.drop_oldest` is step 1 alone. The tail on disk passes a segment before its rows change, so no kill brings
-it back. A kill between two segments leaves the second one stored and whole.
-
-SIGKILL is harmless at any instruction. The mappings are shared, so every store instruction changes the page cache. The
-page cache belongs to the kernel and outlives the process. A later open sees all instructions before the kill. After a
-kill in step 1, a segment is either live with its rows untouched, or evicted. Reopening clears the flags of all rows
-without a live record. After a kill in step 2, the rows have no record, so their flags are cleared too. After a kill in
-step 3, the record fails its CRC and does not count. After step 3, the segment is stored. No segment is stored twice,
-because the sequence numbers come from the same records and from `sequences.json`. That file is replaced before a record
-that it does not cover could be overwritten. `recovery` covers power cuts and damage.
+SIGKILL is harmless at any instruction. The mappings are shared, so a later open sees every store instruction before the
+kill in the kernel's page cache. After a kill in step 1, a segment is either live with its rows untouched, or evicted.
+After a kill in step 2 or 3, the rows have no record with a right CRC. Reopening clears the flags of all rows without a
+live record. No segment is stored twice, because the sequence numbers come from the same records and from
+`sequences.json`. That file is replaced before a record that it does not cover could be overwritten. `recovery` covers
+power cuts and damage.
 
 Disk space is taken before rows are written, so no store instruction can fail.
 """
@@ -62,7 +58,7 @@ class ReplayStore:
 
     The columns are views of the files; see `Columns`. Callers may write to `priorities` only.
 
-    segments: the segments that are stored now. sequences: the last sequence of each actor.
+    segments: the segments that are stored now. directory: their records. sequences: the last sequence of each actor.
     durability: flushes the files. machine: functions of the machine that the store uses.
     capacity: rows of the ring. Bootstrap observations and resets take rows too.
     nbytes: bytes of address space. Once the ring is full, also bytes of disk and page cache.
@@ -77,7 +73,6 @@ class ReplayStore:
         lock: WriterLock,
         machine: Machine,
     ) -> None:
-        """Wrap new or recovered files in the folder `path`. Use `open` instead."""
         self.spec = spec
         self.path = path
         self.machine = machine
@@ -94,6 +89,7 @@ class ReplayStore:
         self.segments = LiveSegments(columns, directory, spec.frame_stack)
         self.generations = self.segments.generations
         self.next_rows = self.segments.next_rows
+        self.directory = directory
         self.sequences = LastSequences()
         self.durability = Durability(columns, directory, self.sequences, path / "sequences.json", machine.boot_id)
         self._columns = columns
@@ -102,7 +98,6 @@ class ReplayStore:
         self.batched = tuple(column for column in sent if column.name in columns.further and column.batched)
         # For segments of the shape of the last one.
         self._writer: RowWriter | None = None
-        self._directory = directory
         self._lock = lock
         self._space = SpaceAhead(columns)
 
@@ -170,16 +165,7 @@ class ReplayStore:
     @property
     def total_transitions(self) -> int:
         """Transitions ever inserted, over all restarts."""
-        return self._directory.total_transitions
-
-    @property
-    def priority_ceiling(self) -> float | None:
-        """The largest valid priority in the files; None if no sampler has set it."""
-        return self._directory.ceiling
-
-    def raise_priority_ceiling(self, priority: float) -> None:
-        """Allow priorities up to this one. Call before such priorities are written."""
-        self._directory.raise_ceiling(priority)
+        return self.directory.total_transitions
 
     def insert(self, segment: Segment, source: SegmentSource) -> Inserted | None:
         """Store `segment`. Returns None, and changes nothing, when the store already contains `source`.
@@ -209,7 +195,7 @@ class ReplayStore:
         checksum = self._writer.write(segment, start)
         transitions = segment.transitions
         record = Record(
-            index=self._directory.head,
+            index=self.directory.head,
             start=start,
             rows=rows,
             steps=segment.steps,
@@ -239,7 +225,7 @@ class ReplayStore:
             self.flush()
         finally:
             self._columns.close()
-            self._directory.file.close()
+            self.directory.file.close()
             self._lock.close()
 
     def _cover_next_record(self) -> None:
@@ -257,5 +243,5 @@ class ReplayStore:
         for record in recovered.records.values():
             if record.known_source:
                 self.sequences.advance(record.source)
-        if recovered.rebooted or self._directory.watermark is None:
+        if recovered.rebooted or self.directory.watermark is None:
             self.flush()

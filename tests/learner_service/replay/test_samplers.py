@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actorq.errors import ConflictError, InvalidInputError
-from learner_service.replay import LinearSchedule, PrioritizedSampler, ReplayStore, Sampled, Sampler, UniformSampler
+from learner_service.replay import PrioritizedSampler, ReplayStore, Sampled, Sampler, UniformSampler
 from learner_service.replay.storage.columns import VALID
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, random_segment, source
 
@@ -20,7 +20,7 @@ def _uniform(store: ReplayStore) -> Sampler:
 
 
 def _prioritized(store: ReplayStore, alpha: float = 0.6, beta: float = 0.4) -> PrioritizedSampler:
-    return PrioritizedSampler(store, np.random.default_rng(11), alpha, LinearSchedule(beta, beta, 1))
+    return PrioritizedSampler(store, np.random.default_rng(11), alpha, (beta, beta))
 
 
 def _fill(store: ReplayStore, sampler: Sampler, numbers: range) -> None:
@@ -200,7 +200,7 @@ def test_of_a_row_drawn_twice_tree_and_file_keep_the_same_priority(tmp_path: Pat
 def test_weights_correct_more_of_the_bias_the_further_the_run_is(tmp_path: Path) -> None:
     def opened() -> tuple[ReplayStore, PrioritizedSampler]:
         store = ReplayStore.open(tmp_path, SPEC, 40)
-        return store, PrioritizedSampler(store, np.random.default_rng(11), beta=LinearSchedule(0.4, 1.0, 32))
+        return store, PrioritizedSampler(store, np.random.default_rng(11), betas=(0.4, 1.0), steps=32)
 
     def weights(store: ReplayStore, sampler: PrioritizedSampler, beta: float) -> None:
         sampled = sampler.sample(20)
