@@ -32,8 +32,7 @@ class ObservationMoments:
     @property
     def std(self) -> NDArray[np.float64]:
         """Standard deviation, float64[*observation]; zeros before the first observation."""
-        deviation: NDArray[np.float64] = np.sqrt(self._squares / max(1, self.count))
-        return deviation
+        return np.sqrt(self._squares / max(1, self.count))
 
     def add(self, observations: Array, through: int) -> None:
         """Add observations [B, *observation]. through: total transitions of the store up to these."""

@@ -177,8 +177,7 @@ class PrioritizedSampler(Sampler):
         self._store.directory.raise_ceiling(float(self._max_priority))
 
     def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
-        masses: NDArray[np.float64] = np.power(priorities, self._alpha, dtype=np.float64)
-        return masses
+        return np.power(priorities, self._alpha, dtype=np.float64)
 
     def _restore(self) -> np.float32:
         store = self._store

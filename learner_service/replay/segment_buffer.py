@@ -198,5 +198,4 @@ class SegmentBuffer(ABC):
 
     def _valid_rows(self, record: Record) -> NDArray[np.int64]:
         self._drop_damaged(np.arange(record.start, record.start + 1))
-        rows: NDArray[np.int64] = np.flatnonzero(self._store.flags[record.start : record.stop] & VALID) + record.start
-        return rows
+        return np.flatnonzero(self._store.flags[record.start : record.stop] & VALID) + record.start

@@ -223,8 +223,7 @@ class RolloutQueue(SegmentBuffer):
         """The rows of a segment's steps and bootstrap observations, int64[T + 1, N]."""
         block = record.rows // record.environments
         first = record.start + block - record.steps - 1
-        rows: NDArray[np.int64] = first + np.arange(record.steps + 1)[:, None] + block * np.arange(record.environments)
-        return rows
+        return first + np.arange(record.steps + 1)[:, None] + block * np.arange(record.environments)
 
     def _rewards(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         rewards: NDArray[np.float32] = self._store.rewards[rows]

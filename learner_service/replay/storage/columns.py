@@ -95,9 +95,8 @@ class Columns:
 
         Leaves out the priorities: they change everywhere, and an old priority or 0 serves as well.
         """
-        for file in self.files:
-            if file.name != "priorities":
-                file.sync()
+        for file, _ in self.checksummed:
+            file.sync()
 
     def touch(self, start: int, stop: int) -> None:
         """Mark the pages of these rows as changed, after the disk has failed to write them."""

@@ -149,8 +149,6 @@ class SegmentDirectory:
 
     def append(self, record: Record) -> None:
         """Commit `record`. Its index must be `head`, and the directory must not be full."""
-        if record.index != self.head or self.full:
-            raise ValueError(f"record {record.index} cannot follow: head {self.head}, full {self.full}")
         self._write(record)
         self.live.append(record)
         self.head = record.index + 1
@@ -178,8 +176,7 @@ class SegmentDirectory:
         """Numbers that tell the actors of live segments apart, in the shape of `indexes`. Damaged records have 0."""
         # A short-lived view: with one that is kept the file could not be closed.
         keys = np.ndarray((self.slots,), np.dtype("<u8"), self._map, HEADER_BYTES + _SENDER_AT, (RECORD_BYTES,))
-        found: NDArray[np.uint64] = keys[indexes % self.slots]
-        return found
+        return keys[indexes % self.slots]
 
     def write_watermark(self, watermark: Watermark) -> None:
         """Write the watermark. `file.sync` flushes it to the disk."""

@@ -64,9 +64,10 @@ class Durability:
             self._touch_since(self.durable.index)
         directory = self._directory
         oldest = directory.live[0].index if directory.live else directory.head
-        sequences = self._sequences.as_dict()
-        forgotten = self._sequences.forgotten
-        return Mark(directory.head, directory.total_transitions, oldest, sequences, forgotten, self._failures)
+        return Mark(
+            *(directory.head, directory.total_transitions, oldest),
+            *(self._sequences.as_dict(), self._sequences.forgotten, self._failures),
+        )
 
     def sync(self, mark: Mark) -> None:
         """Block until everything before `mark` and the watermark are on the disk. Other calls may run meanwhile.
