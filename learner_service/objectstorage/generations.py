@@ -71,11 +71,6 @@ class Manifest:
         """All parts."""
         return {part for parts in self.files.values() for part in parts}
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all files."""
-        return sum(part.size for parts in self.files.values() for part in parts)
-
 
 class Generations:
     """The claims and generations at one URL."""

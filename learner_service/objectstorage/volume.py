@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from actorq.statefiles.documents import copy_of, read_either, write_document, wr
 from actorq.statefiles.files import sync_folder
 from actorq.statefiles.highwater import LEAP_OF_COPIES
 from learner_service.files import OBJECT_STORAGE
-from learner_service.objectstorage.generations import Claim, Generations, Manifest
+from learner_service.objectstorage.generations import Claim, Generations, Part
 from learner_service.objectstorage.store import ObjectStore
 from learner_service.training.checkpoint import CheckpointScan, find_newest
 
@@ -233,7 +233,7 @@ class Volume:
                 if beginning and _updates(manifest.files) <= above:
                     return "", CheckpointScan()
                 files = {path: parts for path, parts in manifest.files.items() if path.startswith(beginning)}
-                self._download(Manifest(manifest.run_id, files), folder)
+                self._download(files, folder)
                 require_whole_documents(folder)
                 checkpoint = find_newest(folder / "checkpoints")
                 for reason in checkpoint.damaged.values():
@@ -256,13 +256,13 @@ class Volume:
             raise InvalidInputError(f"{self.generations.url}: none of {damaged} generations is whole")
         return "", CheckpointScan()
 
-    def _download(self, manifest: Manifest, folder: Path) -> None:
-        free = shutil.disk_usage(folder).free
-        if manifest.nbytes > free:
-            raise UserError(f"--run-directory: the run to restore has {manifest.nbytes} bytes, {free} are free")
-        if len(manifest.files) > _MOST_FILES:
-            raise InvalidInputError(f"expected at most {_MOST_FILES} files, got {len(manifest.files)}")
-        for path, parts in manifest.files.items():
+    def _download(self, files: Mapping[str, tuple[Part, ...]], folder: Path) -> None:
+        nbytes = sum(part.size for parts in files.values() for part in parts)
+        if nbytes > (free := shutil.disk_usage(folder).free):
+            raise UserError(f"--run-directory: the run to restore has {nbytes} bytes, {free} are free")
+        if len(files) > _MOST_FILES:
+            raise InvalidInputError(f"expected at most {_MOST_FILES} files, got {len(files)}")
+        for path, parts in files.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as file:

@@ -31,11 +31,9 @@ class ReplayBuffer(SegmentBuffer):
         moments: ObservationMoments | None = None,
         goals: OtherGoals | None = None,
     ) -> None:
-        """Connect the parts. The limiter starts with the transitions that the store already has.
+        """The limiter starts with the transitions that the store already has.
 
-        goals: replaces the goals of drawn transitions; None without hindsight.
-
-        The moments count these when they are first used, or after `load_state_dict`.
+        moments: count these at first use, or after `load_state_dict`. goals: for drawn transitions, with hindsight.
         """
         super().__init__(store, limiter, moments)
         self._sampler = sampler

@@ -45,10 +45,7 @@ def empty_batch(
     further: Sequence[Column] = (),
     allocate: Allocate = np.empty,
 ) -> Batch:
-    """Uninitialized columns for `size` transitions, as these returns need them. `assemble` can reuse them.
-
-    further: of the run's further columns, those that batches have.
-    """
+    """Uninitialized columns for `size` transitions, with the run's `further` ones. `assemble` can reuse them."""
     between = returns.n_step - 1 if returns.windows else 0
     shape, dtype = spec.policy_observations.shape, spec.observations.dtype
     columns = {

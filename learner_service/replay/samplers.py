@@ -153,7 +153,12 @@ class PrioritizedSampler(Sampler):
 
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set |priorities| + epsilon in the tree and in the store's files. Skips overwritten rows."""
-        checked = _checked_priorities(sampled, priorities)
+        if priorities.shape != sampled.rows.shape:
+            raise InvalidInputError(f"replay: expected {len(sampled.rows)} priorities, got {list(priorities.shape)}")
+        with np.errstate(over="ignore"):
+            checked = np.asarray(priorities, np.float32)
+        if not np.isfinite(checked).all():
+            raise InvalidInputError("replay: priorities must be finite, got NaN or infinity; has the learner diverged?")
         store = self._store
         same = (store.generations[sampled.rows] == sampled.generations) & (store.flags[sampled.rows] & VALID != 0)
         rows = sampled.rows[same]
@@ -194,13 +199,3 @@ class PrioritizedSampler(Sampler):
 def _require_transitions(store: ReplayStore) -> None:
     if store.transitions == 0:
         raise ConflictError("replay: cannot sample before the first transition has been inserted")
-
-
-def _checked_priorities(sampled: Sampled, priorities: NDArray[np.float32]) -> NDArray[np.float32]:
-    if priorities.shape != sampled.rows.shape:
-        raise InvalidInputError(f"replay: expected {len(sampled.rows)} priorities, got {list(priorities.shape)}")
-    with np.errstate(over="ignore"):
-        checked = np.asarray(priorities, np.float32)
-    if not np.isfinite(checked).all():
-        raise InvalidInputError("replay: priorities must be finite, got NaN or infinity; has the learner diverged?")
-    return checked

@@ -1,8 +1,7 @@
 """The one-pass queue of an on-policy algorithm: hands out stored segments as rollouts, oldest first, each once.
 
-It uses the replay's store. Used segments stay in the ring until newer ones overwrite them. A checkpoint has the index
-of the next unused segment. A learner that restarts from an older checkpoint therefore learns again from exactly the
-segments that the checkpoint has not learned from.
+Used segments stay in the replay's ring until newer ones overwrite them. A checkpoint has the index of the next unused
+segment. A restarted learner therefore learns again from exactly the segments that its checkpoint has not learned from.
 """
 
 import logging
@@ -36,10 +35,9 @@ class _Trace:
 
 
 class RolloutQueue(SegmentBuffer):
-    """Stores segments and hands them out as rollouts. Thread-safe.
+    """Stores segments and hands them out as rollouts. Call `next_rollout` and `published` on one thread.
 
-    Call `next_rollout` and `published` on one thread. The limiter counts environment steps here,
-    resets included, so that a rollout of whole segments is exact.
+    The limiter counts environment steps here, resets included, so that a rollout of whole segments is exact.
     """
 
     def __init__(
@@ -52,7 +50,7 @@ class RolloutQueue(SegmentBuffer):
         reward_scale: RewardScale | None = None,
         moments: ObservationMoments | None = None,
     ) -> None:
-        """Connect the parts. All stored segments wait at first; `load_state_dict` leaves out the used ones.
+        """All stored segments wait at first; `load_state_dict` leaves out the used ones.
 
         limiter: made by `RateLimiter.of_queue`.
         rollout_size: environment steps per rollout, at least.

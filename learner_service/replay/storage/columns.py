@@ -14,13 +14,7 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.statefiles.crc import crc32
 from actorq.text import size_text
-from learner_service.replay.storage.description import (
-    describe,
-    description_fault,
-    description_files,
-    require_same,
-    write_description,
-)
+from learner_service.replay.storage.description import description_files, require_same
 from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile
 
 # Columns that are also read where no segment was written. On some file systems (tmpfs) such reads need space too.
@@ -129,9 +123,7 @@ def open_columns(
     if create:
         _require_space(directory, capacity, sum(column.nbytes for column in layout))
     else:
-        segments = require_same(directory, describe(spec, capacity, further))
-        if not machine.read_only and any(map(description_fault, description_files(directory))):
-            write_description(directory, spec, capacity, further, segments)
+        segments = require_same(directory, spec, capacity, further, repair=not machine.read_only)
     files: list[MappedFile] = []
     arrays: dict[str, Any] = {}
     for column in layout:

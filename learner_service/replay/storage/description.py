@@ -50,12 +50,12 @@ def write_description(
 
     segments: number of segments that it has room for.
     """
-    values = {**describe(spec, capacity, further), "segments": segments}
+    values = {**_describe(spec, capacity, further), "segments": segments}
     for path in reversed(description_files(directory)):
         write_checked(path, values)
 
 
-def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -> dict[str, object]:
+def _describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -> dict[str, Any]:
     """The meaning of a replay's rows, as JSON values."""
     # Without bounds and time limits, which do not change the meaning of stored rows.
     return {
@@ -75,7 +75,7 @@ def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) ->
 
 
 def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column, ...], int]:
-    """The inverse of `describe`: spec, capacity, further columns, and room for segments."""
+    """The meaning of a description: spec, capacity, further columns, and room for segments."""
     observations, actions = (
         ArraySpec(tuple(found[name]["shape"]), np.dtype(found[name]["dtype"]).name)
         for name in ("observations", "actions")
@@ -90,11 +90,14 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
     return spec, found["capacity"], further, found["segments"]
 
 
-def require_same(directory: Path, expected: Mapping[str, Any]) -> int:
-    """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for."""
+def require_same(directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], repair: bool) -> int:
+    """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for.
+
+    repair: write both files again when one is damaged.
+    """
     found = read_description(directory)
     check_written(f"replay: {directory}", found.get("contract", 1))
-    for key, value in expected.items():
+    for key, value in _describe(spec, capacity, further).items():
         if key == "further_columns":
             _require_columns(directory, found[key], value)
         elif key != "contract" and found.get(key) != value:
@@ -105,6 +108,8 @@ def require_same(directory: Path, expected: Mapping[str, Any]) -> int:
             f"replay: {directory} has room for {segments!r} segments, expected a whole number above 0; "
             "remove it to start empty"
         )
+    if repair and any(map(description_fault, description_files(directory))):
+        write_description(directory, spec, capacity, further, segments)
     return segments
 
 
