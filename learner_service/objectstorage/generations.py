@@ -57,10 +57,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A generation: the parts of each file by the file's path in the run's folder.
-
-    resets: of the run's environment, before the generation.
-    """
+    """A generation: the parts of each file by its path in the run's folder, and the environment's resets before."""
 
     run_id: str
     files: Mapping[str, tuple[Part, ...]]

@@ -59,8 +59,7 @@ class Volume:
         """Restore the run if the volume has none, and its newest checkpoint if that is damaged.
 
         Call before the learner claims the volume. Returns the checkpoints that it has read; None if it has not looked.
-        Raises UserError when there is nothing whole to continue from and the
-        storage cannot be read, and when a new run would replace a stored one.
+        Raises UserError when nothing whole can be read, and when a new run would replace a stored one.
         """
         run = self.directory / RUN_FILE
         try:
@@ -194,13 +193,10 @@ class Volume:
         return scan
 
     def _download_newest(self, claim: Claim, beginning: str = "", above: int = -1) -> tuple[Path, str, CheckpointScan]:
-        """Download the newest whole generation, or only its files with this beginning.
+        """Download the newest whole generation with more updates than `above`, or its files with this beginning.
 
-        above: a generation whose checkpoint has no more updates than this is not downloaded, nor is one before it.
-
-        Returns the folder, the generation's name, which is empty when there is none, and its checkpoint. Damaged ones
-        are logged and skipped. Those from before a reset of the environment do not count. Raises InvalidInputError when
-        there are generations, but no whole one.
+        Returns the folder, the generation's name, which is empty when there is none, and its checkpoint. Generations
+        from before a reset of the environment do not count. Raises InvalidInputError when none is whole.
         """
         folder = self.directory / ".restored.partial"
         shutil.rmtree(folder, ignore_errors=True)

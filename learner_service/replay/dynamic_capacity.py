@@ -39,9 +39,8 @@ class DynamicCapacity:
     look is then written beside these files, independent of checkpoints. After a kill in between, the next learner looks
     again at once with its checkpoint's policy. It may drop a second share.
 
-    act: the policy without noise, [B, *policy_observation] -> [B, *action].
-
-    The store must keep greedy actions. Call on the trainer's thread; `status` on any thread.
+    act: the policy without noise, [B, *policy_observation] -> [B, *action]. The store must keep greedy actions.
+    Call on the trainer's thread; `status` on any thread.
     """
 
     def __init__(self, replay: ReplayBuffer, settings: DynamicCapacityConfig, act: Callable[[Array], Array]) -> None:

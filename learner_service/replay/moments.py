@@ -18,7 +18,7 @@ class ObservationMoments:
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        """Start empty. shape: of one observation, without a stack."""
+        """shape: of one observation, without a stack."""
         self.count = 0
         self.through = 0
         self._mean = np.zeros(shape, np.float64)

@@ -113,10 +113,7 @@ class SegmentBuffer(ABC):
             return None if moments is None or moments.count == 0 else (moments.mean, moments.std)
 
     def flush(self) -> None:
-        """Block until everything inserted before the call is on the disk. Inserts and samples continue meanwhile.
-
-        Raises OSError when the disk fails.
-        """
+        """Block until all earlier inserts are on the disk; inserts and samples continue meanwhile. Raises OSError."""
         with self._lock:
             mark = self._store.durability.mark()
         self._store.durability.sync(mark)

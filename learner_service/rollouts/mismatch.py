@@ -23,9 +23,7 @@ LogProbabilities = Callable[[NDArray[np.generic], NDArray[np.generic], Mapping[s
 
 
 class Mismatch:
-    """Means over the run's used transitions, the first two over samples; None before the first.
-
-    Thread-safe to read, else for the trainer's thread.
+    """Means over the run's used transitions, the first two over samples. Thread-safe to read, else for the trainer.
 
     pi is an FP32 policy, mu the quantized policy that drew the action, often with an older version.
 
@@ -47,7 +45,7 @@ class Mismatch:
         self._unmeasured = _PERIOD
 
     def mean(self, name: str) -> float | None:
-        """The mean "mismatch", "divergence" or "policy_lag"."""
+        """The mean "mismatch", "divergence" or "policy_lag"; None before the first."""
         total, count = self._sums[name]
         return total / count if count else None
 

@@ -224,8 +224,7 @@ class RolloutQueue(SegmentBuffer):
         return first + np.arange(record.steps + 1)[:, None] + block * np.arange(record.environments)
 
     def _rewards(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        rewards: NDArray[np.float32] = self._store.rewards[rows]
-        bound = self._clip_rewards
+        rewards, bound = self._store.rewards[rows], self._clip_rewards
         return rewards if bound is None else np.clip(rewards, -bound, bound)
 
     def _trajectories(self, rows: NDArray[np.int64]) -> Batch:

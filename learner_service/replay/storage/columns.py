@@ -109,11 +109,9 @@ class Columns:
 def open_columns(
     directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], machine: Machine
 ) -> tuple[Columns, int | None]:
-    """Map the columns for `capacity` rows of `spec` below `directory`.
+    """Map the columns for `capacity` rows of `spec`, and the run's `further` ones, below `directory`.
 
     Returns the columns and the number of segments that their directory has room for; None for new columns.
-
-    further: the run's further columns.
 
     `meta.json` is written last, so an interrupted creation starts over. Raises ConflictError when the directory holds
     another environment, capacity, format or set of columns. Raises UserError when new columns do not fit on the disk.

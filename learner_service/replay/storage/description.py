@@ -46,10 +46,7 @@ def description_files(directory: Path) -> tuple[Path, ...]:
 def write_description(
     directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], segments: int
 ) -> None:
-    """Declare a new directory complete. From now on it is reopened, not started over.
-
-    segments: number of segments that it has room for.
-    """
+    """Declare a directory with room for `segments` segments complete. From now on it is reopened, not started over."""
     values = {**_describe(spec, capacity, further), "segments": segments}
     for path in reversed(description_files(directory)):
         write_checked(path, values)
@@ -123,10 +120,7 @@ def _require_columns(directory: Path, found: Sequence[str], expected: Sequence[s
 
 
 def read_description(directory: Path) -> dict[str, Any]:
-    """Read the description, from the copy if necessary. Also reads an older format without checksum.
-
-    Raises ConflictError when neither file is whole.
-    """
+    """The description or its copy, also of an older format without checksum. Raises ConflictError if none is whole."""
     for path in description_files(directory):
         if not (fault := description_fault(path)):
             return _as_now(dict(read_checked(path)))

@@ -70,10 +70,7 @@ class Durability:
         )
 
     def sync(self, mark: Mark) -> None:
-        """Block until everything before `mark` and the watermark are on the disk. Other calls may run meanwhile.
-
-        Raises OSError; then `durable` does not change.
-        """
+        """Block until all before `mark` is on the disk, and the watermark. Raises OSError and keeps `durable` then."""
         with self._syncing:
             if (mark.index, mark.oldest) > (self.durable.index, self.durable.oldest):
                 if mark.failures != self._failures:

@@ -112,10 +112,7 @@ class LiveSegments:
         return first, lap + self.cursor - first
 
     def drop_oldest(self, transitions: int, keep: int) -> tuple[tuple[int, int], ...]:
-        """Drop segments, oldest first, until at least `transitions` are gone. Keeps the last `keep` transitions.
-
-        Returns the dropped row ranges.
-        """
+        """Drop the oldest segments until `transitions` are gone. Keeps the last `keep`. Returns the dropped rows."""
         dropped: list[tuple[int, int]] = []
         least = max(keep, self.transitions - transitions)
         live = self.live
@@ -124,10 +121,7 @@ class LiveSegments:
         return tuple(dropped)
 
     def check(self, rows: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-        """Compare the segments of `rows` with their checksums, once each. Removes damaged segments.
-
-        Returns the removed row ranges.
-        """
+        """Check the segments of `rows`, once each. Removes the damaged ones, and returns their row ranges."""
         if not self._unchecked:
             return ()
         candidates = {int(index) for index in np.unique(self.generations[rows])} & self._unchecked.keys()

@@ -99,7 +99,6 @@ class MappedFile:
         self.map = self._mapping(nbytes)
 
     def __len__(self) -> int:
-        """Bytes of the file."""
         return len(self.map)
 
     def allocate(self, stop: int) -> None:
@@ -199,10 +198,7 @@ def write_checked(path: Path, values: Any) -> None:
 
 
 def read_checked(path: Path) -> Any:
-    """Read the values that `write_checked` wrote; None without a file.
-
-    Raises ValueError when it is damaged, UnreadableError when it cannot be read.
-    """
+    """The values that `write_checked` wrote; None without a file. Raises ValueError for damage, or UnreadableError."""
     try:
         found = json.loads(read_file(path))
         crc, values = found["crc32"], found["values"]

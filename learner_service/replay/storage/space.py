@@ -21,25 +21,23 @@ class SpaceAhead:
     """Takes disk space for rows in large pieces. Not thread-safe: the store's lock covers it."""
 
     def __init__(self, columns: Columns) -> None:
-        """Start with no rows. Taking space again that a file already has is cheap."""
         self._columns = columns
         self._capacity = len(columns.flags)
         self._ahead = max(1, _AHEAD_BYTES // columns.row_nbytes)
+        # Taking space again that a file already has is cheap.
         self._rows = 0
 
     def reserve(self, rows: int) -> None:
         """Take disk space for the first `rows` rows, and more if possible. Raises UnavailableError."""
         if rows <= self._rows:
             return
-        reason: str | None = None
         for wanted in (min(self._capacity, rows + self._ahead), rows):
             try:
                 self._columns.allocate(wanted)
-            except OSError as error:
-                reason = error.strerror
-            else:
                 self._rows = wanted
                 return
+            except OSError as error:
+                reason = error.strerror
         raise UnavailableError(f"replay: the disk has no room for more transitions: {reason}")
 
     def reserve_ahead(self, cursor: int) -> bool:
