@@ -14,7 +14,6 @@ from learner_service.run.evaluations import count_file, synced_count
 from learner_service.training.checkpoint_files import CheckpointFiles
 
 _LEAP = "version numbers continue far above the known ones"
-_DOCUMENTS = ("run", "environment", "outcome", "clock")
 
 
 def verify(directory: Path) -> list[Finding]:
@@ -32,7 +31,9 @@ def verify(directory: Path) -> list[Finding]:
 
 
 def _identity(directory: Path) -> Iterator[Finding]:
-    run, environment, outcome, clock = (directory / f"{name}.json" for name in _DOCUMENTS)
+    run, environment, outcome, clock = (
+        directory / f"{name}.json" for name in ("run", "environment", "outcome", "clock")
+    )
     identity = check_twice(
         *(run, lambda values: f"run {values['run_id']}, learner processes so far: {values['lives']}"),
         "a resume is refused: restore one of the two from a backup",

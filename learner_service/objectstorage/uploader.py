@@ -179,7 +179,9 @@ class Uploader:
             folder = f"checkpoints/{checkpoints[-1]}"
             names += [f"{folder}/state.json", f"{folder}/tensors.safetensors"]
         if self._replay:
-            names += self._replay_files(root / "replay")
+            found = {path.name for path in (root / "replay").glob("[!.]*") if path.is_file()}
+            first = [name for name in _REPLAY if name in found]
+            names += [f"replay/{name}" for name in (*first, *sorted(found.difference(first)))]
         with contextlib.ExitStack() as stack:
             files = {name: stack.enter_context((root / name).open("rb")) for name in names}
             return {name: self._parts(file) for name, file in files.items()}
@@ -187,8 +189,3 @@ class Uploader:
     def _parts(self, file: BinaryIO) -> tuple[Part, ...]:
         put = self._volume.generations.put
         return tuple(put(data, self._stored) for data in iter(partial(file.read, PART_BYTES), b""))
-
-    def _replay_files(self, folder: Path) -> list[str]:
-        found = {path.name: f"replay/{path.name}" for path in sorted(folder.glob("[!.]*")) if path.is_file()}
-        first = [found.pop(name) for name in _REPLAY if name in found]
-        return first + list(found.values())

@@ -83,10 +83,7 @@ class ReplayBuffer(SegmentBuffer):
         return super().observation_moments()
 
     def oldest_greedy_actions(self, size: int) -> tuple[NDArray[np.generic], Array]:
-        """Observations and greedy actions (without noise) of the `size` oldest transitions, or of all.
-
-        Returns [B, *policy_observation] and [B, *action]. The store must keep greedy actions.
-        """
+        """Observations [B, *policy_observation] and greedy actions [B, *action] of up to `size` oldest transitions."""
         with self._lock:
             rows = self._outermost_rows(size, newest=False)
             return self._observations(rows), self._store.further[GREEDY_ACTIONS][rows]

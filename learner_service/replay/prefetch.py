@@ -73,10 +73,7 @@ class Prefetcher:
             self._ahead.exception()
 
     def discard(self) -> None:
-        """Wait for the draw in progress and drop it, before sampler and limiter are saved.
-
-        This process then continues from the same state as a process that restores the saved one.
-        """
+        """Wait for the draw in progress and drop it, so that this process goes on from the state that is saved next."""
         self.settle()
         self._ahead = None
 

@@ -111,7 +111,11 @@ class RateLimiter:
     def insert(self, n_actual: int, n_reserved: int) -> None:
         """Count `n_actual` inserted transitions and end their reservation of `n_reserved`."""
         with self._changed:
-            self._give_back(n_reserved)
+            if not 0 <= n_reserved <= self._outstanding:
+                raise ConflictError(
+                    f"rate limiter: cannot give back {n_reserved} of {self._outstanding} reserved inserts"
+                )
+            self._outstanding -= n_reserved
             self.inserts += n_actual
             if self._waiting:
                 self._changed.notify_all()
@@ -119,15 +123,11 @@ class RateLimiter:
 
     def withdraw(self, n: int) -> None:
         """Count `n` fewer inserts, because they are dropped and will not be sampled."""
-        with self._changed:
-            self.inserts -= n
-        self._announce()
+        self.insert(-n, 0)
 
     def release(self, n_reserved: int) -> None:
         """End an unused reservation, for example after a broken stream."""
-        with self._changed:
-            self._give_back(n_reserved)
-        self._announce()
+        self.insert(0, n_reserved)
 
     def hold_inserts(self, held: bool) -> None:
         """Admit no inserts while `held`, for example on a full disk. Reservations made before stay valid."""
@@ -218,11 +218,6 @@ class RateLimiter:
             return True
         demand = min(self._waiting, default=self._asked)
         return self._outstanding == 0 and not self._sample_allowed(demand)
-
-    def _give_back(self, n_reserved: int) -> None:
-        if not 0 <= n_reserved <= self._outstanding:
-            raise ConflictError(f"rate limiter: cannot give back {n_reserved} of {self._outstanding} reserved inserts")
-        self._outstanding -= n_reserved
 
     def _announce(self) -> None:
         with self._changed:

@@ -95,9 +95,7 @@ class Mismatch:
         self._sums[name] = (total + float(finite.sum(dtype=np.float64)), count + len(finite))
 
 
-def _samples(
-    rollout: Sequence[Batch],
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32], NDArray[np.int64]]:
+def _samples(rollout: Sequence[Batch]) -> list[NDArray[Any]]:
     """At most 256 evenly spaced transitions: observations, actions, log probabilities and versions."""
     valid = sum(int(np.count_nonzero(trajectories.valid)) for trajectories in rollout)
     chosen = np.linspace(0, valid, min(_TRANSITIONS, valid), endpoint=False).astype(np.int64)
@@ -108,5 +106,4 @@ def _samples(
         at = steps[mine], environments[mine]
         columns.append((each.observations[at], each.actions[at], each.log_probabilities[at], each.policy_versions[at]))
         chosen = chosen - len(steps)
-    observations, actions, drawn, versions = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return observations, actions, drawn, versions
+    return [np.concatenate(column) for column in zip(*columns, strict=True)]

@@ -34,13 +34,11 @@ _NEEDED_BY = {
     },
 }
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
-# The copy is written first, and read when the other file is damaged.
-_META, _META_COPY = "meta.json", "meta.copy.json"
 
 
 def description_files(directory: Path) -> tuple[Path, ...]:
-    """Paths of the description and its copy."""
-    return tuple(directory / name for name in (_META, _META_COPY))
+    """Paths of the description and its copy, which is written first."""
+    return directory / "meta.json", directory / "meta.copy.json"
 
 
 def write_description(
@@ -128,8 +126,8 @@ def read_description(directory: Path) -> dict[str, Any]:
             return old
         _log.warning("replay: %s", fault)
     raise ConflictError(
-        f"replay: {directory / _META} and {_META_COPY} are damaged; restore one of them, or remove {directory} to "
-        "start empty"
+        f"replay: {directory / 'meta.json'} and meta.copy.json are damaged; restore one of them, or remove {directory} "
+        "to start empty"
     )
 
 

@@ -14,63 +14,6 @@ from learner_service.replay.storage.sequences import SegmentSource
 _log = logging.getLogger(__name__)
 
 
-class _NextRows:
-    """The row after each row of the ring. In memory only: the records' sources and the flag FOLLOWS tell it again.
-
-    rows: int64[capacity]. After a segment's last step it is the first step of the next segment, if that one is stored,
-        checked, and directly follows. Otherwise it is the bootstrap row, which is no valid step.
-    """
-
-    def __init__(self, columns: Columns, frame_stack: int) -> None:
-        # A valid row always has a next row in its segment, so the last row of the ring is never valid. It leads to
-        # itself, and ends a window like any other invalid row.
-        self.rows = np.minimum(np.arange(1, len(columns.flags) + 1), len(columns.flags) - 1)
-        self._columns = columns
-        self._context = frame_stack - 1
-        self._live: dict[SegmentSource, Record] = {}
-
-    def add(self, record: Record) -> None:
-        self._live[record.source] = record
-
-    def evict(self, record: Record) -> None:
-        """Forget the oldest live segment. No row leads out of it any more; none leads into it."""
-        self._live.pop(record.source, None)
-        self._disconnect(record)
-
-    def give_up(self, record: Record) -> None:
-        """Forget any live segment. No row leads out of it or into it any more."""
-        if (before := self._before(record)) is not None:
-            self._disconnect(before)
-        self.evict(record)
-
-    def reconnect(self, record: Record) -> None:
-        """`connect` a segment that an earlier process has written, if its rows tell that it follows."""
-        if (self._columns.flags[record.start : record.stop] & np.uint8(FOLLOWS)).any():
-            self.connect(record)
-
-    def connect(self, record: Record) -> None:
-        """Lead from the segment before to this one, which directly follows and whose rows are checked."""
-        before = self._before(record)
-        if before is None or before.environments != record.environments:
-            return
-        observations, stride = self._columns.observations, record.rows // record.environments
-        first = slice(record.start + self._context, record.stop, stride)
-        stride = before.rows // before.environments
-        last, bootstrap = (slice(before.start + stride - back, before.stop, stride) for back in (2, 1))
-        # An actor of other software may be wrong about what follows.
-        if np.array_equal(observations[bootstrap], observations[first]):
-            self.rows[last] = np.arange(first.start, record.stop, first.step)
-
-    def _disconnect(self, record: Record) -> None:
-        self.rows[record.start : record.stop] = np.arange(record.start + 1, record.stop + 1)
-        self.rows[-1] = len(self.rows) - 1
-
-    def _before(self, record: Record) -> Record | None:
-        """The live segment that its actor numbered before this one; None when there is none."""
-        key, incarnation, sequence = record.source
-        return self._live.get(SegmentSource(key, incarnation, sequence - 1))
-
-
 class LiveSegments:
     """The segments that are stored now. Not thread-safe: the store's lock covers it.
 
@@ -80,17 +23,23 @@ class LiveSegments:
     damaged: number of segments that this process skips because of their checksums.
     dropped: number of segments after the last flush that a power cut took.
     generations: int64[capacity], global index of the segment last committed to the row, to detect overwritten rows.
-    next_rows: int64[capacity], the row of the same environment's next step; see `_NextRows`.
+    next_rows: int64[capacity], the row of the same environment's next step. After a segment's last step it is the first
+        one of the next segment, if that one is stored, checked, and directly follows. Otherwise it is the bootstrap
+        row, which is no valid step. In memory only: the records' sources and the flag FOLLOWS tell it again.
     cursor: the row after the newest segment.
     """
 
     def __init__(self, columns: Columns, directory: SegmentDirectory, frame_stack: int) -> None:
         self.transitions = self.damaged = self.dropped = self.cursor = 0
-        self.generations = np.full(len(columns.flags), -1, np.int64)
-        self._links = _NextRows(columns, frame_stack)
-        self.next_rows = self._links.rows
+        capacity = len(columns.flags)
+        self.generations = np.full(capacity, -1, np.int64)
+        # A valid row always has a next row in its segment, so the last row of the ring is never valid. It leads to
+        # itself, and ends a window like any other invalid row.
+        self.next_rows = np.minimum(np.arange(1, capacity + 1), capacity - 1)
         self._columns = columns
         self._directory = directory
+        self._context = frame_stack - 1
+        self._by_source: dict[SegmentSource, Record] = {}
         self._unchecked: dict[int, Record] = {}
 
     @property
@@ -129,7 +78,7 @@ class LiveSegments:
         removed = []
         for record in records:
             if is_whole(record, self._columns):
-                self._links.reconnect(record)
+                self._reconnect(record)
             else:
                 removed.append(self._give_up(record))
         return tuple(removed)
@@ -158,7 +107,7 @@ class LiveSegments:
         self._directory.append(record)
         self._adopt(record)
         if follows:
-            self._links.connect(record)
+            self._connect(record)
         self.cursor = record.stop
 
     def add_recovered(self, recovered: Recovered) -> None:
@@ -169,29 +118,58 @@ class LiveSegments:
             self._adopt(record)
         for record in self.live:
             if record.index not in self._unchecked:
-                self._links.reconnect(record)
+                self._reconnect(record)
         self.cursor = self.live[-1].stop if self.live else 0
 
     def _adopt(self, record: Record) -> None:
         self.generations[record.start : record.stop] = record.index
         self.transitions += record.transitions
-        self._links.add(record)
+        self._by_source[record.source] = record
 
     def _evict_oldest(self) -> tuple[int, int]:
         record = self._directory.evict_oldest()
         self._unchecked.pop(record.index, None)
-        self._links.evict(record)
         return self._clear(record)
 
     def _give_up(self, record: Record) -> tuple[int, int]:
         self._directory.give_up(record.index, record)
-        self._links.give_up(record)
+        if (before := self._before(record)) is not None:
+            self._disconnect(before)
         self.damaged += 1
         _log.warning("replay: segment %d is damaged and skipped; %d are kept", record.index, len(self.live))
         return self._clear(record)
 
     def _clear(self, record: Record) -> tuple[int, int]:
+        self._by_source.pop(record.source, None)
+        self._disconnect(record)
         self._columns.flags[record.start : record.stop] = 0
         self._columns.priorities[record.start : record.stop] = 0
         self.transitions -= record.transitions
         return record.start, record.stop
+
+    def _reconnect(self, record: Record) -> None:
+        """`_connect` a segment that an earlier process has written, if its rows tell that it follows."""
+        if (self._columns.flags[record.start : record.stop] & np.uint8(FOLLOWS)).any():
+            self._connect(record)
+
+    def _connect(self, record: Record) -> None:
+        """Lead from the segment before to this one, which directly follows and whose rows are checked."""
+        before = self._before(record)
+        if before is None or before.environments != record.environments:
+            return
+        observations, stride = self._columns.observations, record.rows // record.environments
+        first = slice(record.start + self._context, record.stop, stride)
+        stride = before.rows // before.environments
+        last, bootstrap = (slice(before.start + stride - back, before.stop, stride) for back in (2, 1))
+        # An actor of other software may be wrong about what follows.
+        if np.array_equal(observations[bootstrap], observations[first]):
+            self.next_rows[last] = np.arange(first.start, record.stop, first.step)
+
+    def _disconnect(self, record: Record) -> None:
+        self.next_rows[record.start : record.stop] = np.arange(record.start + 1, record.stop + 1)
+        self.next_rows[-1] = len(self.next_rows) - 1
+
+    def _before(self, record: Record) -> Record | None:
+        """The live segment that its actor numbered before this one; None when there is none."""
+        key, incarnation, sequence = record.source
+        return self._by_source.get(SegmentSource(key, incarnation, sequence - 1))

@@ -1,4 +1,4 @@
-"""Files of the replay: a lock on a directory, mapped files, values in two copies, JSON with checksums."""
+"""Files of the replay: mapped files, values in two copies, JSON with checksums."""
 
 import contextlib
 import errno
@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actorq.errors import ConflictError, UserError
+from actorq.errors import ConflictError
 from actorq.statefiles.crc import crc32
 from actorq.statefiles.files import read_file, replace_file
-from actorq.statefiles.locks import WriterLock
 
 PAGE_BYTES = 4096
 
@@ -53,19 +52,6 @@ class Machine:
     allocate: Callable[[int, int, int], None] = os.posix_fallocate
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
     read_only: bool = False
-
-
-def claim_directory(directory: Path) -> WriterLock:
-    """Create `directory` if needed, and lock it for this process.
-
-    The kernel releases the lock when it is closed or the process ends. Raises ConflictError when another process
-    (or another store of this process) has the directory open, and UserError when its disk has no locks.
-    """
-    where = f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
-    try:
-        return WriterLock(directory, "lock", ConflictError(where))
-    except OSError as error:
-        raise UserError(f"replay: {directory} cannot be locked ({error.strerror})") from None
 
 
 class MappedFile:

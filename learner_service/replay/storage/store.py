@@ -22,14 +22,14 @@ from pathlib import Path
 from actorq.domain.columns import columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
-from actorq.errors import ExhaustedError, InvalidInputError, UnavailableError, UserError
+from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, UnavailableError, UserError
 from actorq.statefiles.locks import WriterLock
 from learner_service.replay.storage.columns import MAX_AGE, Columns, open_columns
 from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
 from learner_service.replay.storage.durability import Durability
 from learner_service.replay.storage.live_segments import LiveSegments
-from learner_service.replay.storage.mapped_files import Machine, claim_directory, this_boot
+from learner_service.replay.storage.mapped_files import Machine, this_boot
 from learner_service.replay.storage.recovery import CHECKED_AT_ONCE_BYTES, Recovered, recover
 from learner_service.replay.storage.rows import RowWriter, segment_rows
 from learner_service.replay.storage.sequences import LastSequences, SegmentSource
@@ -132,7 +132,7 @@ class ReplayStore:
             raise UserError(f"replay: capacity must be at least {_MIN_CAPACITY} rows, got {capacity}")
         machine = machine or Machine(this_boot())
         own = columns_of(spec, further)[len(columns_of(spec)) :]
-        lock = claim_directory(directory)
+        lock = _lock(directory)
         try:
             columns, sealed_for = open_columns(directory, spec, capacity, own, machine)
             created = sealed_for is None
@@ -245,3 +245,11 @@ class ReplayStore:
                 self.sequences.advance(record.source)
         if recovered.rebooted or self.directory.watermark is None:
             self.flush()
+
+
+def _lock(directory: Path) -> WriterLock:
+    where = f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
+    try:
+        return WriterLock(directory, "lock", ConflictError(where))
+    except OSError as error:
+        raise UserError(f"replay: {directory} cannot be locked ({error.strerror})") from None
