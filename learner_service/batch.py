@@ -13,8 +13,6 @@ class Batch:
 
     The replay gives B n-step transitions (see `replay.assemble`), the one-pass queue trajectories of T steps of N
     environments (see `RolloutQueue.next_rollout`). Every further column of the run is among them by its name.
-
-    columns: NumPy arrays, or tensors on one device.
     """
 
     def __init__(self, **columns: Any) -> None:

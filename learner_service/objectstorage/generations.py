@@ -6,7 +6,6 @@ objects/SHA256: a part of a file, named after its content.
 """
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -117,8 +116,7 @@ class Generations:
         """Write a generation. All its parts must be stored."""
         files = {path: [(part.sha256, part.size) for part in parts] for path, parts in manifest.files.items()}
         values = {"format": _FORMAT, "run_id": manifest.run_id, "resets": manifest.resets, "files": files}
-        # The digest is over plain JSON values: lists, not tuples.
-        self._store.put(f"manifests/{name}", encode_document(json.loads(json.dumps(values))))
+        self._store.put(f"manifests/{name}", encode_document(values))
 
     def put(self, data: bytes, stored: set[Part]) -> Part:
         """Store a part of a file, unless `stored` has it; adds it to `stored`."""

@@ -157,10 +157,7 @@ class Uploader:
         generations.remove((each[0] for each in before if each not in retained), (part.name for part in unused))
 
     def _require_whole(self, files: Mapping[str, object], resets: int) -> None:
-        """Raise UnavailableError when the volume has lost files, for example because somebody deletes it.
-
-        Otherwise a generation without progress would be the newest one.
-        """
+        """Raise UnavailableError for lost files. Otherwise a generation without progress would be the newest one."""
         has_checkpoint = any(name.startswith("checkpoints/") for name in files)
         if RUN_FILE not in files or (self._had_checkpoint == resets and not has_checkpoint):
             raise UnavailableError(f"{self._volume.directory} has lost files of the run")

@@ -11,7 +11,7 @@ from pathlib import Path
 from actorq.config.sections import CheckpointConfig
 from actorq.domain.lineage import unique_number
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
-from actorq.statefiles.documents import copy_of, read_either, write_document, write_twice
+from actorq.statefiles.documents import copy_of, read_either, remove_both, write_document, write_twice
 from actorq.statefiles.files import sync_folder
 from actorq.statefiles.highwater import LEAP_OF_COPIES
 from learner_service.files import OBJECT_STORAGE
@@ -144,8 +144,7 @@ class Volume:
         write_document(partial / _MARK_FILE, {"mark": versions})
         # From now on the learner that lost the volume cannot upload, if it still lives.
         self._claim(number + 1, Claim(self.name, claim.run_id, process, versions))
-        for path in (partial / RUN_FILE, copy_of(partial / RUN_FILE)):
-            path.unlink(missing_ok=True)
+        remove_both(partial / RUN_FILE)
         for path in sorted(partial.iterdir()):
             target = self.directory / path.name
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)

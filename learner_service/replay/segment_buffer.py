@@ -177,8 +177,7 @@ class SegmentBuffer(ABC):
 
     def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
         """Remove the damaged segments of `rows`. Returns False when there is none."""
-        damaged = self._store.segments.check(rows)
-        if damaged:
+        if damaged := self._store.segments.check(rows):
             self._forget(damaged)
         return bool(damaged)
 

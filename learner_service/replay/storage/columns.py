@@ -85,10 +85,7 @@ class Columns:
         return list(zip(files, (*columns, *self.further.values()), strict=True))
 
     def sync(self) -> None:
-        """Block until everything that was written to the columns before the call is on the disk.
-
-        Leaves out the priorities: they change everywhere, and an old priority or 0 serves as well.
-        """
+        """Block until all columns are on the disk but the priorities: an old priority or 0 serves as well."""
         for file, _ in self.checksummed:
             file.sync()
 
@@ -119,7 +116,13 @@ def open_columns(
     create, segments = not any(path.exists() for path in description_files(directory)), None
     layout = [*_layout(spec), *further]
     if create:
-        _require_space(directory, capacity, sum(column.nbytes for column in layout))
+        # A write to a mapped sparse file on a full disk ends the process with SIGBUS. So check the space before.
+        needed, free = capacity * sum(column.nbytes for column in layout), shutil.disk_usage(directory).free
+        if needed > free:
+            raise UserError(
+                f"replay: {capacity} rows need {size_text(needed)} below {directory}, where {size_text(free)} are "
+                "free; lower the replay capacity or choose another directory"
+            )
     else:
         segments = require_same(directory, spec, capacity, further, repair=not machine.read_only)
     files: list[MappedFile] = []
@@ -143,14 +146,3 @@ def _layout(spec: EnvironmentSpec) -> list[Column]:
         Column("ages", (), np.dtype(np.uint8)),
         Column("priorities", (), np.dtype(np.float32)),
     ]
-
-
-def _require_space(directory: Path, capacity: int, row_nbytes: int) -> None:
-    # A write to a mapped sparse file on a full disk ends the process with SIGBUS. So check the space before.
-    needed = row_nbytes * capacity
-    free = shutil.disk_usage(directory).free
-    if needed > free:
-        raise UserError(
-            f"replay: {capacity} rows need {size_text(needed)} below {directory}, where {size_text(free)} are free; "
-            "lower the replay capacity or choose another directory"
-        )

@@ -86,10 +86,7 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
 
 
 def require_same(directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], repair: bool) -> int:
-    """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for.
-
-    repair: write both files again when one is damaged.
-    """
+    """Raise ConflictError if the description differs. Returns its room for segments. repair: rewrite damaged files."""
     found = read_description(directory)
     check_written(f"replay: {directory}", found.get("contract", 1))
     for key, value in _describe(spec, capacity, further).items():

@@ -74,10 +74,7 @@ class Watermark:
 
 
 class SegmentDirectory:
-    """Live records, oldest first, over a mapped ring of records. Not thread-safe: the store's lock covers it.
-
-    segments: maximum number of live segments.
-    """
+    """At most `segments` live records, oldest first, in a mapped ring. Not thread-safe: the store's lock covers it."""
 
     def __init__(self, path: Path, segments: int, create: bool, machine: Machine) -> None:
         """Map the file. For an existing file, `recovery` decides which records are live."""

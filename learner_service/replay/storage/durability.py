@@ -61,7 +61,10 @@ class Durability:
         """The present progress of the store, for `sync`."""
         if self._refused:
             # After a failed write, the kernel treats the pages as written. So change them again.
-            self._touch_since(self.durable.index)
+            since = self.durable.index
+            for record in takewhile(lambda record: record.index >= since, reversed(self._directory.live)):
+                self._columns.touch(record.start, record.stop)
+            self._directory.touch()
         directory = self._directory
         oldest = directory.live[0].index if directory.live else directory.head
         return Mark(
@@ -89,8 +92,3 @@ class Durability:
             if mark.index - self._saved_through >= self._directory.slots // 4:
                 save_sequences(self._table, mark.sequences, mark.index, mark.forgotten)
                 self._saved_through = mark.index
-
-    def _touch_since(self, index: int) -> None:
-        for record in takewhile(lambda record: record.index >= index, reversed(self._directory.live)):
-            self._columns.touch(record.start, record.stop)
-        self._directory.touch()

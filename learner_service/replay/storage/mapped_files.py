@@ -24,7 +24,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Start value of every checksum, so that zeros are not a valid value.
 _SEED = 0x41515250
 _CRC_BYTES = 4
-# From this size on, one system call costs less than the page faults.
+# From this size on, one system call costs less than the page faults of flushed pages in the mapping.
 _MANY_BYTES = 16 * PAGE_BYTES
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -62,10 +62,7 @@ class MappedFile:
     """
 
     def __init__(self, path: Path, nbytes: int, create: bool, machine: Machine) -> None:
-        """Create the file, or open it. Raises ConflictError when it is missing.
-
-        A file of another size is damaged. Missing bytes become zeros, which the segments' checksums detect.
-        """
+        """Create or open the file. Missing bytes become zeros. Raises ConflictError for a missing file."""
         flags = (os.O_RDONLY if machine.read_only else os.O_RDWR) | (os.O_CREAT | os.O_TRUNC if create else 0)
         try:
             # Unlike a descriptor, it is closed with its last reference.
@@ -102,10 +99,7 @@ class MappedFile:
         self._allocated = stop
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write bytes at `offset`, where disk space was allocated. The mapping shows them at once.
-
-        Large writes use a system call, because in the mapping each flushed page costs a page fault.
-        """
+        """Write bytes at `offset`, where disk space was allocated. The mapping shows them at once."""
         written = 0
         if len(data) >= _MANY_BYTES:
             # The mapping takes the bytes that the kernel refuses.

@@ -71,10 +71,8 @@ def recover(
             "replay: the machine has restarted: of %d segments after the last flush, %d are whole and kept, %d dropped",
             *(ahead - watermark.index, head - watermark.index, dropped),
         )
-    if damaged or bad:
-        _log.warning(
-            "replay: %d segments are damaged and skipped; %d are kept", len(damaged) + len(bad), len(directory.live)
-        )
+    if lost := len(damaged) + len(bad):
+        _log.warning("replay: %d segments are damaged and skipped; %d are kept", lost, len(directory.live))
     return Recovered(records, tuple(unchecked), tuple(sorted({*damaged, *bad})), dropped, rebooted)
 
 

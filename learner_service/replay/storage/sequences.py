@@ -129,10 +129,7 @@ class LastSequences:
 
 
 def save_sequences(path: Path, last: dict[tuple[bytes, int], int], through: int, forgotten: int = 0) -> None:
-    """Replace the table at `path`. The new table covers the records before global index `through`.
-
-    forgotten: as in `LastSequences`, read after `last`.
-    """
+    """Replace the table at `path`, for the records before global index `through`. forgotten: read after `last`."""
     actors: dict[str, list[tuple[int, int]]] = {}
     for (key, incarnation), sequence in last.items():
         actors.setdefault(key.hex(), []).append((incarnation, sequence))

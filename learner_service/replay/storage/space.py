@@ -49,10 +49,7 @@ class SpaceAhead:
 
 
 class DiskWatch:
-    """Logs one line when the disk of a folder becomes low, and one when it has room again.
-
-    least_bytes: the disk is low below this free space.
-    """
+    """Logs one line when the disk of a folder has less than `least_bytes`, and one when it has room again."""
 
     def __init__(self, folder: Path, least_bytes: int, machine: Machine) -> None:
         self._folder = folder

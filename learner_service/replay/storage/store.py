@@ -230,10 +230,9 @@ class ReplayStore:
 
     def _cover_next_record(self) -> None:
         """Flush if the next record would overwrite one whose sequence is in no table. Raises UnavailableError."""
-        if self.durability.covers_next_record:
-            return
         try:
-            self.flush()
+            if not self.durability.covers_next_record:
+                self.flush()
         except OSError as error:
             raise UnavailableError(f"replay: the disk takes no more segments: {error.strerror or error}") from error
 
