@@ -119,12 +119,6 @@ class PrioritizedSampler(Sampler):
         self._max_priority = self._restore()
         store.directory.raise_ceiling(float(self._max_priority))
 
-    @property
-    def beta(self) -> float:
-        """The present correction for the bias of the sampling. It follows from the transitions in the store's files."""
-        first, last = self._betas
-        return first + (last - first) * min(1.0, self._store.total_transitions / self._steps)
-
     def on_insert(self, inserted: Inserted) -> None:
         """Give the new rows the largest priority so far, and the evicted rows no mass."""
         for start, stop in inserted.evicted:
@@ -147,7 +141,9 @@ class PrioritizedSampler(Sampler):
         uniforms = (self._rng.permutation(batch) + self._rng.random(batch)) / batch
         rows = tree.sample(uniforms)
         probabilities = tree.get(rows) / tree.total
-        weights = (store.transitions * probabilities) ** -self.beta
+        first, last = self._betas
+        beta = first + (last - first) * min(1.0, store.total_transitions / self._steps)
+        weights = (store.transitions * probabilities) ** -beta
         weights /= weights.max()
         return Sampled(rows, weights.astype(np.float32), probabilities, store.generations[rows])
 

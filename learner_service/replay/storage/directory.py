@@ -54,11 +54,6 @@ class Record:
         return self.start + self.rows
 
     @property
-    def given_up(self) -> bool:
-        """Whether the segment is damaged and skipped."""
-        return self.rows == 0
-
-    @property
     def known_source(self) -> bool:
         """Whether the record has the segment's sender. A record that was itself damaged has none."""
         return self.source.actor_key != _NOBODY.actor_key

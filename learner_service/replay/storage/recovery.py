@@ -99,7 +99,7 @@ def _not_overwritten(
         record = records.get(index)
         if record is None:
             holes.append(index)
-        elif not record.given_up:
+        elif record.rows:
             if covered[record.start : record.stop].any():
                 break
             covered[record.start : record.stop] = True
@@ -127,7 +127,7 @@ def _check(live: list[Record], columns: Columns, budget: int) -> tuple[set[int],
 
 def is_whole(record: Record, columns: Columns) -> bool:
     """Whether the rows of a segment agree with its checksum. A skipped segment counts as whole."""
-    return record.given_up or columns.checksum(record.start, record.stop) == record.checksum
+    return record.rows == 0 or columns.checksum(record.start, record.stop) == record.checksum
 
 
 def _clear_others(directory: SegmentDirectory, columns: Columns) -> None:

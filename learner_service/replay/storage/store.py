@@ -14,6 +14,7 @@ power cuts and damage.
 Disk space is taken before rows are written, so no store instruction can fail.
 """
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,10 +34,11 @@ from learner_service.replay.storage.mapped_files import Machine, this_boot
 from learner_service.replay.storage.recovery import CHECKED_AT_ONCE_BYTES, Recovered, recover
 from learner_service.replay.storage.rows import RowWriter, segment_rows
 from learner_service.replay.storage.sequences import LastSequences, SegmentSource
-from learner_service.replay.storage.space import SpaceAhead
 
 _log = logging.getLogger(__name__)
 
+# Disk space is taken in pieces of about this many bytes.
+_AHEAD_BYTES = 2**24
 _MIN_CAPACITY = 4
 _MIN_SEGMENTS = 64
 # A cap, because some segments are shorter than planned, for example when an actor ends.
@@ -99,7 +101,9 @@ class ReplayStore:
         # For segments of the shape of the last one.
         self._writer: RowWriter | None = None
         self._lock = lock
-        self._space = SpaceAhead(columns)
+        self._rows_ahead = max(1, _AHEAD_BYTES // columns.row_nbytes)
+        # Taking disk space again that a file already has is cheap.
+        self._rows_reserved = 0
 
     @classmethod
     def open(
@@ -187,7 +191,7 @@ class ReplayStore:
             )
         start = self.segments.place(rows)
         # First the steps that can fail, before anything is evicted.
-        self._space.reserve(start + rows)
+        self._reserve(start + rows)
         self._cover_next_record()
         evicted = self.segments.make_room(start, start + rows)
         if self._writer is None or self._writer.shape != segment.rewards.shape:
@@ -211,7 +215,10 @@ class ReplayStore:
 
     def reserve_ahead(self) -> bool:
         """Take disk space for the next inserts if little is left. Returns False when the disk is full."""
-        return self._space.reserve_ahead(self.segments.cursor)
+        with contextlib.suppress(UnavailableError):
+            self._reserve(min(self.capacity, self.segments.cursor + self._rows_ahead // 2))
+            return True
+        return False
 
     def flush(self) -> None:
         """Block until everything committed before the call is on the disk."""
@@ -227,6 +234,19 @@ class ReplayStore:
             self._columns.close()
             self.directory.file.close()
             self._lock.close()
+
+    def _reserve(self, rows: int) -> None:
+        """Take disk space for the first `rows` rows, and more if possible. Raises UnavailableError."""
+        if rows <= self._rows_reserved:
+            return
+        for wanted in (min(self.capacity, rows + self._rows_ahead), rows):
+            try:
+                self._columns.allocate(wanted)
+                self._rows_reserved = wanted
+                return
+            except OSError as error:
+                reason = error.strerror
+        raise UnavailableError(f"replay: the disk has no room for more transitions: {reason}")
 
     def _cover_next_record(self) -> None:
         """Flush if the next record would overwrite one whose sequence is in no table. Raises UnavailableError."""

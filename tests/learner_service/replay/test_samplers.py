@@ -208,21 +208,22 @@ def test_weights_correct_more_of_the_bias_the_further_the_run_is(tmp_path: Path)
         np.testing.assert_allclose(sampled.weights, raw / raw.max(), rtol=1e-5)
         assert sampled.weights.min() < 0.9
 
+    def fill(store: ReplayStore, sampler: PrioritizedSampler, numbers: range) -> None:
+        for number in numbers:
+            inserted = store.insert(plain_segment(number), source(number))
+            assert inserted is not None
+            sampler.on_insert(inserted)
+            sampler.update(_whole(store, [inserted.start]), np.array([number + 2], np.float32))
+
     store, sampler = opened()
-    assert sampler.beta == 0.4
-    for number in range(4):
-        inserted = store.insert(plain_segment(number), source(number))
-        assert inserted is not None
-        sampler.on_insert(inserted)
-        sampler.update(_whole(store, [inserted.start]), np.array([number + 2], np.float32))
+    fill(store, sampler, range(4))
     weights(store, sampler, 0.7)
     # The store's files tell the progress to the next process.
     store.close()
     store, sampler = opened()
     weights(store, sampler, 0.7)
-    for number in range(4, 12):
-        store.insert(plain_segment(number), source(number))
-    assert sampler.beta == 1.0
+    fill(store, sampler, range(4, 12))
+    weights(store, sampler, 1.0)
 
 
 def test_uniform_rows_are_those_that_are_live_wherever_they_begin(tmp_path: Path) -> None:
