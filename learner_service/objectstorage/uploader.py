@@ -19,8 +19,6 @@ from learner_service.objectstorage.volume import RUN_FILE, Volume, require_whole
 _log = logging.getLogger(__name__)
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
-# Two, so that a reader can finish the one that it has begun.
-_LEAST_KEPT = 2
 # Small files of a run, if it has them.
 _FILES = (
     *(RUN_FILE, copy_of(Path(RUN_FILE)).name, "published.json", "environment.json", "environment.copy.json"),
@@ -47,7 +45,8 @@ class Uploader:
     ) -> None:
         self._volume = volume
         self._run_id = run_id
-        self._keep = max(_LEAST_KEPT, config.keep)
+        # At least two, so that a reader can finish the one that it has begun.
+        self._keep = max(2, config.keep)
         self._replay = config.object_storage_replay
         self._before = before
         self._clock = clock

@@ -55,10 +55,9 @@ class ReplayBuffer(SegmentBuffer):
         return self._returns.since if isinstance(self._returns, DelayedReturns) else None
 
     def draw(self, size: int, out: Batch | None = None) -> tuple[Batch, Sampled]:
-        """Draw `size` n-step transitions. Each part of them is a sample of the whole store too.
+        """Draw `size` n-step transitions, into `out` as in `assemble`. Raises ConflictError when there are none.
 
-        out: receives the arrays, as in `assemble`. This method does not count samples: call `limiter.sample` for each
-        batch that is used in an update. Raises ConflictError when there is nothing to sample.
+        This method does not count samples: call `limiter.sample` for each batch that is used in an update.
         """
         with self._lock:
             returns, sampled = self._returns, self._sampler.sample(size)
@@ -131,7 +130,7 @@ class ReplayBuffer(SegmentBuffer):
             # Segments of resets only cost no credit, and have evicted all transitions.
             self._await_enough(0)
         self._count_missed()
-        return inserted.transitions
+        return segment.transitions
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
         self._sampler.on_drop(damaged)

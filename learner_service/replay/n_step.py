@@ -23,8 +23,7 @@ class Returns:
 
     n_step: steps of the return, at least 1.
     discount: gamma per step, in [0, 1].
-    clip_rewards: clip rewards to [-clip_rewards, clip_rewards] before the sum, as Mnih et al. 2015 with 1 for Atari;
-        above 0, or None for no clipping.
+    clip_rewards: bound above 0 of rewards on both sides of 0, as Mnih et al. 2015 with 1 for Atari; None for no bound.
     windows: with n_step above 1, batches have the observations in between.
     """
 
@@ -39,11 +38,7 @@ class Returns:
 
 
 def empty_batch(
-    spec: EnvironmentSpec,
-    size: int,
-    returns: Returns,
-    further: Sequence[Column] = (),
-    allocate: Allocate = np.empty,
+    spec: EnvironmentSpec, size: int, returns: Returns, further: Sequence[Column] = (), allocate: Allocate = np.empty
 ) -> Batch:
     """Uninitialized columns for `size` transitions, with the run's `further` ones. `assemble` can reuse them."""
     between = returns.n_step - 1 if returns.windows else 0
@@ -129,8 +124,7 @@ def assemble(store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out:
 
 def gather_observations(store: ReplayStore, rows: NDArray[np.int64], out: Array) -> None:
     """Write the policy observations of rows int64[B], no context rows, to `out`, [B, *policy_observation]."""
-    stack = store.spec.frame_stack
-    if stack > 1:
+    if (stack := store.spec.frame_stack) > 1:
         back = np.minimum(np.arange(stack - 1, -1, -1), store.ages[rows][:, None])
         rows = rows[:, None] - back
     _gather(store.observations, rows, out)

@@ -19,17 +19,15 @@ class RateLimiter:
     offset is such that diff ends at min_size * samples_per_insert, as it does the first time. A run that resumes with
     another ratio or min_size keeps the difference between diff and min_size * samples_per_insert.
 
-    The limiter never deadlocks. Reverb's condition on the buffer is not enough here, because segments and batches may
-    be larger than the buffer. One more rule is therefore needed. When nothing is outstanding and the demanded sample is
-    not allowed, one insert of any size is admitted. The demanded sample is the smallest one that waits, else the last
-    one that was asked for.
+    One more rule than Reverb's prevents deadlocks, because segments and batches may be larger than the buffer. When
+    nothing is outstanding and the demanded sample is not allowed, one insert of any size is admitted. The demanded
+    sample is the smallest one that waits, else the last one that was asked for.
 
     Proof. Suppose that neither side can move. Each reservation is used or released within a bounded time, because
     `Credits` leases reservations and the intake uses up those of received segments. So nothing is outstanding in the
-    end, and the sampler cannot move. The rule then admits an insert, a contradiction. A lease that ends unused does not
-    change the limiter's state or its bounds. There is no livelock, because each inserted transition raises diff by
-    samples_per_insert > 0, and no sample lowers it meanwhile. The excess is bounded by the one insert that the rule
-    admits, because diff was below the sampler's limit before.
+    end. The rule then admits an insert, a contradiction. There is no livelock, because each inserted transition raises
+    diff by samples_per_insert > 0, and no sample lowers it meanwhile. The excess is bounded by the one insert that the
+    rule admits, because diff was below the sampler's limit before.
 
     Thread-safe. Listeners are called without the lock, on the thread whose call made inserts possible.
 

@@ -22,15 +22,13 @@ _EPSILON = np.float32(1e-6)
 class Sampled:
     """Drawn rows. Each part of them is a sample of the whole store too.
 
-    rows:          int64[B], valid rows of the store, with repetitions
-    weights:       float32[B], importance weights in (0, 1]
-    probabilities: float64[B], the probability of each row
-    generations:   int64[B], global index of the row's segment, to detect later whether it was overwritten
+    rows:        int64[B], valid rows of the store, with repetitions
+    weights:     float32[B], importance weights in (0, 1]
+    generations: int64[B], global index of the row's segment, to detect later whether it was overwritten
     """
 
     rows: NDArray[np.int64]
     weights: NDArray[np.float32]
-    probabilities: NDArray[np.float64]
     generations: NDArray[np.int64]
 
 
@@ -88,8 +86,7 @@ class UniformSampler(Sampler):
                 break
         else:
             rows[missing] = self._rng.choice(np.flatnonzero(store.flags & VALID), size=len(missing))
-        probabilities = np.full(batch, 1.0 / store.transitions)
-        return Sampled(rows, np.ones(batch, np.float32), probabilities, store.generations[rows])
+        return Sampled(rows, np.ones(batch, np.float32), store.generations[rows])
 
 
 class PrioritizedSampler(Sampler):
@@ -145,7 +142,7 @@ class PrioritizedSampler(Sampler):
         beta = first + (last - first) * min(1.0, store.total_transitions / self._steps)
         weights = (store.transitions * probabilities) ** -beta
         weights /= weights.max()
-        return Sampled(rows, weights.astype(np.float32), probabilities, store.generations[rows])
+        return Sampled(rows, weights.astype(np.float32), store.generations[rows])
 
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set |priorities| + epsilon in the tree and in the store's files. Skips overwritten rows."""

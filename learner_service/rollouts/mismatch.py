@@ -33,13 +33,11 @@ class Mismatch:
     policy_lag: mean number of publications after the version that acted.
     """
 
-    def __init__(
-        self, log_probabilities: LogProbabilities, versions: PublishedVersions, device: torch.device | None = None
-    ) -> None:
-        """log_probabilities: as in `OnPolicyAlgorithm`. device: of the parameters, the CPU by default."""
+    def __init__(self, log_probabilities: LogProbabilities, versions: PublishedVersions, device: torch.device) -> None:
+        """log_probabilities: as in `OnPolicyAlgorithm`. device: of the parameters."""
         self._log_probabilities = log_probabilities
         self._versions = versions
-        self._device = device or torch.device("cpu")
+        self._device = device
         self._parameters: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
         self._sums = dict.fromkeys(("mismatch", "divergence", "policy_lag"), (0.0, 0))
         self._unmeasured = _PERIOD

@@ -98,8 +98,7 @@ class RolloutQueue(SegmentBuffer):
         rewards:           float32[T, N], clipped or normalized if the run asks for it
         terminated:        bool[T, N], the environment reached a terminal state: do not bootstrap past it
         truncated:         bool[T, N], the episode was cut by a time limit: bootstrap with observation t + 1
-        valid:             bool[T, N], false if the step only reset the environment. Observation t + 1 is then the first
-                           one of the new episode
+        valid:             bool[T, N], false if the step only reset the environment: observation t + 1 begins an episode
         policy_versions:   int64[T, N], the version that acted
         senders:           uint64[T, N], numbers that tell the actors apart
         log_probabilities: float32[T, N], log mu(a | s) of the quantized policy that acted

@@ -41,9 +41,7 @@ class Recovered:
     rebooted: bool
 
 
-def recover(
-    directory: SegmentDirectory, columns: Columns, boot_id: str, checked_at_once: int = CHECKED_AT_ONCE_BYTES
-) -> Recovered:
+def recover(directory: SegmentDirectory, columns: Columns, boot_id: str, checked_at_once: int) -> Recovered:
     """Find the live segments of `directory`'s file, and clear the flags of all other rows."""
     records, watermark, tail = directory.records(), directory.watermark, directory.tail
     rebooted = watermark is not None and (not boot_id or watermark.boot_id != boot_id)

@@ -52,7 +52,6 @@ class Inserted:
     start: int
     stop: int
     evicted: tuple[tuple[int, int], ...]
-    transitions: int
 
 
 class ReplayStore:
@@ -119,7 +118,6 @@ class ReplayStore:
     ) -> "ReplayStore":
         """Create the store below `directory`, or reopen it.
 
-        capacity: in rows.
         further: names of the run's further columns. All segments have these that the environment has, and no others.
         rows_per_segment: expected rows of a segment, at most 16. A new store has room for capacity / rows_per_segment
             segments. With shorter segments it is full before all its rows are used.
@@ -211,7 +209,7 @@ class ReplayStore:
         )
         self.segments.commit(record, segment.follows)
         self.sequences.advance(source)
-        return Inserted(start, record.stop, evicted, transitions)
+        return Inserted(start, record.stop, evicted)
 
     def reserve_ahead(self) -> bool:
         """Take disk space for the next inserts if little is left. Returns False when the disk is full."""
