@@ -13,8 +13,6 @@ class Batch:
 
     The replay gives B n-step transitions (see `replay.assemble`), the one-pass queue trajectories of T steps of N
     environments (see `RolloutQueue.next_rollout`). Every further column of the run is among them by its name.
-
-    columns: NumPy arrays, or tensors on one device.
     """
 
     def __init__(self, **columns: Any) -> None:
@@ -22,7 +20,6 @@ class Batch:
         self.__dict__ = columns
 
     def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError with the names of the columns, because there is none of this name."""
         raise AttributeError(f"batch: no column {name}; the columns are {', '.join(self.__dict__)}")
 
     @property
@@ -31,11 +28,9 @@ class Batch:
         return self.__dict__
 
     def __contains__(self, name: str) -> bool:
-        """Whether there is a column of this name."""
         return name in self.columns
 
     def __getitem__(self, rows: Any) -> "Batch":
-        """The batch with these rows of each column; views for slices."""
         return self.map(lambda column: column[rows])
 
     def map(self, function: Callable[[Any], Any]) -> "Batch":

@@ -14,7 +14,6 @@ from learner_service.run.evaluations import count_file, synced_count
 from learner_service.training.checkpoint_files import CheckpointFiles
 
 _LEAP = "version numbers continue far above the known ones"
-_DOCUMENTS = ("run", "environment", "outcome", "clock")
 
 
 def verify(directory: Path) -> list[Finding]:
@@ -32,7 +31,7 @@ def verify(directory: Path) -> list[Finding]:
 
 
 def _identity(directory: Path) -> Iterator[Finding]:
-    run, environment, outcome, clock = (directory / f"{name}.json" for name in _DOCUMENTS)
+    run, environment, outcome = (directory / f"{name}.json" for name in ("run", "environment", "outcome"))
     identity = check_twice(
         *(run, lambda values: f"run {values['run_id']}, learner processes so far: {values['lives']}"),
         "a resume is refused: restore one of the two from a backup",
@@ -54,7 +53,7 @@ def _identity(directory: Path) -> Iterator[Finding]:
         yield check_document(graph, lambda _: "the policy's graph, without weights", "it is exported again")
     if identity:
         goes_on = "the time continues from the newest checkpoint or evaluation"
-        yield check_document(clock, lambda values: f"{values['elapsed_s']:.0f} s", goes_on)
+        yield check_document(directory / "clock.json", lambda values: f"{values['elapsed_s']:.0f} s", goes_on)
 
 
 def _evaluations(path: Path) -> Iterator[Finding]:
@@ -63,10 +62,8 @@ def _evaluations(path: Path) -> Iterator[Finding]:
         yield Finding(aside.name, "unchecked", "lines that were damaged before and set aside")
     lines = [values is not None for _, values in read_lines(path)] if path.exists() else []
     whole, damaged, synced = lines.count(True), lines.count(False), 0
-    if count_file(path).exists():
-        counted = check_document(
-            count_file(path), lambda values: f"{values['count']} evaluations", "it is written again"
-        )
+    if (count := count_file(path)).exists():
+        counted = check_document(count, lambda values: f"{values['count']} evaluations", "it is written again")
         synced = synced_count(path) if counted.state == "whole" else 0
         yield counted
     if damaged:

@@ -6,7 +6,6 @@ objects/SHA256: a part of a file, named after its content.
 """
 
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -57,10 +56,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A generation: the parts of each file by the file's path in the run's folder.
-
-    resets: of the run's environment, before the generation.
-    """
+    """A generation: the parts of each file by its path in the run's folder, and the environment's resets before."""
 
     run_id: str
     files: Mapping[str, tuple[Part, ...]]
@@ -70,11 +66,6 @@ class Manifest:
     def parts(self) -> set[Part]:
         """All parts."""
         return {part for parts in self.files.values() for part in parts}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all files."""
-        return sum(part.size for parts in self.files.values() for part in parts)
 
 
 class Generations:
@@ -125,8 +116,7 @@ class Generations:
         """Write a generation. All its parts must be stored."""
         files = {path: [(part.sha256, part.size) for part in parts] for path, parts in manifest.files.items()}
         values = {"format": _FORMAT, "run_id": manifest.run_id, "resets": manifest.resets, "files": files}
-        # The digest is over plain JSON values: lists, not tuples.
-        self._store.put(f"manifests/{name}", encode_document(json.loads(json.dumps(values))))
+        self._store.put(f"manifests/{name}", encode_document(values))
 
     def put(self, data: bytes, stored: set[Part]) -> Part:
         """Store a part of a file, unless `stored` has it; adds it to `stored`."""

@@ -30,10 +30,7 @@ class PolicyExport:
     def __init__(
         self, config: RunConfig, evaluations: Path, client: QuantizerClient, volume: Volume | None = None
     ) -> None:
-        """evaluations: the run's log of evaluations. volume: of a run with object storage.
-
-        Raises UserError for a URL that cannot be used.
-        """
+        """evaluations: the run's log. volume: with object storage. Raises UserError for a URL that cannot be used."""
         self.url = ""
         self._config = config
         self._evaluations = evaluations
@@ -44,10 +41,7 @@ class PolicyExport:
             self._store = ObjectStore(url, config.checkpoint.object_storage_endpoint, "policy_export.url")
 
     def begin(self, run_id: str) -> None:
-        """Check that the URL has no policy of another run. Without a network the run begins all the same.
-
-        Raises UserError when it has one.
-        """
+        """Raise UserError when the URL has the policy of another run. Without a network the run begins all the same."""
         if self._store is None:
             return
         try:
@@ -60,8 +54,7 @@ class PolicyExport:
     def _require_own(self, store: ObjectStore, run_id: str) -> None:
         """Raise ConflictError when the storage has the policy of another run."""
         try:
-            described = json.loads(store.get(_DESCRIPTION, _MOST_BYTES))
-            other = described["run_id"]
+            other = json.loads(store.get(_DESCRIPTION, _MOST_BYTES))["run_id"]
         except NotFoundError:
             return
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -63,10 +63,7 @@ class ObjectStore:
         return False
 
     def get(self, name: str, most: int) -> bytes:
-        """The content of an object.
-
-        Raises NotFoundError when there is none, and InvalidInputError when it has more than `most` bytes.
-        """
+        """The content of an object. Raises NotFoundError, or InvalidInputError if it has more than `most` bytes."""
         with self._one_line():
             found = self._obstore.get(self._store, name)
             if found.meta["size"] > most:

@@ -19,8 +19,6 @@ from learner_service.objectstorage.volume import RUN_FILE, Volume, require_whole
 _log = logging.getLogger(__name__)
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
-# Two, so that a reader can finish the one that it has begun.
-_LEAST_KEPT = 2
 # Small files of a run, if it has them.
 _FILES = (
     *(RUN_FILE, copy_of(Path(RUN_FILE)).name, "published.json", "environment.json", "environment.copy.json"),
@@ -47,7 +45,8 @@ class Uploader:
     ) -> None:
         self._volume = volume
         self._run_id = run_id
-        self._keep = max(_LEAST_KEPT, config.keep)
+        # At least two, so that a reader can finish the one that it has begun.
+        self._keep = max(2, config.keep)
         self._replay = config.object_storage_replay
         self._before = before
         self._clock = clock
@@ -157,10 +156,7 @@ class Uploader:
         generations.remove((each[0] for each in before if each not in retained), (part.name for part in unused))
 
     def _require_whole(self, files: Mapping[str, object], resets: int) -> None:
-        """Raise UnavailableError when the volume has lost files, for example because somebody deletes it.
-
-        Otherwise a generation without progress would be the newest one.
-        """
+        """Raise UnavailableError for lost files. Otherwise a generation without progress would be the newest one."""
         has_checkpoint = any(name.startswith("checkpoints/") for name in files)
         if RUN_FILE not in files or (self._had_checkpoint == resets and not has_checkpoint):
             raise UnavailableError(f"{self._volume.directory} has lost files of the run")
@@ -179,7 +175,9 @@ class Uploader:
             folder = f"checkpoints/{checkpoints[-1]}"
             names += [f"{folder}/state.json", f"{folder}/tensors.safetensors"]
         if self._replay:
-            names += self._replay_files(root / "replay")
+            found = {path.name for path in (root / "replay").glob("[!.]*") if path.is_file()}
+            first = [name for name in _REPLAY if name in found]
+            names += [f"replay/{name}" for name in (*first, *sorted(found.difference(first)))]
         with contextlib.ExitStack() as stack:
             files = {name: stack.enter_context((root / name).open("rb")) for name in names}
             return {name: self._parts(file) for name, file in files.items()}
@@ -187,8 +185,3 @@ class Uploader:
     def _parts(self, file: BinaryIO) -> tuple[Part, ...]:
         put = self._volume.generations.put
         return tuple(put(data, self._stored) for data in iter(partial(file.read, PART_BYTES), b""))
-
-    def _replay_files(self, folder: Path) -> list[str]:
-        found = {path.name: f"replay/{path.name}" for path in sorted(folder.glob("[!.]*")) if path.is_file()}
-        first = [found.pop(name) for name in _REPLAY if name in found]
-        return first + list(found.values())

@@ -4,18 +4,18 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from actorq.config.sections import CheckpointConfig
 from actorq.domain.lineage import unique_number
 from actorq.errors import ConflictError, InvalidInputError, NotFoundError, UnavailableError, UserError
-from actorq.statefiles.documents import copy_of, read_either, write_document, write_twice
+from actorq.statefiles.documents import copy_of, read_either, remove_both, write_document, write_twice
 from actorq.statefiles.files import sync_folder
 from actorq.statefiles.highwater import LEAP_OF_COPIES
 from learner_service.files import OBJECT_STORAGE
-from learner_service.objectstorage.generations import Claim, Generations, Manifest
+from learner_service.objectstorage.generations import Claim, Generations, Part
 from learner_service.objectstorage.store import ObjectStore
 from learner_service.training.checkpoint import CheckpointScan, find_newest
 
@@ -59,8 +59,7 @@ class Volume:
         """Restore the run if the volume has none, and its newest checkpoint if that is damaged.
 
         Call before the learner claims the volume. Returns the checkpoints that it has read; None if it has not looked.
-        Raises UserError when there is nothing whole to continue from and the
-        storage cannot be read, and when a new run would replace a stored one.
+        Raises UserError when nothing whole can be read, and when a new run would replace a stored one.
         """
         run = self.directory / RUN_FILE
         try:
@@ -145,8 +144,7 @@ class Volume:
         write_document(partial / _MARK_FILE, {"mark": versions})
         # From now on the learner that lost the volume cannot upload, if it still lives.
         self._claim(number + 1, Claim(self.name, claim.run_id, process, versions))
-        for path in (partial / RUN_FILE, copy_of(partial / RUN_FILE)):
-            path.unlink(missing_ok=True)
+        remove_both(partial / RUN_FILE)
         for path in sorted(partial.iterdir()):
             target = self.directory / path.name
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
@@ -194,13 +192,10 @@ class Volume:
         return scan
 
     def _download_newest(self, claim: Claim, beginning: str = "", above: int = -1) -> tuple[Path, str, CheckpointScan]:
-        """Download the newest whole generation, or only its files with this beginning.
+        """Download the newest whole generation with more updates than `above`, or its files with this beginning.
 
-        above: a generation whose checkpoint has no more updates than this is not downloaded, nor is one before it.
-
-        Returns the folder, the generation's name, which is empty when there is none, and its checkpoint. Damaged ones
-        are logged and skipped. Those from before a reset of the environment do not count. Raises InvalidInputError when
-        there are generations, but no whole one.
+        Returns the folder, the generation's name, which is empty when there is none, and its checkpoint. Generations
+        from before a reset of the environment do not count. Raises InvalidInputError when none is whole.
         """
         folder = self.directory / ".restored.partial"
         shutil.rmtree(folder, ignore_errors=True)
@@ -233,7 +228,7 @@ class Volume:
                 if beginning and _updates(manifest.files) <= above:
                     return "", CheckpointScan()
                 files = {path: parts for path, parts in manifest.files.items() if path.startswith(beginning)}
-                self._download(Manifest(manifest.run_id, files), folder)
+                self._download(files, folder)
                 require_whole_documents(folder)
                 checkpoint = find_newest(folder / "checkpoints")
                 for reason in checkpoint.damaged.values():
@@ -256,13 +251,13 @@ class Volume:
             raise InvalidInputError(f"{self.generations.url}: none of {damaged} generations is whole")
         return "", CheckpointScan()
 
-    def _download(self, manifest: Manifest, folder: Path) -> None:
-        free = shutil.disk_usage(folder).free
-        if manifest.nbytes > free:
-            raise UserError(f"--run-directory: the run to restore has {manifest.nbytes} bytes, {free} are free")
-        if len(manifest.files) > _MOST_FILES:
-            raise InvalidInputError(f"expected at most {_MOST_FILES} files, got {len(manifest.files)}")
-        for path, parts in manifest.files.items():
+    def _download(self, files: Mapping[str, tuple[Part, ...]], folder: Path) -> None:
+        nbytes = sum(part.size for parts in files.values() for part in parts)
+        if nbytes > (free := shutil.disk_usage(folder).free):
+            raise UserError(f"--run-directory: the run to restore has {nbytes} bytes, {free} are free")
+        if len(files) > _MOST_FILES:
+            raise InvalidInputError(f"expected at most {_MOST_FILES} files, got {len(files)}")
+        for path, parts in files.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as file:

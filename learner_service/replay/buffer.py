@@ -31,11 +31,9 @@ class ReplayBuffer(SegmentBuffer):
         moments: ObservationMoments | None = None,
         goals: OtherGoals | None = None,
     ) -> None:
-        """Connect the parts. The limiter starts with the transitions that the store already has.
+        """The limiter starts with the transitions that the store already has.
 
-        goals: replaces the goals of drawn transitions; None without hindsight.
-
-        The moments count these when they are first used, or after `load_state_dict`.
+        moments: count these at first use, or after `load_state_dict`. goals: for drawn transitions, with hindsight.
         """
         super().__init__(store, limiter, moments)
         self._sampler = sampler
@@ -57,10 +55,9 @@ class ReplayBuffer(SegmentBuffer):
         return self._returns.since if isinstance(self._returns, DelayedReturns) else None
 
     def draw(self, size: int, out: Batch | None = None) -> tuple[Batch, Sampled]:
-        """Draw `size` n-step transitions. Each part of them is a sample of the whole store too.
+        """Draw `size` n-step transitions, into `out` as in `assemble`. Raises ConflictError when there are none.
 
-        out: receives the arrays, as in `assemble`. This method does not count samples: call `limiter.sample` for each
-        batch that is used in an update. Raises ConflictError when there is nothing to sample.
+        This method does not count samples: call `limiter.sample` for each batch that is used in an update.
         """
         with self._lock:
             returns, sampled = self._returns, self._sampler.sample(size)
@@ -76,7 +73,7 @@ class ReplayBuffer(SegmentBuffer):
     def senders(self, sampled: Sampled) -> NDArray[np.uint64]:
         """Numbers that tell the actors of drawn rows apart, uint64[B]; arbitrary for segments that are gone."""
         with self._lock:
-            return self._store.segments.senders(sampled.generations)
+            return self._store.directory.senders(sampled.generations)
 
     def observation_moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """As in `SegmentBuffer`, of all stored observations."""
@@ -85,10 +82,7 @@ class ReplayBuffer(SegmentBuffer):
         return super().observation_moments()
 
     def oldest_greedy_actions(self, size: int) -> tuple[NDArray[np.generic], Array]:
-        """Observations and greedy actions (without noise) of the `size` oldest transitions, or of all.
-
-        Returns [B, *policy_observation] and [B, *action]. The store must keep greedy actions.
-        """
+        """Observations [B, *policy_observation] and greedy actions [B, *action] of up to `size` oldest transitions."""
         with self._lock:
             rows = self._outermost_rows(size, newest=False)
             return self._observations(rows), self._store.further[GREEDY_ACTIONS][rows]
@@ -136,7 +130,7 @@ class ReplayBuffer(SegmentBuffer):
             # Segments of resets only cost no credit, and have evicted all transitions.
             self._await_enough(0)
         self._count_missed()
-        return inserted.transitions
+        return segment.transitions
 
     def _forget(self, damaged: tuple[tuple[int, int], ...]) -> None:
         self._sampler.on_drop(damaged)

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,8 @@ class DynamicCapacity:
 
         D = 1/(2 K A) sum_{i<K} || (pi(s_i) - g_i) / h ||_2^2
 
-    This is half the mean squared difference of actions scaled to [-1, 1]. The paper has a mean norm instead. Its
-    published code, for which the threshold of 0.2 was chosen, computes D (docs/decisions/0012-policy-distance.md).
+    as in the paper's published code (docs/decisions/0012-policy-distance.md): half the mean squared difference of
+    actions scaled to [-1, 1].
 
     If D is above `threshold`, the oldest `dropped` share of the replay is dropped at once, in whole segments. The last
     `min_size` transitions always stay. Otherwise nothing is dropped, and the replay grows up to its capacity.
@@ -38,9 +39,8 @@ class DynamicCapacity:
     look is then written beside these files, independent of checkpoints. After a kill in between, the next learner looks
     again at once with its checkpoint's policy. It may drop a second share.
 
-    act: the policy without noise, [B, *policy_observation] -> [B, *action].
-
-    The store must keep greedy actions. Call on the trainer's thread; `status` on any thread.
+    act: the policy without noise, [B, *policy_observation] -> [B, *action]. The store must keep greedy actions.
+    Call on the trainer's thread; `status` on any thread.
     """
 
     def __init__(self, replay: ReplayBuffer, settings: DynamicCapacityConfig, act: Callable[[Array], Array]) -> None:
@@ -50,17 +50,12 @@ class DynamicCapacity:
         self._act = act
         self._half_range = (high - low) / 2
         self._path = replay.directory / "dynamic_capacity.json"
-        self._looked_at = 0
-        self._distance: float | None = None
-        self._drops = 0
-        self._dropped = 0
+        self._state: dict[str, Any] = {"looked_at": 0, "distance": None, "drops": 0, "dropped_transitions": 0}
         self._writes = Tolerated(self._path.name)
         try:
             if (state := read_checked(self._path)) is not None:
                 # After a power cut the store may have lost transitions from before the last look.
-                self._looked_at = min(state["looked_at"], replay.total_transitions)
-                self._distance = state["distance"]
-                self._drops, self._dropped = state["drops"], state["dropped_transitions"]
+                self._state = {**state, "looked_at": min(state["looked_at"], replay.total_transitions)}
         except ValueError as error:
             _log.warning("replay: %s; the count of drops starts at 0", error)
 
@@ -68,40 +63,35 @@ class DynamicCapacity:
     def due(self) -> bool:
         """Whether inserts have passed a multiple of `period_steps` since the last look."""
         period = self._settings.period_steps
-        return self._replay.total_transitions // period > self._looked_at // period
+        return bool(self._replay.total_transitions // period > self._state["looked_at"] // period)
 
     def check(self) -> None:
         """Measure the distance, drop the oldest transitions if it is too large, and write both down."""
-        self._looked_at = self._replay.total_transitions
+        self._state["looked_at"] = self._replay.total_transitions
         self._measure_and_drop()
-        state = {
-            "looked_at": self._looked_at,
-            "distance": self._distance,
-            "drops": self._drops,
-            "dropped_transitions": self._dropped,
-        }
-        self._writes.attempt(lambda: write_checked(self._path, state))
+        self._writes.attempt(lambda: write_checked(self._path, self._state))
 
     def status(self) -> DynamicCapacityStatus:
         """Stored transitions, the distance at the last look, and dropped transitions over all restarts."""
-        return DynamicCapacityStatus(self._replay.transitions, self._distance, self._drops, self._dropped)
+        distance, drops, dropped = (self._state[name] for name in ("distance", "drops", "dropped_transitions"))
+        return DynamicCapacityStatus(self._replay.transitions, distance, drops, dropped)
 
     def _measure_and_drop(self) -> None:
         replay, settings = self._replay, self._settings
         observations, greedy = replay.oldest_greedy_actions(settings.oldest)
         if not len(observations):
             return
-        self._distance = self._policy_distance(observations, greedy)
-        if self._distance <= settings.threshold:
+        distance = self._state["distance"] = self._policy_distance(observations, greedy)
+        if distance <= settings.threshold:
             return
         stored = replay.transitions
         dropped = replay.drop_oldest(math.ceil(settings.dropped * stored), settings.min_size)
         if dropped:
-            self._drops += 1
-            self._dropped += dropped
+            self._state["drops"] += 1
+            self._state["dropped_transitions"] += dropped
             _log.info(
                 "replay: the policy's distance from the oldest actions is %.3f, above %g: dropped %d of %d transitions",
-                *(self._distance, settings.threshold, dropped, stored),
+                *(distance, settings.threshold, dropped, stored),
             )
 
     def _policy_distance(self, observations: Array, greedy: Array) -> float:

@@ -35,9 +35,8 @@ class Flusher:
     def tick(self) -> None:
         """Flush once, and check the disk."""
         self._replay.limiter.hold_inserts(self.disk.check(self._replay.reserve_ahead()))
-        if not self._flush.attempt(self._replay.flush):
-            return
-        if (durable := self._replay.durable_sequences()) is not self._told:
+        flushed = self._flush.attempt(self._replay.flush)
+        if flushed and (durable := self._replay.durable_sequences()) is not self._told:
             self._told = durable
             self.on_flushed()
 

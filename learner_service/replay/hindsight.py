@@ -15,8 +15,6 @@ from learner_service.replay.storage.store import ReplayStore
 class OtherGoals:
     """Each drawn transition keeps its own goal or takes one of the stored copies, all with the same probability.
 
-    The share of transitions with another goal is thus copies / (copies + 1).
-
     names: of the columns of the copies. rng: draws the goals; the sampler's own, so that a checkpoint has its state.
     """
 

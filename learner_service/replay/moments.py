@@ -18,7 +18,7 @@ class ObservationMoments:
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        """Start empty. shape: of one observation, without a stack."""
+        """shape: of one observation, without a stack."""
         self.count = 0
         self.through = 0
         self._mean = np.zeros(shape, np.float64)
@@ -32,8 +32,7 @@ class ObservationMoments:
     @property
     def std(self) -> NDArray[np.float64]:
         """Standard deviation, float64[*observation]; zeros before the first observation."""
-        deviation: NDArray[np.float64] = np.sqrt(self._squares / max(1, self.count))
-        return deviation
+        return np.sqrt(self._squares / max(1, self.count))
 
     def add(self, observations: Array, through: int) -> None:
         """Add observations [B, *observation]. through: total transitions of the store up to these."""

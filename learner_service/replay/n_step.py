@@ -23,8 +23,7 @@ class Returns:
 
     n_step: steps of the return, at least 1.
     discount: gamma per step, in [0, 1].
-    clip_rewards: clip rewards to [-clip_rewards, clip_rewards] before the sum, as Mnih et al. 2015 with 1 for Atari;
-        above 0, or None for no clipping.
+    clip_rewards: bound above 0 of rewards on both sides of 0, as Mnih et al. 2015 with 1 for Atari; None for no bound.
     windows: with n_step above 1, batches have the observations in between.
     """
 
@@ -34,22 +33,14 @@ class Returns:
     windows: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UserError when a number of the algorithm is out of range."""
         if self.n_step < 1 or not 0 <= self.discount <= 1:
             raise UserError(f"replay: need n_step >= 1 and discount in [0, 1], got {self.n_step} and {self.discount}")
 
 
 def empty_batch(
-    spec: EnvironmentSpec,
-    size: int,
-    returns: Returns,
-    further: Sequence[Column] = (),
-    allocate: Allocate = np.empty,
+    spec: EnvironmentSpec, size: int, returns: Returns, further: Sequence[Column] = (), allocate: Allocate = np.empty
 ) -> Batch:
-    """Uninitialized columns for `size` transitions, as these returns need them. `assemble` can reuse them.
-
-    further: of the run's further columns, those that batches have.
-    """
+    """Uninitialized columns for `size` transitions, with the run's `further` ones. `assemble` can reuse them."""
     between = returns.n_step - 1 if returns.windows else 0
     shape, dtype = spec.policy_observations.shape, spec.observations.dtype
     columns = {
@@ -61,8 +52,6 @@ def empty_batch(
         "policy_versions": ((), "int64"),
         **{each.name: (each.shape, each.dtype.name) for each in further},
     }
-    if between:
-        columns |= {"between_observations": ((between, *shape), dtype), "between_discounts": ((between,), "float32")}
     if between:
         columns |= {"between_observations": ((between, *shape), dtype), "between_discounts": ((between,), "float32")}
     return Batch(**{name: allocate((size, *shape), dtype) for name, (shape, dtype) in columns.items()})
@@ -135,8 +124,7 @@ def assemble(store: ReplayStore, rows: NDArray[np.int64], returns: Returns, out:
 
 def gather_observations(store: ReplayStore, rows: NDArray[np.int64], out: Array) -> None:
     """Write the policy observations of rows int64[B], no context rows, to `out`, [B, *policy_observation]."""
-    stack = store.spec.frame_stack
-    if stack > 1:
+    if (stack := store.spec.frame_stack) > 1:
         back = np.minimum(np.arange(stack - 1, -1, -1), store.ages[rows][:, None])
         rows = rows[:, None] - back
     _gather(store.observations, rows, out)

@@ -13,9 +13,6 @@ from learner_service.replay.buffer import ReplayBuffer
 from learner_service.replay.n_step import Allocate
 from learner_service.replay.samplers import Sampled
 
-# The trainer updates on one batch while the other is drawn.
-_BATCHES = 2
-
 
 @dataclass(frozen=True)
 class Drawn:
@@ -32,13 +29,14 @@ class Prefetcher:
     batch, no more. A batch is drawn only when the rate limiter allows it, and counted when the learner takes it. The
     permission cannot expire in between, because only the learner samples, and inserts only allow more samples. But the
     transitions may be gone: damaged, or evicted by segments without any.
+
+    size: transitions of a batch. allocate: makes the arrays.
     """
 
     def __init__(self, replay: ReplayBuffer, size: int, allocate: Allocate = np.empty) -> None:
-        """Draw batches of `size` transitions from `replay` into two batches of arrays that `allocate` makes."""
         self._replay = replay
         self._size = size
-        self._batches = tuple(replay.empty_batch(size, allocate) for _ in range(_BATCHES))
+        self._batches = (replay.empty_batch(size, allocate), replay.empty_batch(size, allocate))
         self._in_turn = itertools.cycle(self._batches)
         self._ahead: Future[Drawn | None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prefetcher")
@@ -54,25 +52,18 @@ class Prefetcher:
         The batch is valid until the next call. Raises the errors of `ReplayBuffer.draw`.
         """
         limiter = self._replay.limiter
-        if self._ahead is None:
-            if not limiter.await_sample(self._size, timeout):
-                return None
+        if self._ahead is None and limiter.await_sample(self._size, timeout):
             self._draw()
-        assert self._ahead is not None
-        drawn = self._ahead.result()
+        drawn = self._ahead.result() if self._ahead else None
         self._ahead = None
-        if drawn is None:
-            return None
-        limiter.sample(self._size)
-        if limiter.can_sample(self._size):
-            self._draw()
+        if drawn is not None:
+            limiter.sample(self._size)
+            if limiter.can_sample(self._size):
+                self._draw()
         return drawn
 
     def update_priorities(self, drawn: Drawn, priorities: NDArray[np.float32]) -> None:
-        """Set the priorities float32[B] of a batch, after the draw in progress.
-
-        So the order does not depend on the threads' timing: the draw after that one is the first to see them.
-        """
+        """Set the priorities float32[B] of a batch, after the draw in progress."""
         self.settle()
         self._replay.update_priorities(drawn.sampled, priorities)
 
@@ -82,11 +73,7 @@ class Prefetcher:
             self._ahead.exception()
 
     def discard(self) -> None:
-        """Wait for the draw in progress and drop it.
-
-        Call this before saving sampler and limiter. This process then continues from the same state as a process that
-        restores the saved one.
-        """
+        """Wait for the draw in progress and drop it, so that this process goes on from the state that is saved next."""
         self.settle()
         self._ahead = None
 

@@ -19,17 +19,15 @@ class RateLimiter:
     offset is such that diff ends at min_size * samples_per_insert, as it does the first time. A run that resumes with
     another ratio or min_size keeps the difference between diff and min_size * samples_per_insert.
 
-    The limiter never deadlocks. Reverb's condition on the buffer is not enough here, because segments and batches may
-    be larger than the buffer. One more rule is therefore needed. When nothing is outstanding and the demanded sample is
-    not allowed, one insert of any size is admitted. The demanded sample is the smallest one that waits, else the last
-    one that was asked for.
+    One more rule than Reverb's prevents deadlocks, because segments and batches may be larger than the buffer. When
+    nothing is outstanding and the demanded sample is not allowed, one insert of any size is admitted. The demanded
+    sample is the smallest one that waits, else the last one that was asked for.
 
     Proof. Suppose that neither side can move. Each reservation is used or released within a bounded time, because
     `Credits` leases reservations and the intake uses up those of received segments. So nothing is outstanding in the
-    end, and the sampler cannot move. The rule then admits an insert, a contradiction. A lease that ends unused does not
-    change the limiter's state or its bounds. There is no livelock, because each inserted transition raises diff by
-    samples_per_insert > 0, and no sample lowers it meanwhile. The excess is bounded by the one insert that the rule
-    admits, because diff was below the sampler's limit before.
+    end. The rule then admits an insert, a contradiction. There is no livelock, because each inserted transition raises
+    diff by samples_per_insert > 0, and no sample lowers it meanwhile. The excess is bounded by the one insert that the
+    rule admits, because diff was below the sampler's limit before.
 
     Thread-safe. Listeners are called without the lock, on the thread whose call made inserts possible.
 
@@ -111,7 +109,11 @@ class RateLimiter:
     def insert(self, n_actual: int, n_reserved: int) -> None:
         """Count `n_actual` inserted transitions and end their reservation of `n_reserved`."""
         with self._changed:
-            self._give_back(n_reserved)
+            if not 0 <= n_reserved <= self._outstanding:
+                raise ConflictError(
+                    f"rate limiter: cannot give back {n_reserved} of {self._outstanding} reserved inserts"
+                )
+            self._outstanding -= n_reserved
             self.inserts += n_actual
             if self._waiting:
                 self._changed.notify_all()
@@ -119,15 +121,11 @@ class RateLimiter:
 
     def withdraw(self, n: int) -> None:
         """Count `n` fewer inserts, because they are dropped and will not be sampled."""
-        with self._changed:
-            self.inserts -= n
-        self._announce()
+        self.insert(-n, 0)
 
     def release(self, n_reserved: int) -> None:
         """End an unused reservation, for example after a broken stream."""
-        with self._changed:
-            self._give_back(n_reserved)
-        self._announce()
+        self.insert(0, n_reserved)
 
     def hold_inserts(self, held: bool) -> None:
         """Admit no inserts while `held`, for example on a full disk. Reservations made before stay valid."""
@@ -218,11 +216,6 @@ class RateLimiter:
             return True
         demand = min(self._waiting, default=self._asked)
         return self._outstanding == 0 and not self._sample_allowed(demand)
-
-    def _give_back(self, n_reserved: int) -> None:
-        if not 0 <= n_reserved <= self._outstanding:
-            raise ConflictError(f"rate limiter: cannot give back {n_reserved} of {self._outstanding} reserved inserts")
-        self._outstanding -= n_reserved
 
     def _announce(self) -> None:
         with self._changed:

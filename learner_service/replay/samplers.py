@@ -15,21 +15,20 @@ from learner_service.replay.sum_tree import SumTree
 
 # After 32 rounds almost all draws are done, even if only a quarter of the rows is valid.
 _REJECTION_ROUNDS = 32
+_EPSILON = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
 class Sampled:
     """Drawn rows. Each part of them is a sample of the whole store too.
 
-    rows:          int64[B], valid rows of the store, with repetitions
-    weights:       float32[B], importance weights in (0, 1]
-    probabilities: float64[B], the probability of each row
-    generations:   int64[B], global index of the row's segment, to detect later whether it was overwritten
+    rows:        int64[B], valid rows of the store, with repetitions
+    weights:     float32[B], importance weights in (0, 1]
+    generations: int64[B], global index of the row's segment, to detect later whether it was overwritten
     """
 
     rows: NDArray[np.int64]
     weights: NDArray[np.float32]
-    probabilities: NDArray[np.float64]
     generations: NDArray[np.int64]
 
 
@@ -48,13 +47,13 @@ class Sampler(Protocol):
     def sample(self, batch: int) -> Sampled:
         """Draw `batch` rows. Raises ConflictError when the store has no valid row."""
 
-    @abstractmethod
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set priorities float32[B], usually absolute TD errors, if draws depend on them.
 
         Skips rows that were overwritten since the draw. Raises InvalidInputError, and changes nothing, when they are
         not finite or have another shape.
         """
+        return
 
     def state(self) -> dict[str, float]:
         """The state for a checkpoint by name, without the generator and the store's files."""
@@ -69,7 +68,6 @@ class UniformSampler(Sampler):
     """Draws every valid row with the same probability: draws live rows and rejects those that are not valid."""
 
     def __init__(self, store: ReplayStore, rng: np.random.Generator) -> None:
-        """Sample from `store` with the randomness of `rng`."""
         self._store = store
         self._rng = rng
 
@@ -88,28 +86,7 @@ class UniformSampler(Sampler):
                 break
         else:
             rows[missing] = self._rng.choice(np.flatnonzero(store.flags & VALID), size=len(missing))
-        probabilities = np.full(batch, 1.0 / store.transitions)
-        return Sampled(rows, np.ones(batch, np.float32), probabilities, store.generations[rows])
-
-    def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
-        """Do nothing, because no draw depends on priorities."""
-
-
-@dataclass(frozen=True)
-class LinearSchedule:
-    """A value that moves from `start` to `end` while the first `steps` transitions are inserted, and then stays."""
-
-    start: float
-    end: float
-    steps: int
-
-    def at(self, inserted: int) -> float:
-        """The value after `inserted` transitions, over all restarts."""
-        return self.start + (self.end - self.start) * min(1.0, inserted / self.steps)
-
-
-_BETA = LinearSchedule(0.4, 0.4, steps=1)
-_EPSILON = np.float32(1e-6)
+        return Sampled(rows, np.ones(batch, np.float32), store.generations[rows])
 
 
 class PrioritizedSampler(Sampler):
@@ -122,21 +99,22 @@ class PrioritizedSampler(Sampler):
     """
 
     def __init__(
-        self, store: ReplayStore, rng: np.random.Generator, alpha: float = 0.6, beta: LinearSchedule = _BETA
+        self,
+        store: ReplayStore,
+        rng: np.random.Generator,
+        alpha: float = 0.6,
+        betas: tuple[float, float] = (0.4, 0.4),
+        steps: int = 1,
     ) -> None:
-        """Build the tree from the stored priorities. alpha, beta: exponents in [0, 1]."""
+        """alpha, betas: exponents in [0, 1]; beta moves from the first to the last in the first `steps` transitions."""
         self._alpha = alpha
-        self._beta = beta
+        self._betas = betas
+        self._steps = steps
         self._store = store
         self._rng = rng
         self._tree = SumTree(store.capacity)
         self._max_priority = self._restore()
-        store.raise_priority_ceiling(float(self._max_priority))
-
-    @property
-    def beta(self) -> float:
-        """The present correction for the bias of the sampling. It follows from the transitions in the store's files."""
-        return self._beta.at(self._store.total_transitions)
+        store.directory.raise_ceiling(float(self._max_priority))
 
     def on_insert(self, inserted: Inserted) -> None:
         """Give the new rows the largest priority so far, and the evicted rows no mass."""
@@ -160,20 +138,27 @@ class PrioritizedSampler(Sampler):
         uniforms = (self._rng.permutation(batch) + self._rng.random(batch)) / batch
         rows = tree.sample(uniforms)
         probabilities = tree.get(rows) / tree.total
-        weights = (store.transitions * probabilities) ** -self.beta
+        first, last = self._betas
+        beta = first + (last - first) * min(1.0, store.total_transitions / self._steps)
+        weights = (store.transitions * probabilities) ** -beta
         weights /= weights.max()
-        return Sampled(rows, weights.astype(np.float32), probabilities, store.generations[rows])
+        return Sampled(rows, weights.astype(np.float32), store.generations[rows])
 
     def update(self, sampled: Sampled, priorities: NDArray[np.float32]) -> None:
         """Set |priorities| + epsilon in the tree and in the store's files. Skips overwritten rows."""
-        checked = _checked_priorities(sampled, priorities)
+        if priorities.shape != sampled.rows.shape:
+            raise InvalidInputError(f"replay: expected {len(sampled.rows)} priorities, got {list(priorities.shape)}")
+        with np.errstate(over="ignore"):
+            checked = np.asarray(priorities, np.float32)
+        if not np.isfinite(checked).all():
+            raise InvalidInputError("replay: priorities must be finite, got NaN or infinity; has the learner diverged?")
         store = self._store
         same = (store.generations[sampled.rows] == sampled.generations) & (store.flags[sampled.rows] & VALID != 0)
         rows = sampled.rows[same]
         if not len(rows):
             return
         given = np.abs(checked[same]) + _EPSILON
-        store.raise_priority_ceiling(float(given.max()))
+        store.directory.raise_ceiling(float(given.max()))
         store.priorities[rows] = given
         # Read back, so that the tree and the file agree on a row that was drawn twice.
         stored = store.priorities[rows]
@@ -187,22 +172,19 @@ class PrioritizedSampler(Sampler):
     def load_state(self, state: Mapping[str, float]) -> None:
         """Restore the largest priority, unless the store has a larger one."""
         self._max_priority = max(self._max_priority, np.float32(state.get("max_priority", 0.0)))
-        self._store.raise_priority_ceiling(float(self._max_priority))
+        self._store.directory.raise_ceiling(float(self._max_priority))
 
     def _masses(self, priorities: NDArray[np.float32] | np.float32) -> NDArray[np.float64]:
-        masses: NDArray[np.float64] = np.power(priorities, self._alpha, dtype=np.float64)
-        return masses
+        return np.power(priorities, self._alpha, dtype=np.float64)
 
     def _restore(self) -> np.float32:
         store = self._store
         valid = store.flags & VALID != 0
         # A kill between a segment's commit and its `on_insert` leaves zeros. Such rows count as new.
-        ceiling = np.inf if store.priority_ceiling is None else store.priority_ceiling
+        ceiling = np.inf if store.directory.ceiling is None else store.directory.ceiling
         given = valid & np.isfinite(store.priorities) & (store.priorities > 0) & (store.priorities <= ceiling)
         largest = np.float32(store.priorities[given].max() if given.any() else 1.0)
-        new = valid & ~given
-        if new.any():
-            store.priorities[new] = largest
+        store.priorities[valid & ~given] = largest
         self._tree.set_range(0, store.capacity, np.where(valid, self._masses(store.priorities), 0.0))
         return largest
 
@@ -210,13 +192,3 @@ class PrioritizedSampler(Sampler):
 def _require_transitions(store: ReplayStore) -> None:
     if store.transitions == 0:
         raise ConflictError("replay: cannot sample before the first transition has been inserted")
-
-
-def _checked_priorities(sampled: Sampled, priorities: NDArray[np.float32]) -> NDArray[np.float32]:
-    if priorities.shape != sampled.rows.shape:
-        raise InvalidInputError(f"replay: expected {len(sampled.rows)} priorities, got {list(priorities.shape)}")
-    with np.errstate(over="ignore"):
-        checked = np.asarray(priorities, np.float32)
-    if not np.isfinite(checked).all():
-        raise InvalidInputError("replay: priorities must be finite, got NaN or infinity; has the learner diverged?")
-    return checked

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import Array
 from actorq.domain.leaves import VECTOR, views
 from actorq.domain.status import StorageStatus
 from actorq.domain.trajectory import Segment
@@ -29,18 +28,16 @@ _log = logging.getLogger(__name__)
 class SegmentBuffer(ABC):
     """Stores segments. Thread-safe. The buffer owns the store and closes it.
 
-    Before an insert call `limiter.try_reserve`. The call is outside the buffer's lock, so no side waits for the other
-    while holding it.
+    Before an insert call `limiter.try_reserve`. It is outside the buffer's lock, so no side waits while holding it.
 
+    limiter: admits inserts and samples. moments: None when no statistics of observations are needed.
     spec: of the environment. directory: of the store's files. machine: its functions that the store uses.
     capacity: rows of the store. nbytes: bytes of its files when full.
     sequences: the last inserted sequence of each actor. Only the buffer advances it.
     """
 
     def __init__(self, store: ReplayStore, limiter: RateLimiter, moments: ObservationMoments | None) -> None:
-        """Connect the parts. moments: None when no statistics of observations are needed."""
         self.limiter = limiter
-        """Admission of inserts and samples."""
         self.spec, self.directory, self.machine = store.spec, store.path, store.machine
         self.capacity, self.nbytes, self.sequences = store.capacity, store.nbytes, store.sequences
         self._store = store
@@ -115,10 +112,7 @@ class SegmentBuffer(ABC):
             return None if moments is None or moments.count == 0 else (moments.mean, moments.std)
 
     def flush(self) -> None:
-        """Block until everything inserted before the call is on the disk. Inserts and samples continue meanwhile.
-
-        Raises OSError when the disk fails.
-        """
+        """Block until all earlier inserts are on the disk; inserts and samples continue meanwhile. Raises OSError."""
         with self._lock:
             mark = self._store.durability.mark()
         self._store.durability.sync(mark)
@@ -169,7 +163,9 @@ class SegmentBuffer(ABC):
         """Add the observations of segments, oldest first, to the moments; once each."""
         for record in records:
             if self._moments is not None and record.cumulative_transitions > self._moments.through:
-                observations = self._numbers(self._store.observations[self._valid_rows(record)])
+                observations = self._store.observations[self._valid_rows(record)]
+                if self.spec.leaves:
+                    observations = views(self.spec.leaves, observations.view(np.uint8))[VECTOR]
                 self._moments.add(observations, record.cumulative_transitions)
 
     def _observations(self, rows: NDArray[np.int64]) -> NDArray[np.generic]:
@@ -178,15 +174,9 @@ class SegmentBuffer(ABC):
         gather_observations(self._store, rows, observations)
         return observations
 
-    def _numbers(self, observations: Array) -> Array:
-        """What the moments count, [B, *vector], of single observations [B, *observation]."""
-        leaves = self.spec.leaves
-        return views(leaves, observations.view(np.uint8))[VECTOR] if leaves else observations
-
     def _drop_damaged(self, rows: NDArray[np.int64]) -> bool:
         """Remove the damaged segments of `rows`. Returns False when there is none."""
-        damaged = self._store.segments.check(rows)
-        if damaged:
+        if damaged := self._store.segments.check(rows):
             self._forget(damaged)
         return bool(damaged)
 
@@ -203,5 +193,4 @@ class SegmentBuffer(ABC):
 
     def _valid_rows(self, record: Record) -> NDArray[np.int64]:
         self._drop_damaged(np.arange(record.start, record.start + 1))
-        rows: NDArray[np.int64] = np.flatnonzero(self._store.flags[record.start : record.stop] & VALID) + record.start
-        return rows
+        return np.flatnonzero(self._store.flags[record.start : record.stop] & VALID) + record.start

@@ -31,8 +31,7 @@ class SumTree:
 
     def get(self, indices: NDArray[np.int64]) -> NDArray[np.float64]:
         """Masses float64[B] of the leaves int64[B]."""
-        masses: NDArray[np.float64] = self._nodes[indices + self._leaves]
-        return masses
+        return self._nodes[indices + self._leaves]
 
     def set(self, indices: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Give leaf indices[i] the mass values[i], at least one. For a repeated index, the last value counts."""

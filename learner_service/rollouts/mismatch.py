@@ -23,9 +23,7 @@ LogProbabilities = Callable[[NDArray[np.generic], NDArray[np.generic], Mapping[s
 
 
 class Mismatch:
-    """Means over the run's used transitions, the first two over samples; None before the first.
-
-    Thread-safe to read, else for the trainer's thread.
+    """Means over the run's used transitions, the first two over samples. Thread-safe to read, else for the trainer.
 
     pi is an FP32 policy, mu the quantized policy that drew the action, often with an older version.
 
@@ -35,19 +33,17 @@ class Mismatch:
     policy_lag: mean number of publications after the version that acted.
     """
 
-    def __init__(
-        self, log_probabilities: LogProbabilities, versions: PublishedVersions, device: torch.device | None = None
-    ) -> None:
-        """log_probabilities: as in `OnPolicyAlgorithm`. device: of the parameters, the CPU by default."""
+    def __init__(self, log_probabilities: LogProbabilities, versions: PublishedVersions, device: torch.device) -> None:
+        """log_probabilities: as in `OnPolicyAlgorithm`. device: of the parameters."""
         self._log_probabilities = log_probabilities
         self._versions = versions
-        self._device = device or torch.device("cpu")
+        self._device = device
         self._parameters: OrderedDict[int, Mapping[str, NDArray[Any]]] = OrderedDict()
         self._sums = dict.fromkeys(("mismatch", "divergence", "policy_lag"), (0.0, 0))
         self._unmeasured = _PERIOD
 
     def mean(self, name: str) -> float | None:
-        """The mean "mismatch", "divergence" or "policy_lag"."""
+        """The mean "mismatch", "divergence" or "policy_lag"; None before the first."""
         total, count = self._sums[name]
         return total / count if count else None
 
@@ -97,9 +93,7 @@ class Mismatch:
         self._sums[name] = (total + float(finite.sum(dtype=np.float64)), count + len(finite))
 
 
-def _samples(
-    rollout: Sequence[Batch],
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float32], NDArray[np.int64]]:
+def _samples(rollout: Sequence[Batch]) -> list[NDArray[Any]]:
     """At most 256 evenly spaced transitions: observations, actions, log probabilities and versions."""
     valid = sum(int(np.count_nonzero(trajectories.valid)) for trajectories in rollout)
     chosen = np.linspace(0, valid, min(_TRANSITIONS, valid), endpoint=False).astype(np.int64)
@@ -110,5 +104,4 @@ def _samples(
         at = steps[mine], environments[mine]
         columns.append((each.observations[at], each.actions[at], each.log_probabilities[at], each.policy_versions[at]))
         chosen = chosen - len(steps)
-    observations, actions, drawn, versions = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return observations, actions, drawn, versions
+    return [np.concatenate(column) for column in zip(*columns, strict=True)]

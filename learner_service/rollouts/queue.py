@@ -1,8 +1,7 @@
 """The one-pass queue of an on-policy algorithm: hands out stored segments as rollouts, oldest first, each once.
 
-It uses the replay's store. Used segments stay in the ring until newer ones overwrite them. A checkpoint has the index
-of the next unused segment. A learner that restarts from an older checkpoint therefore learns again from exactly the
-segments that the checkpoint has not learned from.
+Used segments stay in the replay's ring until newer ones overwrite them. A checkpoint has the index of the next unused
+segment. A restarted learner therefore learns again from exactly the segments that its checkpoint has not learned from.
 """
 
 import logging
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from actorq.domain.trajectory import Segment
 from learner_service.batch import Batch
 from learner_service.replay import ObservationMoments, RateLimiter, ReplayStore, SegmentBuffer
-from learner_service.replay.n_step import gather_observations
 from learner_service.replay.storage.columns import TERMINATED, TRUNCATED, VALID
 from learner_service.replay.storage.directory import Record
 from learner_service.replay.storage.store import Inserted
@@ -37,10 +35,9 @@ class _Trace:
 
 
 class RolloutQueue(SegmentBuffer):
-    """Stores segments and hands them out as rollouts. Thread-safe.
+    """Stores segments and hands them out as rollouts. Call `next_rollout` and `published` on one thread.
 
-    Call `next_rollout` and `published` on one thread. The limiter counts environment steps here,
-    resets included, so that a rollout of whole segments is exact.
+    The limiter counts environment steps here, resets included, so that a rollout of whole segments is exact.
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class RolloutQueue(SegmentBuffer):
         reward_scale: RewardScale | None = None,
         moments: ObservationMoments | None = None,
     ) -> None:
-        """Connect the parts. All stored segments wait at first; `load_state_dict` leaves out the used ones.
+        """All stored segments wait at first; `load_state_dict` leaves out the used ones.
 
         limiter: made by `RateLimiter.of_queue`.
         rollout_size: environment steps per rollout, at least.
@@ -101,8 +98,7 @@ class RolloutQueue(SegmentBuffer):
         rewards:           float32[T, N], clipped or normalized if the run asks for it
         terminated:        bool[T, N], the environment reached a terminal state: do not bootstrap past it
         truncated:         bool[T, N], the episode was cut by a time limit: bootstrap with observation t + 1
-        valid:             bool[T, N], false if the step only reset the environment. Observation t + 1 is then the first
-                           one of the new episode
+        valid:             bool[T, N], false if the step only reset the environment: observation t + 1 begins an episode
         policy_versions:   int64[T, N], the version that acted
         senders:           uint64[T, N], numbers that tell the actors apart
         log_probabilities: float32[T, N], log mu(a | s) of the quantized policy that acted
@@ -143,15 +139,13 @@ class RolloutQueue(SegmentBuffer):
 
     def _wait_from(self, next_segment: int, used: int, dropped: int) -> None:
         # The files of the replay may have been removed, or be older than the checkpoint.
-        self._next_segment = min(next_segment, self._store.segments.next_index)
+        directory = self._store.directory
+        self._next_segment = min(next_segment, directory.head)
         self._used, self._dropped, self._dropped_ahead, self._withdrawn = used, dropped, 0, 0
-        live = self._store.segments.live
-        self._waiting = deque(record for record in live if record.index >= self._next_segment)
-        missing = self._store.segments.next_index - self._next_segment - len(self._waiting)
-        if missing:
+        self._waiting = deque(record for record in directory.live if record.index >= self._next_segment)
+        if missing := directory.head - self._next_segment - len(self._waiting):
             _log.warning("queue: %d segments that were not learned from are overwritten or damaged", missing)
-        samples = used * self._epochs
-        self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": samples})
+        self.limiter.load_state_dict({"inserts": used + _steps(self._waiting), "samples": used * self._epochs})
 
     def _on_insert(self, segment: Segment, inserted: Inserted) -> int:
         live = self._store.segments.live
@@ -212,8 +206,8 @@ class RolloutQueue(SegmentBuffer):
     def _traces(self, records: Sequence[Record]) -> list[_Trace]:
         """The segments, with consecutive ones of an actor joined."""
         traces: list[_Trace] = []
-        for record in sorted(records, key=lambda record: (_source(record), record.index)):
-            source, rows, sequence = _source(record), self._rows(record), record.source.sequence
+        for record in sorted(records, key=lambda record: (record.source[:2], record.index)):
+            source, rows, sequence = record.source[:2], self._rows(record), record.source.sequence
             last = traces[-1] if traces else None
             if last and last.source == source and np.array_equal(self._store.next_rows[last.rows[-2]], rows[0]):
                 joined = np.concatenate((last.rows[:-1], rows))
@@ -226,34 +220,26 @@ class RolloutQueue(SegmentBuffer):
         """The rows of a segment's steps and bootstrap observations, int64[T + 1, N]."""
         block = record.rows // record.environments
         first = record.start + block - record.steps - 1
-        rows: NDArray[np.int64] = first + np.arange(record.steps + 1)[:, None] + block * np.arange(record.environments)
-        return rows
+        return first + np.arange(record.steps + 1)[:, None] + block * np.arange(record.environments)
 
     def _rewards(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        rewards: NDArray[np.float32] = self._store.rewards[rows]
-        bound = self._clip_rewards
+        rewards, bound = self._store.rewards[rows], self._clip_rewards
         return rewards if bound is None else np.clip(rewards, -bound, bound)
 
     def _trajectories(self, rows: NDArray[np.int64]) -> Batch:
-        store, policy, acted = self._store, self.spec.policy_observations, rows[:-1]
-        observations: NDArray[np.generic] = np.empty((rows.size, *policy.shape), policy.dtype)
-        gather_observations(store, rows.ravel(), observations)
+        store, acted = self._store, rows[:-1]
         flags, rewards = store.flags[acted], self._rewards(acted)
         return Batch(
-            observations=observations.reshape(*rows.shape, *policy.shape),
+            observations=self._observations(rows.ravel()).reshape(*rows.shape, *self.spec.policy_observations.shape),
             actions=store.actions[acted],
             rewards=rewards if self._reward_scale is None else self._reward_scale.scaled(rewards),
             terminated=flags & TERMINATED != 0,
             truncated=flags & TRUNCATED != 0,
             valid=flags & VALID != 0,
             policy_versions=store.policy_versions[acted],
-            senders=store.segments.senders(store.generations[acted]),
+            senders=store.directory.senders(store.generations[acted]),
             **{column.name: store.further[column.name][acted] for column in store.batched},
         )
-
-
-def _source(record: Record) -> Source:
-    return record.source.actor_key, record.source.incarnation
 
 
 def _steps(records: Sequence[Record] | deque[Record]) -> int:

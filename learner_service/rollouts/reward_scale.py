@@ -59,8 +59,7 @@ class RewardScale:
     def scaled(self, rewards: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rewards by the present deviation, clipped."""
         deviation = np.sqrt(np.square(self._moments.std) + _LEAST_VARIANCE)
-        scaled: NDArray[np.float32] = np.clip(rewards / deviation, -_CLIP, _CLIP).astype(np.float32)
-        return scaled
+        return np.clip(rewards / deviation, -_CLIP, _CLIP).astype(np.float32)
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, as JSON values."""

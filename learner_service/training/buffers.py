@@ -17,7 +17,6 @@ from learner_service.actors.credits import WINDOW
 from learner_service.algorithms.base import Algorithm, AnyAlgorithm, is_on_policy
 from learner_service.replay import (
     DelayedReturns,
-    LinearSchedule,
     ObservationMoments,
     OtherGoals,
     PrioritizedSampler,
@@ -84,7 +83,8 @@ def open_buffer(
     sampler = (
         PrioritizedSampler(
             *(store, rng, replay.priority_exponent),
-            LinearSchedule(replay.importance_exponent, replay.importance_exponent_end, config.max_environment_steps),
+            (replay.importance_exponent, replay.importance_exponent_end),
+            config.max_environment_steps,
         )
         if replay.prioritized
         else UniformSampler(store, rng)

@@ -14,13 +14,7 @@ from actorq.domain.spaces import EnvironmentSpec
 from actorq.errors import UserError
 from actorq.statefiles.crc import crc32
 from actorq.text import size_text
-from learner_service.replay.storage.description import (
-    describe,
-    description_fault,
-    description_files,
-    require_same,
-    write_description,
-)
+from learner_service.replay.storage.description import description_files, require_same
 from learner_service.replay.storage.mapped_files import PAGE_BYTES, Machine, MappedFile
 
 # Columns that are also read where no segment was written. On some file systems (tmpfs) such reads need space too.
@@ -91,13 +85,9 @@ class Columns:
         return list(zip(files, (*columns, *self.further.values()), strict=True))
 
     def sync(self) -> None:
-        """Block until everything that was written to the columns before the call is on the disk.
-
-        Leaves out the priorities: they change everywhere, and an old priority or 0 serves as well.
-        """
-        for file in self.files:
-            if file.name != "priorities":
-                file.sync()
+        """Block until all columns are on the disk but the priorities: an old priority or 0 serves as well."""
+        for file, _ in self.checksummed:
+            file.sync()
 
     def touch(self, start: int, stop: int) -> None:
         """Mark the pages of these rows as changed, after the disk has failed to write them."""
@@ -116,11 +106,9 @@ class Columns:
 def open_columns(
     directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], machine: Machine
 ) -> tuple[Columns, int | None]:
-    """Map the columns for `capacity` rows of `spec` below `directory`.
+    """Map the columns for `capacity` rows of `spec`, and the run's `further` ones, below `directory`.
 
     Returns the columns and the number of segments that their directory has room for; None for new columns.
-
-    further: the run's further columns.
 
     `meta.json` is written last, so an interrupted creation starts over. Raises ConflictError when the directory holds
     another environment, capacity, format or set of columns. Raises UserError when new columns do not fit on the disk.
@@ -128,11 +116,15 @@ def open_columns(
     create, segments = not any(path.exists() for path in description_files(directory)), None
     layout = [*_layout(spec), *further]
     if create:
-        _require_space(directory, capacity, sum(column.nbytes for column in layout))
+        # A write to a mapped sparse file on a full disk ends the process with SIGBUS. So check the space before.
+        needed, free = capacity * sum(column.nbytes for column in layout), shutil.disk_usage(directory).free
+        if needed > free:
+            raise UserError(
+                f"replay: {capacity} rows need {size_text(needed)} below {directory}, where {size_text(free)} are "
+                "free; lower the replay capacity or choose another directory"
+            )
     else:
-        segments = require_same(directory, describe(spec, capacity, further))
-        if not machine.read_only and any(map(description_fault, description_files(directory))):
-            write_description(directory, spec, capacity, further, segments)
+        segments = require_same(directory, spec, capacity, further, repair=not machine.read_only)
     files: list[MappedFile] = []
     arrays: dict[str, Any] = {}
     for column in layout:
@@ -154,14 +146,3 @@ def _layout(spec: EnvironmentSpec) -> list[Column]:
         Column("ages", (), np.dtype(np.uint8)),
         Column("priorities", (), np.dtype(np.float32)),
     ]
-
-
-def _require_space(directory: Path, capacity: int, row_nbytes: int) -> None:
-    # A write to a mapped sparse file on a full disk ends the process with SIGBUS. So check the space before.
-    needed = row_nbytes * capacity
-    free = shutil.disk_usage(directory).free
-    if needed > free:
-        raise UserError(
-            f"replay: {capacity} rows need {size_text(needed)} below {directory}, where {size_text(free)} are free; "
-            "lower the replay capacity or choose another directory"
-        )

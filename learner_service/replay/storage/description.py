@@ -34,28 +34,23 @@ _NEEDED_BY = {
     },
 }
 _ELSEWHERE = "start this run in another directory, or remove this one to start empty"
-# The copy is written first, and read when the other file is damaged.
-_META, _META_COPY = "meta.json", "meta.copy.json"
 
 
 def description_files(directory: Path) -> tuple[Path, ...]:
-    """Paths of the description and its copy."""
-    return tuple(directory / name for name in (_META, _META_COPY))
+    """Paths of the description and its copy, which is written first."""
+    return directory / "meta.json", directory / "meta.copy.json"
 
 
 def write_description(
     directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], segments: int
 ) -> None:
-    """Declare a new directory complete. From now on it is reopened, not started over.
-
-    segments: number of segments that it has room for.
-    """
-    values = {**describe(spec, capacity, further), "segments": segments}
+    """Declare a directory with room for `segments` segments complete. From now on it is reopened, not started over."""
+    values = {**_describe(spec, capacity, further), "segments": segments}
     for path in reversed(description_files(directory)):
         write_checked(path, values)
 
 
-def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -> dict[str, object]:
+def _describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) -> dict[str, Any]:
     """The meaning of a replay's rows, as JSON values."""
     # Without bounds and time limits, which do not change the meaning of stored rows.
     return {
@@ -75,7 +70,7 @@ def describe(spec: EnvironmentSpec, capacity: int, further: Sequence[Column]) ->
 
 
 def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column, ...], int]:
-    """The inverse of `describe`: spec, capacity, further columns, and room for segments."""
+    """The meaning of a description: spec, capacity, further columns, and room for segments."""
     observations, actions = (
         ArraySpec(tuple(found[name]["shape"]), np.dtype(found[name]["dtype"]).name)
         for name in ("observations", "actions")
@@ -90,11 +85,11 @@ def described(found: dict[str, Any]) -> tuple[EnvironmentSpec, int, tuple[Column
     return spec, found["capacity"], further, found["segments"]
 
 
-def require_same(directory: Path, expected: Mapping[str, Any]) -> int:
-    """Raise ConflictError unless the description is as expected. Returns the number of segments it has room for."""
+def require_same(directory: Path, spec: EnvironmentSpec, capacity: int, further: Sequence[Column], repair: bool) -> int:
+    """Raise ConflictError if the description differs. Returns its room for segments. repair: rewrite damaged files."""
     found = read_description(directory)
     check_written(f"replay: {directory}", found.get("contract", 1))
-    for key, value in expected.items():
+    for key, value in _describe(spec, capacity, further).items():
         if key == "further_columns":
             _require_columns(directory, found[key], value)
         elif key != "contract" and found.get(key) != value:
@@ -105,6 +100,8 @@ def require_same(directory: Path, expected: Mapping[str, Any]) -> int:
             f"replay: {directory} has room for {segments!r} segments, expected a whole number above 0; "
             "remove it to start empty"
         )
+    if repair and any(map(description_fault, description_files(directory))):
+        write_description(directory, spec, capacity, further, segments)
     return segments
 
 
@@ -118,10 +115,7 @@ def _require_columns(directory: Path, found: Sequence[str], expected: Sequence[s
 
 
 def read_description(directory: Path) -> dict[str, Any]:
-    """Read the description, from the copy if necessary. Also reads an older format without checksum.
-
-    Raises ConflictError when neither file is whole.
-    """
+    """The description or its copy, also of an older format without checksum. Raises ConflictError if none is whole."""
     for path in description_files(directory):
         if not (fault := description_fault(path)):
             return _as_now(dict(read_checked(path)))
@@ -129,8 +123,8 @@ def read_description(directory: Path) -> dict[str, Any]:
             return old
         _log.warning("replay: %s", fault)
     raise ConflictError(
-        f"replay: {directory / _META} and {_META_COPY} are damaged; restore one of them, or remove {directory} to "
-        "start empty"
+        f"replay: {directory / 'meta.json'} and meta.copy.json are damaged; restore one of them, or remove {directory} "
+        "to start empty"
     )
 
 

@@ -54,11 +54,6 @@ class Record:
         return self.start + self.rows
 
     @property
-    def given_up(self) -> bool:
-        """Whether the segment is damaged and skipped."""
-        return self.rows == 0
-
-    @property
     def known_source(self) -> bool:
         """Whether the record has the segment's sender. A record that was itself damaged has none."""
         return self.source.actor_key != _NOBODY.actor_key
@@ -74,10 +69,7 @@ class Watermark:
 
 
 class SegmentDirectory:
-    """Live records, oldest first, over a mapped ring of records. Not thread-safe: the store's lock covers it.
-
-    segments: maximum number of live segments.
-    """
+    """At most `segments` live records, oldest first, in a mapped ring. Not thread-safe: the store's lock covers it."""
 
     def __init__(self, path: Path, segments: int, create: bool, machine: Machine) -> None:
         """Map the file. For an existing file, `recovery` decides which records are live."""
@@ -114,7 +106,7 @@ class SegmentDirectory:
         return float(self._ceiling.value[0]) if self._ceiling.value else None
 
     def raise_ceiling(self, priority: float) -> None:
-        """Allow priorities up to this one."""
+        """Allow priorities up to this one. Call before such priorities are written."""
         if self.ceiling is None or priority > self.ceiling:
             self._ceiling.write(priority)
 
@@ -149,8 +141,6 @@ class SegmentDirectory:
 
     def append(self, record: Record) -> None:
         """Commit `record`. Its index must be `head`, and the directory must not be full."""
-        if record.index != self.head or self.full:
-            raise ValueError(f"record {record.index} cannot follow: head {self.head}, full {self.full}")
         self._write(record)
         self.live.append(record)
         self.head = record.index + 1
@@ -178,8 +168,7 @@ class SegmentDirectory:
         """Numbers that tell the actors of live segments apart, in the shape of `indexes`. Damaged records have 0."""
         # A short-lived view: with one that is kept the file could not be closed.
         keys = np.ndarray((self.slots,), np.dtype("<u8"), self._map, HEADER_BYTES + _SENDER_AT, (RECORD_BYTES,))
-        found: NDArray[np.uint64] = keys[indexes % self.slots]
-        return found
+        return keys[indexes % self.slots]
 
     def write_watermark(self, watermark: Watermark) -> None:
         """Write the watermark. `file.sync` flushes it to the disk."""

@@ -61,18 +61,19 @@ class Durability:
         """The present progress of the store, for `sync`."""
         if self._refused:
             # After a failed write, the kernel treats the pages as written. So change them again.
-            self._touch_since(self.durable.index)
+            since = self.durable.index
+            for record in takewhile(lambda record: record.index >= since, reversed(self._directory.live)):
+                self._columns.touch(record.start, record.stop)
+            self._directory.touch()
         directory = self._directory
         oldest = directory.live[0].index if directory.live else directory.head
-        sequences = self._sequences.as_dict()
-        forgotten = self._sequences.forgotten
-        return Mark(directory.head, directory.total_transitions, oldest, sequences, forgotten, self._failures)
+        return Mark(
+            *(directory.head, directory.total_transitions, oldest),
+            *(self._sequences.as_dict(), self._sequences.forgotten, self._failures),
+        )
 
     def sync(self, mark: Mark) -> None:
-        """Block until everything before `mark` and the watermark are on the disk. Other calls may run meanwhile.
-
-        Raises OSError; then `durable` does not change.
-        """
+        """Block until all before `mark` is on the disk, and the watermark. Raises OSError and keeps `durable` then."""
         with self._syncing:
             if (mark.index, mark.oldest) > (self.durable.index, self.durable.oldest):
                 if mark.failures != self._failures:
@@ -91,8 +92,3 @@ class Durability:
             if mark.index - self._saved_through >= self._directory.slots // 4:
                 save_sequences(self._table, mark.sequences, mark.index, mark.forgotten)
                 self._saved_through = mark.index
-
-    def _touch_since(self, index: int) -> None:
-        for record in takewhile(lambda record: record.index >= index, reversed(self._directory.live)):
-            self._columns.touch(record.start, record.stop)
-        self._directory.touch()

@@ -1,4 +1,4 @@
-"""The live segments of the ring: their place, their eviction, and the check of their rows."""
+"""The live segments of the ring: their place, their eviction, the check of their rows, and the links between them."""
 
 import logging
 from collections import deque
@@ -6,10 +6,10 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from learner_service.replay.storage.columns import Columns
+from learner_service.replay.storage.columns import FOLLOWS, Columns
 from learner_service.replay.storage.directory import Record, SegmentDirectory
-from learner_service.replay.storage.next_rows import NextRows
 from learner_service.replay.storage.recovery import Recovered, is_whole
+from learner_service.replay.storage.sequences import SegmentSource
 
 _log = logging.getLogger(__name__)
 
@@ -23,17 +23,23 @@ class LiveSegments:
     damaged: number of segments that this process skips because of their checksums.
     dropped: number of segments after the last flush that a power cut took.
     generations: int64[capacity], global index of the segment last committed to the row, to detect overwritten rows.
-    next_rows: int64[capacity], the row of the same environment's next step; see `NextRows`.
+    next_rows: int64[capacity], the row of the same environment's next step. After a segment's last step it is the first
+        one of the next segment, if that one is stored, checked, and directly follows. Otherwise it is the bootstrap
+        row, which is no valid step. In memory only: the records' sources and the flag FOLLOWS tell it again.
     cursor: the row after the newest segment.
     """
 
     def __init__(self, columns: Columns, directory: SegmentDirectory, frame_stack: int) -> None:
         self.transitions = self.damaged = self.dropped = self.cursor = 0
-        self.generations = np.full(len(columns.flags), -1, np.int64)
-        self._links = NextRows(columns, frame_stack)
-        self.next_rows = self._links.rows
+        capacity = len(columns.flags)
+        self.generations = np.full(capacity, -1, np.int64)
+        # A valid row always has a next row in its segment, so the last row of the ring is never valid. It leads to
+        # itself, and ends a window like any other invalid row.
+        self.next_rows = np.minimum(np.arange(1, capacity + 1), capacity - 1)
         self._columns = columns
         self._directory = directory
+        self._context = frame_stack - 1
+        self._by_source: dict[SegmentSource, Record] = {}
         self._unchecked: dict[int, Record] = {}
 
     @property
@@ -42,18 +48,9 @@ class LiveSegments:
         return self._directory.live
 
     @property
-    def next_index(self) -> int:
-        """Global index of the next segment."""
-        return self._directory.head
-
-    @property
     def checked_transitions(self) -> int:
         """Live valid rows that this process has written or checked."""
         return self.transitions - sum(record.transitions for record in self._unchecked.values())
-
-    def senders(self, generations: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """See SegmentDirectory."""
-        return self._directory.senders(generations)
 
     def extent(self) -> tuple[int, int]:
         """(first, length): all live rows are among first, first + 1, ..., first + length - 1 modulo capacity."""
@@ -64,10 +61,7 @@ class LiveSegments:
         return first, lap + self.cursor - first
 
     def drop_oldest(self, transitions: int, keep: int) -> tuple[tuple[int, int], ...]:
-        """Drop segments, oldest first, until at least `transitions` are gone. Keeps the last `keep` transitions.
-
-        Returns the dropped row ranges.
-        """
+        """Drop the oldest segments until `transitions` are gone. Keeps the last `keep`. Returns the dropped rows."""
         dropped: list[tuple[int, int]] = []
         least = max(keep, self.transitions - transitions)
         live = self.live
@@ -76,10 +70,7 @@ class LiveSegments:
         return tuple(dropped)
 
     def check(self, rows: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-        """Compare the segments of `rows` with their checksums, once each. Removes damaged segments.
-
-        Returns the removed row ranges.
-        """
+        """Check the segments of `rows`, once each. Removes the damaged ones, and returns their row ranges."""
         if not self._unchecked:
             return ()
         candidates = {int(index) for index in np.unique(self.generations[rows])} & self._unchecked.keys()
@@ -87,7 +78,7 @@ class LiveSegments:
         removed = []
         for record in records:
             if is_whole(record, self._columns):
-                self._links.reconnect(record)
+                self._reconnect(record)
             else:
                 removed.append(self._give_up(record))
         return tuple(removed)
@@ -116,7 +107,7 @@ class LiveSegments:
         self._directory.append(record)
         self._adopt(record)
         if follows:
-            self._links.connect(record)
+            self._connect(record)
         self.cursor = record.stop
 
     def add_recovered(self, recovered: Recovered) -> None:
@@ -127,29 +118,58 @@ class LiveSegments:
             self._adopt(record)
         for record in self.live:
             if record.index not in self._unchecked:
-                self._links.reconnect(record)
+                self._reconnect(record)
         self.cursor = self.live[-1].stop if self.live else 0
 
     def _adopt(self, record: Record) -> None:
         self.generations[record.start : record.stop] = record.index
         self.transitions += record.transitions
-        self._links.add(record)
+        self._by_source[record.source] = record
 
     def _evict_oldest(self) -> tuple[int, int]:
         record = self._directory.evict_oldest()
         self._unchecked.pop(record.index, None)
-        self._links.evict(record)
         return self._clear(record)
 
     def _give_up(self, record: Record) -> tuple[int, int]:
         self._directory.give_up(record.index, record)
-        self._links.give_up(record)
+        if (before := self._before(record)) is not None:
+            self._disconnect(before)
         self.damaged += 1
         _log.warning("replay: segment %d is damaged and skipped; %d are kept", record.index, len(self.live))
         return self._clear(record)
 
     def _clear(self, record: Record) -> tuple[int, int]:
+        self._by_source.pop(record.source, None)
+        self._disconnect(record)
         self._columns.flags[record.start : record.stop] = 0
         self._columns.priorities[record.start : record.stop] = 0
         self.transitions -= record.transitions
         return record.start, record.stop
+
+    def _reconnect(self, record: Record) -> None:
+        """`_connect` a segment that an earlier process has written, if its rows tell that it follows."""
+        if (self._columns.flags[record.start : record.stop] & np.uint8(FOLLOWS)).any():
+            self._connect(record)
+
+    def _connect(self, record: Record) -> None:
+        """Lead from the segment before to this one, which directly follows and whose rows are checked."""
+        before = self._before(record)
+        if before is None or before.environments != record.environments:
+            return
+        observations, stride = self._columns.observations, record.rows // record.environments
+        first = slice(record.start + self._context, record.stop, stride)
+        stride = before.rows // before.environments
+        last, bootstrap = (slice(before.start + stride - back, before.stop, stride) for back in (2, 1))
+        # An actor of other software may be wrong about what follows.
+        if np.array_equal(observations[bootstrap], observations[first]):
+            self.next_rows[last] = np.arange(first.start, record.stop, first.step)
+
+    def _disconnect(self, record: Record) -> None:
+        self.next_rows[record.start : record.stop] = np.arange(record.start + 1, record.stop + 1)
+        self.next_rows[-1] = len(self.next_rows) - 1
+
+    def _before(self, record: Record) -> Record | None:
+        """The live segment that its actor numbered before this one; None when there is none."""
+        key, incarnation, sequence = record.source
+        return self._by_source.get(SegmentSource(key, incarnation, sequence - 1))

@@ -1,4 +1,4 @@
-"""Files of the replay: a lock on a directory, mapped files, values in two copies, JSON with checksums."""
+"""Files of the replay: mapped files, values in two copies, JSON with checksums."""
 
 import contextlib
 import errno
@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actorq.errors import ConflictError, UserError
+from actorq.errors import ConflictError
 from actorq.statefiles.crc import crc32
 from actorq.statefiles.files import read_file, replace_file
-from actorq.statefiles.locks import WriterLock
 
 PAGE_BYTES = 4096
 
@@ -25,7 +24,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Start value of every checksum, so that zeros are not a valid value.
 _SEED = 0x41515250
 _CRC_BYTES = 4
-# From this size on, one system call costs less than the page faults.
+# From this size on, one system call costs less than the page faults of flushed pages in the mapping.
 _MANY_BYTES = 16 * PAGE_BYTES
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
@@ -55,19 +54,6 @@ class Machine:
     read_only: bool = False
 
 
-def claim_directory(directory: Path) -> WriterLock:
-    """Create `directory` if needed, and lock it for this process.
-
-    The kernel releases the lock when it is closed or the process ends. Raises ConflictError when another process
-    (or another store of this process) has the directory open, and UserError when its disk has no locks.
-    """
-    where = f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
-    try:
-        return WriterLock(directory, "lock", ConflictError(where))
-    except OSError as error:
-        raise UserError(f"replay: {directory} cannot be locked ({error.strerror})") from None
-
-
 class MappedFile:
     """`nbytes` of a file, mapped for reading and writing and shared with the page cache.
 
@@ -76,10 +62,7 @@ class MappedFile:
     """
 
     def __init__(self, path: Path, nbytes: int, create: bool, machine: Machine) -> None:
-        """Create the file, or open it. Raises ConflictError when it is missing.
-
-        A file of another size is damaged. Missing bytes become zeros, which the segments' checksums detect.
-        """
+        """Create or open the file. Missing bytes become zeros. Raises ConflictError for a missing file."""
         flags = (os.O_RDONLY if machine.read_only else os.O_RDWR) | (os.O_CREAT | os.O_TRUNC if create else 0)
         try:
             # Unlike a descriptor, it is closed with its last reference.
@@ -99,7 +82,6 @@ class MappedFile:
         self.map = self._mapping(nbytes)
 
     def __len__(self) -> int:
-        """Bytes of the file."""
         return len(self.map)
 
     def allocate(self, stop: int) -> None:
@@ -117,10 +99,7 @@ class MappedFile:
         self._allocated = stop
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write bytes at `offset`, where disk space was allocated. The mapping shows them at once.
-
-        Large writes use a system call, because in the mapping each flushed page costs a page fault.
-        """
+        """Write bytes at `offset`, where disk space was allocated. The mapping shows them at once."""
         written = 0
         if len(data) >= _MANY_BYTES:
             # The mapping takes the bytes that the kernel refuses.
@@ -199,10 +178,7 @@ def write_checked(path: Path, values: Any) -> None:
 
 
 def read_checked(path: Path) -> Any:
-    """Read the values that `write_checked` wrote; None without a file.
-
-    Raises ValueError when it is damaged, UnreadableError when it cannot be read.
-    """
+    """The values that `write_checked` wrote; None without a file. Raises ValueError for damage, or UnreadableError."""
     try:
         found = json.loads(read_file(path))
         crc, values = found["crc32"], found["values"]

@@ -41,9 +41,7 @@ class Recovered:
     rebooted: bool
 
 
-def recover(
-    directory: SegmentDirectory, columns: Columns, boot_id: str, checked_at_once: int = CHECKED_AT_ONCE_BYTES
-) -> Recovered:
+def recover(directory: SegmentDirectory, columns: Columns, boot_id: str, checked_at_once: int) -> Recovered:
     """Find the live segments of `directory`'s file, and clear the flags of all other rows."""
     records, watermark, tail = directory.records(), directory.watermark, directory.tail
     rebooted = watermark is not None and (not boot_id or watermark.boot_id != boot_id)
@@ -71,10 +69,8 @@ def recover(
             "replay: the machine has restarted: of %d segments after the last flush, %d are whole and kept, %d dropped",
             *(ahead - watermark.index, head - watermark.index, dropped),
         )
-    if damaged or bad:
-        _log.warning(
-            "replay: %d segments are damaged and skipped; %d are kept", len(damaged) + len(bad), len(directory.live)
-        )
+    if lost := len(damaged) + len(bad):
+        _log.warning("replay: %d segments are damaged and skipped; %d are kept", lost, len(directory.live))
     return Recovered(records, tuple(unchecked), tuple(sorted({*damaged, *bad})), dropped, rebooted)
 
 
@@ -101,7 +97,7 @@ def _not_overwritten(
         record = records.get(index)
         if record is None:
             holes.append(index)
-        elif not record.given_up:
+        elif record.rows:
             if covered[record.start : record.stop].any():
                 break
             covered[record.start : record.stop] = True
@@ -129,7 +125,7 @@ def _check(live: list[Record], columns: Columns, budget: int) -> tuple[set[int],
 
 def is_whole(record: Record, columns: Columns) -> bool:
     """Whether the rows of a segment agree with its checksum. A skipped segment counts as whole."""
-    return record.given_up or columns.checksum(record.start, record.stop) == record.checksum
+    return record.rows == 0 or columns.checksum(record.start, record.stop) == record.checksum
 
 
 def _clear_others(directory: SegmentDirectory, columns: Columns) -> None:

@@ -47,9 +47,8 @@ class RowWriter:
         for (file, column), size in zip(columns.checksummed, sizes, strict=True):
             piece = self._memory[at : at + self._count * size]
             self._pieces.append((file, size, piece))
-            blocks.append(
-                np.frombuffer(piece, column.dtype).reshape(environments, -1, *column.shape[1:]).swapaxes(0, 1)
-            )
+            block = np.frombuffer(piece, column.dtype).reshape(environments, -1, *column.shape[1:])
+            blocks.append(block.swapaxes(0, 1))
             at += len(piece)
         acted = slice(self._context, -1)
         self._observations, self._ages = blocks[0], blocks[5][self._context :]
@@ -58,14 +57,6 @@ class RowWriter:
 
     def write(self, segment: Segment, start: int) -> int:
         """Write the rows of a segment of this shape from row `start` on. Returns their `Columns.checksum`."""
-        self._fill(segment)
-        for file, size, piece in self._pieces:
-            file.write(start * size, piece)
-        self._priorities[start : start + self._count] = 0
-        return crc32(self._memory)
-
-    def _fill(self, segment: Segment) -> None:
-        valid = segment.valid
         self._observations[...] = segment.observations
         self._actions[...] = segment.actions
         self._rewards[...] = segment.rewards
@@ -73,11 +64,15 @@ class RowWriter:
         flags |= segment.truncated * np.uint8(TRUNCATED)
         flags |= np.uint8(VALID)
         flags[0] |= np.uint8(FOLLOWS * segment.follows)
-        np.multiply(flags, valid, out=self._flags)
+        np.multiply(flags, segment.valid, out=self._flags)
         self._versions[...] = segment.policy_versions()[:, None]
         self._ages[...] = self._ages_of(segment)
         for name, block in self._further.items():
             block[...] = segment.columns[name]
+        for file, size, piece in self._pieces:
+            file.write(start * size, piece)
+        self._priorities[start : start + self._count] = 0
+        return crc32(self._memory)
 
     def _ages_of(self, segment: Segment) -> NDArray[np.int64]:
         """Steps since the reset, before each step and after the last one, int64[T + 1, N], at most 255."""

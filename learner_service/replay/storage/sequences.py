@@ -45,15 +45,13 @@ class SegmentSource(NamedTuple):
 
 
 class LastSequences:
-    """The last sequence number per (actor key, incarnation), for the latest few incarnations of each actor.
+    """The last sequence number of each incarnation of each actor, for its latest few incarnations. Thread-safe.
 
-    Thread-safe.
     Of more than `MOST_ACTORS` actors it forgets the one that has stored nothing for the longest time and is no member
     (docs/decisions/0050-forgotten-actors.md).
     """
 
     def __init__(self) -> None:
-        """Start with no actors."""
         self.is_member: Callable[[bytes], bool] = lambda actor_key: False
         """Whether the run knows an actor with this key. Its numbers are kept."""
         self.forgotten = 0
@@ -131,10 +129,7 @@ class LastSequences:
 
 
 def save_sequences(path: Path, last: dict[tuple[bytes, int], int], through: int, forgotten: int = 0) -> None:
-    """Replace the table at `path`. The new table covers the records before global index `through`.
-
-    forgotten: as in `LastSequences`, read after `last`.
-    """
+    """Replace the table at `path`, for the records before global index `through`. forgotten: read after `last`."""
     actors: dict[str, list[tuple[int, int]]] = {}
     for (key, incarnation), sequence in last.items():
         actors.setdefault(key.hex(), []).append((incarnation, sequence))

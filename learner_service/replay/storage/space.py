@@ -1,60 +1,19 @@
-"""Takes disk space for the replay before it is needed, and watches the free space."""
+"""Watches the free space of the replay's disk."""
 
-import contextlib
 import logging
 from pathlib import Path
 
-from actorq.errors import UnavailableError
 from actorq.text import size_text
-from learner_service.replay.storage.columns import Columns
 from learner_service.replay.storage.mapped_files import Machine
 
 _log = logging.getLogger(__name__)
 
-# Disk space is taken in pieces of about this many bytes.
-_AHEAD_BYTES = 2**24
 # A low disk counts as low until its free space is this multiple of the minimum.
 _ENOUGH = 1.25
 
 
-class SpaceAhead:
-    """Takes disk space for rows in large pieces. Not thread-safe: the store's lock covers it."""
-
-    def __init__(self, columns: Columns) -> None:
-        """Start with no rows. Taking space again that a file already has is cheap."""
-        self._columns = columns
-        self._capacity = len(columns.flags)
-        self._ahead = max(1, _AHEAD_BYTES // columns.row_nbytes)
-        self._rows = 0
-
-    def reserve(self, rows: int) -> None:
-        """Take disk space for the first `rows` rows, and more if possible. Raises UnavailableError."""
-        if rows <= self._rows:
-            return
-        reason: str | None = None
-        for wanted in (min(self._capacity, rows + self._ahead), rows):
-            try:
-                self._columns.allocate(wanted)
-            except OSError as error:
-                reason = error.strerror
-            else:
-                self._rows = wanted
-                return
-        raise UnavailableError(f"replay: the disk has no room for more transitions: {reason}")
-
-    def reserve_ahead(self, cursor: int) -> bool:
-        """Take disk space after row `cursor` if little is left. Returns False when the disk is full."""
-        with contextlib.suppress(UnavailableError):
-            self.reserve(min(self._capacity, cursor + self._ahead // 2))
-            return True
-        return False
-
-
 class DiskWatch:
-    """Logs one line when the disk of a folder becomes low, and one when it has room again.
-
-    least_bytes: the disk is low below this free space.
-    """
+    """Logs one line when the disk of a folder has less than `least_bytes`, and one when it has room again."""
 
     def __init__(self, folder: Path, least_bytes: int, machine: Machine) -> None:
         self._folder = folder

@@ -1,23 +1,20 @@
 """The replay store: a columnar ring of transitions in memory-mapped files that survives the death of its process.
 
-Commits. An insert has three steps. (1) It evicts all segments whose rows it will overwrite. To do so, it advances the
-tail of the segment directory past them and clears their flags. (2) It writes the rows. (3) It appends the segment's
-record with its CRC to the directory. Step 3 is the commit.
+An insert has three steps. (1) It evicts all segments whose rows it will overwrite. To do so, it advances the tail of
+the segment directory past them and then clears their flags. `LiveSegments.drop_oldest` is this step alone. (2) It
+writes the rows. (3) It appends the segment's record with its CRC to the directory. This is the commit.
 
-`LiveSegments.drop_oldest` is step 1 alone. The tail on disk passes a segment before its rows change, so no kill brings
-it back. A kill between two segments leaves the second one stored and whole.
-
-SIGKILL is harmless at any instruction. The mappings are shared, so every store instruction changes the page cache. The
-page cache belongs to the kernel and outlives the process. A later open sees all instructions before the kill. After a
-kill in step 1, a segment is either live with its rows untouched, or evicted. Reopening clears the flags of all rows
-without a live record. After a kill in step 2, the rows have no record, so their flags are cleared too. After a kill in
-step 3, the record fails its CRC and does not count. After step 3, the segment is stored. No segment is stored twice,
-because the sequence numbers come from the same records and from `sequences.json`. That file is replaced before a record
-that it does not cover could be overwritten. `recovery` covers power cuts and damage.
+SIGKILL is harmless at any instruction. The mappings are shared, so a later open sees every store instruction before the
+kill in the kernel's page cache. After a kill in step 1, a segment is either live with its rows untouched, or evicted.
+After a kill in step 2 or 3, the rows have no record with a right CRC. Reopening clears the flags of all rows without a
+live record. No segment is stored twice, because the sequence numbers come from the same records and from
+`sequences.json`. That file is replaced before a record that it does not cover could be overwritten. `recovery` covers
+power cuts and damage.
 
 Disk space is taken before rows are written, so no store instruction can fail.
 """
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,21 +23,22 @@ from pathlib import Path
 from actorq.domain.columns import columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Segment
-from actorq.errors import ExhaustedError, InvalidInputError, UnavailableError, UserError
+from actorq.errors import ConflictError, ExhaustedError, InvalidInputError, UnavailableError, UserError
 from actorq.statefiles.locks import WriterLock
 from learner_service.replay.storage.columns import MAX_AGE, Columns, open_columns
 from learner_service.replay.storage.description import write_description
 from learner_service.replay.storage.directory import Record, SegmentDirectory
 from learner_service.replay.storage.durability import Durability
 from learner_service.replay.storage.live_segments import LiveSegments
-from learner_service.replay.storage.mapped_files import Machine, claim_directory, this_boot
+from learner_service.replay.storage.mapped_files import Machine, this_boot
 from learner_service.replay.storage.recovery import CHECKED_AT_ONCE_BYTES, Recovered, recover
 from learner_service.replay.storage.rows import RowWriter, segment_rows
 from learner_service.replay.storage.sequences import LastSequences, SegmentSource
-from learner_service.replay.storage.space import SpaceAhead
 
 _log = logging.getLogger(__name__)
 
+# Disk space is taken in pieces of about this many bytes.
+_AHEAD_BYTES = 2**24
 _MIN_CAPACITY = 4
 _MIN_SEGMENTS = 64
 # A cap, because some segments are shorter than planned, for example when an actor ends.
@@ -54,7 +52,6 @@ class Inserted:
     start: int
     stop: int
     evicted: tuple[tuple[int, int], ...]
-    transitions: int
 
 
 class ReplayStore:
@@ -62,7 +59,7 @@ class ReplayStore:
 
     The columns are views of the files; see `Columns`. Callers may write to `priorities` only.
 
-    segments: the segments that are stored now. sequences: the last sequence of each actor.
+    segments: the segments that are stored now. directory: their records. sequences: the last sequence of each actor.
     durability: flushes the files. machine: functions of the machine that the store uses.
     capacity: rows of the ring. Bootstrap observations and resets take rows too.
     nbytes: bytes of address space. Once the ring is full, also bytes of disk and page cache.
@@ -77,7 +74,6 @@ class ReplayStore:
         lock: WriterLock,
         machine: Machine,
     ) -> None:
-        """Wrap new or recovered files in the folder `path`. Use `open` instead."""
         self.spec = spec
         self.path = path
         self.machine = machine
@@ -94,6 +90,7 @@ class ReplayStore:
         self.segments = LiveSegments(columns, directory, spec.frame_stack)
         self.generations = self.segments.generations
         self.next_rows = self.segments.next_rows
+        self.directory = directory
         self.sequences = LastSequences()
         self.durability = Durability(columns, directory, self.sequences, path / "sequences.json", machine.boot_id)
         self._columns = columns
@@ -102,9 +99,10 @@ class ReplayStore:
         self.batched = tuple(column for column in sent if column.name in columns.further and column.batched)
         # For segments of the shape of the last one.
         self._writer: RowWriter | None = None
-        self._directory = directory
         self._lock = lock
-        self._space = SpaceAhead(columns)
+        self._rows_ahead = max(1, _AHEAD_BYTES // columns.row_nbytes)
+        # Taking disk space again that a file already has is cheap.
+        self._rows_reserved = 0
 
     @classmethod
     def open(
@@ -120,7 +118,6 @@ class ReplayStore:
     ) -> "ReplayStore":
         """Create the store below `directory`, or reopen it.
 
-        capacity: in rows.
         further: names of the run's further columns. All segments have these that the environment has, and no others.
         rows_per_segment: expected rows of a segment, at most 16. A new store has room for capacity / rows_per_segment
             segments. With shorter segments it is full before all its rows are used.
@@ -137,7 +134,7 @@ class ReplayStore:
             raise UserError(f"replay: capacity must be at least {_MIN_CAPACITY} rows, got {capacity}")
         machine = machine or Machine(this_boot())
         own = columns_of(spec, further)[len(columns_of(spec)) :]
-        lock = claim_directory(directory)
+        lock = _lock(directory)
         try:
             columns, sealed_for = open_columns(directory, spec, capacity, own, machine)
             created = sealed_for is None
@@ -170,16 +167,7 @@ class ReplayStore:
     @property
     def total_transitions(self) -> int:
         """Transitions ever inserted, over all restarts."""
-        return self._directory.total_transitions
-
-    @property
-    def priority_ceiling(self) -> float | None:
-        """The largest valid priority in the files; None if no sampler has set it."""
-        return self._directory.ceiling
-
-    def raise_priority_ceiling(self, priority: float) -> None:
-        """Allow priorities up to this one. Call before such priorities are written."""
-        self._directory.raise_ceiling(priority)
+        return self.directory.total_transitions
 
     def insert(self, segment: Segment, source: SegmentSource) -> Inserted | None:
         """Store `segment`. Returns None, and changes nothing, when the store already contains `source`.
@@ -201,7 +189,7 @@ class ReplayStore:
             )
         start = self.segments.place(rows)
         # First the steps that can fail, before anything is evicted.
-        self._space.reserve(start + rows)
+        self._reserve(start + rows)
         self._cover_next_record()
         evicted = self.segments.make_room(start, start + rows)
         if self._writer is None or self._writer.shape != segment.rewards.shape:
@@ -209,7 +197,7 @@ class ReplayStore:
         checksum = self._writer.write(segment, start)
         transitions = segment.transitions
         record = Record(
-            index=self._directory.head,
+            index=self.directory.head,
             start=start,
             rows=rows,
             steps=segment.steps,
@@ -221,11 +209,14 @@ class ReplayStore:
         )
         self.segments.commit(record, segment.follows)
         self.sequences.advance(source)
-        return Inserted(start, record.stop, evicted, transitions)
+        return Inserted(start, record.stop, evicted)
 
     def reserve_ahead(self) -> bool:
         """Take disk space for the next inserts if little is left. Returns False when the disk is full."""
-        return self._space.reserve_ahead(self.segments.cursor)
+        with contextlib.suppress(UnavailableError):
+            self._reserve(min(self.capacity, self.segments.cursor + self._rows_ahead // 2))
+            return True
+        return False
 
     def flush(self) -> None:
         """Block until everything committed before the call is on the disk."""
@@ -239,15 +230,27 @@ class ReplayStore:
             self.flush()
         finally:
             self._columns.close()
-            self._directory.file.close()
+            self.directory.file.close()
             self._lock.close()
+
+    def _reserve(self, rows: int) -> None:
+        """Take disk space for the first `rows` rows, and more if possible. Raises UnavailableError."""
+        if rows <= self._rows_reserved:
+            return
+        for wanted in (min(self.capacity, rows + self._rows_ahead), rows):
+            try:
+                self._columns.allocate(wanted)
+                self._rows_reserved = wanted
+                return
+            except OSError as error:
+                reason = error.strerror
+        raise UnavailableError(f"replay: the disk has no room for more transitions: {reason}")
 
     def _cover_next_record(self) -> None:
         """Flush if the next record would overwrite one whose sequence is in no table. Raises UnavailableError."""
-        if self.durability.covers_next_record:
-            return
         try:
-            self.flush()
+            if not self.durability.covers_next_record:
+                self.flush()
         except OSError as error:
             raise UnavailableError(f"replay: the disk takes no more segments: {error.strerror or error}") from error
 
@@ -257,5 +260,13 @@ class ReplayStore:
         for record in recovered.records.values():
             if record.known_source:
                 self.sequences.advance(record.source)
-        if recovered.rebooted or self._directory.watermark is None:
+        if recovered.rebooted or self.directory.watermark is None:
             self.flush()
+
+
+def _lock(directory: Path) -> WriterLock:
+    where = f"replay: {directory} is open in another learner; stop it, or give this run a directory of its own"
+    try:
+        return WriterLock(directory, "lock", ConflictError(where))
+    except OSError as error:
+        raise UserError(f"replay: {directory} cannot be locked ({error.strerror})") from None

@@ -14,8 +14,6 @@ from learner_service.replay.storage.recovery import Recovered, recover
 _DIRECTORY = "directory.bin"
 # Maximum number of segments named in one line.
 _MOST_NAMED = 10
-# More than any replay has: all rows are compared with their checksums.
-_ALL_BYTES = 2**63
 _REFUSED = "a resume is refused: restore the file, or remove the folder to start with an empty replay"
 _OTHER_COPY = "the other copy is used, and both are written again"
 _SKIPPED = "these segments are skipped; all others are kept"
@@ -62,7 +60,8 @@ def _segments(directory: Path) -> Iterator[Finding]:
         columns.close()
         yield Finding(_DIRECTORY, "missing", str(error), _REFUSED)
         return
-    recovered = recover(log, columns, machine.boot_id, _ALL_BYTES)
+    # More bytes than any replay has: all rows are compared with their checksums.
+    recovered = recover(log, columns, machine.boot_id, checked_at_once=2**63)
     yield from _records(log, recovered)
     yield from _columns(log, columns, recovered)
     columns.close()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from actorq.errors import ConflictError, InvalidInputError
-from learner_service.replay import LinearSchedule, PrioritizedSampler, ReplayStore, Sampled, Sampler, UniformSampler
+from learner_service.replay import PrioritizedSampler, ReplayStore, Sampled, Sampler, UniformSampler
 from learner_service.replay.storage.columns import VALID
 from tests.learner_service.replay.replay_segments import SPEC, plain_segment, random_segment, source
 
@@ -20,7 +20,7 @@ def _uniform(store: ReplayStore) -> Sampler:
 
 
 def _prioritized(store: ReplayStore, alpha: float = 0.6, beta: float = 0.4) -> PrioritizedSampler:
-    return PrioritizedSampler(store, np.random.default_rng(11), alpha, LinearSchedule(beta, beta, 1))
+    return PrioritizedSampler(store, np.random.default_rng(11), alpha, (beta, beta))
 
 
 def _fill(store: ReplayStore, sampler: Sampler, numbers: range) -> None:
@@ -32,8 +32,12 @@ def _fill(store: ReplayStore, sampler: Sampler, numbers: range) -> None:
 
 def _whole(store: ReplayStore, rows: list[int]) -> Sampled:
     index = np.array(rows)
-    ones = np.ones(len(rows))
-    return Sampled(index, ones.astype(np.float32), ones, store.generations[index])
+    return Sampled(index, np.ones(len(rows), np.float32), store.generations[index])
+
+
+def assert_has_weights(sampled: Sampled, store: ReplayStore, alpha: float, beta: float) -> None:
+    raw = store.priorities[sampled.rows].astype(np.float64) ** (-alpha * beta)
+    np.testing.assert_allclose(sampled.weights, raw / raw.max(), rtol=1e-5)
 
 
 def _frequencies(sampler: Sampler, capacity: int, rounds: int = 60, batch: int = 500) -> np.ndarray:
@@ -63,7 +67,7 @@ class TestEverySampler:
         for number in range(30):
             _fill(store, sampler, range(number, number + 1))
             sampled = sampler.sample(64)
-            assert sampled.rows.shape == sampled.weights.shape == sampled.probabilities.shape == (64,)
+            assert sampled.rows.shape == sampled.weights.shape == (64,)
             assert sampled.rows.dtype == np.dtype(np.int64)
             assert sampled.weights.dtype == np.dtype(np.float32)
             assert (store.flags[sampled.rows] & VALID).all()
@@ -77,7 +81,6 @@ class TestEverySampler:
         valid = store.flags & VALID != 0
         statistic = _chi_square(_frequencies(sampler, 150), valid / valid.sum())
         assert statistic < 1.5
-        np.testing.assert_allclose(sampler.sample(32).probabilities, 1 / valid.sum())
         np.testing.assert_allclose(sampler.sample(32).weights, 1)
 
     def test_a_slice_of_a_batch_covers_the_whole_store(self, tmp_path: Path, make: MakeSampler) -> None:
@@ -122,7 +125,6 @@ def test_rows_are_drawn_in_proportion_to_priority_to_the_alpha(tmp_path: Path, a
     expected[rows] = (errors + 1e-6) ** alpha / ((errors + 1e-6) ** alpha).sum()
     assert _chi_square(_frequencies(sampler, 150), expected) < 1.5
     sampled = sampler.sample(40)
-    np.testing.assert_allclose(sampled.probabilities, expected[sampled.rows], rtol=1e-5)
     raw = (len(rows) * expected[sampled.rows]) ** -beta
     np.testing.assert_allclose(sampled.weights, raw / raw.max(), rtol=1e-4)
 
@@ -136,7 +138,7 @@ def test_rows_without_an_error_are_still_drawn(tmp_path: Path) -> None:
         # The rows of the second draw are all overwritten.
         sampler.update(drawn, np.full(len(rows), float(drawn.generations[0] < 0), np.float32))
         np.testing.assert_allclose(store.priorities[rows], 1e-6)
-        np.testing.assert_allclose(sampler.sample(40).probabilities, 1 / len(rows))
+        np.testing.assert_allclose(sampler.sample(40).weights, 1)
 
 
 def test_new_transitions_get_the_largest_priority_seen(tmp_path: Path) -> None:
@@ -163,9 +165,7 @@ def test_priorities_outlive_a_restart_and_rows_without_one_count_as_new(tmp_path
     np.testing.assert_array_equal(store.priorities[rows], before[rows])
     new = np.flatnonzero((store.generations == 4) & (store.flags & VALID != 0))
     np.testing.assert_allclose(store.priorities[new], 5.0, rtol=1e-6)
-    masses = np.where(store.flags & VALID, store.priorities.astype(np.float64) ** 0.6, 0)
-    sampled = again.sample(50)
-    np.testing.assert_allclose(sampled.probabilities, (masses / masses.sum())[sampled.rows])
+    assert_has_weights(again.sample(50), store, 0.6, 0.4)
 
 
 def test_updates_of_rows_overwritten_or_evicted_meanwhile_are_ignored(tmp_path: Path) -> None:
@@ -192,37 +192,35 @@ def test_of_a_row_drawn_twice_tree_and_file_keep_the_same_priority(tmp_path: Pat
     _fill(store, sampler, range(1))
     first = int(np.flatnonzero(store.flags & VALID)[0])
     sampler.update(_whole(store, [first, first]), np.array([4, 2], np.float32))
-    share = store.priorities[first] / store.priorities.sum(dtype=np.float64)
-    drawn = sampler.sample(200)
-    np.testing.assert_allclose(drawn.probabilities[drawn.rows == first], share, rtol=1e-6)
+    assert_has_weights(sampler.sample(200), store, 1.0, 0.4)
 
 
 def test_weights_correct_more_of_the_bias_the_further_the_run_is(tmp_path: Path) -> None:
     def opened() -> tuple[ReplayStore, PrioritizedSampler]:
         store = ReplayStore.open(tmp_path, SPEC, 40)
-        return store, PrioritizedSampler(store, np.random.default_rng(11), beta=LinearSchedule(0.4, 1.0, 32))
+        return store, PrioritizedSampler(store, np.random.default_rng(11), betas=(0.4, 1.0), steps=32)
 
     def weights(store: ReplayStore, sampler: PrioritizedSampler, beta: float) -> None:
         sampled = sampler.sample(20)
-        raw = (store.transitions * sampled.probabilities) ** -beta
-        np.testing.assert_allclose(sampled.weights, raw / raw.max(), rtol=1e-5)
+        assert_has_weights(sampled, store, 0.6, beta)
         assert sampled.weights.min() < 0.9
 
+    def fill(store: ReplayStore, sampler: PrioritizedSampler, numbers: range) -> None:
+        for number in numbers:
+            inserted = store.insert(plain_segment(number), source(number))
+            assert inserted is not None
+            sampler.on_insert(inserted)
+            sampler.update(_whole(store, [inserted.start]), np.array([number + 2], np.float32))
+
     store, sampler = opened()
-    assert sampler.beta == 0.4
-    for number in range(4):
-        inserted = store.insert(plain_segment(number), source(number))
-        assert inserted is not None
-        sampler.on_insert(inserted)
-        sampler.update(_whole(store, [inserted.start]), np.array([number + 2], np.float32))
+    fill(store, sampler, range(4))
     weights(store, sampler, 0.7)
     # The store's files tell the progress to the next process.
     store.close()
     store, sampler = opened()
     weights(store, sampler, 0.7)
-    for number in range(4, 12):
-        store.insert(plain_segment(number), source(number))
-    assert sampler.beta == 1.0
+    fill(store, sampler, range(4, 12))
+    weights(store, sampler, 1.0)
 
 
 def test_uniform_rows_are_those_that_are_live_wherever_they_begin(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -42,7 +43,7 @@ def trajectories(versions: list[int], observation: float = 0.0, drawn: float = 0
 def a_mismatch(*versions: int, max_lag: int = 2) -> Mismatch:
     """With these published versions, whose parameter is the version's number."""
     published = PublishedVersions(max_lag)
-    mismatch = Mismatch(of_parameters, published)
+    mismatch = Mismatch(of_parameters, published, torch.device("cpu"))
     for version in versions:
         published.add(version)
         mismatch.published(version, {"w": np.array(version, np.float32)})
@@ -118,7 +119,7 @@ def test_samples_of_a_large_rollout_are_spread_over_it(monkeypatch: pytest.Monke
         seen.append(observations[:, 0])
         return np.zeros(len(observations), np.float32)
 
-    mismatch = Mismatch(remember, PublishedVersions(2))
+    mismatch = Mismatch(remember, PublishedVersions(2), torch.device("cpu"))
     rollout = trajectories([1] * 2560)
     rollout.observations[:, 0, 0] = np.arange(2561)
     mismatch.measure([rollout])

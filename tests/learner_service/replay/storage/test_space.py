@@ -88,7 +88,7 @@ def test_an_insert_that_needs_a_table_of_sequences_waits_for_room_for_it(tmp_pat
     for _ in range(2):
         with pytest.raises(UnavailableError, match="Is a directory"):
             insert_until_refused(store)
-    refused = store.segments.next_index
+    refused = store.directory.head
     assert refused == 4096
     assert store.total_transitions == stored + refused - 1
     assert not store.sequences.contains(source(refused))
@@ -101,7 +101,7 @@ def test_an_insert_that_needs_a_table_of_sequences_waits_for_room_for_it(tmp_pat
 
 
 def insert_until_refused(store: ReplayStore) -> None:
-    for number in range(store.segments.next_index, 10_000):
+    for number in range(store.directory.head, 10_000):
         store.insert(plain_segment(1, steps=1), source(number))
 
 
