@@ -22,12 +22,7 @@ from actorq.statefiles.documents import read_document, write_document
 from actorq.telemetry.machine import package_version
 from learner_service.policy import policy_graph
 from learner_service.policy.graph_operations import UnknownOperationError
-from learner_service.policy.policy_graph import (
-    as_acted,
-    example_inputs,
-    exported_policy_graph,
-    write_policy_graph,
-)
+from learner_service.policy.policy_graph import as_acted, example_inputs, exported_policy_graph, write_policy_graph
 from learner_service.policy.recorded_calls import record
 
 # Another version of one of these packages may export a different graph.

@@ -185,12 +185,7 @@ def update_seconds(config: RunConfig, spec: EnvironmentSpec, numbers: Sequence[i
     return time_threads(measured(algorithm, spec), free_numbers(numbers))
 
 
-def _measured(
-    config: RunConfig,
-    spec: EnvironmentSpec,
-    limit: int,
-    measure: Measure,
-) -> tuple[Threads, str]:
+def _measured(config: RunConfig, spec: EnvironmentSpec, limit: int, measure: Measure) -> tuple[Threads, str]:
     try:
         seconds = measure(config, spec, numbers_of_threads(limit))
     except Exception as error:

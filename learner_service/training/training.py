@@ -242,11 +242,7 @@ def _graph(path: Path, algorithm: AnyAlgorithm, spec: EnvironmentSpec, greedy: b
 
 
 def _restore(
-    state: LearnerState,
-    algorithm: AnyAlgorithm,
-    replay: SegmentBuffer,
-    intake: Intake,
-    rng: np.random.Generator,
+    state: LearnerState, algorithm: AnyAlgorithm, replay: SegmentBuffer, intake: Intake, rng: np.random.Generator
 ) -> None:
     try:
         algorithm.load_state(state.tensors)
