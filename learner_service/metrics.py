@@ -6,7 +6,7 @@ from prometheus_client import Metric
 
 from actorq.domain.status import RunState, RunStatus
 from actorq.telemetry.metrics import counter, gauge, labelled_counter, labelled_gauge
-from learner_service.actors.intake import NOTHING_STORED
+from learner_service.actors.intake import IntakeStatistics
 from learner_service.report import Reporter
 from learner_service.run.run import Run
 
@@ -105,7 +105,7 @@ def _policies(status: RunStatus) -> Iterator[Metric]:
 
 def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     training = run.training
-    stored = training.intake.statistics() if training else NOTHING_STORED
+    stored = training.intake.statistics() if training else IntakeStatistics()
     yield gauge(
         "actorq_learner_samples_per_insert", "Mean number of samples of a transition.", status.samples_per_insert
     )
@@ -145,7 +145,7 @@ def _data(run: Run, status: RunStatus) -> Iterator[Metric]:
     yield counter(
         "actorq_learner_calibration_rows_left_out",
         "Observations left out of a version's fidelity, because they are far outside those of most actors.",
-        training.intake.left_out if training else 0,
+        stored.left_out,
     )
     yield labelled_counter(
         "actorq_learner_segments",

@@ -56,7 +56,6 @@ class ActorStream:
         self.credit = acknowledged
         self.leases: deque[_Lease] = deque()
         self.wants_credit = False
-        self.closed = False
         self.ended = False
         self.refused = False
         self.stop = False
@@ -181,7 +180,7 @@ class Credits:
         """Acknowledge a stored segment, whose reservation is used up, and grant further credits."""
         stream.storing -= 1
         stream.acknowledge(sequence)
-        if not stream.closed:
+        if stream in self._open:
             self._queue(stream)
         self._pump()
 
@@ -193,7 +192,6 @@ class Credits:
 
     def close(self, stream: ActorStream) -> None:
         """Remove a stream that has ended, and release its unused reservations."""
-        stream.closed = True
         self._open.discard(stream)
         if stream.wants_credit:
             stream.wants_credit = False

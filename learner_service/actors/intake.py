@@ -3,13 +3,14 @@
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actorq.domain.columns import Column, columns_of
+from actorq.domain.columns import columns_of
 from actorq.domain.spaces import EnvironmentSpec
 from actorq.domain.trajectory import Evaluation, Segment
 from actorq.errors import InvalidInputError
@@ -37,20 +38,19 @@ class IntakeStatistics:
 
     stored_segments, duplicate_segments, lost_segments: since this process started.
     exploring_returns: the lowest and the highest return of all episodes; None before the first.
+    left_out: rows left out of calibration batches since this process started.
     """
 
-    episodes: int
-    mean_return: float | None
-    staleness_p50: float
-    staleness_p99: float
-    transitions_by_scheme: dict[str, int]
+    episodes: int = 0
+    mean_return: float | None = None
+    staleness_p50: float = 0.0
+    staleness_p99: float = 0.0
+    transitions_by_scheme: dict[str, int] = field(default_factory=dict)
     stored_segments: int = 0
     duplicate_segments: int = 0
     lost_segments: int = 0
     exploring_returns: tuple[float, float] | None = None
-
-
-NOTHING_STORED = IntakeStatistics(0, None, 0.0, 0.0, {})
+    left_out: int = 0
 
 
 class Intake:
@@ -76,17 +76,11 @@ class Intake:
         self._ranges = ObservedRanges()
         self._versions = PublishedVersions(max_lag=MOST_STALE - 1)
         self._by_scheme: dict[str, int] = {}
-        # The names of the columns of the last segment, and these columns. All segments of a run have the same.
-        self._last_columns: tuple[tuple[str, ...], tuple[Column, ...]] = ((), ())
+        # By the names of the columns of the last segment. All segments of a run have the same.
+        self._columns_of = lru_cache(maxsize=1)(partial(columns_of, spec))
         self._stored_segments = 0
         self._duplicate_segments = 0
         self._lost_segments = 0
-
-    def _columns_of(self, segment: Segment) -> tuple[Column, ...]:
-        names, columns = self._last_columns
-        if names != (found := tuple(segment.columns)):
-            self._last_columns = found, (columns := columns_of(self._spec, found))
-        return columns
 
     def published(self, version: int) -> None:
         """Record a published version, from which staleness is counted."""
@@ -128,11 +122,6 @@ class Intake:
         with self._lock:
             return self._ranges.widest()
 
-    @property
-    def left_out(self) -> int:
-        """Rows left out of calibration batches since this process started."""
-        return self._ranges.left_out
-
     def record_duplicate(self, member: Member, sequence: int) -> None:
         """Count a segment that is stored already."""
         _log.info("%s sent segment %d again: dropped", member.name, sequence)
@@ -171,6 +160,7 @@ class Intake:
                 duplicate_segments=self._duplicate_segments,
                 lost_segments=self._lost_segments,
                 exploring_returns=self._plausibility.exploring_returns,
+                left_out=self._ranges.left_out,
             )
 
     def state(self) -> dict[str, Any]:
@@ -215,7 +205,7 @@ class Intake:
         """The segment. Releases the reservation when it does not fit the run."""
         try:
             segment = decode()
-            segment.check(self._spec, self._columns_of(segment))
+            segment.check(self._spec, self._columns_of(tuple(segment.columns)))
             if segment.steps * segment.environments > reserved:
                 raise InvalidInputError(
                     f"segment: at most {reserved} transitions have credit, got {segment.steps} x {segment.environments}"

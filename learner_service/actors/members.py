@@ -48,16 +48,12 @@ class Member:
 
     def source(self, sequence: int) -> SegmentSource:
         """The identity of the segment with number `sequence` of this incarnation."""
-        return SegmentSource(self._key, self.incarnation, sequence)
-
-    @property
-    def source_key(self) -> tuple[bytes, int]:
-        """(actor key, incarnation), the key of this incarnation's sequence numbers."""
-        return self._key, self.incarnation
+        return SegmentSource(*self.source_key, sequence)
 
     @cached_property
-    def _key(self) -> bytes:
-        return actor_key(self.name)
+    def source_key(self) -> tuple[bytes, int]:
+        """(actor key, incarnation), the key of this incarnation's sequence numbers."""
+        return actor_key(self.name), self.incarnation
 
 
 class Members:
@@ -108,13 +104,17 @@ class Members:
             self._expire()
             known = self._members.get(name)
             if known is not None and _is_same(known, incarnation, role, nonce):
-                if known.state == "left":
-                    self._require_room(owner)
-                self._come_back(known)
+                self._come_back(known, owner)
                 return known
             self._require_room(owner)
             newest = max(newest_stored, known.incarnation if known else 0)
-            self._check(name, incarnation, newest)
+            if incarnation and incarnation < newest:
+                raise taken_over(name, incarnation)
+            if incarnation > newest and incarnation >= self._next_incarnation:
+                raise InvalidInputError(
+                    f"actor {name!r}: the learner gives incarnations, and has not given {incarnation}; join with 0 "
+                    "first"
+                )
             if known is None and len(self._members) >= _MAX_MEMBERS:
                 self._forget_one_that_left()
             member = self._admit(name, role, incarnation or self._new_incarnation(newest), nonce, known)
@@ -172,14 +172,6 @@ class Members:
         with self._lock:
             return self._connected[role]
 
-    def _check(self, name: str, incarnation: int, newest: int) -> None:
-        if incarnation and incarnation < newest:
-            raise taken_over(name, incarnation)
-        if incarnation > newest and incarnation >= self._next_incarnation:
-            raise InvalidInputError(
-                f"actor {name!r}: the learner gives incarnations, and has not given {incarnation}; join with 0 first"
-            )
-
     def _new_incarnation(self, newest: int) -> int:
         # Normally the next number. A replay that was copied from another run may hold higher ones.
         incarnation = max(self._next_incarnation, newest + 1)
@@ -201,8 +193,9 @@ class Members:
         _log.info("%s joined as %s %d", name, role, index)
         return member
 
-    def _come_back(self, member: Member) -> None:
+    def _come_back(self, member: Member, owner: str) -> None:
         if member.state == "left":
+            self._require_room(owner)
             member.index = self._indexes[member.role].acquire(member.index, *_ordinal(member.name))
             member.state = "joined"
             del self._left[member.name]

@@ -31,18 +31,12 @@ class Streams:
         self._share = 0
 
     def admit(self, intake: Intake, limiter: RateLimiter, transitions: int, on_stored: Callable[[], None]) -> None:
-        """Let actors send from now on.
-
-        transitions: per segment. on_stored: called after each stored segment.
-        """
+        """Let actors send from now on. transitions: per segment. on_stored: called after each stored segment."""
         self._credits = Credits(limiter, transitions, asyncio.get_running_loop())
         self._intake, self._on_stored, self.refused_segments = intake, on_stored, 0
 
     def open(self, member: Member, acknowledged: int, stop: bool) -> ActorStream:
-        """Open a member's stream, and end the member's earlier stream if there is one.
-
-        stop: the run is over.
-        """
+        """Open a member's stream, and end the member's earlier stream if there is one. stop: the run is over."""
         self.end(member, UnavailableError(f"actor {member.name!r} has opened another stream"))
         stream = ActorStream(member, acknowledged)
         stream.stop, stream.share = stop, self._share

@@ -9,7 +9,7 @@ import numpy as np
 from actorq.config.run_config import RunConfig
 from actorq.domain.policy import MAX_VERSION_STEP
 from actorq.domain.spaces import EnvironmentSpec
-from actorq.domain.status import Exploration, Membership, RunSpec, RunState
+from actorq.domain.status import Membership, RunSpec, RunState
 from actorq.domain.trajectory import Evaluation, Role
 from actorq.errors import NotFoundError, UnavailableError
 from learner_service.actors.credits import ActorStream
@@ -108,7 +108,7 @@ class Connections:
         except BaseException:
             self._disconnect(member)
             raise
-        resume_after = self._go_on_after(member, lost_through)
+        resume_after = self._resume_after(member, lost_through)
         stream = self.streams.open(member, resume_after, stop=not self.lifecycle.wants_actors)
         self.lifecycle.tell_durable()
         return stream
@@ -141,20 +141,14 @@ class Connections:
             self.records.scaling.forget(member.name)
             _log.info("%s left", member.name)
 
-    def _resume_after(self, member: Member) -> int:
-        """The highest stored sequence of this incarnation; 0 when there is none."""
+    def _resume_after(self, member: Member, lost_through: int = 0) -> int:
+        """The highest stored or lost sequence of this incarnation; 0 when there is none."""
         if member.role == "evaluator":
-            return self.records.evaluations.sequences.last(*member.source_key)
-        return self.preparation.resume_after(member)
-
-    def _go_on_after(self, member: Member, lost_through: int) -> int:
-        """The sequence after which an actor's stream resumes."""
-        stored, training = self._resume_after(member), self.records.training
-        if lost_through <= stored:
-            return stored
-        if member.role == "actor" and training is not None:
+            return max(self.records.evaluations.sequences.last(*member.source_key), lost_through)
+        stored, training = self.preparation.resume_after(member), self.records.training
+        if lost_through > stored and training is not None:
             training.intake.skip_lost(member, stored, lost_through)
-        return lost_through
+        return max(stored, lost_through)
 
 
 def _require_remembered(sequences: LastSequences, name: str, incarnation: int) -> None:
@@ -174,6 +168,9 @@ def membership(
     resume_after: the highest stored sequence of the member.
     environment_steps: of the run so far.
     """
+    sampling, exploration = sampling_of(config), None
+    if member.role == "actor":
+        exploration = replace(config.exploration_of(member.index, environment_steps), sampling=sampling)
     return Membership(
         run=RunSpec(
             run_id=identity.run_id,
@@ -191,22 +188,17 @@ def membership(
             target_return=config.target_return,
             target_success=config.target_success,
             environment_arguments=config.environment_arguments,
-            evaluation_sampling=sampling_of(config) if config.evaluation.sampled else "",
-            columns=config.further_columns(bool(sampling_of(config))),
+            evaluation_sampling=sampling if config.evaluation.sampled else "",
+            columns=config.further_columns(bool(sampling)),
             policy_patience_s=_SYNCHRONOUS_PATIENCE_S if config.queue.synchronous else RunSpec.policy_patience_s,
         ),
         actor_index=member.index,
-        exploration=_exploration(config, member, environment_steps) if member.role == "actor" else None,
+        exploration=exploration,
         resume_after_sequence=resume_after,
         seed=_seed(config.seed, identity.lives, member),
         incarnation=member.incarnation,
         epoch=identity.lineage.epoch,
     )
-
-
-def _exploration(config: RunConfig, member: Member, environment_steps: int) -> Exploration:
-    exploration = config.exploration_of(member.index, environment_steps)
-    return replace(exploration, sampling=sampling_of(config))
 
 
 def _seed(run_seed: int, lives: int, member: Member) -> int:

@@ -46,6 +46,7 @@ class Snapshot:
     at: float
 
 
+@dataclass(eq=False)
 class Publisher:
     """Owns the stream to the quantizer. `offer` and `evaluated` are thread-safe.
 
@@ -53,22 +54,17 @@ class Publisher:
     mark: reserves each version before it is sent, so that no number is sent again after a kill.
     """
 
-    def __init__(
-        self,
-        client: QuantizerClient,
-        opening: wire.Opening,
-        on_receipt: Callable[[Receipt], None],
-        first_version: int = 1,
-        mark: HighWaterMark | None = None,
-    ) -> None:
-        self._client = client
-        self._opening = opening
-        self._on_receipt = on_receipt
-        self._mark = mark
+    client: QuantizerClient
+    opening: wire.Opening
+    on_receipt: Callable[[Receipt], None]
+    first_version: int = 1
+    mark: HighWaterMark | None = None
+
+    def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._graph: PolicyGraph | None = None
-        self._version = self._floor = first_version - 1
+        self._version = self._floor = self.first_version - 1
         self._snapshot: tuple[int, Snapshot] | None = None
         self._sent_version = 0
         self._received_version = 0
@@ -144,14 +140,14 @@ class Publisher:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
-        if self._mark is not None and not self._thread.is_alive():
-            self._mark.close()
+        if self.mark is not None and not self._thread.is_alive():
+            self.mark.close()
 
     def _run(self) -> None:
         try:
             # A too large checkpoint never succeeds. `_publish` turns a temporary ExhaustedError into UnavailableError.
             retried = (UnavailableError,)
-            keep_connected(self._publish, self._stop, self._client.peer, random.Random(), retried=retried)
+            keep_connected(self._publish, self._stop, self.client.peer, random.Random(), retried=retried)
         except ActorQError as error:
             _log.error("publishing has stopped: %s", error)
             self._fail(error)
@@ -171,7 +167,7 @@ class Publisher:
         """Run one stream: a generator sends requests, and this loop receives the answers."""
         ended = threading.Event()
         ready: deque[wire.Ready] = deque(maxlen=1)
-        call = self._client.stub.PublishCheckpoints(self._requests(ready, ended))
+        call = self.client.stub.PublishCheckpoints(self._requests(ready, ended))
         try:
             for response in call:
                 if response.WhichOneof("payload") == "ready":
@@ -194,17 +190,17 @@ class Publisher:
                 self.connected = False
                 self._changed.notify_all()
         if not self._stop.is_set():
-            raise UnavailableError(self.problem or f"{self._client.peer} ended the stream")
+            raise UnavailableError(self.problem or f"{self.client.peer} ended the stream")
 
     def _raise_unless_stopped(self, error: Exception) -> None:
         if self._stop.is_set():
             return
         if isinstance(error, InvalidInputError):
             # The run continues, because an operator may repair or replace the quantizer.
-            raise UnavailableError(f"{self._client.peer} sent an invalid answer: {error}") from error
+            raise UnavailableError(f"{self.client.peer} sent an invalid answer: {error}") from error
         if not isinstance(error, grpc.RpcError):
             raise error
-        translated = error_from_rpc(error, self._client.peer)
+        translated = error_from_rpc(error, self.client.peer)
         with self._changed:
             connected = self.connected
             sending = connected and self._sent_version > self._received_version
@@ -215,7 +211,7 @@ class Publisher:
             # One bad version, such as a policy with NaN, must not end the run, because the next one may be good. Also,
             # the quantizer may have received a version over a broken stream that counts as unsent here.
             _log.warning("version %d was refused: %s", self._sent_version, translated)
-            raise UnavailableError(f"{self._client.peer} ended the stream with version {self._sent_version}") from error
+            raise UnavailableError(f"{self.client.peer} ended the stream with version {self._sent_version}") from error
         if sending and isinstance(translated, UnavailableError) and is_as_sent(error):
             # The quantizer has answered: it cannot store the version.
             with self._changed:
@@ -229,7 +225,7 @@ class Publisher:
         if message.newest_version > self.version + MAX_VERSION_STEP:
             # Try again later, because an operator may correct this, and the run continues.
             raise UnavailableError(
-                f"{self._client.peer}: expected to publish from version {self.version + MAX_VERSION_STEP} at most, "
+                f"{self.client.peer}: expected to publish from version {self.version + MAX_VERSION_STEP} at most, "
                 f"{MAX_VERSION_STEP} above the newest here, got {message.newest_version}; does its store belong to "
                 "another run?"
             )
@@ -263,12 +259,12 @@ class Publisher:
             while self._unconfirmed and self._unconfirmed[0][0] < receipt.version:
                 self._unconfirmed.popleft()
             self._changed.notify_all()
-        self._on_receipt(receipt)
+        self.on_receipt(receipt)
 
     def _requests(
         self, ready: deque[wire.Ready], ended: threading.Event
     ) -> Iterator[quantizer_pb2.PublishCheckpointsRequest]:
-        yield wire.publication_to_proto(self._opening)
+        yield wire.publication_to_proto(self.opening)
         with self._changed:
             self._changed.wait_for(lambda: ready or ended.is_set() or self._stop.is_set())
         if not ready or self._graph is None:
@@ -288,8 +284,8 @@ class Publisher:
     def _reserve(self, version: int) -> bool:
         """Write a version's number to the disk. Returns False when that fails; the stream then has to end."""
         try:
-            if self._mark is not None:
-                self._mark.reserve(version)
+            if self.mark is not None:
+                self.mark.reserve(version)
         except OSError as error:
             with self._changed:
                 self.problem = f"versions are not published, because their numbers cannot be stored: {error}"

@@ -54,10 +54,6 @@ class Threads:
     chosen: int
     limit: int
 
-    def state(self) -> dict[str, int]:
-        """The values for a checkpoint."""
-        return {"chosen": self.chosen, "limit": self.limit}
-
 
 def set_configured(config: RunConfig, limit: int | None = None) -> None:
     """Set the configured number of threads for all threads that start from now on; 1 for `auto` until `choose`.

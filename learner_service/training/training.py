@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -88,7 +88,7 @@ class Training:
                 "rng": self.rng.bit_generator.state,
                 "intake": self.intake.state(),
                 "quantization_aware": self.quantization_aware.state(),
-                **({} if self.threads is None else {"torch_threads": self.threads.state()}),
+                **({} if self.threads is None else {"torch_threads": asdict(self.threads)}),
             },
         )
         self.replay.flush()
