@@ -39,8 +39,6 @@ _PERIOD_S = 1.0
 # Before the server stops, actors and watchers have this time to hear that the run is over or the learner leaves.
 _FAREWELL_S = 3.0
 
-_log = logging.getLogger(__name__)
-
 
 def fails_again(directory: Path, failure: BaseException, life: int, made_updates: bool) -> bool:
     """Write down `failure`. Returns whether the previous learner ended with the same one, without an update between.
@@ -134,8 +132,7 @@ class LearnerService(Service):
         await run.preparation.restore()
         while not lifecycle.ended.is_set() and lifecycle.fault is None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PERIOD_S):
-                    await lifecycle.ended.wait()
+                await asyncio.wait_for(lifecycle.ended.wait(), _PERIOD_S)
             run.beat()
             self._reporter.write_events()
             if run.conflict is not None:
@@ -153,8 +150,7 @@ class LearnerService(Service):
             last = False
             while not (written or last) and self._linger:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_PERIOD_S):
-                        await self._told_to_end.wait()
+                    await asyncio.wait_for(self._told_to_end.wait(), _PERIOD_S)
                 last = self._told_to_end.is_set()
                 written = self._write_end(summary)
         if self._linger:

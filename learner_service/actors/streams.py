@@ -15,10 +15,7 @@ from learner_service.replay import RateLimiter
 
 
 class Streams:
-    """All open streams. Runs on the event loop. Actors have no credit before `admit`.
-
-    refused_segments: number of segments refused since `admit`.
-    """
+    """All open streams, on the event loop. Actors have no credit before `admit`. `refused_segments`: since `admit`."""
 
     def __init__(self, storage: StorageThread) -> None:
         self.refused_segments = 0
@@ -130,10 +127,7 @@ class Streams:
                 stream.changed.set()
 
     def tell_durable(self, role: Role, durable: Mapping[tuple[bytes, int], int]) -> None:
-        """Tell the members of a role the sequence up to which their data survives a power cut.
-
-        durable: that sequence by `Member.source_key`.
-        """
+        """Tell a role's members the sequence, by `Member.source_key`, up to which their data survives a power cut."""
         for stream in self._of(role):
             stream.record_durable(durable.get(stream.member.source_key, 0))
 

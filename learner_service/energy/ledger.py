@@ -46,10 +46,7 @@ class EnergyLedger:
         """Last CPU seconds by role, name and incarnation, longest silent first."""
 
     def report_process(self, stats: ProcessStats, uses_gpu: bool = False) -> None:
-        """Record a process's CPU time. The next reading of its node's meter charges it.
-
-        uses_gpu: whether it computes on the node's accelerators.
-        """
+        """Record a process's CPU time, for its node's next reading. uses_gpu: it computes on accelerators."""
         key, role = (stats.role, stats.name, stats.incarnation), stats.role
         with self._lock:
             known = role in self._services or len(self._services) < _MOST_ROLES

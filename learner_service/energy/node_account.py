@@ -67,10 +67,7 @@ class NodeAccount:
         return charged
 
     def expected(self, now: float, began: float) -> Counters:
-        """The counters now, extrapolated from the last two readings; the last counters if that is not possible.
-
-        began: start of the counters of a first meter, used if there is only one reading.
-        """
+        """The counters now, extrapolated from the last two readings, or from `began` and one; else the last."""
         if len(self.readings) < (2 if self.previous_meter else 1):
             return self.last
         *before, (then, newest) = self.readings

@@ -48,7 +48,10 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
 
     def named_by(tensor: Tensor) -> str:
-        return names.get(id(tensor)) or _constant(tensor)
+        if name := names.get(id(tensor)):
+            return name
+        values = hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
+        return f"{tensor.dtype} {tuple(tensor.shape)} {values}"
 
     def add(*values: Any) -> None:
         digest.update(f"{tree_map_only(Tensor, named_by, values)!r}\n".encode())
@@ -60,11 +63,6 @@ def fingerprint(policy: nn.Module, examples: Mapping[str, Tensor]) -> str:
         names |= {id(tensor): f"{number}.{which}" for which, tensor in enumerate(call.made)}
     add("outputs", outputs)
     return digest.hexdigest()
-
-
-def _constant(tensor: Tensor) -> str:
-    values = hashlib.sha256(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {values}"
 
 
 def cached_policy_graph(

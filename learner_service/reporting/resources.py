@@ -14,10 +14,7 @@ _MOST_PROCESSES = 1000
 
 
 class Resources:
-    """Processes by role and name, and the energy ledger. Lives on the event loop.
-
-    node: the machine of the learner; the host name when empty. ledger: thread-safe.
-    """
+    """Processes by role and name, and the energy ledger. Lives on the event loop. node: empty for the host name."""
 
     def __init__(self, energy: EnergyLedger | None = None, node: str = "") -> None:
         self.ledger = energy or EnergyLedger()

@@ -42,10 +42,7 @@ class Connections:
     storage: StorageThread
 
     def join(self, name: str, incarnation: int, role: Role, nonce: int = 0, owner: str = "") -> Membership:
-        """Admit an actor or evaluator. Ends the stream of an older process with the same name.
-
-        owner: see Members.join.
-        """
+        """Admit an actor or evaluator, and end the stream of an older process of its name. owner: see Members.join."""
         if not self.lifecycle.wants_actors:
             raise UnavailableError("the run is over")
         self.lifecycle.require_here()
@@ -66,9 +63,7 @@ class Connections:
         return membership(self.records.config, records.identity, member, self._resume_after(member), steps)
 
     def check_state(self, name: str, epoch: int, newest_version: int) -> None:
-        """Compare the run with what an actor knows of it, and note what this learner did not know.
-
-        epoch, newest_version: the highest that the actor has met.
+        """Compare the run with the highest epoch and version that an actor has met, and note what was not known here.
 
         Raises UnavailableError when the actor has joined a learner of a higher epoch, which goes on with the run.
         """
@@ -163,11 +158,7 @@ def _require_remembered(sequences: LastSequences, name: str, incarnation: int) -
 def membership(
     config: RunConfig, identity: RunIdentity, member: Member, resume_after: int, environment_steps: int
 ) -> Membership:
-    """The membership of an actor or evaluator.
-
-    resume_after: the highest stored sequence of the member.
-    environment_steps: of the run so far.
-    """
+    """The membership of a member with this highest stored sequence, after so many environment steps of the run."""
     sampling, exploration = sampling_of(config), None
     if member.role == "actor":
         exploration = replace(config.exploration_of(member.index, environment_steps), sampling=sampling)

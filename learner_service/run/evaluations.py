@@ -80,10 +80,7 @@ class EvaluationLog:
             return tuple(self._curve)
 
     def append(self, member: Member, evaluation: Evaluation, environment_steps: int, wall_clock_s: float) -> bool:
-        """Write an evaluation. After the return it may be acknowledged. Returns False for a duplicate.
-
-        Raises OSError, and writes nothing, when the disk is full.
-        """
+        """Write an evaluation; False for a duplicate. Raises OSError, and writes nothing, when the disk is full."""
         if evaluation.sequence <= self.sequences.last(*member.source_key):
             return False
         entry = Entry(member.name, member.incarnation, environment_steps, wall_clock_s, evaluation)

@@ -41,10 +41,7 @@ class Judge:
 
     @property
     def target_return(self) -> float | None:
-        """The mean return that ends the run: the configured one, else the environment's threshold.
-
-        None also where a success rate ends it.
-        """
+        """The return that ends the run: configured, else of the environment; None if a success rate ends it."""
         config, training = self._records.config, self._records.training
         if config.target_return is not None or config.target_success is not None or training is None:
             return config.target_return
@@ -79,10 +76,7 @@ class Judge:
                 await self._evaluated.wait()
 
     def store(self, member: Member, evaluation: Evaluation, training: Training) -> bool:
-        """Store an evaluation. Call on the storage thread. Returns False when it was stored before.
-
-        Raises UnavailableError while the disk is low.
-        """
+        """Store an evaluation, on the storage thread. False for a duplicate. UnavailableError while the disk is low."""
         self._require_room(training.replay.machine)
         steps = training.replay.total_transitions
         try:

@@ -167,10 +167,7 @@ class Lifecycle:
             self.require_here()
 
     def require_restored(self) -> None:
-        """Raise UnavailableError until the run is restored from the disk.
-
-        Before that, the learner does not know the run's progress or an actor's stored sequences.
-        """
+        """Raise UnavailableError until the run's progress and the actors' stored sequences are read from the disk."""
         if not self.restored.is_set():
             raise UnavailableError("the learner is restoring its run")
 

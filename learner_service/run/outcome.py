@@ -22,10 +22,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Outcome:
-    """The final state of a run, its seconds, and the settings that decided its end.
-
-    policy: URL of the exported policy; empty without one. max_seconds: None without a limit.
-    """
+    """The final state of a run, its seconds, its exported policy's URL or none, and the settings that decided the end."""
 
     state: RunState
     elapsed_s: float

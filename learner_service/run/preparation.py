@@ -257,10 +257,7 @@ def begin_reset(directory: Path) -> Path:
 
 
 def finish_reset(directory: Path) -> None:
-    """Move the files that a reset has not moved yet. Does nothing when no reset is under way.
-
-    Raises InvalidInputError when the decision is damaged, and OSError.
-    """
+    """Move what a reset under way has not moved yet. Raises InvalidInputError when its file is damaged, and OSError."""
     pending = read_either(directory / _PENDING)
     if pending is None:
         return

@@ -109,9 +109,7 @@ class Run:
         return None if self.uploader is None else self.uploader.conflict
 
     def beat(self) -> None:
-        """Write time and evaluations to the disk, update the scaling measurements, and end a run whose time is over.
-
-        Call once a second.
+        """Once a second, write time and evaluations, measure for scaling, and end a run whose time is over.
 
         On a slow disk one write is waited for before the next one, because segments are stored behind them.
         """

@@ -58,10 +58,9 @@ class ScalingSignal:
     supply_per_actor: transitions per second that one actor makes while it does not wait; None where unknown.
     """
 
-    def __init__(self, samples_per_insert: float, clock: Callable[[], float], window_s: float = _WINDOW_S) -> None:
+    def __init__(self, samples_per_insert: float, clock: Callable[[], float]) -> None:
         self.samples_per_insert = samples_per_insert
         self._clock = clock
-        self._window_s = window_s
         self._marks: deque[_Mark] = deque()
         self._reports: dict[str, _Report] = {}
         self._active_s = 0.0
@@ -84,7 +83,7 @@ class ScalingSignal:
             return
         waited, passed = waited_s - last.waited_s, now - last.at
         # Delayed reports arrive together, so a report may cover more time than has passed since the previous one.
-        if 0 <= waited <= passed + self._window_s:
+        if 0 <= waited <= passed + _WINDOW_S:
             self._waited_s += waited
             self._active_s += passed - waited
 
@@ -109,7 +108,7 @@ class ScalingSignal:
             return
         now = self._clock()
         self._marks.append(_Mark(now, samples, starved_s, stored, self._active_s, self._waited_s))
-        while len(self._marks) > 2 and now - self._marks[1].at >= self._window_s:
+        while len(self._marks) > 2 and now - self._marks[1].at >= _WINDOW_S:
             self._marks.popleft()
         self._decide(missing)
 

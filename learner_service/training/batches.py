@@ -45,10 +45,7 @@ def alike(senders: NDArray[np.uint64], size: int) -> NDArray[np.int64]:
 
 
 class Batches(Protocol):
-    """Fetches data from the run's buffer and lets the algorithm learn from them. Call on the trainer's thread.
-
-    buffer: the source of the data.
-    """
+    """Fetches data from the run's buffer and lets the algorithm learn from them, on the trainer's thread."""
 
     buffer: SegmentBuffer
     normalizes_first: bool = False
@@ -88,10 +85,7 @@ class Batches(Protocol):
         """
 
     def is_due(self, before: int, updates: int) -> bool:
-        """Whether a policy is published after this number of updates; by default after each `learn`.
-
-        before: the number before the last `learn`.
-        """
+        """Whether a policy is due, after `learn` has raised the updates from `before`; by default always."""
         return True
 
     def published(self, version: int, parameters: Mapping[str, NDArray[Any]]) -> None:
@@ -116,10 +110,7 @@ class Batches(Protocol):
 
 
 class SampledBatches(Batches):
-    """Batches for an off-policy algorithm, each with the minibatches of several updates.
-
-    dynamic_capacity: drops old transitions from the replay; None to keep all that fit.
-    """
+    """Minibatches of several updates, for an off-policy algorithm. dynamic_capacity: drops old transitions."""
 
     normalizes_first: bool = True
 
@@ -257,10 +248,7 @@ def _observations(trajectories: Batch, chosen: NDArray[np.int64]) -> NDArray[Any
 def dynamic_capacity(
     config: RunConfig, algorithm: Algorithm, replay: ReplayBuffer, device: torch.device
 ) -> DynamicCapacity | None:
-    """The dynamic capacity of the replay, with the policy of `algorithm`; None if it is off.
-
-    Raises UserError as `RunConfig.dynamic_capacity_of` does.
-    """
+    """The replay's dynamic capacity; None if it is off. Raises UserError as `RunConfig.dynamic_capacity_of` does."""
     settings = config.dynamic_capacity_of(replay.spec)
     if settings is None:
         return None

@@ -53,10 +53,7 @@ class CheckpointScan:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run, the newest `keep` of them on disk.
-
-    new_networks: whether a run may go on without any of its checkpoints, when none is whole.
-    """
+    """The newest `keep` checkpoints of a run. new_networks: it may go on without any of them, when none is whole."""
 
     directory: Path
     keep: int
@@ -143,10 +140,6 @@ def find_newest(directory: Path) -> CheckpointScan:
 
 
 def read_checkpoint(folder: Path) -> LearnerState:
-    """Read a checkpoint.
-
-    Raises InvalidInputError when it is damaged, UnreadableError when it cannot be read, UserError when another version
-    of ActorQ wrote it.
-    """
+    """Read a checkpoint. Raises as `CheckpointFiles.read`."""
     files = CheckpointFiles.read(folder)
     return LearnerState(files.updates, safetensors.torch.load(files.tensors), files.values)

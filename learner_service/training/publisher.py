@@ -121,7 +121,6 @@ class Publisher:
         """Wait until the quantizer has received the newest version, and all evaluations are sent.
 
         wait_for_quantizer: also wait while the quantizer is away.
-
         Returns False after `timeout_s` seconds, and at once after a fault or `close`.
         """
 

@@ -87,10 +87,7 @@ class Trainer:
         self._thread.start()
 
     def pause(self) -> int:
-        """Pause training until `resume`. Waits for the updates under way, and returns the number of updates so far.
-
-        Returns early when `resume` is called meanwhile.
-        """
+        """Pause until `resume`. Waits for the updates under way or for `resume`, and returns the updates so far."""
         with self._changed:
             self.paused = True
             self._changed.notify_all()
@@ -104,10 +101,7 @@ class Trainer:
             self._changed.notify_all()
 
     def save(self) -> Path:
-        """Write a checkpoint between two updates, and return its folder.
-
-        Raises ConflictError when training has ended, and UnavailableError when the disk fails.
-        """
+        """Write a checkpoint between updates. Raises ConflictError at the end, UnavailableError if the disk fails."""
         with self._changed:
             self._saves_asked += 1
             wanted = self._saves_asked

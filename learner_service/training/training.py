@@ -67,10 +67,7 @@ class Training:
         self.publisher.start(graph)
 
     def state(self, updates: int, values: dict[str, Any]) -> LearnerState:
-        """The state for a checkpoint. values: those of the run.
-
-        Flushes the replay first, so that the checkpoint's transitions are on the disk. Raises OSError when that fails.
-        """
+        """The state for a checkpoint, with the run's `values`. Flushes the replay; raises OSError when that fails."""
         state = LearnerState(
             updates,
             self.algorithm.state(),
@@ -91,6 +88,7 @@ class Training:
                 **({} if self.threads is None else {"torch_threads": asdict(self.threads)}),
             },
         )
+        # The checkpoint's transitions must be on the disk.
         self.replay.flush()
         return state
 
